@@ -178,8 +178,9 @@ def _unknown(argument: str, parser: argparse.ArgumentParser, config_class: type[
     groups = config_class.groups(choices(config_class, argv))
     if (belongs := belongs_to(config_class, flag.removeprefix("--"), groups)) is not None:
         return belongs
-    hint = did_you_mean(flag, parser._option_string_actions)
-    return f"there is no flag {flag}{hint} (Beam's own flags go after --; {parser.prog} --help lists ours)"
+    known = [name.removeprefix("--") for name in parser._option_string_actions]
+    hint = did_you_mean(flag.removeprefix("--"), known).replace("mean ", "mean --")
+    return f"{parser.prog} has no flag {flag}{hint} (Beam's own flags go after --; {parser.prog} --help lists ours)"
 
 
 def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], hint: Any, *, hidden: bool) -> None:

@@ -1,7 +1,7 @@
 """Workers next to a Flink TaskManager, without containers: `python -m rlds_beam.runners.worker_pool --port=50000`.
 
 Beam's Flink runner asks a pool for worker processes (`--environment_type=EXTERNAL`). Beam also has such a pool; this
-one starts workers with its own interpreter, gives them the job's options, forwards their logs to the TaskManager, and
+one starts workers with its own interpreter, gives them the job's options, sends their logs to the TaskManager, and
 ends them when it ends.
 """
 

@@ -1,4 +1,4 @@
-"""How far a job is: what is printed of it, where and when, while the job runs."""
+"""Progress: what is printed while a job runs, where, and when."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def data(tmp_path) -> Path:
 
 @pytest.fixture
 def gate(tmp_path, monkeypatch) -> Iterator[Gate]:
-    """A job waits at it after its first range."""
+    """A barrier at which a job waits after its first range."""
     found = Gate(tmp_path / "gate")
     found.close(tmp_path / "out")
     monkeypatch.setenv("FLINK_GATE", str(found.directory))
@@ -57,7 +57,7 @@ def eager(monkeypatch) -> None:
 
 
 def read_until(master: int, pattern: bytes) -> bytes:
-    """What comes out of a terminal, up to a match of this pattern or the end."""
+    """The output of a terminal up to a match of this pattern, or to the end."""
     seen, deadline = b"", time.monotonic() + DEADLINE
     while not re.search(pattern, seen) and time.monotonic() < deadline and select.select([master], [], [], DEADLINE)[0]:
         with contextlib.suppress(OSError):  # the end of the last process at it
@@ -126,7 +126,7 @@ def test_validate_and_a_short_job(data, validate) -> None:
 
 
 def line(total: Total, *ticks: tuple[float, Done]) -> str:
-    """The last line that is printed of a job, of which so much was done after so many seconds."""
+    """The last progress line of a job with this progress after these seconds."""
     shown = Progress(total, "plain", stream=io.StringIO())
     text = ""
     for seconds, done in ticks:
@@ -188,7 +188,7 @@ def test_a_slice_is_the_whole_of_what_is_to_be_done(data) -> None:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory) -> Path:
-    """Very many records, so that a command is still at work when it is interrupted."""
+    """So many records that a command is still running when it is interrupted."""
     path = write_dataset(tmp_path_factory.mktemp("large"), [make_episode(2, seed=i) for i in range(100)])
     (shard,) = shard_paths(path)
     shard.write_bytes(shard.read_bytes() * 4_000)
@@ -229,7 +229,7 @@ def test_compressed_input_is_larger_than_its_files() -> None:
 
 
 def test_a_runner_that_does_not_know_how_far_it_is(capsys, eager) -> None:
-    """On Flink: the finished ranges are counted where they are written."""
+    """On Flink, finished ranges are counted in the output."""
     shown = Progress(Total("convert", ranges=4), "plain", poll=lambda: Done(ranges=2))
     shown._began -= 60
     shown._printed -= 60
@@ -247,5 +247,5 @@ def test_a_line_that_cannot_be_printed_is_no_error() -> None:
 
 
 def test_counting_costs_nothing_to_speak_of() -> None:
-    """No note is written and no lock is taken: an episode takes 20 microseconds at least."""
+    """No note is written and no lock is taken, because an episode may take only 20 microseconds."""
     assert bytecodes(lambda: worker_status.count(records=1, bytes=100, steps=10)) < 200

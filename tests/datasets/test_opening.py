@@ -198,3 +198,9 @@ def test_what_cannot_be_opened(data, tmp_path):
     (tmp_path / "columns/manifest.json").unlink()
     with pytest.raises(UsageError, match="is not finished"):
         open_dataset(tmp_path / "columns")
+
+
+def test_an_output_in_another_format_is_named(data: Path, tmp_path: Path) -> None:
+    rlds_beam.convert(data, tmp_path / "out", to="numpy", progress="none")
+    with pytest.raises(UsageError, match=r"written by rlds-beam convert from toy/1\.0\.0\. "):
+        rlds_beam.open_dataset(tmp_path / "out")

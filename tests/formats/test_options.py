@@ -134,7 +134,7 @@ def test_the_help_lists_formats_and_the_options_of_the_chosen_ones(run: Run) -> 
         ([OUTPUT, "--gamma=-1"], "--gamma=-1.0: must be at least 0"),
         ([OUTPUT, "--gamma=2"], "--gamma=2.0: it cannot be above 1"),
         ([OUTPUT, "--unit=point"], "--unit=point: expected one of points, percent; did you mean points"),
-        ([OUTPUT, "--gama=2"], "there is no flag --gama; did you mean --gamma"),
+        ([OUTPUT, "--gama=2"], "has no flag --gama; did you mean --gamma"),
         ([SOURCE, "--limit=0"], "--limit=0: must be at least 1"),
         (["--to=numpy", "--crf=3"], "--crf is an option of --to=lerobot, not --to=numpy"),
         (["--to=keep_ranges", "--images=copy"], "--to=lerobot, --to=numpy and --to=minari, not --to=keep_ranges"),

@@ -1,4 +1,4 @@
-"""Plans for skewed input: what they say of it, what they hand out first, and how many workers a job gets."""
+"""Plans for skewed input: their description, the order of ranges, and the number of workers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SMALL = 1 << 12
 
 @pytest.fixture(autouse=True)
 def small_ranges(monkeypatch):
-    """Kilobytes stand for what are megabytes."""
+    """Uses kilobytes instead of megabytes."""
     monkeypatch.setattr(plan, "RANGE_BYTES", SMALL)
     monkeypatch.setattr(balance, "_LARGE", 2 * SMALL)
 
@@ -143,7 +143,7 @@ def effort(items: ItemOptions, images: str = "raw") -> CostHint:
 
 
 def test_the_cost_follows_the_kind_of_job():
-    """Expensive work is worth workers sooner; overlapping items are written more than once."""
+    """Expensive work pays for workers sooner; overlapping items are written more than once."""
     state, jpeg = source_of(10**9), source_of(10**9, "jpeg")
     pairs, frames = ItemOptions(), ItemOptions(items="frames")
     long = ItemOptions(items="sequences", sequence_length=64)
@@ -165,7 +165,7 @@ def test_the_cost_follows_the_kind_of_job():
 
 
 def test_many_short_episodes_are_worth_workers():
-    """20 MB in 200,000 episodes take a minute, and not the fraction of a second that 20 MB of long ones do."""
+    """20 MB in 200,000 episodes take a minute, unlike 20 MB of long episodes, which take a fraction of a second."""
     short, long = source_of(20 * 10**6, records=200_000), source_of(20 * 10**6)
     kinds = {
         "validate": lambda source: validate_seconds(source, CheckOptions()),
@@ -196,7 +196,7 @@ def test_videos_are_worth_workers(tmp_path):
 
 
 def test_the_cost_is_what_was_measured():
-    """A MB of input to step pairs, and into Reverb, within a third of what `benchmarks/rates/rates.json` says."""
+    """The rates for step pairs and for Reverb are within a third of `benchmarks/rates/rates.json`."""
     measured = json.loads((ROOT / "benchmarks" / "rates" / "rates.json").read_text())
 
     def a_mega(kind: str) -> float:

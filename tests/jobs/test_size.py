@@ -1,4 +1,4 @@
-"""The predicted size of an output, and disks without room for it."""
+"""The predicted size of an output, and disks with too little room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that a job prints after it rejected records: it works as it is."""
+"""The repair command that a job prints after rejecting records runs unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: its flags, what it prints and where, its exit codes; and the same jobs from Python."""
+"""The command line: flags, output, and exit codes; and the same jobs from Python."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_max_rejected(run, broken, tmp_path, allowed, code):
     assert (
         run("convert", broken, tmp_path / "out", f"--max_rejected={allowed}", "--accept=duplicate_episode")[0] == code
     )
-    assert len(read_items(tmp_path / "out")) == 8 * 2  # everything else was done all the same
+    assert len(read_items(tmp_path / "out")) == 8 * 2  # everything else was written
 
 
 # Verbosity, errors as JSON, outputs that cannot be written to
@@ -300,7 +300,7 @@ def test_a_schema_as_json_is_not_text(run, source):
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])
 def test_a_closed_pipe_ends_quietly(source, flags):
-    """As of `rlds-beam inspect ... | head -1`."""
+    """Simulates `rlds-beam inspect ... | head -1`."""
     script = Path(sys.executable).with_name("rlds-beam")
     read, write = os.pipe()
     os.close(read)
@@ -327,7 +327,7 @@ def test_an_output_that_is_full_is_one_line(source, flags):
 
 
 def test_an_error_of_a_bucket_is_one_line(run, source, monkeypatch):
-    """Libraries of stores have exceptions of their own, which are no OSError."""
+    """Storage libraries raise their own exceptions, which are not OSErrors."""
 
     class Forbidden(Exception):
         __module__ = "google.api_core.exceptions"
@@ -365,3 +365,9 @@ def test_help_starts_with_three_examples(run, command):
     examples = [line for line in out.splitlines() if line.startswith(f"  rlds-beam {command}")]
     assert len(examples) == (2 if command == "doctor" else 3)
     assert out.index("examples:") < out.index("options:")
+
+
+def test_a_flag_of_another_command_is_not_taken_for_a_typo(capsys):
+    assert main(["validate", "data", "--fps=10"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("rlds-beam: rlds-beam validate has no flag --fps (Beam's own flags") and "mean" not in said

@@ -1,4 +1,4 @@
-"""The conversion end to end: what is written is what the core makes of each episode, for every kind of item."""
+"""The conversion end to end: for every kind of item, the output is what the core computes from each episode."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(source: object, output: Path, *flags: str) -> list[dict[str, Any]]:
 
 
 def made(frames: list[Frames], options: ItemOptions) -> list[dict[str, Any]]:
-    """The items of each stretch of frames, by the core alone."""
+    """The items of each run of frames, computed by the core alone."""
     found = []
     for one in frames:
         items = Items(one, Windows.of(len(one), options))
@@ -108,7 +108,7 @@ def test_across_episodes(tmp_path, source, episodes, pad):
     options = ItemOptions(**SEQUENCES, stride_length=2, across_episodes=True, **pad)
     got = run(source, tmp_path / "out", *flags_of(options))
     frames = [to_frames(episode, FrameOptions()) for episode in episodes]
-    streams = [joined(frames[:3]), joined(frames[3:])]  # each shard is a stream of its own
+    streams = [joined(frames[:3]), joined(frames[3:])]  # each shard is a separate stream
     assert len(got) == sum(item_count(sum(lengths), options) for lengths in (LENGTHS[:3], LENGTHS[3:]))
     assert_same(got, made(streams, options))
 
@@ -211,7 +211,7 @@ def test_observation_fields(tmp_path, source):
 
 @pytest.fixture
 def own_module(tmp_path, monkeypatch) -> str:
-    """A module in the current directory, next to one that would break the job if it were imported in place of ours."""
+    """A user module next to one that would break the job if it were imported instead of our module."""
     (tmp_path / "own_policies.py").write_text(
         textwrap.dedent("""
         import numpy as np
@@ -289,7 +289,7 @@ def test_cast_writes_what_the_format_cannot_hold(tmp_path: Path, capsys: pytest.
 
 
 def test_a_range_that_is_done_is_left_as_it_is(tmp_path, source) -> None:
-    """As when a runner restarts a job: only what is incomplete is written again."""
+    """As if a runner restarts a job: only incomplete parts are written again."""
     job = prepare(ConvertConfig.create(str(source), str(tmp_path / "out"), shards=3))
     work, *_ = job.open()
     commit = job.converter.convert(work, {})

@@ -1,4 +1,4 @@
-"""`--connectors` in `convert`, `push` and `inspect`: what is written is what the connectors return."""
+"""`--connectors` in `convert`, `push`, and `inspect`: the output is what the connectors return."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ COLUMNS = """
 
 
 def test_push_columns(tmp_path):
-    """An item for each sequence, its state included; sampled, it is what the connectors return."""
+    """Each sequence is an item with its state; sampled items equal what the connectors return."""
     reverb = pytest.importorskip("reverb")
     states = {"state_out/h": np.arange(14, dtype=np.float32).reshape(7, 2)}
     own = write_dataset(tmp_path, [make_episode(7, columns=states)], name="recurrent")
@@ -214,7 +214,7 @@ def test_push_columns_refuses(data, tmp_path, options, message):
 
 
 def test_actions_are_normalized_by_the_dataset_or_by_a_file_of_stats(data, tmp_path):
-    """The statistics are those of what the connectors before return; a file's are there before anything is read."""
+    """Statistics are fitted to the output of earlier connectors; those from a file are known before reading."""
     piece = {"fields": ["action"], "mode": "normal"}
     (tmp_path / "own.json").write_text(json.dumps([{"MinimumLength": {"transitions": 7}}, {"Normalize": piece}]))
     rlds_beam.convert(data, tmp_path / "own", connectors=tmp_path / "own.json", items="episodes", shards=3)

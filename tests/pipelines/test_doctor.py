@@ -1,4 +1,4 @@
-"""`rlds-beam doctor`: it finds the usual troubles, says what to do, and its exit code tells whether there are any."""
+"""`rlds-beam doctor` finds common problems, says what to do, and sets its exit code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_machine_that_runs_these_tests_has_no_problems(capsys: pytest.CaptureF
 
 
 def test_too_few_open_files_and_a_package_that_does_not_import(tmp_path: Path) -> None:
-    """With a limit as some systems set it; the exit code says that there are problems."""
+    """With a low limit, as on some systems, there is a problem and the exit code is 1."""
     (tmp_path / "simplejpeg.py").write_text("raise ImportError('libturbojpeg.so.0: cannot open shared object file')")
     command = ["prlimit", "--nofile=256:512", *RLDS_BEAM, "doctor"]
     with start(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}) as process:
@@ -57,7 +57,7 @@ def distribution(directory: Path, name: str, version: str, *requires: str) -> No
 
 
 def test_versions_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the package itself and of extras, which may name extras of their own and of others."""
+    """Unmet requirements of the package and of extras, which may refer to other extras."""
     requires = ["numpy>=1000", "xxhash", 'one-of-ours; extra == "tf"', 'rlds-beam[tf]; extra == "agents"',
                 'two-of-ours[more]; extra == "s3"']  # fmt: skip
     distribution(tmp_path, "rlds-beam", "0.1.0", *requires)

@@ -1,4 +1,4 @@
-"""`rlds-beam example`: a dataset that TFDS reads and that the other commands take."""
+"""`rlds-beam example` writes a dataset that TFDS and the other commands read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_broken_episodes_are_rejected_and_can_be_repaired(tmp_path: Path) -> Non
 
 
 def test_episodes_follow_rlds() -> None:
-    """Some end in a terminal state and some are cut off; the discount is 0 on the step into a terminal state alone."""
+    """Some episodes terminate and some are truncated; only the step into a terminal state has discount 0."""
     episodes = list(make_episodes(32))
     terminal = [bool(episode.steps["is_terminal"][-1]) for episode in episodes]
     assert 0 < sum(terminal) < 32

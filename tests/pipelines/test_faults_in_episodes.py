@@ -1,4 +1,4 @@
-"""Fault cases 11 to 20, each by its number, through the real command: what is wrong with episodes."""
+"""Fault cases 11 to 20, by number, through the real command: faults in episodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlds_beam.testing import make_episode, record_offsets, shard_paths, write_d
 
 
 def broken_record(tmp_path: Path, record: Any, **kwargs: Any) -> Path:
-    """Sound episodes with one record of another kind among them; their schema is the dataset's."""
+    """Valid episodes with one bad record among them; their schema is the dataset's."""
     good = episodes()
     schema = schema_of(good[0])
     payload = record if isinstance(record, bytes) else encode_example(record, schema)
@@ -84,7 +84,7 @@ def png_of(width: int, height: int, claimed: tuple[int, int] | None = None) -> b
 
 
 def damaged_body(image: bytes) -> bytes:
-    """Header and end as they were, and garbage between them."""
+    """A file with its header and end intact and garbage in between."""
     return image[:60] + bytes(b ^ 0x5A for b in image[60:-12]) + image[-12:]
 
 

@@ -1,4 +1,4 @@
-"""Fault cases 1 to 10, each by its number, through the real command: what is wrong with files and their bytes."""
+"""Fault cases 1 to 10, by number, through the real command: faults in files."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_3_and_4_short_shard(tmp_path, convert, validate, keep):
     ],
 )
 def test_3_in_a_slice(tmp_path, convert, split, items, missing, compressed):
-    """Each of two shards should hold three records, and the second one holds one."""
+    """Two shards should hold three records each, but the second one holds only one."""
     source = dataset(tmp_path)
     shard = shard_paths(source)[1]
     cut(shard, record=1)

@@ -1,4 +1,4 @@
-"""The jobs as functions (`rlds_beam.convert` and the others): what they take, refuse and return."""
+"""The jobs as functions (`rlds_beam.convert` and the others): arguments, errors, and results."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ if __name__ == "__main__":
 
 
 def test_a_function_of_a_script_reaches_the_workers(dataset: Path, tmp_path: Path) -> None:
-    """Workers do not run the script, so the function itself is sent to them; another factor is another plan."""
+    """Workers do not run the script, so the function itself is sent to them; another factor makes another plan."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
 

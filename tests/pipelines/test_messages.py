@@ -1,4 +1,4 @@
-"""What messages say is so, and what they advise was not done already."""
+"""Messages are true, and do not advise what was already done."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_print_shows_what_inspect_finds(tmp_path, capsys):
     ],
 )
 def test_print_shows_what_the_command_shows(tmp_path, capsys, name, options):
-    """Except for the time it took."""
+    """The lines without the duration."""
     given = [] if name == "record" else [str(write_dataset(tmp_path, [make_episode(n, seed=n) for n in (5, 3)]))]
     output = [str(tmp_path / "out/toy/1.0.0")] if name in ("convert", "record") else []
     result = str(getattr(rlds_beam, name)(*given, *output, **options, workers=1))
@@ -194,7 +194,7 @@ def test_a_wrong_value_is_said_in_the_options_own_words(tmp_path, capsys, flags,
 
 @pytest.mark.parametrize("command", JOBS)
 def test_no_command_shows_the_name_of_a_parser(command, capsys):
-    """Every flag with a value that it cannot have: in words, and never `invalid parse_max_rejected value`."""
+    """Every flag with an invalid value has a readable error, never `invalid parse_max_rejected value`."""
     config = getattr(importlib.import_module(f"rlds_beam.pipelines.{command}"), JOBS[command][0])
     check_wrong_values(config, {}, config)
 

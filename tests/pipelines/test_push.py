@@ -1,4 +1,4 @@
-"""`rlds-beam push`: datasets in, tables filled with exactly the expected items."""
+"""`rlds-beam push` fills tables with exactly the expected items."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def data(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def server():
-    """A server whose tables `t` and `u` give each item once, in the order of insertion."""
+    """A server whose tables `t` and `u` return each item once, in order of insertion."""
     running = reverb.Server([_once("t"), _once("u")])
     yield f"127.0.0.1:{running.port}"
     running.stop()
@@ -73,12 +73,12 @@ def push(capsys, tmp_path):
 
 
 def items_of(server: str, table: str = "t") -> collections.Counter[bytes]:
-    """The items of a table, each by its bytes."""
+    """The items of a table, as bytes."""
     return collections.Counter(b"".join(column.tobytes() for column in item.data) for item in drain(server, table))
 
 
 def converted(data: Path | list[Path], output: Path, *flags: str) -> collections.Counter[bytes]:
-    """What convert writes for the same input, each item by its bytes in the order of a table's columns."""
+    """The items that convert writes for the same input, as bytes in the order of a table's columns."""
     inputs = map(str, data if isinstance(data, list) else [data])
     assert main(["convert", *inputs, str(output), "--quiet", *flags]) in (0, 3)
     order = [field["path"] for field in json.loads((output / "manifest.json").read_text())["fields"]]
@@ -141,6 +141,16 @@ def test_what_was_converted_is_pushed_as_it_is(push, server, data, tmp_path, cap
     assert items_of(server) == expected
     code, _, said = push(tmp_path / "out", server, "--items=episodes")
     assert (code, "is already converted" in said) == (2, True)
+
+
+def test_an_output_in_another_format_is_named(push, server, data, tmp_path) -> None:
+    assert main(["convert", str(data), str(tmp_path / "out"), "--to=columns", "--progress=none"]) == 0
+    code, _, said = push(tmp_path / "out", server)
+    assert (code, "rows written by rlds-beam convert from" in said, "rlds_beam.open_dataset(" in said) == (
+        2,
+        True,
+        True,
+    )
 
 
 def test_pushing_again_writes_nothing_twice(push, server, data) -> None:
@@ -261,7 +271,7 @@ class TestObserverWriter:
             assert (code, report["tables"][0]["size"]) == (0, size), said
 
     def test_single_frames_have_a_time_axis(self, push, data) -> None:
-        """As these observers write them; a table that wants none is refused before anything is sent."""
+        """Observers write a time axis; a table without one is refused before anything is sent."""
         import tensorflow as tf
 
         spec = open_input(PushOptions(str(data), reverb=("s:1",), table=("t",), items="frames")).spec.to_tf(

@@ -1,4 +1,4 @@
-"""The jobs from Python: what they return, and their errors."""
+"""The jobs from Python: results and errors."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_every_job_keeps_the_contract(command):
 
 @pytest.mark.parametrize("flags", [(), ("--accept=duplicate_episode",), ("--items=episodes",), ("--split=train[1:7]",)])
 def test_inspect_predicts_what_convert_writes_with_duplicates(tmp_path, capsys, flags):
-    """Of four episodes that are in the dataset four times, three copies are no items."""
+    """Four episodes are in the dataset four times; the three copies of each give no items."""
     episodes = [make_episode(2, seed=i % 4) for i in range(16)]
     path = str(write_dataset(tmp_path / "twice", episodes, shards=3))
     assert main(["inspect", path, "--json", *flags]) == 0

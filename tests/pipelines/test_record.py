@@ -1,4 +1,4 @@
-"""`rlds-beam record`: what is recorded, by whom, and that it is the same however it is run."""
+"""`rlds-beam record`: the recorded episodes, and the same bytes for every way to run it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from directories import bytes_of
 from recorded import GREEDY, WALK, Q, episodes_of, recorded
 from recorded_environments import LENGTH, q_function, walk
 
-from rlds_beam import UsageError, open_source, validate
+from rlds_beam import RldsBeamError, UsageError, open_source, validate
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import RecordOptions
 from rlds_beam.pipelines.cli import main
@@ -31,7 +31,7 @@ def undisturbed(tmp_path_factory) -> Path:
 
 
 def test_the_episodes_are_those_of_the_environment(undisturbed):
-    """Each is played again by hand, from its seed and its actions."""
+    """Replays each episode by hand from its seed and actions."""
     episodes = episodes_of(undisturbed)
     assert [e["policy"].decode() for e in episodes] == ["greedy"] * 40 + ["random"] * 40
     assert [e["trajectory_id"] for e in episodes] == [*range(40), *range(40)]
@@ -103,7 +103,7 @@ def test_in_a_pipeline_of_one_s_own(tmp_path, undisturbed):
     ],
 )
 def test_environments_of_others_are_seeded(tmp_path, env, package, options):
-    """Each episode on its own, whatever its environment played before."""
+    """Episodes do not depend on earlier episodes of the environment."""
     pytest.importorskip(package)
     for name, beside in (("one", 1), ("several", 4)):
         recorded(tmp_path / name, "random", env=env, envs_per_worker=beside, **options)
@@ -150,6 +150,29 @@ def test_another_seed_is_another_recording(tmp_path):
     assert not np.array_equal(first["steps/observation"][0], second["steps/observation"][0])
 
 
+def test_a_changed_seed_is_reported_once(tmp_path):
+    recorded(tmp_path / "a")
+    with pytest.raises(UsageError, match="another plan") as caught:
+        recorded(tmp_path / "a", seed=1)
+    assert str(caught.value).count("seed was 0 and is now 1") == 1
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("recorded_environments:no_walk", "--env=recorded_environments:no_walk: ValueError: no floor"),
+        ("recorded_environments:FailsInReset", "--env=recorded_environments:FailsInReset: reset raised ValueError"),
+        (
+            "recorded_environments:FailsInStep",
+            "--env=recorded_environments:FailsInStep: step raised ValueError: a fall",
+        ),
+    ],
+)
+def test_an_environment_that_raises_is_named(tmp_path, env, message):
+    with pytest.raises(RldsBeamError, match=message):
+        recorded(tmp_path / "out", "random", env=env, max_episode_steps=4)
+
+
 def test_envlogger_makes_the_same_bytes(tmp_path):
     if not has_envlogger():
         pytest.skip("EnvLogger is not installed")
@@ -184,7 +207,7 @@ def test_tfds_reads_it(undisturbed):
 
 
 def test_every_kind_of_observation_and_action(tmp_path):
-    """Nothing is lost; what the environment takes is in its action space, which it asserts."""
+    """Unclipped actions are stored; the environment asserts that it gets actions in its action space."""
     for images in ("png", "raw"):
         recorded(tmp_path / images, "random", env="recorded_environments:everything", episodes=5, image_encoding=images)
     for png, raw in zip(episodes_of(tmp_path / "png"), episodes_of(tmp_path / "raw"), strict=True):

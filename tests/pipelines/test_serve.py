@@ -1,4 +1,4 @@
-"""Served tables: how TF-Agents uses them, and which machines can reach them."""
+"""Served tables: TF-Agents can use them, and only the right machines can reach them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_tf_agents_pushes_into_it_and_its_replay_buffer_samples_from_it(served, 
     observer = reverb_utils.ReverbAddTrajectoryObserver(
         reverb.Client(served.address), ["replay", "all"], sequence_length=2
     )
-    # Raises unless the tables' signature equals the spec that it makes of the data, names and bounds included.
+    # Raises unless the tables' signature equals the spec of the data, including names and bounds.
     assert rlds_to_reverb.push_rlds_to_reverb(episodes, observer) == 20
     observer.close()
     assert Connection(served.address).info(10).tables["all"].signature == signature_leaves(spec)
@@ -156,7 +156,7 @@ def test_tables_are_read_as_they_are_written():
 
 
 def test_a_port_that_is_taken(served, dataset):
-    """Reverb itself would start, and share the clients of the other server."""
+    """Reverb alone would start and share the clients of the other server."""
     port = served.address.rpartition(":")[2]
     with Serve(f"--like={dataset}", f"--port={port}") as command:
         code, out, err = command.end()
@@ -244,7 +244,7 @@ def test_other_machines_cannot_reach_it(tmp_path):
 
 
 def test_ctrl_c_ends_it(served):
-    """The last of the tests that are served from it."""
+    """The last test that uses this server."""
     server = served.server
     (ignored,) = re.findall(r"SigIgn:\s+(\w+)", Path(f"/proc/{server}/status").read_text())
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal sends them to both processes

@@ -148,7 +148,7 @@ def test_a_format_that_cannot_be_written_is_refused_before_the_dataset_is_read(
 
 
 def test_the_file_is_the_same_to_the_last_byte_on_every_run(tmp_path):
-    """With one worker or two, whatever bundles they make; and however the episodes are divided and merged."""
+    """The result is the same for any number of workers, bundles, and order of merging."""
     rng = np.random.default_rng(0)
     episodes = []
     for i in range(60):

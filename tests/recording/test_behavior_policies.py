@@ -1,4 +1,4 @@
-"""Behaviour policies: the formulas of their propensities, against plain ones and against what they sample."""
+"""Behavior policies: their propensities equal plain formulas and match the frequencies of samples."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EMPTY = np.empty((N, 0))
 
 
 def test_the_formulas_are_scope_rls():
-    """The figures are of SCOPE-RL itself."""
+    """The expected figures come from SCOPE-RL itself."""
     x = np.zeros((3, 2))
 
     def of(head: Any, actions: Any) -> list[float]:
@@ -83,7 +83,7 @@ def test_actions_are_as_frequent_as_their_propensity_says():
 
 @pytest.mark.parametrize(("mean", "sigma"), [(0.2, 0.5), (3.0, 0.4), (-30.0, 1.0)], ids=["inside", "right", "far left"])
 def test_densities_are_those_of_the_samples(mean, sigma):
-    """Also where nearly all of the mass is outside of the bounds, which SCOPE-RL's formula does not hold there."""
+    """Also if nearly all of the mass is outside the bounds, where SCOPE-RL's formula is not accurate."""
     low, high = np.array([-1.0]), np.array([1.0])
     random = np.random.default_rng(2)
     of = TruncatedGaussian(np.full((N, 1), mean), np.array([sigma]), low, high)
@@ -167,7 +167,7 @@ def test_heads_pickle_and_are_called_by_hand():
 
 
 def test_a_clipped_action_has_the_propensity_of_the_clipped_one(tmp_path):
-    """SCOPE-RL stores the clipped action, and the density of the one before."""
+    """SCOPE-RL stores the clipped action with the density of the unclipped one."""
     head = "GaussianHead(recorded_environments:towards_zero, sigma=1.0, name=g)"
     recorded(tmp_path / "clipped", head, env="recorded_environments:slide", episodes=10)
     recorded(
@@ -235,7 +235,7 @@ def test_recording_imports_none_of_the_libraries_of_the_policies():
 
 
 def test_a_slide_takes_only_what_is_within_its_bounds():
-    """So the tests above would fail if an action came to the environment unclipped."""
+    """The tests above would fail if the environment received an unclipped action."""
     env = slide()
     env.reset(seed=0)
     with pytest.raises(AssertionError):

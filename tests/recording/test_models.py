@@ -1,4 +1,4 @@
-"""Models between connector pipelines as behaviour policies, and TF-Agents' saved policies."""
+"""Models between connector pipelines as behavior policies, and TF-Agents' saved policies."""
 
 from __future__ import annotations
 

@@ -42,14 +42,14 @@ def _folder(tmp_path, monkeypatch):
 
 
 def data_of(output: str) -> dict[str, bytes]:
-    """The files of an output, without what names the source: commits have the digest of the plan."""
+    """The files of an output, without those that name the source (commits have the digest of the plan)."""
     files = bytes_of(Path(output))
     return {file: files[file] for file in files if file not in NAMES_THE_SOURCE and file[0] != "_"}
 
 
 @pytest.mark.parametrize("to", FORMATS)
 def test_any_format_is_written_at_once(to, capsys):
-    """As if it had been recorded as RLDS first."""
+    """The output equals that of recording RLDS first and then converting it."""
     assert main(["record", "direct", *FLAGS, "--shards=1", *FORMATS[to]]) == 0
     assert main(["record", "rlds", *FLAGS, "--shards=1"]) == 0
     assert main(["convert", "rlds", "converted", *FORMATS[to], "--progress=none"]) == 0

@@ -1,4 +1,4 @@
-"""Behaviour policies with a state: it is carried for each environment, and begins anew with each episode."""
+"""Behavior policies with a state, which is carried for each environment and reset with each episode."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_it_is_the_same_with_any_number_of_environments_and_files(tmp_path, both
     ids=["after other steps", "one after the other"],
 )
 def test_windows_begin_with_the_state_that_they_find(tmp_path, options):
-    """`Remembering` asserts that its state is of the age of the environment's episode."""
+    """`Remembering` asserts that its state matches the age of the environment's episode."""
     recorded(tmp_path / "out", REMEMBERING, steps=80, step_per_trajectory=8, **options)
     ages = [int(episode["start_step"]) for episode in episodes_of(tmp_path / "out")]
     assert max(ages) > 0
@@ -83,7 +83,7 @@ def test_a_state_of_the_connectors_is_refused(tmp_path):
 
 
 def test_replay_is_a_loop_over_each_episode():
-    """Sums of what lies before each row of its own episode."""
+    """Sums over the rows before each row, within its episode."""
     values, lengths = np.arange(10.0), np.array([3, 1, 4, 2])
 
     def step(rows, state):

@@ -1,4 +1,4 @@
-"""A server, or a proxy before it, that does not keep to the protocol: an error in time, never a hang or a success."""
+"""A server or proxy that violates the protocol causes an error in time, never a hang or a success."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.trajectories.items import Windows
 
 ITEMS = 10
-"""Of each request."""
+"""The number of items per request."""
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -136,7 +136,7 @@ def hangs_up_after(tamper: Any) -> Any:
 
 @pytest.mark.parametrize("tamper", [wrong, twice_at_once, cut_short, a_key_without_end, a_key_too_long])
 def test_a_server_that_breaks_the_protocol_and_hangs_up_is_not_called_again(clean: str, tamper: Any) -> None:
-    """Also if the call has ended before the first of its answers is looked at, as on a busy machine."""
+    """Also if the call ends before its first answer is processed, as on a busy machine."""
     with HostileRelay(clean, hangs_up_after(tamper)) as relay:
         stream = InsertStream(relay.address, timeout=50)
         for request in requests(3):
@@ -151,7 +151,7 @@ def test_a_server_that_breaks_the_protocol_and_hangs_up_is_not_called_again(clea
 
 
 def one_and_no_more(call: int, answers: Iterator[bytes]) -> Iterator[bytes]:
-    """Always the same item, and then the call ends."""
+    """The server acknowledges the same item every time, and then ends the call."""
     yield response(next(keys_of(answers)))
 
 
@@ -200,7 +200,7 @@ def test_answers_that_say_nothing_are_no_progress(clean: str) -> None:
 
 
 def test_each_call_brings_it_further(clean: str) -> None:
-    """An item that any call acknowledged is there, so each call has to acknowledge only one that is new."""
+    """Items acknowledged by any call count, so each call must acknowledge only one new item."""
 
     def another(call: int, answers: Iterator[bytes]) -> Iterator[bytes]:
         keys = sorted(itertools.islice(keys_of(answers), ITEMS))
@@ -217,7 +217,7 @@ def test_each_call_brings_it_further(clean: str) -> None:
 
 
 def test_any_order_and_any_form_of_the_message_will_do(clean: str) -> None:
-    """Packed or not, with fields that we do not know, in pieces: protobuf takes all that."""
+    """Packed or not, with unknown fields, in pieces: protobuf accepts all of these."""
     rng = random.Random(0)
 
     def shuffled(call: int, answers: Iterator[bytes]) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Priorities: one finite number an item, from a constant, a leaf or a function."""
+"""Priorities: one finite number per item, from a constant, a leaf, or a function."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_the_value_of_padding_and_boundary_does_not_count():
 
 @pytest.mark.parametrize("kind", ["pairs", "tiled", "episodes"])
 def test_the_same_items_from_disk_have_the_same_priorities(kind):
-    """Padding frames are frames like all others here."""
+    """Here padding frames count like all other frames."""
     (items,) = made([6], KINDS[kind])
     columns = {path: items.gather(path).reshape(-1, *items.frames[path].shape[1:]) for path in items.frames.columns}
     length = items.windows.length

@@ -1,4 +1,4 @@
-"""Our side of Reverb's insert protocol, compared with what Reverb's own clients read and write."""
+"""Our implementation of Reverb's insert protocol, compared with Reverb's own clients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DTYPES = [name for name in DATA_TYPES if name not in ("string", "bfloat16")]
 
 @pytest.fixture(scope="module")
 def server():
-    """A server of many tables, which give each item once, in order."""
+    """A server with many tables, which return each item once, in order."""
     tables = [
         reverb.Table(
             f"t{i}", reverb.selectors.Fifo(), reverb.selectors.Fifo(), 10_000_000, reverb.rate_limiters.MinSize(1),
@@ -94,7 +94,7 @@ kinds = st.sampled_from([ItemOptions(items=kind) for kind in ("pairs", "episodes
     chunk_length=st.none() | st.integers(1, 12),
 )
 def test_reverb_samples_the_items_that_were_made(server, options, lengths, chunk_length) -> None:
-    """Pairs, sequences, padded, tiled, across episodes, whole episodes, nested; whatever the chunks."""
+    """Pairs, sequences, padded, tiled, across episodes, whole episodes, nested; for any chunk length."""
     maker, made = ItemMaker(options), []
     for length in lengths:
         episode = make_episode(length, seed=next(seeds), observation={"b": 2, "a": ()}, action={"x": (2, 3)})
@@ -142,7 +142,7 @@ def test_every_dtype_and_shape_is_as_reverbs_own_writer_writes_it(server, stream
 
 
 def test_bfloat16_which_only_tensorflow_can_read(server, stream) -> None:
-    """Reverb's Python client neither takes nor gives it; its dataset does."""
+    """Reverb's Python client does not support it; its dataset does."""
     dtype = SpecLeaf("x", "bfloat16", ()).numpy_dtype
     values = np.arange(12).reshape(6, 2).astype(dtype)
     encoder = ItemEncoder([(dtype, (2,))], ["t0"], chunk_length=2)
@@ -238,7 +238,7 @@ def test_an_episode_goes_to_one_server_whatever_their_order() -> None:
 
 
 def test_a_request_holds_all_that_its_items_need(server) -> None:
-    """Each request can be sent alone, on a new connection, in any order."""
+    """Each request can be sent alone, on a new connection, and in any order."""
     frames = 5000
     columns = [np.random.default_rng(0).standard_normal((frames, 400)).astype(np.float32)]
     encoder = ItemEncoder([(np.dtype("float32"), (400,))], ["t0"], chunk_length=32)

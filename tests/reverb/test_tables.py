@@ -1,4 +1,4 @@
-"""Tables before and after a job: what is refused before anything is sent, and what fails the final verification."""
+"""Tables before and after a job: errors before anything is sent, and failures of the final verification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dataflow without the cloud: what is refused, and the graph that Beam's own Dataflow runner makes of each job."""
+"""Dataflow without the cloud: refused options, and each job's graph from Beam's own Dataflow runner."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ KEYING = ("/AddRandomKeys", "/KeyWithVoid", "/Map(reify_metadata_default_window)
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All input and output that the jobs name."""
+    """All inputs and outputs that the jobs name."""
     return tmp_path_factory.mktemp("dataflow")
 
 
@@ -174,7 +174,7 @@ def graphs(home: Path) -> Iterator[dict[str, beam_runner_api_pb2.Pipeline]]:
 
 
 def translated(define: Any) -> beam_runner_api_pb2.Pipeline:
-    """What Beam's Dataflow runner would submit, through bytes and back."""
+    """The pipeline that Beam's Dataflow runner would submit, serialized and parsed."""
     flags = dataflow.beam_flags(ValidateConfig("gs://bucket/in", **CLOUD))
     options = PipelineOptions([*flags, "--dry_run=True"])
     pipeline = beam.Pipeline(runner=DataflowRunner(), options=options)
@@ -223,7 +223,7 @@ def test_a_job_is_a_batch_that_docker_runs(graphs: dict[str, beam_runner_api_pb2
 
 
 def test_nothing_of_this_machine_is_pickled(graphs: dict[str, beam_runner_api_pb2.Pipeline], home: Path) -> None:
-    """Except the input and output of the job, and the file names in Beam's own code."""
+    """All paths except the job's input and output and the file names in Beam's own code."""
     given = (str(home), str(Path(beam.__file__).parent))
     mine = [str(ROOT), sys.prefix, sys.base_prefix, os.path.expanduser("~"), socket.gethostname(), "__main__"]
     mine += [f"{getpass.getuser()}@"]
@@ -249,7 +249,7 @@ def test_what_is_pickled_is_imported_from_the_package(graphs: dict[str, beam_run
 
 
 def pickled(graph: bytes) -> Iterator[bytes]:
-    """What Beam pickled into a pipeline: bzip2 in base64."""
+    """Unpacks what Beam pickled into a pipeline: bzip2 in base64."""
     for found in re.findall(rb"QlpoO[A-Za-z0-9+/]+={0,2}", graph):
         yield bz2.decompress(b64decode(found[: len(found) // 4 * 4]))
 

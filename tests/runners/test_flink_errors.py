@@ -86,7 +86,7 @@ def test_a_job_leaves_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> 
             return {"jobs": []}
 
     def define(root: Any) -> None:
-        raise UsageError("as far as this and no further")
+        raise UsageError("this far and no further")
 
     before = threading.excepthook
     monkeypatch.setattr(flink.flink_preflight, "preflight", lambda options: Submission(_Empty(""), "1.19", ()))
@@ -104,7 +104,7 @@ def test_the_end_of_a_job_server_is_the_end_of_its_messages() -> None:
 
 
 class JobServer:
-    """One that cannot have its port, as often as it is told."""
+    """A job server that fails to get its port this many times."""
 
     refusals = 0
     running: ClassVar[list[JobServer]] = []

@@ -25,7 +25,7 @@ from rlds_beam.runners.options import RunOptions
 
 
 class Rest(http.server.BaseHTTPRequestHandler):
-    """What a JobManager's REST interface answers to `/overview`, or something else."""
+    """A server that answers `/overview` like a JobManager's REST interface, or with other content."""
 
     answer = b""
 
@@ -58,7 +58,7 @@ def program(path: Path, script: str) -> None:
 
 @pytest.fixture
 def java(tmp_path, monkeypatch) -> Path:
-    """A PATH with nothing on it but a Java 17."""
+    """A PATH with only Java 17 on it."""
     program(tmp_path / "bin" / "java", "echo 'openjdk version \"17.0.15\" 2025-04-15' >&2")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     return tmp_path / "bin" / "java"
@@ -145,7 +145,7 @@ def test_a_jar_that_is_named(master, java, tmp_path) -> None:
 
 @pytest.fixture
 def offline(monkeypatch, tmp_path) -> Path:
-    """Beam's own download reaches no server; the directory that it would keep the jar in."""
+    """Makes Beam's own download fail; returns its cache directory."""
     for repository in ("MAVEN_CENTRAL_REPOSITORY", "GOOGLE_MAVEN_MIRROR"):
         monkeypatch.setattr(JavaJarServer, repository, f"http://127.0.0.1:{free_port()}")
     monkeypatch.setattr(JavaJarServer, "JAR_CACHE", str(tmp_path / "cache"))
@@ -156,7 +156,7 @@ ARTIFACT = f"beam-runners-flink-2.2-job-server-{apache_beam.__version__}.jar"
 
 
 def test_a_jar_by_maven(master, java, offline, tmp_path) -> None:
-    """It is asked for the artifact of this Beam and that Flink, once."""
+    """Maven is asked once, for the artifact of this Beam and that Flink."""
     made = make_jar(tmp_path / "made.jar")
     program(
         java.parent / "mvn",

@@ -1,4 +1,4 @@
-"""Which kernels numpy's OpenBLAS is told to take."""
+"""The kernels chosen for numpy's OpenBLAS."""
 
 import importlib.metadata
 import os

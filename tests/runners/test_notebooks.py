@@ -39,7 +39,7 @@ def code(tmp_path: Path) -> str:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """The environment of a session: its files, also temporary ones, go below `tmp_path`."""
+    """The environment of a session: all its files, including temporary ones, are below `tmp_path`."""
     for name in ("home", "tmp"):
         (tmp_path / name).mkdir()
     return {**os.environ, "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "tmp")}

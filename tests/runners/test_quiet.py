@@ -1,4 +1,4 @@
-"""Jobs called from Python print nothing but what the user's own code logs, and leave logging as it was."""
+"""Jobs called from Python print only the logs of the user's own code, and restore logging."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def python(program: str, home: Path, *arguments: str) -> str:
-    """What a program prints; it succeeds."""
+    """Runs a program, which must succeed; returns its output."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL", "GRPC_VERBOSITY", "TF_ENABLE_ONEDNN_OPTS", "PYTHONWARNINGS"}
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments], cwd=home, capture_output=True, text=True, timeout=DEADLINE,

@@ -1,4 +1,4 @@
-"""The pool of workers beside a TaskManager: its errors. `tests/flink` tests it at work."""
+"""Errors of the worker pool next to a TaskManager. `tests/flink` tests it with jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_port_that_is_taken() -> None:
 
 
 def test_a_runner_that_does_not_answer(monkeypatch) -> None:
-    """The pool reports it to the caller, and continues."""
+    """The pool reports the error to the caller and continues."""
     monkeypatch.setattr(worker_pool, "_DEADLINE", 0.2)
     request = beam_fn_api_pb2.StartWorkerRequest(worker_id="1")
     request.provision_endpoint.url = f"127.0.0.1:{free_port()}"

@@ -1,4 +1,4 @@
-"""A job with worker processes, attacked while it runs: nothing of it can be reached, by network or by other users."""
+"""A job with worker processes is attacked while it runs: neither the network nor other users can reach it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1]
 
 @contextlib.contextmanager
 def held(tmp_path: Path, *flags: str, waiting: int) -> Iterator[list[int]]:
-    """The processes of a conversion, while so many of them wait in the middle of their work; it succeeds after that."""
+    """The processes of a conversion while some of them wait in the middle of their work; it succeeds after that."""
     data = write_dataset(tmp_path / "data", [make_episode(20, seed=i) for i in range(40)], shards=2)
     gate = Gate(tmp_path / "gate")
     gate.close(tmp_path / "out")
@@ -52,7 +52,7 @@ def held(tmp_path: Path, *flags: str, waiting: int) -> Iterator[list[int]]:
 
 
 def get_artifact(target: str, path: Path) -> bytes:
-    """What Beam's artifact service at `target` says is in a file: any file that its user can read."""
+    """Reads a file through Beam's artifact service at `target`: any file that its user can read."""
     payload = beam_runner_api_pb2.ArtifactFilePayload(path=str(path)).SerializeToString()
     artifact = beam_runner_api_pb2.ArtifactInformation(
         type_urn=common_urns.artifact_types.FILE.urn, type_payload=payload
@@ -64,7 +64,7 @@ def get_artifact(target: str, path: Path) -> bytes:
 
 
 def append_state(target: str) -> None:
-    """Appends to a state of the pipeline, such as a side input, which a worker unpickles."""
+    """Appends to a state of the pipeline, for example a side input, which a worker unpickles."""
     key = beam_fn_api_pb2.StateKey(runner=beam_fn_api_pb2.StateKey.Runner(key=b"attack"))
     request = beam_fn_api_pb2.StateRequest(
         id="1", state_key=key, append=beam_fn_api_pb2.StateAppendRequest(data=b"pickle")
@@ -76,7 +76,7 @@ def append_state(target: str) -> None:
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
-    """Those of a job with two workers, in the middle of its work."""
+    """The processes of a job with two workers in the middle of its work."""
     with held(tmp_path_factory.mktemp("job"), "--workers=2", waiting=2) as processes:
         yield processes
 
@@ -92,7 +92,7 @@ def test_nor_does_one_in_a_single_process(tmp_path) -> None:
 
 
 def test_the_services_cannot_be_attacked_over_the_network(processes, tmp_path) -> None:
-    """As was possible: any file of the user's, and code in a worker, from wherever the machine can be reached."""
+    """With Beam's own services: clients can read any file of the user, and run code in a worker."""
     (tmp_path / "secret").write_text("secret")
     hosts = {"127.0.0.1", socket.gethostbyname(socket.gethostname())}
     for target in [f"{host}:{open_.port}" for open_ in listening(processes) for host in hosts]:
@@ -119,7 +119,7 @@ def test_the_services_cannot_be_reached_by_another_user(processes) -> None:
 
 
 def test_no_service_gives_files_away(processes, tmp_path) -> None:
-    """Workers are started by the job, and fetch nothing: Beam's artifact service is not served at all."""
+    """The job starts its workers, which download nothing, so Beam's artifact service is not served at all."""
     (tmp_path / "secret").write_text("secret")
     (path,) = unix_sockets(processes)
     with pytest.raises(grpc.RpcError) as raised:
@@ -128,7 +128,7 @@ def test_no_service_gives_files_away(processes, tmp_path) -> None:
 
 
 def test_a_directory_for_temporary_files_with_a_long_name(tmp_path, convert, monkeypatch) -> None:
-    """The name of a socket has 107 bytes at most, wherever TMPDIR is."""
+    """A socket's path has at most 107 bytes for any TMPDIR."""
     long = tmp_path / ("long" * 30)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
@@ -146,7 +146,7 @@ def test_threads_that_listen_are_refused(tmp_path, convert) -> None:
 
 
 def test_another_version_of_beam_is_not_trusted() -> None:
-    """Where Beam would start its services in another way, a job with workers fails before it opens a port."""
+    """If another version of Beam starts its services in another way, the job fails before it opens a port."""
     with pytest.raises(RuntimeError, match=r"apache-beam \S+ does not start its services by WorkerHandlerManager"):
         worker_services._with_global(lambda: None, WorkerHandlerManager=None)
     with pytest.raises(RuntimeError, match="opens its services by itself"):

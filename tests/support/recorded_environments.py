@@ -46,6 +46,20 @@ def walk(length: int = LENGTH) -> Walk:
     return env
 
 
+def no_walk() -> Walk:
+    raise ValueError("no floor")
+
+
+class FailsInReset(Walk):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        raise ValueError("no start")
+
+
+class FailsInStep(Walk):
+    def step(self, action: int) -> Any:
+        raise ValueError("a fall")
+
+
 class Unseeded(Walk):
     """What is random in it comes from the seed that it was made with."""
 

@@ -1,4 +1,4 @@
-"""ReadFromRlds: every record once, however the runner cuts the shards."""
+"""ReadFromRlds reads every record once, for any split of the shards."""
 
 import gzip
 
@@ -27,7 +27,7 @@ def pipeline():
 
 @pytest.fixture(params=["sound", "damaged"])
 def shard(request, tmp_path):
-    """One shard of eight small records, of lengths that differ."""
+    """One shard of eight small records of different lengths."""
     path = write_dataset(tmp_path, [make_episode(1 + i % 3, seed=i, observation=1, action=1) for i in range(8)])
     if request.param == "damaged":
         for record, part in ((0, "payload"), (3, "length_crc"), (4, "payload_crc"), (7, "payload")):

@@ -19,7 +19,9 @@ from rlds_beam.encoding.example.layout import row_field
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.columns.reading import ColumnsManifest
+from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
 from rlds_beam.formats.rlds.source import RldsSource
+from rlds_beam.formats.sources import naming_outputs
 from rlds_beam.formats.trajectories.output import read_fields, read_kept_fields
 from rlds_beam.output.directory import is_output, is_rlds
 from rlds_beam.output.manifest import load_manifest, read_manifest
@@ -62,7 +64,8 @@ def open_dataset(
     if is_output(where) and not is_rlds(where):
         if unit != "episodes":
             raise UsageError(f"unit={unit} is for RLDS datasets; the rows of {where}, which is converted, are items")
-        rows, named = _open_converted(where, split, module)
+        with naming_outputs(where, TRAJECTORIES, COLUMNS):
+            rows, named = _open_converted(where, split, module)
     else:
         if module is not None:
             raise UsageError(f"module={module} is for the output of `rlds-beam convert --to=columns`, not for {where}")

@@ -93,6 +93,18 @@ def _naming(input: str | Sequence[str], from_: str) -> Iterator[None]:
         raise UsageError(f"{where} cannot be read with --from={from_}: {shortened(detail or error)}") from error
 
 
+@contextlib.contextmanager
+def naming_outputs(path: str, *formats: str) -> Iterator[None]:
+    """Around the opening of an output in one of these formats: errors about other formats say how to read them."""
+    try:
+        yield
+    except UsageError as error:
+        held = holding(path)
+        if held is not None and held.to not in formats and (written := written_by_convert(path, "")) is not None:
+            raise UsageError(written) from error
+        raise
+
+
 def written_by_convert(input: str | Sequence[str], from_: str) -> str | None:
     """How to read a directory that rlds-beam wrote; None if it did not, or for RLDS."""
     held = holding(input) if isinstance(input, str) and storage.isdir(input) else None

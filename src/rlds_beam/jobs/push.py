@@ -16,7 +16,8 @@ from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_for_job
+from rlds_beam.formats.registry import RLDS, TRAJECTORIES
+from rlds_beam.formats.sources import naming_outputs, open_for_job
 from rlds_beam.formats.trajectories.reading_back import ConvertedRange, is_converted, open_converted
 from rlds_beam.jobs.balance import Balance, balance_of, balance_of_sizes, largest_first
 from rlds_beam.jobs.cost import converted_seconds, push_seconds
@@ -114,7 +115,9 @@ def open_input(options: PushOptions) -> PushInput:
     Raises:
       UsageError: the input or an option cannot be used.
     """
-    return _open_converted(options) if is_converted(options.input) else _open_rlds(options)
+    if options.from_ in (RLDS, TRAJECTORIES) and is_converted(options.input):
+        return _open_converted(options)
+    return _open_rlds(options)
 
 
 def _open_rlds(options: PushOptions) -> PushInput:
@@ -159,7 +162,8 @@ def _open_converted(options: PushOptions) -> PushInput:
         )
     if options.columns:
         raise UsageError(f"--columns: {options.input} is already converted; push the original RLDS dataset")
-    converted = open_converted(options.input, options.split)
+    with naming_outputs(options.input, TRAJECTORIES):
+        converted = open_converted(options.input, options.split)
     length = converted.spec.item_shape[0] if converted.spec.item_shape else 1
     if not converted.spec.item_shape:
         items = ItemOptions(items="frames")

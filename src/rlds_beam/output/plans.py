@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -183,8 +184,9 @@ def another(output: str, old: OutputPlan, new: OutputPlan) -> str:
     if held != wanted:
         held = f"the output of {held}" if held.startswith("--to") else held
         return f"{output} holds {held}; this command would write {wanted}. {remedy}"
-    changes = "; ".join(differences(old.content, new.content))
-    return f"{output} holds the output of another plan ({changes}). {remedy}"
+    # A recording's plan has some options twice, for example the seed.
+    changes = {re.sub(r"^(record|settings)\.", "", text): text for text in differences(old.content, new.content)}
+    return f"{output} holds the output of another plan ({'; '.join(changes.values())}). {remedy}"
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:

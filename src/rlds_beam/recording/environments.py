@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_beam.errors import UsageError, needs
+from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.recording.spaces import Structure, from_space, from_spec
-from rlds_beam.user_functions import ByValue, called, resolve
+from rlds_beam.user_functions import ByValue, called, raised, resolve
 
 KINDS = ("gymnasium", "gym", "dm_control")
 """The known prefixes of a name; any other name is a `module:function`."""
@@ -158,6 +158,34 @@ class NewEachEpisode(Environment):
         self._env.close()
 
 
+class NamedEnvironment(Environment):
+    """An environment whose errors name it."""
+
+    def __init__(self, env: Environment, name: str):
+        self._env, self._name = env, name
+        self.observation, self.action = env.observation, env.action
+        self.most_steps, self.ends = env.most_steps, env.ends
+
+    def reset(self, seed: int | None) -> Any:
+        try:
+            return self._env.reset(seed)
+        except RldsBeamError:
+            raise
+        except Exception as error:
+            raise RldsBeamError(f"--env={self._name}: reset {raised(error)}") from error
+
+    def step(self, action: Any) -> Outcome:
+        try:
+            return self._env.step(action)
+        except RldsBeamError:
+            raise
+        except Exception as error:
+            raise RldsBeamError(f"--env={self._name}: step {raised(error)}") from error
+
+    def close(self) -> None:
+        self._env.close()
+
+
 def make_environment(name: str, config: Mapping[str, Any]) -> Environment:
     """Creates an environment by name.
 
@@ -170,24 +198,28 @@ def make_environment(name: str, config: Mapping[str, Any]) -> Environment:
     Raises:
       UsageError: there is no such environment, or it cannot be recorded or seeded.
     """
-    kind, _, rest = name.partition(":")
-    if isinstance(name, ByValue) or kind not in KINDS:
-        return _of_factory(name, config)
     try:
-        if kind == "gymnasium":
-            with needs("record", f"--env={name} needs gymnasium"):
-                import gymnasium
-            return GymEnvironment(gymnasium.make(rest, disable_env_checker=True, **config))
-        if kind == "gym":
-            with needs("record", f"--env={name} needs the package gym"):
-                import gym  # the old package, which the user installs
-            # Registered environments may share objects, as those of rtbgym do.
-            return GymEnvironment(copy.deepcopy(gym.make(rest, **config)))
-        return _dm_control(rest, config)
-    except UsageError:
+        return NamedEnvironment(_make(name, config), name)
+    except RldsBeamError:
         raise
     except Exception as error:
         raise UsageError(f"--env={name}: {type(error).__name__}: {error}") from error
+
+
+def _make(name: str, config: Mapping[str, Any]) -> Environment:
+    kind, _, rest = name.partition(":")
+    if isinstance(name, ByValue) or kind not in KINDS:
+        return _of_factory(name, config)
+    if kind == "gymnasium":
+        with needs("record", f"--env={name} needs gymnasium"):
+            import gymnasium
+        return GymEnvironment(gymnasium.make(rest, disable_env_checker=True, **config))
+    if kind == "gym":
+        with needs("record", f"--env={name} needs the package gym"):
+            import gym  # the old package, which the user installs
+        # Registered environments may share objects, as those of rtbgym do.
+        return GymEnvironment(copy.deepcopy(gym.make(rest, **config)))
+    return _dm_control(rest, config)
 
 
 def _dm_control(name: str, config: Mapping[str, Any]) -> Environment:

@@ -35,7 +35,7 @@ class InsertStream:
 
     After a broken connection, reconnects and sends everything unacknowledged again; the keys are the same, so the
     server has each item once. A restarted server, recognized by its `state_id`, ends the stream, because the items that
-    it had acknowledged are lost. The server is not trusted: only the first acknowledgement of an item that was sent
+    it had acknowledged are lost. The server is not trusted: only the first acknowledgment of an item that was sent
     counts as progress.
 
     Args:

@@ -1,4 +1,4 @@
-"""A server's own description, compared with Reverb's client; and servers that do not answer."""
+"""A server's description compared with Reverb's client, and servers that do not answer."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_leaves_are_named_as_a_trajectory_spec_names_them(server):
 
 
 def is_message(data: bytes) -> bool:
-    """Whether protobuf reads the bytes as a message, whatever its fields."""
+    """Whether protobuf parses the bytes as a message with any fields."""
     try:
         empty_pb2.Empty().ParseFromString(data)
     except DecodeError:
@@ -174,7 +174,7 @@ def is_message(data: bytes) -> bool:
 
 
 def refused(parse: Any, data: bytes) -> bool:
-    """Whether it is; any other error than ValueError is one of the test."""
+    """Whether the bytes are valid; any error other than ValueError fails the test."""
     try:
         parsed = parse(data)
     except ValueError:
