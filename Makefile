@@ -123,6 +123,8 @@ lint: full wheel  ## run ruff, the language check, and mypy in strict mode on th
 docs: full  ## build the pages and the API reference in build/docs, and check their links
 	@$(PY) docs/diagrams.py
 	@$(PY) docs/connector_reference.py
+	@$(PY) docs/command_reference.py
+	@$(PY) docs/rule_reference.py
 	@$(PY) docs/format_table.py
 	@$(PY) docs/figure_tables.py
 	@$(PY) docs/charts.py

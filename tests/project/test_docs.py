@@ -16,6 +16,7 @@ from processes import DEADLINE
 import rlds_beam
 from rlds_beam.checking.rules import RULES
 from rlds_beam.pipelines.example import ExampleConfig, example
+from rlds_beam.pipelines.exit_codes import EXIT_CODES
 
 README = ROOT / "README.md"
 TEN_MINUTES = ROOT / "docs" / "tutorials" / "ten_minutes.md"
@@ -128,10 +129,11 @@ def test_the_blocks_of_a_page_run(page, folder):
             exec(compile(block.code, f"{page.name}, block {number}", "exec"), {"__name__": "__docs__"})
 
 
-def test_the_page_of_the_commands_names_every_rule_and_exit_code():
-    text = (ROOT / "docs" / "reference" / "commands.md").read_text()
-    assert [rule for rule in RULES if f"`{rule}`" not in text] == []
-    assert [code for code in range(5) if f"\n| {code} | " not in text] == []
+def test_the_pages_of_rules_and_commands_name_every_rule_and_exit_code():
+    reference = ROOT / "docs" / "reference"
+    rules, commands = ((reference / name).read_text() for name in ("rules.md", "commands.md"))
+    assert [rule for rule in RULES if f"\n### `{rule}`\n" not in rules] == []
+    assert [code for code in EXIT_CODES if f"\n- **{code}**: " not in commands] == []
 
 
 def anchors(page):
