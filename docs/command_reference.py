@@ -60,7 +60,7 @@ rlds-beam convert data/point_mass/1.0.0 tenth --split='train[:10%]' --items=epis
 
 ## Options
 
-Flags take their values after `=`. Each option is also a keyword argument in [Python](python.md), with the same name.
+A value follows its flag: `--shards=8`. Most options are also keyword arguments in [Python](python.md).
 
 - [Options of the formats](commands/format_options.md), for `--from` and `--to`
 - [Options of Flink and Dataflow](commands/runner_options.md), for `--runner`

@@ -2,7 +2,7 @@
 
     python docs/connector_reference.py
 
-`make docs` runs it, and a test fails where the page is not what it writes.
+`make docs` runs it, and a test compares the page with what it writes.
 """
 
 import dataclasses
@@ -14,34 +14,64 @@ from typing import Any
 
 from rlds_beam import connectors
 from rlds_beam.connectors import CONNECTORS, ColumnConnector, EpisodeConnector, FittedConnector, StepFields
-from rlds_beam.connectors.catalog import SECTIONS, names
+from rlds_beam.connectors.catalog import SECTIONS, names, summary
 
 PAGE = Path(__file__).parent / "reference" / "connectors.md"
 
 HEAD = """\
-# Connector reference
+# Connectors
 
-Every connector, with its arguments and a picture of its arrays. What connectors are, and how they run:
-[Connectors](../how_to/connectors.md). `docs/connector_reference.py` generates this page from the docstrings;
-do not edit it.
+A connector is a function over the episodes of a record: it edits them, drops them, or adds columns for a learner.
+This page has every connector with its arguments and a picture of its arrays;
+`help(rlds_beam.connectors.FrameStacking)` and `rlds-beam help connectors` show them in the terminal. To use them, see
+[Edit episodes](../how_to/connectors.md). `docs/connector_reference.py` writes this page from the docstrings; do not
+edit it.
 
 T is the number of transitions of an episode with T + 1 steps, B the number of sequences, and N the number of rows.
-"""
 
-_CELL = str.maketrans({"|": r"\|", "\n": " "})
+## How connectors run
+
+A file lists them in the order in which they run:
+
+```yaml
+fields: {obs: observation/state}     # if the data does not use RLDS's names
+connectors:
+  - MinimumLength: {transitions: 10}
+  - my_project.pieces:ClipReward: {limit: 1.0}
+```
+
+- **Commands.** `--connectors=FILE` runs them between the check and the output. `inspect` runs them on a sample,
+  `validate` on every episode without writing, and `stats` computes the statistics of the result.
+- **Order.** Connectors that edit episodes come before those that add columns.
+- **The result is known before the first episode is read.** A dry run on episodes of zeros finds it. A connector must
+  return the same fields, dtypes and shapes for every episode.
+- **Nothing is lost.** What was read is written, rejected, or dropped by a named connector. The summary and the report
+  count episodes and steps before and after each connector.
+- **They are part of the plan.** With another argument or an edited module, the output is a different one.
+- **Some need the whole dataset first**, for example to normalize by its mean. The job then reads the dataset once
+  more for each, and keeps the result in `fitted.json` of the output.
+- **A file is code.** `module:name` imports that module. Only subclasses of connectors and functions marked with
+  `rlds_beam.configurable` are called. Use files of people you trust.
+- **Reverb.** `push --columns` sends the columns, one item for each row, in the order in which `tf.nest` flattens a
+  dict of them. `--module=NAME` selects one of several modules.
+
+## All connectors
+"""
 
 
 def page() -> str:
     """The whole page."""
     parts = [HEAD]
     for title, modules in SECTIONS.items():
+        parts += [f"**{title}**\n", *(f"- [`{name}`](#{name.lower()}): {summary(name)}" for name in names(modules)), ""]
+    for title, modules in SECTIONS.items():
         parts.append(f"## {title}\n")
         parts += [entry(name) for name in names(modules)]
     left = set(CONNECTORS.values()) - {module for modules in SECTIONS.values() for module in modules}
     if left:
         raise ValueError(f"no section has the connectors of {', '.join(sorted(left))}")
-    parts.append("## Where things are found in the steps\n")
-    parts.append("`fields` of a configuration, or `StepFields` in Python.\n")
+    parts.append("## Field names\n")
+    parts.append("Where connectors find things in the steps: `fields` in a file, or `StepFields` in Python.\n")
     parts.append(described(StepFields, head=False))
     return "\n".join(parts)
 
@@ -53,12 +83,12 @@ def entry(name: str) -> str:
 
 
 def described(made: Any, *, head: bool = True) -> str:
-    """The docstring as Markdown, then a table of the arguments."""
+    """The docstring as Markdown, then a list of the arguments."""
     text, _, attributes = inspect.getdoc(made).partition("\nAttributes:\n")
     lines = [*markdown(text), *kind(made)] if head else []
     rows = list(arguments(made, documented(attributes)))
     if rows:
-        lines += ["| argument | type | default | |", "|---|---|---|---|", *rows, ""]
+        lines += ["Arguments:\n", *rows, ""]
     return "\n".join(lines)
 
 
@@ -80,13 +110,13 @@ def is_picture(lines: list[str]) -> bool:
 
 
 def kind(made: Any) -> Iterator[str]:
-    """What can be said of a connector by its class."""
+    """A sentence about the kind of a connector, from its base class."""
     if issubclass(made, FittedConnector):
         yield "Needs the whole dataset first, unless `statistics` are given.\n"
     elif issubclass(made, EpisodeConnector):
-        yield "Edits episodes, so it comes before the connectors that add columns.\n"
+        yield "Edits episodes: it comes before the connectors that add columns.\n"
     elif issubclass(made, ColumnConnector):
-        yield "Adds columns; those that are there already stay.\n"
+        yield "Adds columns, and keeps existing ones.\n"
 
 
 def documented(attributes: str) -> dict[str, str]:
@@ -100,7 +130,7 @@ def documented(attributes: str) -> dict[str, str]:
 
 
 def arguments(made: Any, texts: dict[str, str]) -> Iterator[str]:
-    """A row for each argument.
+    """An item of a list for each argument.
 
     Raises:
       ValueError: the docstring leaves one out, or has one that is not there.
@@ -110,23 +140,19 @@ def arguments(made: Any, texts: dict[str, str]) -> Iterator[str]:
         wrong = ", ".join(sorted(parameters.keys() ^ texts.keys()))
         raise ValueError(f"{made.__name__}: only the signature, or only the docstring, has {wrong}")
     for name, parameter in parameters.items():
-        cells = (f"`{name}`", cell(parameter.annotation), default(made, parameter), texts[name].translate(_CELL))
-        yield f"| {' | '.join(cells)} |"
-
-
-def cell(annotation: Any) -> str:
-    return f"`{annotation}`".translate(_CELL)
+        text = texts[name].rstrip(".")
+        yield f"- `{name}` (`{parameter.annotation}`{default(made, parameter)}): {text[:1].lower()}{text[1:]}."
 
 
 def default(made: Any, parameter: inspect.Parameter) -> str:
-    """The value as Python writes it; nothing where there is none."""
+    """The default value as Python writes it; empty if the argument is required."""
     value = parameter.default
     if value is parameter.empty:
-        return ""
+        return ", required"
     for field in dataclasses.fields(made):
         if field.name == parameter.name and field.default_factory is not dataclasses.MISSING:
             value = field.default_factory()
-    return f"`{value!r}`".translate(_CELL)
+    return f" = `{value!r}`"
 
 
 if __name__ == "__main__":

@@ -186,13 +186,13 @@ FAULTS = {
         (VALIDATE, f"{VALIDATE} --repair=missing_is_first"),
     ),
     "unexpected_is_first": Fault(
-        "A new episode starts where the record has no end. A window across it would pair unrelated steps.",
+        "A new episode starts, but the previous one has not ended. A window across both would pair unrelated steps.",
         "the third record holds two episodes, and the first one has no last step",
         flags("F M | F M LT"),
         (VALIDATE, f"{VALIDATE} --repair=unexpected_is_first,missing_is_last"),
     ),
     "missing_is_last": Fault(
-        "Without `is_last`, a learner bootstraps from whatever comes next: the first step of another episode.",
+        "Without `is_last`, a learner bootstraps from the next step in the file: the first one of another episode.",
         "the recording of the third episode was cut: it has no last step",
         flags("F M M M M"),
         (VALIDATE, f"{VALIDATE} --repair=missing_is_last"),

@@ -45,7 +45,7 @@ def connector_class(name: str) -> type:
 def summary(name: str) -> str:
     """The first sentence of a connector's docstring."""
     text = " ".join((inspect.getdoc(connector_class(name)) or "").partition("\n\n")[0].split())
-    return re.split(r"(?<=[.:])\s(?=[A-Z])", text)[0].replace("`", "")
+    return re.split(r"(?<=[.:])\s(?=[A-Z])", text)[0].removesuffix(":")
 
 
 def _line(name: str) -> int:
