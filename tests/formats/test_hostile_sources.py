@@ -164,7 +164,7 @@ OFFSETS: dict[str, Any] = {
     "a scalar": np.array(5),
     "empty": np.empty(0, np.int64),
     "past the end": np.array([0, 5, 11, 18, 10**12]),
-    "backwards": np.array([0, 18, 11, 5, 26]),
+    "decreasing": np.array([0, 18, 11, 5, 26]),
     "objects": np.array([None, {}], object),
 }
 
