@@ -1,4 +1,4 @@
-"""`rlds_beam.drop_in.reverb_observers`, under its documented import path."""
+"""Public import path of `rlds_beam.drop_in.reverb_observers`."""
 
 from rlds_beam.drop_in.reverb_observers import (
     ReverbAddEpisodeObserver,

@@ -1,4 +1,4 @@
-"""`rlds_beam.drop_in.rlds_to_reverb`, under its documented import path."""
+"""Public import path of `rlds_beam.drop_in.rlds_to_reverb`."""
 
 from rlds_beam.drop_in.rlds_to_reverb import (
     convert_rlds_to_trajectories,

@@ -1,4 +1,4 @@
-"""Documented import path of `rlds_beam.formats.rllib.training`: RLlib trains from columns. Needs the extra `rllib`."""
+"""Trains RLlib from columns. Public import path of `rlds_beam.formats.rllib.training`. Needs the extra `rllib`."""
 
 from rlds_beam.formats.rllib.training import ColumnsOfflineData, ColumnsPreLearner, offline_data
 

@@ -1,4 +1,4 @@
-"""Documented import path of `rlds_beam.drop_in.scope_rl`: SCOPE-RL's SyntheticDataset and LoggedDataset."""
+"""SCOPE-RL's SyntheticDataset and LoggedDataset. Public import path of `rlds_beam.drop_in.scope_rl`."""
 
 from typing import TYPE_CHECKING
 

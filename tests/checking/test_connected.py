@@ -1,4 +1,4 @@
-"""What each connector did is counted exactly: the same for every command, any number of workers, and resumed runs."""
+"""Exact counts of what connectors did: the same for every command, any number of workers, and resumed runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HALVED = [len({*range(0, n, 2), n - 1}) for n in KEPT]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> str:
-    """Six sound episodes, one that is rejected, and one that a repair splits."""
+    """Six valid episodes, a rejected one, and one that a repair splits."""
     episodes = [make_episode(length, seed=length) for length in LENGTHS]
     path = tmp_path_factory.mktemp("data")
     broken = make_episode(9, seed=1, breaks=["non_finite"])
@@ -69,7 +69,7 @@ def test_every_command_counts_the_same(data, tmp_path, capsys, command, workers)
         check(json.loads((tmp_path / "out/toy/1.0.0/report.json").read_text())["connectors"])
 
 
-def test_the_summary_says_it_in_a_line_each(data, tmp_path, capsys):
+def test_the_summary_has_one_line_per_connector(data, tmp_path, capsys):
     flags = [f"--connectors={connectors_of(data)}", "--max_rejected=1"]
     assert main(["validate", data, f"--report={tmp_path / 'report.json'}", *flags]) == 0
     out = capsys.readouterr().out
@@ -80,7 +80,7 @@ def test_the_summary_says_it_in_a_line_each(data, tmp_path, capsys):
     check(json.loads((tmp_path / "report.json").read_text())["connectors"])
 
 
-def test_a_resumed_run_counts_what_was_finished_before(data, tmp_path):
+def test_a_resumed_run_counts_earlier_results(data, tmp_path):
     output = tmp_path / "out"
     options = {"connectors": connectors_of(data), "shards": 3, "items": "episodes"}
     whole = rlds_beam.convert(data, output, **options).report.to_json()["connectors"]
@@ -142,7 +142,7 @@ def test_what_is_counted(tmp_path, connectors, text):
     assert f"connector {text}" in report.summary()
 
 
-def test_a_record_that_cannot_be_written_is_rejected_and_not_counted(tmp_path):
+def test_an_unwritable_record_is_rejected_and_not_counted(tmp_path):
     source = write_dataset(tmp_path / "data", [make_episode(n, seed=n) for n in (4, 6, 8)])
     limits = {"items": "episodes", "max_sequence_length": 6, "connectors": [Same()]}
     report = rlds_beam.convert(source, tmp_path / "out", **limits).report
@@ -158,7 +158,7 @@ def test_columns_are_counted_but_not_in_the_summary(tmp_path):
 
 
 @pytest.mark.parametrize("job", ["validate", "stats", "convert", "push", "inspect"])
-def test_all_take_presets_and_connectors(job):
+def test_all_commands_accept_presets_and_connectors(job):
     parameters = inspect.signature(getattr(rlds_beam, job)).parameters
     assert {"preset", "connectors"} <= set(parameters)
 
@@ -196,7 +196,7 @@ def test_statistics_are_those_of_the_edited_episodes(data):
 def test_statistics_of_columns_are_refused(data, tmp_path, capsys):
     (tmp_path / "columns.yaml").write_text("- AddObservationsFromEpisodesToBatch")
     assert main(["stats", data, f"--connectors={tmp_path / 'columns.yaml'}"]) == 2
-    assert "they add columns (obs)" in capsys.readouterr().err
+    assert "connectors add obs" in capsys.readouterr().err
     assert main(["validate", data, f"--connectors={tmp_path / 'columns.yaml'}", "--max_rejected=1"]) == 0
 
 

@@ -31,7 +31,7 @@ def equal(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def compared(monkeypatch) -> Counter[str]:
-    """How often keys of episodes were compared."""
+    """Counts comparisons of episode keys."""
     counted: Counter[str] = Counter()
 
     def count(name: str) -> None:
@@ -71,8 +71,8 @@ def test_each_duplicate_repeats_the_first_copy(equal):
     assert EpisodeKey(source.dataset, "train", 0, places[1][1] + 1) not in found
 
 
-def test_empty_records_take_little(tmp_path, validate):
-    """An empty record is 16 bytes in a file, so a small file holds very many."""
+def test_empty_records_are_cheap(tmp_path, validate):
+    """An empty record takes 16 bytes in a file, so a small file can hold very many."""
     source = write_dataset(tmp_path / "data", [make_episode(2)], shards=1)
     (shard,) = shard_paths(source)
     shard.write_bytes(frame(b"") * EQUAL)
@@ -82,7 +82,7 @@ def test_empty_records_take_little(tmp_path, validate):
 
 
 def test_changed_files_are_found_in_linear_time():
-    """Entries that count how often they are compared with another one."""
+    """Entries that count how often they are compared."""
     compared = 0
 
     class Entry(str):

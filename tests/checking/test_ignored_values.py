@@ -1,4 +1,4 @@
-"""Values that mean nothing to what is written: void ones of the last step, and fields that are left out."""
+"""Values that an output does not use: void values of the last step, and fields that are left out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = 5
 
 
 def with_nan(*places: tuple[str, int], value: float = np.nan, **kwargs: Any) -> Any:
-    """An episode with NaN in these columns and steps, and a step field `extra/score` that no trajectory has."""
+    """An episode with NaN in these columns and steps, and an unused step field `extra/score`."""
     made = make_episode(STEPS, columns={"extra/score": np.zeros(STEPS, np.float32)}, **kwargs)
     columns = {path: np.array(column) for path, column in made.steps.items()}
     for path, step in places:
@@ -29,17 +29,17 @@ VOID = ("action", "reward", "discount")
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("path", VOID)
-def test_void_values_are_not_judged_and_become_0(path, value):
+def test_void_values_are_not_checked_and_become_0(path, value):
     episode = with_nan((path, -1), value=value)
     verdict = validate_episode(episode, CheckOptions())
     (accepted,) = verdict.episodes
     assert verdict.violations == () and not np.any(accepted.steps[path][-1])
     np.testing.assert_array_equal(accepted.steps[path][:-1], episode.steps[path][:-1])
-    assert not np.isfinite(episode.steps[path][-1]).any()  # the one that was read is as it was
+    assert not np.isfinite(episode.steps[path][-1]).any()  # the input is unchanged
 
 
 @pytest.mark.parametrize("path", [*VOID, "observation"])
-def test_all_others_are(path):
+def test_all_other_values_are_checked(path):
     steps = [-1] if path == "observation" else [-2]
     verdict = validate_episode(with_nan(*((path, step) for step in steps)), CheckOptions())
     assert [v.rule for v in verdict.violations] == ["non_finite"]
@@ -70,7 +70,7 @@ def test_a_step_that_does_not_end_the_episode_is_not_void():
     assert [p.steps["reward"][-1] for p in parts.episodes] == [0, 0]
 
 
-def test_fields_that_are_left_out_are_judged_only_if_asked():
+def test_unused_fields_are_checked_only_on_request():
     episode, ignored = with_nan(("extra/score", 2)), IgnoredValues(frozenset({"extra/score"}))
     assert [v.field for v in validate_episode(episode, CheckOptions()).violations] == ["extra/score"]
     assert not validate_episode(episode, CheckOptions(), ignored).violations
@@ -78,7 +78,7 @@ def test_fields_that_are_left_out_are_judged_only_if_asked():
     assert [v.field for v in asked.violations] == ["extra/score"]
 
 
-def test_an_output_may_have_a_use_for_the_last_step():
+def test_an_output_may_use_the_last_step():
     used = IgnoredValues(last_step=False)
     for path in VOID:
         assert validate_episode(with_nan((path, -1)), CheckOptions(), used).violations
@@ -119,12 +119,12 @@ def test_convert(convert_only, source, tmp_path, monkeypatch, flags, rejected):
         assert all(np.isfinite(value).all() for value in item.values() if value.dtype.kind == "f")
 
 
-def test_what_is_accepted_is_let_through(convert_only, source):
+def test_accepted_values_are_kept(convert_only, source):
     ran = convert_only(source, "--accept=non_finite", "--items=episodes")
     assert ran.code == 0 and np.isnan(ran.items[1]["reward"][-1])
 
 
-def test_validate_knows_no_field_that_is_left_out(validate, source):
+def test_validate_checks_every_field(validate, source):
     code, report, _ = validate(source)
     assert code == 3
     assert json.dumps(report["rules"]).count("extra/score") == 1 and report["rejected"] == 1

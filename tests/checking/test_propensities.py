@@ -27,7 +27,7 @@ class TestRules:
     def rules(self, episode, **options):
         return [v.rule for v in find_violations(episode, CheckOptions(**options))]
 
-    def test_what_is_right_breaks_none(self):
+    def test_valid_propensities_break_no_rule(self):
         assert self.rules(recorded([0.1, 1.0, 0.8])) == []
         assert self.rules(logged(0), propensity_fn=behavior) == []
 
@@ -42,26 +42,26 @@ class TestRules:
         continuous = episode.with_columns({"action": np.zeros((3, 2), np.float32)})
         assert self.rules(continuous) == []
 
-    def test_the_void_one_of_the_last_step_is_judged_where_it_is_asked_for(self):
+    def test_the_last_steps_void_propensity_is_checked_on_request(self):
         assert self.rules(recorded([0.5]), check_unused=True) == ["propensity_out_of_range"]
 
-    def test_the_logarithm_has_to_agree(self):
+    def test_the_logarithm_must_agree(self):
         p = np.array([0.5, 0.25])
         assert self.rules(recorded(p, log_propensity=np.append(np.log(p), 0.0))) == []
         assert self.rules(recorded(p, log_propensity=np.append(np.log(p[::-1]), 0.0))) == ["propensity_mismatch"]
 
-    def test_a_named_policy_has_to_agree(self):
+    def test_a_named_policy_must_agree(self):
         (violation,) = find_violations(logged(0, wrong=1.5), CheckOptions(propensity_fn=behavior))
         assert violation.rule == "propensity_mismatch"
         assert f"{behavior.__module__}:behavior gives 0.1" in violation.detail
         assert self.rules(logged(0), propensity_fn=always_one) == ["propensity_mismatch"]
 
     @pytest.mark.parametrize(("function", "error"), [(wrong_shape, UsageError), (failing, RldsBeamError)])
-    def test_what_a_function_does_wrong_is_said(self, function, error):
+    def test_errors_of_a_function_are_reported(self, function, error):
         with pytest.raises(error, match=f"--propensity_fn=.*{function.__name__}"):
             find_violations(logged(0), CheckOptions(propensity_fn=function))
 
-    def test_a_policy_without_anything_to_compare_is_refused(self):
+    def test_a_policy_without_recorded_propensities_is_refused(self):
         with pytest.raises(UsageError, match="the steps have no propensity"):
             find_violations(make_episode(4, seed=0), CheckOptions(propensity_fn=behavior))
 
@@ -73,13 +73,13 @@ class TestRules:
         ],
     )  # fmt: skip
     @pytest.mark.parametrize("field", ["propensity", "pscore", "log_propensity"])
-    def test_what_is_not_one_float_is_judged_by_name(self, field, column, told):
+    def test_fields_other_than_one_float_are_found_by_name(self, field, column, told):
         episode = make_episode(3, seed=0).with_columns({field: column})
         (violation,) = find_violations(episode, CheckOptions())
         assert (violation.rule, violation.field) == ("propensity_out_of_range", field)
         assert violation.detail.startswith(told) and "one float is expected" in violation.detail
 
-    def test_both_names_are_looked_at(self):
+    def test_both_names_are_checked(self):
         (violation,) = find_violations(recorded([0.5, 0.5], pscore=np.array([0.5, 2.0, 0.0])), CheckOptions())
         assert (violation.field, violation.step) == ("pscore", 1)
 

@@ -1,4 +1,4 @@
-"""Reports add up in any order, and the summary says what happened."""
+"""Reports add up in any order, and the summary states the results."""
 
 import json
 import random
@@ -35,7 +35,7 @@ _LISTS = st.lists(st.tuples(st.sampled_from(_VERDICTS), st.integers(0, 9)), max_
 
 
 @given(_LISTS, st.randoms(use_true_random=False))
-def test_order_and_grouping_make_no_difference(picked: list[tuple[Verdict, int]], rng: random.Random) -> None:
+def test_order_and_grouping_do_not_matter(picked: list[tuple[Verdict, int]], rng: random.Random) -> None:
     whole = Report()
     for verdict, _ in picked:
         whole.add(verdict)
@@ -49,7 +49,7 @@ def test_order_and_grouping_make_no_difference(picked: list[tuple[Verdict, int]]
         some = [reports.pop() for _ in range(rng.randint(1, len(reports)))]
         before = [report.to_json() for report in some]
         merged = merged.merge(some[0].merge(*some[1:]))
-        assert [report.to_json() for report in some] == before  # merging changes none of its inputs
+        assert [report.to_json() for report in some] == before  # merging does not change its inputs
     assert merged == whole
     assert merged.records == merged.valid + merged.repaired + merged.rejected == len(picked)
     assert all(len(count.samples) == min(SAMPLES, count.total) for count in merged.rules.values())
@@ -100,14 +100,14 @@ def test_a_record_that_breaks_a_rule_in_two_fields_counts_once() -> None:
     assert report.rules["non_finite"].samples[0][1] == "action: inf at step 0 (2 such steps)"
 
 
-def test_a_breach_of_a_whole_shard() -> None:
+def test_a_violation_of_a_whole_shard() -> None:
     violation = Violation("missing_shard", "train-00001-of-00002 is not there")
     report = Report().add_violation(violation, EpisodeKey("d/1.0.0", "train", 1, 0), "accepted")
     assert (report.records, report.rules["missing_shard"].accepted) == (0, 1)
     assert "missing_shard: 1 accepted" in report.summary()
 
 
-def test_summary_tells_a_newcomer_what_to_do() -> None:
+def test_the_summary_gives_advice() -> None:
     report = Report()
     for position in range(25):
         report.add(_verdict(position, ("missing_is_last",), CheckOptions()))
@@ -151,8 +151,8 @@ def test_parse_max_rejected() -> None:
             parse_max_rejected(text)
 
 
-def test_a_report_comes_home_as_a_metric_whatever_its_size() -> None:
-    """The counts of 10,000 shards, once; none or two of them are said to be so."""
+def test_a_report_of_any_size_is_returned_as_a_metric() -> None:
+    """The counts of 10,000 shards are returned once; zero or two results are an error."""
     report = Report(shards=Counter({f"bridge_dataset:train:{shard:05d}": shard for shard in range(10_000)}))
     with beam.Pipeline("FnApiRunner") as root:
         _ = root | beam.Create([report], reshuffle=False) | HandOver()
@@ -164,7 +164,7 @@ def test_a_report_comes_home_as_a_metric_whatever_its_size() -> None:
 
 
 @pytest.mark.parametrize(("began", "ended"), [(5_000, 3_000), (0, 86_400_000)], ids=["set back", "set forward"])
-def test_figures_of_a_run_during_which_the_clock_was_set(began: int, ended: int) -> None:
+def test_rates_of_a_run_during_which_the_clock_was_set(began: int, ended: int) -> None:
     metrics = {
         "range_began_msec": SimpleNamespace(min=began), "range_ended_msec": SimpleNamespace(max=ended), "steps": 600,
     }  # fmt: skip

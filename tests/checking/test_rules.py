@@ -1,4 +1,4 @@
-"""Every rule of an episode, every repair, and the properties that hold for both."""
+"""Every rule for episodes, every repair, and properties of both."""
 
 import pickle
 from typing import Any
@@ -32,7 +32,7 @@ def _with(path: str, values: Any) -> Episode:
     return make_episode(4, columns={path: values})
 
 
-# The right-hand column of section 1 of the TF-Agents page: what its conversion lets through.
+# The right-hand column of section 1 of the TF-Agents page: what its conversion accepts.
 SLIPS_THROUGH = {
     "episode starting with MID": ([make_episode("M M L")], [["missing_is_first"]]),
     "a lone LAST": ([make_episode("L")], [["missing_is_first"]]),
@@ -51,7 +51,7 @@ SLIPS_THROUGH = {
 
 
 @pytest.mark.parametrize("row", SLIPS_THROUGH)
-def test_what_slips_through_tf_agents_is_caught(row: str) -> None:
+def test_faults_that_tf_agents_accepts_are_found(row: str) -> None:
     episodes, expected = SLIPS_THROUGH[row]
     assert [_rules(episode) for episode in episodes] == expected
 
@@ -112,7 +112,7 @@ def test_discount_of_any_dtype(dtype: Any) -> None:
         assert verdict.violations == (Violation("discount_out_of_range", "2 at step 1 (2 such steps)", "discount", 1),)
 
 
-def test_all_breaches_are_found_in_one_pass_and_in_order() -> None:
+def test_all_violations_are_found_in_one_pass_and_in_order() -> None:
     columns = {"reward": np.full(5, np.nan), "discount": np.full(5, 3.0), "extra": np.full((5, 1), np.inf)}
     episode = make_episode("M M T F M", columns=columns)
     verdict = validate_episode(episode, OPTIONS)
@@ -135,7 +135,7 @@ def test_a_missing_flag_is_named() -> None:
     assert [(v.rule, v.field) for v in verdict.violations] == [("missing_field", "is_last")]
 
 
-def test_faults_of_reading_take_the_same_way() -> None:
+def test_faults_found_by_reading_are_treated_alike() -> None:
     fault = Violation("corrupt_record", "the checksum of 40 bytes is wrong")
     episode = Episode(EpisodeKey("d/1.0.0", "train", 1, 2), {}, payload=b"bytes", faults=(fault,))
     verdict = validate_episode(episode, CheckOptions(accept=VALUE_RULES, repair=REPAIRABLE))
@@ -157,7 +157,7 @@ def test_an_accepted_copy_of_an_empty_episode_is_still_empty() -> None:
     assert verdict.outcomes() == {"empty_episode": "rejected", "duplicate_episode": "accepted"}
 
 
-def test_images_are_looked_at_by_their_headers() -> None:
+def test_images_are_checked_by_their_headers() -> None:
     cv2 = pytest.importorskip("cv2")
     sound, large = (cv2.imencode(".png", np.zeros((size, size, 3), np.uint8))[1].tobytes() for size in (2, 9))
     expected: dict[tuple[bytes, ...], list[tuple[str, str | None, int | None]]] = {
@@ -174,7 +174,7 @@ def test_images_are_looked_at_by_their_headers() -> None:
 # Policies
 
 
-def test_fail_names_the_place_and_the_way_out() -> None:
+def test_fail_names_the_place_and_a_remedy() -> None:
     episode = make_episode("F M", key=EpisodeKey("bridge/1.0.0", "train", 3, 77))
     with pytest.raises(FailedRuleError) as error:
         validate_episode(episode, CheckOptions(fail=("missing_is_last",)))
@@ -191,14 +191,14 @@ def test_fail_names_the_place_and_the_way_out() -> None:
     assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
 
 
-def test_accept_lets_through_and_counts() -> None:
+def test_accept_keeps_and_counts() -> None:
     episode = make_episode(4, breaks=["non_finite"])
     verdict = validate_episode(episode, CheckOptions(accept=("non_finite",)))
     assert verdict.episodes == (episode,)
     assert verdict.outcomes() == {"non_finite": "accepted"}
 
 
-def test_one_rejecting_rule_rejects_whatever_could_be_repaired() -> None:
+def test_one_rejecting_rule_outweighs_repairs() -> None:
     episode = make_episode(4, breaks=["non_finite", "missing_is_last"])
     verdict = validate_episode(episode, CheckOptions(repair=("missing_is_last",)))
     assert verdict.rejected is not None
@@ -207,7 +207,7 @@ def test_one_rejecting_rule_rejects_whatever_could_be_repaired() -> None:
     assert [v.rule for v in verdict.rejected.violations] == ["missing_is_last", "non_finite"]
 
 
-def test_a_repair_that_leaves_a_breach_rejects_with_both() -> None:
+def test_a_repair_that_leaves_a_violation_rejects_with_both() -> None:
     verdict = validate_episode(make_episode("F M | F M L"), CheckOptions(repair=("unexpected_is_first",)))
     assert verdict.rejected is not None
     assert verdict.rejected.rule == "missing_is_last"
@@ -215,7 +215,7 @@ def test_a_repair_that_leaves_a_breach_rejects_with_both() -> None:
     assert verdict.outcomes() == {"unexpected_is_first": "rejected", "missing_is_last": "rejected"}
 
 
-# Repairs: what goes in, which rules, and the flags that come out
+# Repairs: input flags, rules, output flags
 
 
 def _letters(episode: Episode) -> str:
@@ -276,12 +276,12 @@ def _episodes(draw: st.DrawFn) -> Episode:
         reward[draw(st.integers(0, length - 1))] = np.nan
     episode = make_episode(length, columns={**flags, "reward": reward}, seed=draw(st.integers(0, 99)))
     for column in episode.steps.values():
-        column.flags.writeable = False  # type: ignore[union-attr]  # what was read is never written to
+        column.flags.writeable = False  # type: ignore[union-attr]  # the input must not be modified
     return episode
 
 
 def _expected(episode: Episode) -> list[str]:
-    """The rules step by step, in plain Python."""
+    """The rules checked step by step in plain Python."""
     length = len(episode)
     if not length:
         return ["empty_episode"]
@@ -298,7 +298,7 @@ def _expected(episode: Episode) -> list[str]:
 
 
 @given(_episodes())
-def test_violations_are_those_said_step_by_step(episode: Episode) -> None:
+def test_violations_equal_a_step_by_step_check(episode: Episode) -> None:
     assert [v.rule for v in find_violations(episode, OPTIONS)] == _expected(episode)
 
 
@@ -327,7 +327,7 @@ def test_properties_of_validation(episode: Episode, repair: tuple[str, ...], acc
 
 
 @given(_episodes())
-def test_all_repairs_together_mend_all_flags(episode: Episode) -> None:
+def test_all_repairs_together_fix_all_flags(episode: Episode) -> None:
     verdict = validate_episode(episode, CheckOptions(repair=REPAIRABLE, accept=("non_finite",)))
     assert bool(verdict.episodes) == (len(episode) > 0)
 
@@ -342,10 +342,10 @@ def _assert_nothing_lost(episode: Episode, parts: tuple[Episode, ...]) -> None:
     for path, column in episode.steps.items():
         joined = np.concatenate([np.asarray(part.steps[path]) for part in parts])
         if path in ("is_first", "is_last"):
-            assert np.all(joined >= np.asarray(column))  # a repair sets flags and takes none away
+            assert np.all(joined >= np.asarray(column))  # repairs only set flags
         else:
             np.testing.assert_array_equal(joined, np.asarray(column))
-            if column.flags.writeable is False:  # type: ignore[union-attr]  # as it was read
+            if column.flags.writeable is False:  # type: ignore[union-attr]  # unchanged
                 assert all(np.shares_memory(part.steps[path], column) for part in parts)  # type: ignore[arg-type]
 
 
@@ -356,7 +356,7 @@ def test_verdicts_pickle() -> None:
     assert again.violations == verdict.violations
 
 
-def test_the_body_of_an_image_is_looked_at_only_when_asked() -> None:
+def test_image_bodies_are_checked_only_on_request() -> None:
     import cv2
 
     jpeg = cv2.imencode(".jpg", np.random.default_rng(0).integers(0, 255, (32, 32, 3), np.uint8))[1].tobytes()

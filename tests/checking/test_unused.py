@@ -1,4 +1,4 @@
-"""Steps that are in no item are counted, and an input that gives no item at all is no success."""
+"""Steps in no item are counted, and an input without any item is an error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def total(coverage):
 
 
 @pytest.mark.parametrize(("pad", "tile"), [(False, False), (True, False), (True, True)])
-def test_it_is_what_the_windows_leave_out(pad, tile):
+def test_unused_steps_are_those_outside_all_windows(pad, tile):
     for length, stride, steps, added in itertools.product(range(1, 6), range(1, 8), range(1, 14), range(2)):
         chosen = options(length, stride, pad, tile)
         coverage = Coverage(chosen)
@@ -47,7 +47,7 @@ def test_it_is_what_the_windows_leave_out(pad, tile):
         assert total(coverage) == (int(unused == steps), unused), (chosen, steps, added)
 
 
-def test_across_episodes_it_is_what_the_stream_leaves_out():
+def test_across_episodes_unused_steps_are_those_outside_the_stream():
     rng = random.Random(0)
     for _ in range(1000):
         pad = rng.random() < 0.5
@@ -85,7 +85,7 @@ def source(tmp_path):
 
 
 @pytest.mark.parametrize("flags", CASES)
-def test_summary_json_and_report_say_it(source, tmp_path, capsys, flags):
+def test_unused_steps_are_in_summary_json_and_report(source, tmp_path, capsys, flags):
     command = ["convert", source, str(tmp_path / "out"), *flags.split()]
     assert main(command) == 0
     out = capsys.readouterr().out
@@ -103,7 +103,7 @@ def test_no_item_at_all_is_an_error_that_says_why(tmp_path, capsys):
     source = str(write_dataset(tmp_path / "data", [make_episode(10, seed=i) for i in range(4)]))
     output = str(tmp_path / "out")
     command = ["convert", source, output, "--items=sequences", "--sequence_length=16"]
-    for _ in range(2):  # the second has nothing left to do
+    for _ in range(2):  # the second run has nothing to do
         assert main(command) == 3
         out = capsys.readouterr().out
         assert "no item was written: 4 episodes of 10 steps at most, and an item has 16 frames" in out
@@ -115,7 +115,7 @@ def test_no_item_at_all_is_an_error_that_says_why(tmp_path, capsys):
     assert main([*command, "--pad_end_of_episodes", "--overwrite"]) == 0
 
 
-def test_no_item_since_all_were_rejected(tmp_path, capsys):
+def test_no_item_because_all_were_rejected(tmp_path, capsys):
     source = str(write_dataset(tmp_path / "data", [make_episode(4, seed=i, breaks=["non_finite"]) for i in range(3)]))
     command = ["convert", source, str(tmp_path / "out"), "--max_rejected=100%"]
     assert main(command) == 3
@@ -124,12 +124,12 @@ def test_no_item_since_all_were_rejected(tmp_path, capsys):
 
 
 LEROBOT = {"lerobot 5:2": "3.0", "lerobot 500:900": "3.0", "lerobot 0:0": "3.0", "lerobot 7:7": "2.1"}
-"""Splits of nothing, and versions."""
+"""Empty splits, and versions."""
 
 
 @pytest.fixture(scope="module")
 def nothing(tmp_path_factory):
-    """Inputs of no episodes: their paths and sources by name."""
+    """Inputs without episodes: name -> path and source."""
     directory = tmp_path_factory.mktemp("nothing")
     schema = schema_of(make_episode(3, observation=2))
     path = write_dataset(directory / "empty", [], schema=schema)
@@ -160,12 +160,12 @@ def nothing(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["rlds", "rlds without shards", "d4rl", *LEROBOT])
-def test_an_input_of_no_episodes_gives_no_item_and_exit_code_3(nothing, tmp_path, capsys, name):
+def test_an_empty_input_ends_with_exit_code_3(nothing, tmp_path, capsys, name):
     if name not in nothing:
         pytest.skip("h5py is not installed")
     path, source, flags = nothing[name]
     convert, stats = ["convert", str(path), str(tmp_path / "out")], ["stats", str(path)]
-    for command in (convert, convert, stats):  # the second has nothing left to do
+    for command in (convert, convert, stats):  # the second run has nothing to do
         assert main([*command, f"--from={source}", "--workers=1", *flags]) == 3
         out = capsys.readouterr().out
         assert "the input has no episodes (--allow_empty accepts that)" in out
@@ -174,7 +174,7 @@ def test_an_input_of_no_episodes_gives_no_item_and_exit_code_3(nothing, tmp_path
 
 
 @pytest.mark.parametrize("to", [*OUTPUTS, "lerobot 2.1"])
-def test_every_output_takes_an_input_of_no_episodes(nothing, tmp_path, capsys, to):
+def test_every_output_accepts_an_empty_input(nothing, tmp_path, capsys, to):
     if to in ("d3rlpy", "minari"):
         pytest.importorskip("h5py")
     options = {"keep_ranges": ["--velocity=action", "--episode_name={key}"], "lerobot": ["--fps=10"]}

@@ -1,4 +1,4 @@
-"""The contract of a connector: what a list of them makes of episodes, and which of them drops an episode."""
+"""The connector interface: order, drops, and errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class AtLeast:
         return batch.replace(episodes=tuple(e for e in batch.episodes if len(e) >= self.steps))
 
 
-def test_connectors_run_in_order_and_see_what_those_before_them_made():
+def test_connectors_run_in_order_and_see_earlier_results():
     episode = make_episode(8, seed=1)
     before = episode.steps["reward"].copy()
     batch = connect([clip_reward, halve, add_returns], [episode])
@@ -62,7 +62,7 @@ def test_no_connectors_change_nothing():
     assert connect([], [episode]) == Batch((episode,))
 
 
-def test_what_is_dropped_is_dropped_by_name_and_later_connectors_do_not_see_it():
+def test_drops_are_counted_by_name_and_later_connectors_do_not_see_them():
     batch = connect([halve, AtLeast(5), add_returns], [make_episode(8)])
     assert batch.dropped == {"AtLeast": 2}
     assert batch.episodes == ()
@@ -81,7 +81,7 @@ def test_connect_episodes():
 
 
 class Edits(EpisodeConnector):
-    """Returns something else than episodes: always, or only of those that were read."""
+    """Returns something other than episodes: always, or only for real data."""
 
     def __init__(self, value, always=True):
         self.value, self.always = value, always
@@ -141,14 +141,14 @@ EDIT = "; return the episode, or [] to drop it"
         (nothing, "nothing returned None in the dry run on zeros; return the batch, edited by batch.replace(...)"),
     ],
 )
-def test_a_hook_that_returns_something_else_is_named_before_any_work(connector, said):
+def test_a_connector_with_a_wrong_result_is_named_before_any_work(connector, said):
     schema = Schema({"reward": Field("reward", "float32"), "is_first": Field("is_first", "bool")})
     with pytest.raises(UsageError) as caught:
         ConnectorRunner.of(Configuration((connector,)), schema)
     assert said in str(caught.value)
 
 
-def test_what_only_some_episodes_show_is_said_with_the_episode():
+def test_errors_of_single_episodes_name_the_episode():
     episode = make_episode(3)
     with pytest.raises(RldsBeamError) as caught:
         connect([Edits(None, always=False)], [episode])

@@ -1,4 +1,4 @@
-"""`--connectors`: a YAML or JSON file, or something in a module."""
+"""`--connectors`: a YAML or JSON file, or module:name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_list_of_names_with_arguments(tmp_path):
     assert loaded.fields == StepFields()
 
 
-def test_a_mapping_says_where_things_are(tmp_path):
+def test_a_mapping_sets_the_fields(tmp_path):
     content = {"fields": {"obs": "observation/state", "extras": ["logp"]}, "connectors": ["BatchIndividualItems"]}
     loaded = load(tmp_path, json.dumps(content), "learner.json")
     assert loaded.fields == StepFields(obs="observation/state", extras=("logp",))
@@ -81,14 +81,14 @@ def test_a_mapping_says_where_things_are(tmp_path):
         ("- SelectEpisodes: {where: null}", "SelectEpisodes: where: expected text, got None"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path, text, message):
+def test_error_messages(tmp_path, text, message):
     with pytest.raises(UsageError) as caught:
         load(tmp_path, text)
     assert message in str(caught.value)
     assert "learner.yaml" in str(caught.value)
 
 
-def test_pieces_of_the_users(tmp_path, monkeypatch):
+def test_user_connectors(tmp_path, monkeypatch):
     (tmp_path / "own_pieces_of_a_user.py").write_text(
         "import dataclasses, rlds_beam\n"
         "@rlds_beam.configurable\n"
@@ -108,7 +108,7 @@ def test_pieces_of_the_users(tmp_path, monkeypatch):
         load(tmp_path, "- own_pieces_of_a_user:Scale")
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file(tmp_path):
     with pytest.raises(UsageError, match="No such file"):
         configuration.load(str(tmp_path / "none.yaml"))
 
@@ -138,7 +138,7 @@ NAMED_IN_A_FILE = [
 @pytest.mark.parametrize("what", ["touch", "Touch", "touching"])
 @pytest.mark.parametrize("entry", NAMED_IN_A_FILE)
 def test_a_file_calls_nothing_but_connectors(tmp_path, monkeypatch, entry, what):
-    """Whatever else it names, `subprocess:Popen` for example, is imported and not called."""
+    """Anything else it names, for example `subprocess:Popen`, is imported but not called."""
     if "FromRllib" in entry:
         pytest.importorskip("ray")
     (tmp_path / "anything_at_all.py").write_text(CALLED)
@@ -160,8 +160,8 @@ def test_an_error_of_several_lines_is_one_line(tmp_path, monkeypatch, capsys, wh
     assert "two_lines:connector raised ValueError: first second (" in line
 
 
-def test_a_class_that_the_flag_names(tmp_path, monkeypatch, capsys):
-    """One whose objects cannot be connectors is not called; an error of one that can is a line."""
+def test_a_class_named_by_the_flag(tmp_path, monkeypatch, capsys):
+    """A class whose objects cannot be connectors is not called; an error in one that can is a single line."""
     (tmp_path / "own_classes.py").write_text(
         "class Other:\n    def __init__(self): open('called', 'w')\n"
         "class Raises:\n    def __init__(self): raise ValueError('no')\n    def __call__(self, batch): return batch\n"
@@ -191,7 +191,7 @@ def test_inspect_calls_nothing_that_a_file_names(tmp_path, capsys, name):
     "policy", ["{name}", "SoftmaxHead: {{base_policy: '{name}'}}", "ModulePolicy: {{base_policy: '{name}'}}",
                "ModulePolicy: {{base_policy: 'policy_saver:x', module_to_env: '{name}'}}"]
 )  # fmt: skip
-def test_a_file_of_policies_calls_nothing_that_is_not_marked(tmp_path, monkeypatch, policy):
+def test_a_file_of_policies_calls_only_marked_functions(tmp_path, monkeypatch, policy):
     (tmp_path / "anything_at_all.py").write_text(CALLED)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "policies.yaml").write_text(f"- {policy.format(name='anything_at_all:Touch')}")
@@ -235,7 +235,7 @@ def test_connectors_and_marked_functions_may_be_named(tmp_path, monkeypatch, ent
 
 
 class Thing:
-    """Of no type that an argument has."""
+    """A type that no argument has."""
 
 
 @pytest.mark.parametrize("name", CONNECTORS)

@@ -1,4 +1,4 @@
-"""Laws that hold for every connector of the package, over generated episodes."""
+"""Properties of every connector in the package, on generated episodes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ PIECES = {
     "TransformTrajectory": ({"function": "every_model:without_first"}, []),
     "TruncateEpisodes": ({"transitions": 5}, []),
 }
-"""Arguments, and the connectors that come before."""
+"""Connector -> its arguments, and the connectors before it."""
 
 OF_OUTPUTS = {
     "GetActions": {"distribution": "diagonal_gaussian"},
@@ -92,7 +92,7 @@ OF_OUTPUTS = {
     "TensorToNumpy": {},
     "UnBatchToIndividualItems": {},
 }
-"""Those between a model and environments: arguments."""
+"""Module-to-env connector -> its arguments."""
 
 
 def episode(length: int, seed: int) -> Episode:
@@ -148,7 +148,7 @@ def plain(column):
     return column.data if isinstance(column, EncodedImages) else as_numpy(column)
 
 
-def test_each_connector_is_here():
+def test_every_connector_is_tested():
     with_ray = {"FromRllib"}  # tests/peers/rllib/test_from_rllib.py
     assert {*PIECES, *OF_OUTPUTS, *with_ray} == {*connectors.CONNECTORS}
 
@@ -156,8 +156,8 @@ def test_each_connector_is_here():
 @pytest.mark.parametrize("name", PIECES)
 @settings(deadline=None, max_examples=8)
 @given(lengths=st.lists(st.integers(2, 20), min_size=2, max_size=4), seed=st.integers(0, 1000))
-def test_what_a_connector_makes_is_known_beforehand_and_nothing_is_written_into(name, lengths, seed):
-    """What `convert` relies on: known of episodes of zeros; pure; pickles; the same each time."""
+def test_the_dry_run_matches_the_result_and_inputs_are_not_modified(name, lengths, seed):
+    """What `convert` relies on: the dry run predicts the output; connectors are pure, picklable, and deterministic."""
     before, piece = PIECES[name][1], made(name)
     episodes = [episode(length, seed + i) for i, length in enumerate(lengths)]
     connecting = ConnectorRunner.of(Configuration((*before, piece)), schema_of(episodes[0]))
@@ -169,7 +169,7 @@ def test_what_a_connector_makes_is_known_beforehand_and_nothing_is_written_into(
     untouched = copy.deepcopy(episodes)
     again = pickle.loads(pickle.dumps(connecting))
     for one, kept in zip(episodes, untouched, strict=True):
-        done = connecting.connect([one])  # raises where the fields, dtypes or shapes are not those of zeros
+        done = connecting.connect([one])  # raises if fields, dtypes, or shapes differ from the dry run
         same(done, again.connect([copy.deepcopy(one)]))
         for path, column in kept.steps.items():
             np.testing.assert_array_equal(plain(one.steps[path]), plain(column), err_msg=path)
@@ -178,7 +178,7 @@ def test_what_a_connector_makes_is_known_beforehand_and_nothing_is_written_into(
 
 
 @pytest.mark.parametrize("name", OF_OUTPUTS)
-def test_outputs_of_models_are_not_written_into(name):
+def test_model_outputs_are_not_modified(name):
     running = Batch((episode(3, 0), episode(5, 1)), running=True, modules=LOGITS)
     before = []
     if name in (
@@ -198,8 +198,8 @@ def test_outputs_of_models_are_not_written_into(name):
 
 
 @pytest.mark.parametrize("name", PIECES)
-def test_shortest_episodes_do_no_harm(name):
-    """One transition, and an episode of one step, which has none."""
+def test_shortest_episodes_work(name):
+    """An episode with one transition, and one with a single step and no transition."""
     before, piece = PIECES[name][1], made(name)
     if isinstance(piece, FittedConnector):
         accumulator = piece.accumulator()

@@ -1,4 +1,4 @@
-"""The observers against TF-Agents' own: the same calls, on the same server, give the same tables."""
+"""The observers, compared with TF-Agents' own: the same calls on the same server give the same tables."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def tables() -> Iterator[Tables]:
 
 
 @pytest.mark.parametrize("batch", range(4))
-def test_generated_cases_are_what_tf_agents_writes(tables: Tables, batch: int) -> None:
+def test_generated_cases_equal_tf_agents(tables: Tables, batch: int) -> None:
     written = 0
     for seed in range(batch * 150, batch * 150 + 150):
         case = Case.generate(seed)
@@ -60,21 +60,21 @@ def test_generated_cases_are_what_tf_agents_writes(tables: Tables, batch: int) -
 
 
 @pytest.mark.parametrize("seed", range(0, 2000, 80))
-def test_under_one_seed_nothing_is_written_twice(tables: Tables, seed: int) -> None:
+def test_nothing_is_written_twice_with_the_same_seed(tables: Tables, seed: int) -> None:
     case = Case.generate(seed)
     case.play(reverb_observers, tables.client, key_seed=seed)
     written = tables.sizes()
     steps = [(*step[:3], not step[3]) if step[0] == "add" else step for step in case.steps]
     dataclasses.replace(case, steps=steps).play(reverb_observers, tables.client, key_seed=seed, chunk_length=2)
     assert tables.sizes() == written
-    case.play(reverb_observers, tables.client, key_seed=f"{seed}")  # text is another seed than the number
+    case.play(reverb_observers, tables.client, key_seed=f"{seed}")  # text is a different seed than the number
     assert [items for items, _ in tables.sizes()] == [2 * items for items, _ in written]
     case.play(reverb_observers, tables.client)
     assert [items for items, _ in tables.sizes()] == [3 * items for items, _ in written]
     tables.drain()
 
 
-def test_two_observers_in_turn_do_not_disturb_each_other(tables: Tables) -> None:
+def test_two_observers_can_alternate(tables: Tables) -> None:
     run = run_of([0, 1, 1, 1, 2] * 2)
     observers = [ReverbAddTrajectoryObserver(tables.client, name, 3) for name in tables.names]
     for t in range(10):
@@ -112,7 +112,7 @@ def test_tensors_python_numbers_and_any_nest(tables: Tables) -> None:
     assert_equal([(0, items[2:])], [(0, items[:2])], "ours, theirs")
 
 
-def test_each_chunk_is_in_the_server_once(tmp_path: Path) -> None:
+def test_each_chunk_is_stored_once(tmp_path: Path) -> None:
     server = reverb.Server([queue_like("a")], checkpointer=reverb.checkpointers.DefaultCheckpointer(str(tmp_path)))
     client = reverb.Client(f"localhost:{server.port}")
     observer = ReverbTrajectorySequenceObserver(client, "a", 4, chunk_length=5)
@@ -130,7 +130,7 @@ def test_each_chunk_is_in_the_server_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("leaf", [np.float64(1), np.zeros(2, np.float32)])
-def test_a_frame_that_does_not_fit_is_refused_in_reverbs_words(tables: Tables, leaf: Any) -> None:
+def test_a_mismatched_frame_is_refused_with_reverbs_message(tables: Tables, leaf: Any) -> None:
     messages = []
     for module in (reverb_utils, reverb_observers):
         observer = module.ReverbAddTrajectoryObserver(tables.client, "a", 2)
@@ -161,7 +161,7 @@ def test_what_is_refused(tables: Tables) -> None:
         ReverbAddEpisodeObserver(client, "a", 3).add_episode(run._replace(policy_info=np.array(["a", "b", "c"])))
     observer = ReverbAddEpisodeObserver(client, "a", 3)
     observer(pick(run, 0))
-    with pytest.raises(ValueError, match="where those before have"):
+    with pytest.raises(ValueError, match="but earlier frames have"):
         observer(pick(run, 1)._replace(policy_info=()))
     with pytest.raises(NotVerifiedError, match="nope"):
         ReverbAddTrajectoryObserver(client, "nope", 1)(pick(run, 2))
@@ -173,11 +173,13 @@ def test_what_is_refused(tables: Tables) -> None:
 )
 def test_a_client_has_an_address(kind: Any, client: Any) -> None:
     observer = kind(client, "a", 2)
-    with pytest.raises(TypeError, match=f"must be a reverb.Client, .*`server_address`.* Got {type(client).__name__}"):
+    with pytest.raises(
+        TypeError, match=f"must be a reverb.Client or have its `server_address`.* Got {type(client).__name__}"
+    ):
         observer.add_episode(run_of([0, 2]))
 
 
-def test_a_client_of_ones_own_needs_no_more_than_the_address(tables: Tables) -> None:
+def test_a_custom_client_only_needs_the_address(tables: Tables) -> None:
     client = types.SimpleNamespace(server_address=tables.client.server_address)
     observer = ReverbAddTrajectoryObserver(client, "a", 2)
     observer.add_episode(run_of([0, 1, 2]))
@@ -186,7 +188,7 @@ def test_a_client_of_ones_own_needs_no_more_than_the_address(tables: Tables) -> 
 
 
 class Inserts:
-    """How many items came into a table since this was made."""
+    """The number of items inserted into a table since this was created."""
 
     def __init__(self, client: Any, table: str):
         self._client, self._table = client, table
@@ -197,7 +199,7 @@ class Inserts:
         return int(info.rate_limiter_info.insert_stats.completed)
 
     def wait(self, items: int) -> int:
-        """How many there are when there are so many, or after some seconds."""
+        """The number of items, once it reaches `count` or after some seconds."""
         deadline = time.monotonic() + 10
         while (there := self._now() - self._before) < items and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -210,7 +212,7 @@ WINDOWED = [ReverbAddTrajectoryObserver, ReverbTrajectorySequenceObserver]
 @pytest.mark.parametrize("length", [2, 3, 64])
 @pytest.mark.parametrize("kind", WINDOWED)
 def test_items_are_there_without_a_flush(tables: Tables, kind: Any, length: int) -> None:
-    """Frames as an environment gives them: each that completes an item sends it."""
+    """Frames at the pace of an environment: each frame that completes an item sends it."""
     observer, run = kind(tables.client, "a", length), run_of([0] + [1] * 99)
     inserts = Inserts(tables.client, "a")
     for t in range(100):
@@ -218,17 +220,17 @@ def test_items_are_there_without_a_flush(tables: Tables, kind: Any, length: int)
         due = max(0, t + 2 - length)
         assert inserts.wait(due) == due, t
         stream = observer._writer._stream
-        while stream is not None and not stream.idle:  # the answer is on its way
+        while stream is not None and not stream.idle:  # wait for the answer
             time.sleep(0.001)
-        time.sleep(0.002)  # a quick environment
+        time.sleep(0.002)  # a fast environment
     observer.close()
     expected = [(1, _window(run, i, length)) for i in range(101 - length)]
     assert_equal([(0, tables.drain()[0][1])], [(0, expected)], length)
 
 
 @pytest.mark.parametrize("kind", WINDOWED)
-def test_few_items_wait_for_frames_to_come(tables: Tables, kind: Any) -> None:
-    """Frames as fast as they can be given, and then no more, and no flush."""
+def test_few_items_wait_for_later_frames(tables: Tables, kind: Any) -> None:
+    """Frames as fast as possible, then a pause without a flush."""
     for count in range(64, 110, 9):
         observer, run = kind(tables.client, "a", 64), run_of([0] + [1] * (count - 1))
         inserts = Inserts(tables.client, "a")
@@ -246,7 +248,7 @@ def _window(run: Any, begin: int, length: int) -> list[Array]:
     return tree.flatten(pick(run, slice(begin, begin + length)))
 
 
-def test_the_signature_is_that_of_the_table() -> None:
+def test_the_signature_is_the_tables() -> None:
     import tensorflow as tf
 
     signature = {"x": tf.TensorSpec((2,), tf.float32)}
@@ -269,8 +271,8 @@ def test_the_signature_is_that_of_the_table() -> None:
     ],
 )
 def test_tf_agents_own_tests_pass(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Those that do not count the calls of Reverb's writer. They do not flush, so nothing may be held back."""
-    monkeypatch.setitem(sys.modules, "mock", unittest.mock)  # the same, of a time before Python had it
+    """TF-Agents' tests that do not count calls of Reverb's writer. They do not flush, so nothing may be held back."""
+    monkeypatch.setitem(sys.modules, "mock", unittest.mock)  # the backport of unittest.mock
     from tf_agents.replay_buffers import reverb_utils_test
 
     ours = types.SimpleNamespace(
@@ -289,7 +291,7 @@ def _table() -> list[Any]:
     return [queue_like("a")]
 
 
-def test_a_stopped_server_ends_the_wait_and_gets_its_items_when_it_goes_on() -> None:
+def test_a_stopped_server_ends_the_wait_and_gets_its_items_when_it_resumes() -> None:
     run = run_of([1] * 10)
     with ServerProcess(_table) as server:
         client = reverb.Client(server.address)
@@ -307,8 +309,8 @@ def test_a_stopped_server_ends_the_wait_and_gets_its_items_when_it_goes_on() -> 
         assert client.server_info(timeout=10)["a"].current_size == 19
 
 
-def test_requests_that_wait_together_keep_what_the_last_of_them_keeps() -> None:
-    """Items that overlap over many requests: the server is to hold each chunk for the next message, once."""
+def test_requests_sent_together_keep_the_chunks_of_the_last_one() -> None:
+    """Items that overlap over many requests: the server must keep each chunk for the next message only."""
     run = run_of([0] + [1] * 198 + [2])
     run.observation["b"] = np.random.default_rng(0).standard_normal((200, 100))
     with ServerProcess(lambda: _table()) as process:
@@ -316,7 +318,7 @@ def test_requests_that_wait_together_keep_what_the_last_of_them_keeps() -> None:
         observer = ReverbAddTrajectoryObserver(client, "a", 50, chunk_length=3, timeout=30)
         observer.add_episode(pick(run, slice(0, 60)))
         observer.flush()
-        process.stop()  # so that what follows has to wait
+        process.stop()  # so that later items wait
         for at in range(60, 200, 4):
             observer.add_episode(pick(run, slice(at, at + 4)))
         process.resume()

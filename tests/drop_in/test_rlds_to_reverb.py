@@ -31,12 +31,12 @@ F, M, L, T = (True, False, False), (False, False, False), (False, True, False), 
 
 
 def frames(data: tf.data.Dataset) -> list[tuple[Any, ...]]:
-    """Each frame as its leaves: bytes that are equal only where dtype, shape and value are."""
+    """Each frame as bytes, which are equal only if dtype, shape, and value are."""
     return [frozen(frame) for frame in data.as_numpy_iterator()]
 
 
 def frames_and_fault(data: tf.data.Dataset) -> tuple[list[Any], str | None]:
-    """The frames, and what the error says that ends them."""
+    """The frames, and the message of the error that ends them."""
     found: list[Any] = []
     try:
         found.extend(map(frozen, data.as_numpy_iterator()))
@@ -57,7 +57,7 @@ def test_tf_agents_own_tests_pass() -> None:
 
 
 class Streams:
-    """Both conversions of a dataset that can be changed: building them is what takes time."""
+    """Both conversions of a dataset whose content can be replaced, because building them is slow."""
 
     def __init__(self, patch: pytest.MonkeyPatch, block_length: int, whole: bool):
         self.episodes: list[Flags] = []
@@ -114,7 +114,7 @@ ANY = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), max_size=
 # An iterator takes a tenth of a second to start, so streams are few and long: those of `ignore_errors` never end.
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(episodes=st.lists(st.one_of(*[VALID] * 8, ANY), max_size=30))
-def test_frames_and_errors_are_those_of_tf_agents(streams: Streams, episodes: list[Flags]) -> None:
+def test_frames_and_errors_equal_tf_agents(streams: Streams, episodes: list[Flags]) -> None:
     streams.episodes = episodes
     assert frames_and_fault(streams.ours) == frames_and_fault(streams.theirs)
     assert frames(streams.ours_sound) == frames(streams.theirs_sound)
@@ -161,7 +161,7 @@ def test_any_dtype_and_spec(changes: dict[str, Callable[[Columns], Any]]) -> Non
     assert ours.create_trajectory_data_spec(data) == theirs.create_trajectory_data_spec(data)
 
 
-def test_dimensions_that_the_dataset_leaves_open() -> None:
+def test_unknown_dimensions_of_the_dataset() -> None:
     data = dataset(columns(3, 4)).map(lambda e: {"steps": e["steps"].map(_forget_shape)})
     converted = ours.convert_rlds_to_trajectories(data)
     assert converted.element_spec == theirs.convert_rlds_to_trajectories(data).element_spec
@@ -172,7 +172,7 @@ def _forget_shape(step: Any) -> Any:
     return step | {"observation": tf.ensure_shape(tf.reshape(step["observation"], tf.range(2, 3)), [None])}
 
 
-def test_nested_leaves_are_those_of_flat_data() -> None:
+def test_nested_leaves_equal_flat_data() -> None:
     def nested(step: Any) -> Any:
         view = step["observation"]
         return step | {"observation": {"a": view, "b": (view[0], {"c": view[1:]})}, "action": (step["action"], view)}
@@ -253,7 +253,7 @@ def test_it_is_a_dataset_like_any_other() -> None:
     ids=["no steps", "fields missing", "no dict"],
 )
 @pytest.mark.parametrize("function", ["create_trajectory_data_spec", "convert_rlds_to_trajectories"])
-def test_what_is_no_rlds_is_refused_alike(data: tf.data.Dataset, function: str) -> None:
+def test_data_that_is_not_rlds_is_refused_in_the_same_way(data: tf.data.Dataset, function: str) -> None:
     with pytest.raises((ValueError, TypeError)) as expected:
         getattr(theirs, function)(data)
     with pytest.raises(expected.type, match=re.escape(str(expected.value))):

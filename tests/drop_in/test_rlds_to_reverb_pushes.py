@@ -1,4 +1,4 @@
-"""The drop-in for TF-Agents' rlds_to_reverb pushes into Reverb what TF-Agents' own pushes."""
+"""The drop-in for TF-Agents' rlds_to_reverb pushes the same items as TF-Agents' own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FRAME = theirs.create_trajectory_data_spec(dataset(columns(2)))
 
 @pytest.fixture
 def table() -> Iterator[Callable[..., reverb.Client]]:
-    """Makes a server with a table `t` of that signature."""
+    """Starts a server with a table `t` of this signature."""
     servers = []
 
     def make(spec: Any = FRAME) -> reverb.Client:
@@ -46,7 +46,7 @@ def table() -> Iterator[Callable[..., reverb.Client]]:
 
 
 def items(client: reverb.Client) -> list[tuple[Any, ...]]:
-    """All items of the table, in order; this removes them."""
+    """Removes and returns all items of the table, in order."""
     size = client.server_info(timeout=10)["t"].current_size
     samples = client.sample("t", size, emit_timesteps=False, unpack_as_table_signature=True) if size else []
     return [frozen(sample.data) for sample in samples]
@@ -94,7 +94,7 @@ def test_an_observer_of_another_class_gets_tensors() -> None:
 
 
 @pytest.mark.parametrize("module", [reverb_utils, reverb_observers], ids=["TF-Agents' observer", "our observer"])
-def test_a_bad_episode_ends_it_and_leaves_no_frames(module: Any, table: Any) -> None:
+def test_a_bad_episode_ends_the_push_and_leaves_no_frames(module: Any, table: Any) -> None:
     client = table()
     observer = OBSERVERS["pairs"](module, client)
     broken = columns(3, start=10, is_last=lambda e: np.zeros(3, bool), is_terminal=lambda e: np.zeros(3, bool))
@@ -141,7 +141,7 @@ def test_a_signature_fits_by_structure_dtype_and_shape(signature: Any, fits: boo
     [(reverb_utils, True), (reverb_observers, True), (reverb_utils, False)],
     ids=["TF-Agents' observer", "our observer", "not in the table"],
 )
-def test_policy_info_is_written_where_the_table_has_it(module: Any, in_table: bool, table: Any) -> None:
+def test_policy_info_is_written_if_the_table_has_it(module: Any, in_table: bool, table: Any) -> None:
     data = dataset(columns(2, 1))
     client = table(ours.create_trajectory_data_spec(data, info) if in_table else FRAME)
     observer = OBSERVERS["pairs"](module, client)

@@ -1,4 +1,4 @@
-"""Reading whole episodes, compared with reading single steps; and which of the two a dataset allows."""
+"""Reading whole episodes, compared with reading single steps; and when each is used."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ LENGTHS = (3, 1, 0, 7, 2, 5)
 
 @pytest.fixture(autouse=True)
 def no_global_seed() -> None:
-    """As in a new process: what is shuffled with a seed is not taken, and other tests may have set one."""
+    """Resets the global seed: seeded shuffles are not rebuilt, and other tests may have set a seed."""
     tf.random.set_seed(None)
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A TFDS dataset of two shards, with a nested observation and a text."""
+    """A TFDS dataset with two shards, a nested observation, and text."""
     episodes = [
         make_episode(
             length,
@@ -64,7 +64,7 @@ def read(directory: Path, **arguments: Any) -> tf.data.Dataset:
 
 
 def made(lengths: Any = LENGTHS, of: Callable[..., Any] = tf.data.Dataset.from_tensor_slices) -> tf.data.Dataset:
-    """Episodes that a function makes of their number and length; `of` makes the dataset of steps."""
+    """Episodes created from their number and length; `of` creates the dataset of steps."""
 
     def episode(number: Any, length: Any) -> Any:
         step = 100 * number + tf.range(length)
@@ -98,7 +98,7 @@ def outcome(data: tf.data.Dataset) -> tuple[Any, list[Any], str | None]:
 
 
 def singly(data: tf.data.Dataset) -> tuple[Any, list[Any], str | None]:
-    """The outcome of single steps."""
+    """The result of reading single steps."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frame_blocks, "whole_episodes", lambda _: None)
         return outcome(data)
@@ -155,11 +155,11 @@ def test_as_tfds_is_asked_to_read(arguments: dict[str, Any], recorded: Path) -> 
 
 
 def _steps(blocks: list[Any]) -> list[str]:
-    """In any order: each iteration may shuffle the files again."""
+    """Compares in any order, because each iteration may shuffle the files again."""
     return sorted(str(step) for block in blocks for step in zip(*(leaf[2] for leaf in block), strict=True))
 
 
-def test_each_iteration_begins_anew(recorded: Path) -> None:
+def test_each_iteration_starts_again(recorded: Path) -> None:
     whole = whole_episodes(read(recorded))
     assert whole is not None
     lengths = [[len(steps["reward"]) for steps in whole.as_numpy_iterator()] for _ in range(2)]
@@ -167,7 +167,7 @@ def test_each_iteration_begins_anew(recorded: Path) -> None:
     assert sorted(lengths[0]) == sorted(length for length in LENGTHS if length)
 
 
-def test_images_are_decoded_step_by_step_and_left_whole_where_they_are_not(pictures: Path) -> None:
+def test_images_are_decoded_step_by_step_or_stay_encoded(pictures: Path) -> None:
     decoded = read(pictures)
     assert whole_episodes(decoded) is None
     assert [block[0][1][0] for block in outcome(decoded)[1]] == [4]
@@ -188,12 +188,12 @@ def test_fields_that_a_map_of_steps_picks_and_renames() -> None:
 
 
 def uneven(steps: Any) -> Any:
-    """The third episode and no other has one reward too many."""
+    """Only the third episode has one reward too many."""
     reward = tf.concat([steps["reward"], tf.zeros([tf.cast(tf.size(steps["reward"]) == 7, tf.int32)])], 0)
     return tf.data.Dataset.from_tensor_slices(steps | {"reward": reward})
 
 
-def test_an_error_in_an_episode_comes_at_the_same_place() -> None:
+def test_an_error_in_an_episode_is_raised_at_the_same_place() -> None:
     data = made((1024, 1024, 7, 3), of=uneven)
     assert whole_episodes(data) is not None
     found, expected = outcome(data), singly(data)
@@ -223,7 +223,7 @@ SINGLY: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("change", SINGLY.values(), ids=SINGLY)
-def test_what_is_not_known_is_read_step_by_step(change: Change, recorded: Path) -> None:
+def test_unknown_datasets_are_read_step_by_step(change: Change, recorded: Path) -> None:
     for data in (read(recorded), made()):
         assert whole_episodes(change(data)) is None
     assert outcome(change(made()))[1]
@@ -233,7 +233,7 @@ def _ragged(steps: Any) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(steps | {"ragged": tf.RaggedTensor.from_tensor(steps["reward"][:, None])})
 
 
-def test_datasets_of_which_single_steps_are_all_there_is(recorded: Path, tmp_path: Path) -> None:
+def test_datasets_that_only_have_single_steps(recorded: Path, tmp_path: Path) -> None:
     steps = next(iter(made().take(1)))["steps"]
     loaded = made(
         of=lambda steps: tf.data.Dataset.from_tensor_slices(steps).map(lambda s: s | {"reward": -s["reward"]})

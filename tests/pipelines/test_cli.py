@@ -118,7 +118,7 @@ def test_unknown_flag_names_the_nearest(run, source, tmp_path, flag, near):
         (["--items=sequences", "--tile_end_of_episodes"], "--pad_end_of_episodes"),
         (["--repair=non_finite"], "cannot be repaired"),
         (["--accept=missing_is_last"], "cannot be accepted"),
-        (["--fail=no_such_rule"], "there is no such rule"),
+        (["--fail=no_such_rule"], "unknown rule"),
         (["--max_rejected=2.5"], "--max_rejected"),
         (["--max_rejected=-1"], "--max_rejected"),
         (["--max_rejected=many"], "--max_rejected"),

@@ -240,7 +240,7 @@ def test_actions_are_normalized_by_the_dataset_or_by_a_file_of_stats(data, tmp_p
 
 def test_columns_that_would_not_be_written_are_refused(data, tmp_path):
     (tmp_path / "columns.yaml").write_text(COLUMNS)
-    with pytest.raises(UsageError, match=r"they add columns \(actions, .* --to=columns writes them"):
+    with pytest.raises(UsageError, match=r"connectors add actions, .* Use --to=columns"):
         rlds_beam.convert(data, tmp_path / "out", connectors=tmp_path / "columns.yaml")
     with pytest.raises(UsageError, match="--columns writes them"):
         rlds_beam.push(data, reverb="localhost:1", table="t", connectors=tmp_path / "columns.yaml")

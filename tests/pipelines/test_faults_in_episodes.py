@@ -245,7 +245,7 @@ def test_19_duplicates_across_shards_and_splits(tmp_path, convert, validate):
     assert ran.rules == {"duplicate_episode": 2}
     for line, payload in ran.rejected:
         assert payload in (encode_example(good[1]), encode_example(good[4]))
-        assert "the same bytes as testing/1.0.0:train" in line["detail"] or "val" not in line["key"]
+        assert "byte-identical to testing/1.0.0:train" in line["detail"] or "val" not in line["key"]
     assert len(ran.items) == pairs(EPISODES + 1)
     assert validate(source)[1]["rules"]["duplicate_episode"]["rejected"] == 2
     kept = convert(source, "--accept=duplicate_episode", output=tmp_path / "kept")

@@ -36,7 +36,7 @@ def test_a_repair_that_was_given_is_not_advised(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "missing_is_last: 1 repaired, 1 rejected" in out
     assert "marks the final step" not in out
-    assert "--repair=missing_is_last was given; another rule rejects these records" in out
+    assert "--repair=missing_is_last did not help: these records break another rule" in out
     assert "--accept=duplicate_episode keeps every copy" in out
     assert "repair    rlds-beam" not in out
 

@@ -1,4 +1,4 @@
-"""Frames: bit for bit TF-Agents' where that is asked for, and right where TF-Agents is not."""
+"""Frames: bit-identical to TF-Agents if requested, and correct where TF-Agents is not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def images(count: int) -> EncodedImages:
 
 
 def builder_episode(length: int, terminal: bool = True) -> Episode:
-    """As the rlds_dataset_builder template writes it: discount 1 throughout, reward 1 on the last step."""
+    """An episode as the rlds_dataset_builder template writes it: discount 1 throughout, reward 1 on the last step."""
     reward = np.zeros(length, np.float32)
     reward[-1] = 1
     return make_episode(
@@ -78,12 +78,12 @@ def test_step_types(length: int, types: list[int], following: list[int]) -> None
 def test_discounts(length: int, terminal: bool, options: FrameOptions, expected: list[int]) -> None:
     episode = builder_episode(length, terminal)
     assert column(to_frames(episode, options), "discount") == expected
-    assert np.asarray(episode.steps["discount"]).tolist() == [1] * length  # the input is never written to
+    assert np.asarray(episode.steps["discount"]).tolist() == [1] * length  # the input is not modified
 
 
 @pytest.mark.parametrize("options", [DROP, BOUNDARY, ABSORBING])
 def test_discounts_of_shape_1_are_scalars(options: FrameOptions) -> None:
-    """As TF-Agents' spec has them, whatever the data has; a reward keeps its shape, there and here."""
+    """Scalars as in TF-Agents' spec, whatever the data's shape; a reward keeps its shape in both."""
     scalar = make_episode(4, columns={"discount": np.float32([1, 0.5, 0.25, 1])})
     one = scalar.replace(steps={**scalar.steps, "discount": np.float32([[1], [0.5], [0.25], [1]])})
     frames, expected = to_frames(one, options)["discount"], to_frames(scalar, options)["discount"]
@@ -93,7 +93,7 @@ def test_discounts_of_shape_1_are_scalars(options: FrameOptions) -> None:
     assert np.asarray(to_frames(rewards, options)["reward"]).shape[1:] == (1,)
 
 
-def test_what_need_not_change_is_not_copied() -> None:
+def test_unchanged_data_is_not_copied() -> None:
     episode = make_episode(5, observation={"state": 3, "image": 1}, terminal=False)
     frames = to_frames(episode, DROP)
     for path in ("observation/state", "action", "reward", "discount"):
@@ -114,7 +114,7 @@ def test_absorbing_step_of_a_terminal_episode_is_zero() -> None:
     assert list(added) == [b"image 0", b"image 1", b"image 2", ZERO_IMAGE]
 
 
-def test_absorbing_step_of_a_truncated_episode_repeats_what_was_last_seen() -> None:
+def test_absorbing_step_of_a_truncated_episode_repeats_the_last_observation() -> None:
     episode = make_episode(3, terminal=False, columns={"discount": np.float32([1, 1, 0.5])})
     frames = to_frames(episode, ABSORBING)
     observation = np.asarray(frames["observation"])
@@ -138,7 +138,7 @@ def test_nested_fields_in_the_order_of_tf_nest() -> None:
     "dtype", ["bool", "int8", "uint8", "uint16", "int32", "int64", "float16", "float64", "bfloat16"]
 )
 @pytest.mark.parametrize("options", [DROP, ABSORBING])
-def test_dtypes_go_through_and_the_discount_is_float32(dtype: str, options: FrameOptions) -> None:
+def test_dtypes_are_kept_and_the_discount_is_float32(dtype: str, options: FrameOptions) -> None:
     import ml_dtypes  # noqa: F401  (makes numpy know bfloat16)
 
     values = np.ones((3, 2), dtype)
@@ -185,28 +185,31 @@ def test_observation_fields_by_name_and_prefix() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (FrameOptions(observation_fields=("image",)), "did you mean image_1 or image_0.*There are: hand/left, .*state"),
+        (
+            FrameOptions(observation_fields=("image",)),
+            "did you mean image_1 or image_0.*The fields are: hand/left, .*state",
+        ),
         (FrameOptions(observation_fields=("sta",)), "did you mean state"),
         (FrameOptions(observation_fields=("note",)), "observation/note is text"),
         (FrameOptions(policy_info_fields=("language_embeding",)), "did you mean language_embedding"),
         (FrameOptions(policy_info_fields=("language_instruction",)), "language_instruction is text"),
     ],
 )
-def test_wrong_names_are_said_with_the_near_ones(options: FrameOptions, message: str) -> None:
+def test_errors_for_unknown_names_suggest_similar_ones(options: FrameOptions, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         to_frames(rich_episode(), options)
 
 
-def test_missing_and_text_fields_that_a_trajectory_needs() -> None:
+def test_required_fields_that_are_missing_or_text() -> None:
     episode = make_episode(3)
     without = episode.replace(steps={p: c for p, c in episode.steps.items() if p != "discount"})
-    with pytest.raises(UsageError, match="no discount"):
+    with pytest.raises(UsageError, match="trajectory needs discount"):
         to_frames(without, DROP)
     with pytest.raises(UsageError, match="action is text"):
         to_frames(make_episode(3, columns={"action": ["up"] * 3}), DROP)
-    with pytest.raises(UsageError, match="observation is all text"):
+    with pytest.raises(UsageError, match="whole observation is text"):
         to_frames(make_episode(3, columns={"observation": ["up"] * 3}), DROP)
-    with pytest.raises(UsageError, match="has no fields"):
+    with pytest.raises(UsageError, match="without fields"):
         to_frames(episode, FrameOptions(observation_fields=("state",)))
 
 
@@ -217,7 +220,7 @@ def test_options_and_frames_pickle() -> None:
     assert column(frames, "policy_info/reward") == column(frames, "reward")
 
 
-def test_a_long_episode_costs_no_more_python_than_a_short_one() -> None:
+def test_a_long_episode_runs_no_more_python_than_a_short_one() -> None:
     """There is no loop over steps."""
     warm_up, short, long = (make_episode(steps, observation=17, action=6) for steps in (10, 10, 1000))
     to_frames(warm_up, DROP)
@@ -238,7 +241,7 @@ def tf_modules() -> tuple[Any, Any]:
 
 
 def rlds_dataset(episodes: list[Episode]) -> Any:
-    """The episodes as the nested tf.data.Dataset that RLDS tools take."""
+    """The episodes as the nested tf.data.Dataset that RLDS tools expect."""
     tf, _ = tf_modules()
     steps = [{path: np.asarray(c) for path, c in episode.steps.items()} for episode in episodes]
     offsets = np.cumsum([0, *map(len, episodes)])
@@ -252,7 +255,7 @@ def rlds_dataset(episodes: list[Episode]) -> Any:
 
 
 def theirs(episodes: list[Episode]) -> list[list[Any]]:
-    """Leaf by leaf, one list of values a leaf, of TF-Agents' conversion."""
+    """TF-Agents' conversion, with one list of values per leaf."""
     tf, rlds_to_reverb = tf_modules()
     converted = rlds_to_reverb.convert_rlds_to_trajectories(rlds_dataset(episodes))
     return [list(leaf) for leaf in zip(*(tf.nest.flatten(t) for t in converted.as_numpy_iterator()), strict=True)]
@@ -277,10 +280,10 @@ def assert_bit_for_bit(episodes: list[Episode], options: FrameOptions, expected:
         ("int64", "float32", "float32", (1,)),
     ],
 )
-def test_flat_data_is_bit_for_bit_what_tf_agents_makes(
+def test_flat_data_is_bit_identical_to_tf_agents(
     observation: str, action: str, reward: str, shape: tuple[int, ...]
 ) -> None:
-    """Datasets of 60 generated episodes each: TensorFlow builds a graph for a dataset, however small it is."""
+    """Datasets of 60 generated episodes each, because TensorFlow builds one graph per dataset."""
     rng = np.random.default_rng(len(shape))
     episodes = [
         make_episode(
@@ -305,7 +308,7 @@ def test_transition_differs_from_tf_agents_in_one_discount_of_each_terminal_epis
     assert_bit_for_bit(episodes, DROP, expected)
 
 
-def test_absorbing_is_tf_agents_conversion_of_the_episode_with_the_step_added() -> None:
+def test_absorbing_equals_tf_agents_conversion_of_the_longer_episode() -> None:
     episodes = [make_episode(n, seed=n, terminal=n % 2 == 1) for n in (1, 2, 3, 4)]
     longer = []
     for episode in episodes:
@@ -324,7 +327,7 @@ def test_absorbing_is_tf_agents_conversion_of_the_episode_with_the_step_added() 
 @pytest.mark.parametrize("terminal", [True, False])
 @pytest.mark.parametrize("options", [DROP, BOUNDARY, ABSORBING])
 def test_what_an_agent_learns_from_pairs_of_builder_data(terminal: bool, options: FrameOptions) -> None:
-    """The transitions that TF-Agents makes of the pairs: the end is not bootstrapped through, the reward is there."""
+    """TF-Agents' transitions of the pairs: no bootstrapping at the end, and the reward is included."""
     tf, _ = tf_modules()
     from tf_agents.trajectories import trajectory
 

@@ -1,4 +1,4 @@
-"""Items: the closed form, and what TF-Agents' observers put into a Reverb table."""
+"""Items: the closed form, compared with what TF-Agents' observers put into a Reverb table."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ any_items = st.one_of(sequences, episodes, st.sampled_from([ItemOptions(), ItemO
 
 
 def frames_of(lengths: tuple[int, ...]) -> list[Frames]:
-    """Frames whose reward counts from 1 over all episodes, so that no two are alike."""
+    """Frames with rewards that count from 1 over all episodes, so all are different."""
     made, count = [], 0
     for i, length in enumerate(lengths):
         reward = np.arange(count + 1, count + length + 1, dtype=np.float32)
@@ -56,7 +56,7 @@ def made_items(lengths: tuple[int, ...], options: ItemOptions) -> list[Items]:
 
 
 def text(lengths: tuple[int, ...], options: ItemOptions) -> str:
-    """The items spelled as in the reference: frames counted from 1, P for the padding frame."""
+    """The items in the reference's notation: frames counted from 1, P for the padding frame."""
     spelled = []
     for items in made_items(lengths, options):
         for rewards in np.asarray(items.gather("reward")):
@@ -130,7 +130,7 @@ def test_an_episode_longer_than_allowed_is_rejected_or_bypassed() -> None:
     assert len(ItemMaker(ItemOptions(items="episodes", max_sequence_length=5)).push(frames)) == 1
 
 
-def test_the_stream_keeps_little_and_starts_afresh_after_finish() -> None:
+def test_the_stream_keeps_little_and_restarts_after_finish() -> None:
     options = ItemOptions(items="sequences", sequence_length=3, stride_length=1, across_episodes=True, **MODES["tile"])
     maker = ItemMaker(options)
     first, second = frames_of((50, 4))
@@ -153,7 +153,7 @@ def test_the_stream_keeps_little_and_starts_afresh_after_finish() -> None:
         ({"items": "sequences", "sequence_length": 0}, "--sequence_length"),
     ],
 )
-def test_options_that_would_do_nothing_are_refused(options: dict[str, Any], flag: str) -> None:
+def test_options_without_effect_are_refused(options: dict[str, Any], flag: str) -> None:
     with pytest.raises(UsageError, match=flag):
         ItemOptions(**options)
 
@@ -178,7 +178,7 @@ def test_windows_are_runs_of_frames_from_every_stride(n: int, options: ItemOptio
 
 
 @given(st.lists(st.integers(1, 9), max_size=8), any_items)
-def test_the_prediction_is_what_is_made(lengths: list[int], options: ItemOptions) -> None:
+def test_the_predicted_number_of_items_is_correct(lengths: list[int], options: ItemOptions) -> None:
     if options.max_sequence_length is not None:
         options = ItemOptions(
             items="episodes", max_sequence_length=options.max_sequence_length, bypass_partial_episodes=True
@@ -187,7 +187,7 @@ def test_the_prediction_is_what_is_made(lengths: list[int], options: ItemOptions
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 6), st.integers(1, 6), modes)
-def test_a_stream_in_pieces_is_one_long_episode(
+def test_a_stream_in_pieces_equals_one_long_episode(
     lengths: list[int], length: int, stride: int, mode: dict[str, bool]
 ) -> None:
     whole = ItemOptions(items="sequences", sequence_length=length, stride_length=stride, **mode)
@@ -201,7 +201,7 @@ def test_a_stream_in_pieces_is_one_long_episode(
 
 
 class Table:
-    """A Reverb table that gives back its items once each, in the order of insertion."""
+    """A Reverb table that returns its items once each, in the order of insertion."""
 
     def __init__(self) -> None:
         import reverb
@@ -251,7 +251,7 @@ def trajectories(frames: Frames) -> list[Any]:
 
 
 def assert_same(table: Table, lengths: tuple[int, ...], options: ItemOptions) -> None:
-    """What the table holds now is what `ItemMaker` makes: every item, in order, every leaf bit for bit."""
+    """Asserts that the table holds `ItemMaker`'s items: all of them, in order, bit for bit."""
     stored = table.drain()
     ours = []
     for items in made_items(lengths, options):
@@ -265,7 +265,7 @@ def assert_same(table: Table, lengths: tuple[int, ...], options: ItemOptions) ->
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5])
-def test_sequences_are_what_the_trajectory_observer_writes(table: Table, length: int, mode: str) -> None:
+def test_sequences_equal_those_of_the_trajectory_observer(table: Table, length: int, mode: str) -> None:
     from tf_agents.replay_buffers import reverb_utils
 
     for stride in (1, 2, 3, 4):
@@ -283,7 +283,7 @@ def test_sequences_are_what_the_trajectory_observer_writes(table: Table, length:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5])
-def test_across_episodes_is_what_the_sequence_observer_writes(table: Table, length: int, mode: str) -> None:
+def test_across_episodes_equals_the_sequence_observer(table: Table, length: int, mode: str) -> None:
     from tf_agents.replay_buffers import reverb_utils
 
     for stride in (1, 2, 3, 4):
@@ -294,7 +294,7 @@ def test_across_episodes_is_what_the_sequence_observer_writes(table: Table, leng
             for frames in frames_of(lengths):
                 for frame in trajectories(frames):
                     observer(frame)
-            observer.reset(write_cached_steps=mode != "none")  # without padding it would repeat its last item
+            observer.reset(write_cached_steps=mode != "none")  # without padding it repeats its last item
             observer.close()
             options = ItemOptions(
                 items="sequences", sequence_length=length, stride_length=stride, across_episodes=True, **MODES[mode]
@@ -303,7 +303,7 @@ def test_across_episodes_is_what_the_sequence_observer_writes(table: Table, leng
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 6])
-def test_whole_episodes_are_what_the_episode_observer_writes(table: Table, most: int) -> None:
+def test_whole_episodes_equal_those_of_the_episode_observer(table: Table, most: int) -> None:
     from tf_agents.replay_buffers import reverb_utils
 
     for lengths in MIXES:

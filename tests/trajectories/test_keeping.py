@@ -1,4 +1,4 @@
-"""`--keep`: text, fields of the episode and its key, in each item beside the trajectory."""
+"""`--keep`: text, episode fields, and the episode's key in each item, next to the trajectory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def convert(source, tmp_path):
 
 
 def expected(windows):
-    """(seed, frames) of each item -> what it carries, with None for padding."""
+    """(seed, frames) of each item -> its kept values, with None for padding."""
     for seed, frames in windows:
         texts = [b"" if t is None else f"put {seed} {t}".encode() for t in frames]
         counts = [[0, 0] if t is None else [2 * t - 3, 2 * t - 2] for t in frames]
@@ -72,7 +72,7 @@ def carried(example):
     )
 
 
-def test_each_item_carries_its_own(convert):
+def test_each_item_has_its_own_values(convert):
     found = examples(convert(KEEP))
     assert [carried(example) for example in found] == [*expected(pairs())]
     keys = [EpisodeKey.parse(example["episode_key"].strings()[0].decode()) for example in found]
@@ -91,7 +91,7 @@ def test_padding_and_an_added_step(convert):
     ]
 
 
-def test_across_episodes_the_key_is_that_of_the_first_frame(convert):
+def test_across_episodes_the_key_belongs_to_the_first_frame(convert):
     found = examples(convert(KEEP, "--items=sequences", "--sequence_length=4", "--across_episodes"))
     firsts = [example["observation/text"].strings()[0].split()[1] for example in found]
     files = [example["episode_metadata/file"].strings()[0] for example in found]
@@ -138,7 +138,7 @@ def nested(example, path):
     return example
 
 
-def test_the_trajectory_is_the_same_with_them_and_without(convert):
+def test_the_trajectory_is_the_same_with_and_without_kept_fields(convert):
     with_them, without = convert(KEEP), convert(name="without")
     found, wanted = (
         [items for work in replay.ranges for items in replay.read_items(work)]
@@ -162,13 +162,13 @@ def test_images_as_jpeg_and_kept_text(tmp_path):
     assert found[0]["observation/camera/0"].strings()[0].startswith(b"\xff\xd8")
 
 
-def test_what_cannot_be_kept(source, tmp_path, capsys):
+def test_fields_that_cannot_be_kept(source, tmp_path, capsys):
     schema = open_source(source).schema
     for name, said in {
         "episod_key": "did you mean episode_key?",
         "file": "did you mean episode_metadata/file?",
-        "observation/state": "the trajectory has it",
-        "reward": "the trajectory has it",
+        "observation/state": "the trajectory already has",
+        "reward": "the trajectory already has",
     }.items():
         with pytest.raises(UsageError) as error:
             keep_fields([name], schema, ["observation/state", "reward", "action"])
@@ -177,9 +177,9 @@ def test_what_cannot_be_kept(source, tmp_path, capsys):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_left_out_fields_are_named_with_the_flag_that_keeps_them(convert, capsys):
+def test_left_out_fields_are_listed_with_the_flag_that_keeps_them(convert, capsys):
     output = convert(KEEP)
-    assert "left out  lang (text; a trajectory holds numbers only; --keep=lang carries it" in capsys.readouterr().out
+    assert "left out  lang (text; a trajectory can only hold numbers; --keep=lang stores it" in capsys.readouterr().out
     assert [*json.loads((output / "report.json").read_text())["left_out"]] == ["lang"]
     convert(name="without")
     out = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""policy_info_fn: what it is given, and what it may return."""
+"""policy_info_fn: its arguments and its result."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rich_episode() -> Episode:
 
 @pytest.fixture
 def functions(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FrameOptions]:
-    """Makes a function importable, as `policy_info_module_<n>:function`; gives the options that name it."""
+    """Makes a function importable as `policy_info_module_<n>:function`; returns options that name it."""
     import sys
     import types
 
@@ -109,7 +109,7 @@ def test_policy_info_may_be_one_array(functions: Options) -> None:
         (np.zeros(3), "without a name.*policy_info_fields"),
     ],
 )
-def test_what_policy_info_fn_returns_is_checked(functions: Options, returned: Any, message: str) -> None:
+def test_the_result_of_policy_info_fn_is_checked(functions: Options, returned: Any, message: str) -> None:
     options = functions(lambda current, following: returned, policy_info_fields=("reward",))
     with pytest.raises(UsageError, match=message):
         to_frames(make_episode(3), options)

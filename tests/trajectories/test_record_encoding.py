@@ -1,4 +1,4 @@
-"""Trajectory records: the two public readers read the values that were written."""
+"""Trajectory records: both public readers return the written values."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def spec_of(leaves: tuple[SpecLeaf, ...], options: ItemOptions) -> TrajectorySpe
 
 
 def write(directory, encoder, batches):
-    """One shard, with the metadata that the readers need; returns the shard's path."""
+    """Writes one shard with the metadata that the readers need; returns its path."""
     encoded = [encoder.encode(items) for items in batches]
     path = directory / "sample-train.tfrecord-00000-of-00001"
     path.write_bytes(b"".join(bytes(c) for e in encoded for c in e.buffers))
@@ -91,7 +91,7 @@ def write(directory, encoder, batches):
 
 
 def expected_of(leaves, batches, options):
-    """[{path: value of the item}, ...], gathered by items.py."""
+    """[{path: value of the item}, ...], gathered with items.py."""
     rows = []
     for items in batches:
         columns = {leaf.path: items.gather(leaf.path) for leaf in leaves}
@@ -144,7 +144,7 @@ def test_both_readers_read_every_leaf(tmp_path, name):
     assert len(expected) > 2
     assert_same(read_with_tfds(tmp_path), expected)
     if name == "episodes":
-        with pytest.raises(ValueError, match="Dimension 0 is invalid"):  # the limit that the docs state
+        with pytest.raises(ValueError, match="Dimension 0 is invalid"):  # the documented limit
             read_with_tf_agents(path)
     else:
         assert_same(read_with_tf_agents(path), expected)
@@ -210,13 +210,13 @@ def test_no_items_no_records():
 @pytest.mark.parametrize(
     ("dtype", "cast"), [("bool", "uint8"), ("bfloat16", "float32"), ("uint32", "int64"), ("uint64", "int64")]
 )
-def test_a_dtype_that_cannot_be_held_names_field_and_cast(dtype, cast):
+def test_the_error_for_a_dtype_names_field_and_cast(dtype, cast):
     with pytest.raises(UsageError, match=rf"observation/gripper: {dtype}.*--cast=observation/gripper={cast}"):
         TrajectoryEncoder(spec_of(standard_leaves(SpecLeaf("observation/gripper", dtype, (2,))), PAIRS))
 
 
-def test_a_leaf_of_nothing_is_refused():
-    with pytest.raises(UsageError, match=r"observation/none.*dimension of 0"):
+def test_an_empty_leaf_is_refused():
+    with pytest.raises(UsageError, match=r"observation/none.*dimension of size 0"):
         TrajectoryEncoder(spec_of(standard_leaves(SpecLeaf("observation/none", "float32", (0, 2))), PAIRS))
 
 
@@ -232,7 +232,7 @@ IMAGE = SpecLeaf("observation/camera", "uint8", (16, 24, 3), "jpeg")
 
 
 def image_items(options, n=5, gray=False):
-    """A JPEG column, an absorbing image at its end, and its pixels; plus a column of pixels."""
+    """A JPEG column with an absorbing image at its end, its pixels, and a column of pixels."""
     leaves = standard_leaves(IMAGE, SpecLeaf("observation/depth", "uint8", (8, 8, 1)))
     frames = make_frames(leaves, n)
     smooth = np.add.outer(np.arange(16), np.arange(24)).astype(np.uint8)[None, :, :, None]
@@ -279,18 +279,18 @@ def test_jpeg_reads_back_with_compress_image(tmp_path, name):
                     camera, depth = element["observation/camera"][i], element["observation/depth"][i]
                 else:
                     camera, depth = element[f"observation/camera/{i}"], element[f"observation/depth/{i}"]
-                np.testing.assert_array_equal(camera, pixels[frame])  # untouched, not encoded again
+                np.testing.assert_array_equal(camera, pixels[frame])  # not encoded again
                 want = items.frames["observation/depth"][frame].astype(int) if frame >= 0 else 0
                 assert np.abs(depth.astype(int) - want).max() <= 3
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 4), (5, 7)])
-def test_what_compress_image_would_take_for_a_jpeg_is_refused(shape):
+def test_leaves_that_compress_image_would_read_as_jpegs_are_refused(shape):
     with pytest.raises(UsageError, match=r"observation/mask.*--images=raw"):
         TrajectoryEncoder(spec_of(standard_leaves(SpecLeaf("observation/mask", "uint8", shape)), PAIRS), "jpeg")
 
 
-def test_many_items_cost_no_more_python_than_few():
+def test_many_items_run_no_more_python_than_few():
     """There is no loop over items."""
     leaves = standard_leaves()
     encoder = TrajectoryEncoder(spec_of(leaves, PAIRS))

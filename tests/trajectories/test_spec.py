@@ -1,4 +1,4 @@
-"""The trajectory spec: known from the schema alone, and equal to TF-Agents' own."""
+"""The trajectory spec: computed from the schema alone, and equal to TF-Agents' own."""
 
 from __future__ import annotations
 
@@ -62,14 +62,13 @@ def test_leaves_of_a_rich_dataset() -> None:
     assert spec["observation/image"].shape == (64, 64, 3)
 
 
-def test_what_is_left_out_is_said() -> None:
+def test_left_out_fields_have_reasons() -> None:
     assert spec_of(rich_episode(), FrameOptions(observation_fields=("state",))).left_out == {
-        "language_embedding": "a trajectory has no such leaf; --policy_info_fields=language_embedding carries it in "
-        "policy_info",
-        "language_instruction": "text; a trajectory holds numbers only",
-        "observation/hand/left": "not named in --observation_fields",
-        "observation/image": "not named in --observation_fields",
-        "observation/note": "text; a trajectory holds numbers only",
+        "language_embedding": "not a trajectory leaf; --policy_info_fields=language_embedding adds it to policy_info",
+        "language_instruction": "text; a trajectory can only hold numbers",
+        "observation/hand/left": "not in --observation_fields",
+        "observation/image": "not in --observation_fields",
+        "observation/note": "text; a trajectory can only hold numbers",
     }
 
 
@@ -87,12 +86,12 @@ def test_item_shapes(items: ItemOptions, expected: tuple[int | None, ...]) -> No
 
 
 @pytest.mark.parametrize("options", [FrameOptions(), FrameOptions(last_step="absorbing")])
-def test_frames_of_the_dataset_are_of_the_spec(options: FrameOptions) -> None:
+def test_frames_of_the_dataset_match_the_spec(options: FrameOptions) -> None:
     for episode in (rich_episode(), make_episode(1), make_episode(6, action={"a": (), "b": 2})):
         spec_of(episode, options).check(to_frames(episode, options))
 
 
-def test_open_dimensions_are_refused_with_the_way_out() -> None:
+def test_unknown_dimensions_are_refused_with_a_remedy() -> None:
     steps = dict(schema_of(rich_episode()).steps)
     open_image = Schema({**steps, "observation/image": Field("observation/image", "uint8", (None, None, 3), "png")})
     with pytest.raises(
@@ -102,7 +101,7 @@ def test_open_dimensions_are_refused_with_the_way_out() -> None:
     chosen = trajectory_spec(open_image, FrameOptions(observation_fields=("state",)), ItemOptions())
     assert "observation/image" not in {leaf.path for leaf in chosen.leaves}
     open_action = Schema({**steps, "action": Field("action", "float32", (None,))})
-    with pytest.raises(UsageError, match=r"action: float32\(\?\).*one size; make it of one size"):
+    with pytest.raises(UsageError, match=r"action: float32\(\?\).*a fixed size; give it a fixed size"):
         trajectory_spec(open_action, FrameOptions(), ItemOptions())
 
 
@@ -139,10 +138,10 @@ def test_policy_info_fn_that_cannot_be_called(monkeypatch: pytest.MonkeyPatch) -
         spec_of(make_episode(3), options)
 
 
-def test_policy_info_fn_that_changes_its_mind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_info_fn_with_inconsistent_results(monkeypatch: pytest.MonkeyPatch) -> None:
     options = policy_info(monkeypatch, lambda now, _: now["reward"].astype("f8" if len(now["reward"]) > 2 else "f4"))
     spec = spec_of(make_episode(3), options)
-    with pytest.raises(UsageError, match=r"policy_info is float64\[\], where .* have float32\[\]"):
+    with pytest.raises(UsageError, match=r"policy_info is float64\[\], but .* have float32\[\]"):
         spec.check(to_frames(make_episode(3), options))
 
 
@@ -158,7 +157,7 @@ def test_a_frame_has_one_discount() -> None:
     spec = spec_of(episode)
     assert spec["discount"] == SpecLeaf("discount", "float32", ())
     spec.check(to_frames(episode, FrameOptions()))
-    with pytest.raises(UsageError, match=r"discount: float32\(2\): a trajectory has one discount a frame"):
+    with pytest.raises(UsageError, match=r"discount: float32\(2\): a trajectory has one discount per frame"):
         spec_of(make_episode(3, columns={"discount": np.ones((3, 2), np.float32)}))
 
 
@@ -199,7 +198,7 @@ def test_nothing_heavy_is_imported() -> None:
 
 
 def upstream_spec(episode: Episode) -> Any:
-    """What TF-Agents says of a dataset of such episodes."""
+    """TF-Agents' spec of a dataset of such episodes."""
     import tensorflow as tf
     from tf_agents.replay_buffers import rlds_to_reverb
 
@@ -226,7 +225,7 @@ def upstream_spec(episode: Episode) -> Any:
     ],
     ids=["flat", "shapes", "dtypes", "nested", "discount", "discount (1,)"],
 )
-def test_to_tf_is_tf_agents_own_spec(episode: Episode) -> None:
+def test_to_tf_equals_tf_agents_spec(episode: Episode) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     pytest.importorskip("tf_agents")
     from tf_agents.specs import tensor_spec

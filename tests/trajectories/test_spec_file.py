@@ -1,4 +1,4 @@
-"""The `.spec` file: byte for byte what TF-Agents writes, without TensorFlow."""
+"""The `.spec` file: byte-identical to TF-Agents', without TensorFlow."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NESTED = {
 
 
 def upstream(leaves: list[Field]):
-    """The same nest made of TF-Agents' own specs."""
+    """The same nest of TF-Agents' own specs."""
     import tensorflow as tf
     from tf_agents.specs import tensor_spec
     from tf_agents.trajectories import trajectory
@@ -59,7 +59,7 @@ def upstream(leaves: list[Field]):
 
 
 @pytest.mark.parametrize("leaves", [fields(FLAT), fields(FLAT, ()), fields(FLAT, (None,)), fields(NESTED)])
-def test_reads_back_as_upstream_writes_it(tmp_path, leaves):
+def test_tf_agents_reads_the_same_spec(tmp_path, leaves):
     from tf_agents.utils import example_encoding_dataset
 
     ours, theirs = tmp_path / "ours.spec", tmp_path / "theirs.spec"
@@ -74,7 +74,7 @@ def test_reads_back_as_upstream_writes_it(tmp_path, leaves):
         assert ours.read_bytes() == theirs.read_bytes()
 
 
-def test_the_message_equals_upstreams():
+def test_the_message_equals_tf_agents():
     from tensorflow.core.protobuf import struct_pb2
     from tf_agents.specs import tensor_spec
 
@@ -85,7 +85,7 @@ def test_the_message_equals_upstreams():
     assert ours == tensor_spec.to_proto(nest)
 
 
-def test_is_create_trajectory_data_specs_own():
+def test_equals_create_trajectory_data_spec():
     import tensorflow as tf
     from tensorflow.core.protobuf import struct_pb2
     from tf_agents.replay_buffers import rlds_to_reverb

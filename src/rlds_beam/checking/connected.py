@@ -1,4 +1,4 @@
-"""What each connector did to the accepted episodes, in numbers that workers add up."""
+"""Counts what each connector did to the accepted episodes; workers add up the counts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Connected:
     """What one connector did.
 
     Attributes:
-      name: the connector's; `dropped` in the report counts under the same name.
-      arguments: those that differ from the defaults, as text.
-      episodes_in, episodes_out: episodes that it was given, and that it returned.
+      name: the connector's name, also used by `dropped` in the report.
+      arguments: the arguments that differ from the defaults, as text.
+      episodes_in, episodes_out: the episodes that it received and returned.
       steps_in, steps_out: their steps.
-      dropped: episodes that it was given and returned nothing of.
-      changed: episodes that it returned with other values, fields or steps.
-      fields: names of the fields that it changed, added or removed, if the steps stayed the same.
-      columns: names of the columns that it added.
+      dropped: the episodes that it dropped.
+      changed: the episodes that it returned with other values, fields, or steps.
+      fields: the names of the fields that it changed, added, or removed, if the steps stayed the same.
+      columns: the names of the columns that it added.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Connected:
     def add(self, other: Connected) -> Connected:
         """The sum of two counts of the same connector."""
         if self.name != other.name:
-            raise ValueError(f"{self.name} and {other.name} are connectors of two jobs")
+            raise ValueError(f"cannot add counts of {self.name} and {other.name}")
         unions = {name: _union(getattr(self, name), getattr(other, name)) for name in _SETS}
         total: dict[str, Any] = {**sums(self, other), **unions}
         return dataclasses.replace(self, **total)
@@ -76,7 +76,7 @@ def _change(before: int, after: int, noun: str) -> str:
 
 
 def merge_connected(parts: Iterable[tuple[Connected, ...]]) -> tuple[Connected, ...]:
-    """The sum, connector by connector. A part may lack the last ones: nothing was left for them."""
+    """Adds the counts, connector by connector. A part may lack the last ones if no episodes reached them."""
     total: list[Connected] = []
     for part in parts:
         total[: len(part)] = [
@@ -86,7 +86,7 @@ def merge_connected(parts: Iterable[tuple[Connected, ...]]) -> tuple[Connected, 
 
 
 def connected_from_json(content: Iterable[Mapping[str, Any]]) -> tuple[Connected, ...]:
-    """Reads `[dataclasses.asdict(one), ...]` back."""
+    """Reads `[dataclasses.asdict(one), ...]`."""
     connectors = []
     for entry in content:
         values: dict[str, Any] = {name: tuple(map(str, entry[name])) for name in _SETS}
@@ -96,21 +96,21 @@ def connected_from_json(content: Iterable[Mapping[str, Any]]) -> tuple[Connected
 
 
 def connected_lines(connected: Iterable[Connected]) -> list[str]:
-    """For a summary: connectors that only add columns are left out."""
+    """The lines for a summary; connectors that only add columns are left out."""
     return [f"connector {one}" for one in connected if one.changed or one.dropped or not one.columns]
 
 
 def imbalance(episodes: int, steps: int, connected: tuple[Connected, ...]) -> str | None:
-    """Where the counts do not add up: what is accepted goes into the first connector, what one returns into the next.
+    """Checks that each connector received what the one before returned, and the first one all accepted episodes.
 
     Returns:
-      A sentence, None if they add up.
+      A sentence about the first mismatch; None if the counts add up.
     """
     for one in connected:
         if (one.episodes_in, one.steps_in) != (episodes, steps):
             return (
-                f"{one.title} was given {count(one.episodes_in, 'episode')} with {count(one.steps_in, 'step')}, and "
-                f"there were {count(episodes, 'episode')} with {count(steps, 'step')}"
+                f"{one.title} received {count(one.episodes_in, 'episode')} with {count(one.steps_in, 'step')}, "
+                f"expected {count(episodes, 'episode')} with {count(steps, 'step')}"
             )
         episodes, steps = one.episodes_out, one.steps_out
     return None

@@ -1,4 +1,4 @@
-"""Checks of a dataset as a whole: before any work is done, and of the counts afterwards."""
+"""Checks a dataset as a whole: its files and schema before the work, and the record counts after it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.text import count
 
 _SAMPLES = 5
-_ENOUGH = 3  # Fewer bad records than this say nothing about the schema.
+_ENOUGH = 3  # With fewer bad records, the schema may still be right.
 
 
 def check_source(source: Source, options: CheckOptions) -> Report:
     """Compares a dataset's files with its metadata, and its first records with its schema.
 
     Returns:
-      A report that counts the breaches that `options` accept.
+      A report that counts the accepted violations.
 
     Raises:
-      UsageError: there is a breach that is not accepted. No record was converted.
+      UsageError: a violation is not accepted. No record was converted.
     """
     report = Report()
     for violation in (*source.violations, *_schema_mismatch(source)):
@@ -41,11 +41,11 @@ def check_source(source: Source, options: CheckOptions) -> Report:
 
 
 def check_counts(source: Source, read: Mapping[str, int], options: CheckOptions) -> Report:
-    """Compares the number of records read of each shard with dataset_info.json.
+    """Compares the number of records read from each shard with dataset_info.json.
 
     Args:
-      source: the dataset; of a sliced split those records count that the slice takes.
-      read: number of records by `split:shard`, as in `Report.shards`.
+      source: the dataset; for a sliced split, only the records in the slice count.
+      read: `split:shard` -> number of records, as in `Report.shards`.
       options: `short_shard` may be accepted.
 
     Returns:
@@ -73,7 +73,7 @@ def check_counts(source: Source, read: Mapping[str, int], options: CheckOptions)
 
 
 def _expected(split: Split) -> Iterator[tuple[Shard, int, str]]:
-    """How many records dataset_info.json promises of each shard, and of what: where nothing does, none is given."""
+    """The number of records that dataset_info.json states for each shard, if it does, and of what slice."""
     if not split.sliced:
         yield from ((shard, shard.records, "") for shard in split.shards if shard.records is not None)
         return
@@ -83,7 +83,7 @@ def _expected(split: Split) -> Iterator[tuple[Shard, int, str]]:
 
 
 def _schema_mismatch(source: Source) -> Iterator[Violation]:
-    """A violation if all of the first records break the schema in the same way."""
+    """Yields a violation if all of the first records break the schema in the same way."""
     samples = [{(v.rule, v.field): v for v in episode.faults} for episode in _first_episodes(source)]
     if len(samples) < _ENOUGH:
         return
@@ -91,11 +91,11 @@ def _schema_mismatch(source: Source) -> Iterator[Violation]:
         if rule in ("missing_field", "wrong_dtype_or_shape"):
             said = "the dataset's schema" if source.tfds is None else FEATURES
             detail = f"{said} does not fit the records: {samples[0][rule, field]}"
-            yield Violation("schema_mismatch", f"{detail} (so in all of the first {len(samples)})")
+            yield Violation("schema_mismatch", f"{detail} (the same in all of the first {len(samples)})")
 
 
 def _first_episodes(source: Source) -> list[Episode]:
-    """A few episodes: the first of the first shards."""
+    """The first few episodes of the first shards."""
     reader = EpisodeReader(source)
     shards = [(split.name, shard) for split in source.splits for shard in split.shards if shard.size][:_SAMPLES]
     each = -(-_SAMPLES // max(1, len(shards)))

@@ -1,8 +1,7 @@
-"""Finding episodes that are in a dataset twice, without reading their bytes.
+"""Finds duplicate episodes without reading most of the bytes.
 
-A TFRecord's framing already holds the length and the CRC32C of its payload, so one look at the
-framing of all records gives a fingerprint of each. Only records whose fingerprints agree are
-read, and compared by SHA-256.
+A TFRecord's framing holds the length and the CRC32C of its payload: a fingerprint of each record. Only records with
+equal fingerprints are read and compared by SHA-256.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from rlds_beam.worker_status import working_on
 Array = np.ndarray[Any, Any]
 
 _DIGEST_WORDS = 4
-"""A SHA-256 is four numbers of 64 bits."""
+"""The number of 64-bit words in a SHA-256."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Fingerprints:
-    """Fingerprints of many records, column by column (24 bytes a record).
+    """Fingerprints of many records, in columns (24 bytes per record).
 
     Attributes:
-      marks: uint64 [N], length and CRC32C of the payload mixed into one number.
-      places: int64 [N, 2], number of the segment that was scanned, and position in it.
+      marks: the length and CRC32C of each payload, combined, uint64 [N].
+      places: the index of the segment and the position in it, int64 [N, 2].
     """
 
     marks: Array
@@ -48,20 +47,20 @@ class Fingerprints:
         return cls(np.concatenate([p.marks for p in parts]), np.concatenate([p.places for p in parts]))
 
     def suspects(self) -> Array:
-        """The places, int64 [M, 2], of records whose fingerprint another record has too."""
+        """The places, int64 [M, 2], of records whose fingerprint is not unique."""
         _, inverse, counts = np.unique(self.marks, return_inverse=True, return_counts=True)
         suspects: Array = self.places[counts[inverse] > 1]
         return suspects
 
 
 def scan(files: RecordFormat, segment_index: int, segment: Segment) -> Fingerprints:
-    """Fingerprints of a segment's records; damaged ones have none."""
+    """The fingerprints of a segment's records, except damaged ones."""
     with working_on(stretch(files, segment)):
         return _fingerprints(segment_index, files.scan(segment.shard.path, segment.start, segment.stop))
 
 
 def known_fingerprints(framing: Framing, segments: Sequence[Segment]) -> Fingerprints | None:
-    """Fingerprints of the records of all segments, from framing that is cheap to read; None where some is not."""
+    """The fingerprints of all segments from framing that is cheap to read; None if some of it is not."""
     if not all(framing.covers(shard) for shard in {segment.shard for segment in segments}):
         return None
     framing.read_all({segment.shard for segment in segments})
@@ -75,11 +74,11 @@ def _fingerprints(segment_index: int, headers: Headers) -> Fingerprints:
 
 
 Suspects = tuple[str, Segment, Array]
-"""A split, one of its segments, and the positions (int64 [N], ascending) of records there that may be duplicates."""
+"""A split, one of its segments, and the positions (int64 [N], ascending) of possible duplicates in it."""
 
 
 def suspects_by_segment(marks: Fingerprints, segments: Sequence[tuple[str, Segment]]) -> Iterator[Suspects]:
-    """The suspects of each segment that has any; `segments` are those that were numbered."""
+    """Yields the possible duplicates of each segment that has any; fingerprints refer to `segments` by index."""
     places = marks.suspects()
     places = places[np.lexsort((places[:, 1], places[:, 0]))]
     indices, starts = np.unique(places[:, 0], return_index=True)
@@ -88,13 +87,13 @@ def suspects_by_segment(marks: Fingerprints, segments: Sequence[tuple[str, Segme
 
 
 class Hashed(NamedTuple):
-    """The SHA-256 of records of one shard (40 bytes a record).
+    """The SHA-256 of records of one shard (40 bytes per record).
 
     Attributes:
       split: the split's name.
       shard: the shard's index.
-      positions: int64 [N].
-      digests: uint64 [N, 4].
+      positions: the positions of the records, int64 [N].
+      digests: the digests, uint64 [N, 4].
     """
 
     split: str
@@ -104,7 +103,7 @@ class Hashed(NamedTuple):
 
 
 def confirm(files: RecordFormat, split: str, segment: Segment, positions: Array) -> Hashed:
-    """The hashes of the records of a segment that are at these positions (ascending)."""
+    """Hashes the records of a segment at these positions (ascending)."""
     read_positions, digests = [], bytearray()
     if len(positions):
         wanted = set(positions.tolist())
@@ -118,13 +117,13 @@ def confirm(files: RecordFormat, split: str, segment: Segment, positions: Array)
 
 
 class Duplicates(Mapping[EpisodeKey, EpisodeKey]):
-    """A mapping from each duplicate to the episode that it repeats (48 bytes a duplicate).
+    """A mapping from each duplicate to the episode that it repeats (48 bytes per duplicate).
 
     Args:
       dataset: the `dataset` of all keys.
-      splits: names of the splits.
-      copies: int64 [N, 3], the duplicates: index of the split, index of the shard, position; in ascending order.
-      firsts: int64 [N, 3], what each repeats.
+      splits: the names of the splits.
+      copies: the duplicates in ascending order, int64 [N, 3]: index of the split, index of the shard, position.
+      firsts: the episode that each of them repeats, int64 [N, 3].
     """
 
     def __init__(self, dataset: str, splits: Sequence[str], copies: Array, firsts: Array):
@@ -165,7 +164,7 @@ class Duplicates(Mapping[EpisodeKey, EpisodeKey]):
 
 
 def duplicates_among(dataset: str, hashed: Iterable[Hashed]) -> Duplicates:
-    """Each duplicate, and the episode that it repeats: the one with the smallest key."""
+    """Finds each duplicate and the episode that it repeats, which has the smallest key."""
     hashed = list(hashed)
     splits = sorted({one.split for one in hashed})
     places = [
@@ -177,14 +176,14 @@ def duplicates_among(dataset: str, hashed: Iterable[Hashed]) -> Duplicates:
     place, digests = place[order], digests[order]
     is_copy = np.zeros(len(place), bool)
     is_copy[1:] = (digests[1:] == digests[:-1]).all(axis=1)
-    first = np.maximum.accumulate(np.where(is_copy, 0, np.arange(len(place))))  # row of the group's smallest key
+    first = np.maximum.accumulate(np.where(is_copy, 0, np.arange(len(place))))  # the row with the group's smallest key
     copies, firsts = place[is_copy], place[first[is_copy]]
     order = np.lexsort(copies.T[::-1])
     return Duplicates(dataset, splits, copies[order], firsts[order])
 
 
 def find_duplicates(source: Source, framing: Framing, segments: Sequence[tuple[str, Segment]]) -> Duplicates:
-    """The duplicates among all records of these segments, each with its split; in this process."""
+    """Finds the duplicates among all records of these segments, each given with its split, in this process."""
     marks = known_fingerprints(framing, [segment for _, segment in segments])
     if marks is None:
         marks = Fingerprints.concatenate(scan(source.files, i, segment) for i, (_, segment) in enumerate(segments))
@@ -193,9 +192,9 @@ def find_duplicates(source: Source, framing: Framing, segments: Sequence[tuple[s
 
 
 def marked(episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Episode:
-    """The episode, with the fault that it is a duplicate, if it is one."""
+    """Adds the fault `duplicate_episode` to the episode if it is a duplicate."""
     original = duplicates.get(episode.key)
     if original is None:
         return episode
-    violation = Violation("duplicate_episode", f"the same bytes as {original}")
+    violation = Violation("duplicate_episode", f"byte-identical to {original}")
     return episode.replace(faults=(*episode.faults, violation))

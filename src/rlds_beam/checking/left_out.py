@@ -1,17 +1,17 @@
-"""Fields that are not written, in a few lines."""
+"""Summarizes the fields that are not written in a few lines."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 _GROUPED = 3
-"""Fields that are left out for the same reason are one line from so many on."""
+"""The number of fields with the same reason from which they share one line."""
 
 
 def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
-    """A line for each field, `path (why)`; fields with the same reason and the same parent are one line.
+    """Returns a line per field, `path (why)`; fields with the same reason and the same parent share one line.
 
-    A flag in a reason takes the parent of the fields in place of the path of one: `--keep=episode_metadata`.
+    In a shared line, flags in the reason name the parent instead of a field: `--keep=episode_metadata`.
     """
     groups: dict[tuple[str, str], list[str]] = {}
     for path, why in left_out.items():
@@ -23,6 +23,6 @@ def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
             continue
         names = ", ".join(path.rpartition("/")[2] for path in paths[:_GROUPED]) + ", ..." * (len(paths) > _GROUPED)
         keep = f"; keep them with --keep={parent}" if "--keep=" in why else f": {why.replace('=', f'={parent}', 1)}"
-        kind = "episode fields" if why.startswith("of the episode") else f"fields of {parent}"
+        kind = "episode fields" if why.startswith(("an episode field", "of the episode")) else f"fields of {parent}"
         lines.append(f"{len(paths)} {kind} ({names}){keep}")
     return lines

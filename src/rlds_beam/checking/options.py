@@ -1,4 +1,4 @@
-"""Options: what to do with an episode that breaks a rule."""
+"""Options that set what to do with an episode that breaks a rule."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from rlds_beam.text import did_you_mean
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckOptions(Options):
-    """What is done with an episode that breaks a rule (rlds-beam help rules).
+    """What to do with an episode that breaks a rule (rlds-beam help rules).
 
     If a rule is named several times, fail wins over repair, and repair over accept.
     """
 
-    accept: tuple[str, ...] = option((), "rules that episodes may break (comma separated)", metavar="RULES")
-    repair: tuple[str, ...] = option((), "rules whose violations are repaired if possible", metavar="RULES")
+    accept: tuple[str, ...] = option((), "rules that episodes may break (comma-separated)", metavar="RULES")
+    repair: tuple[str, ...] = option((), "rules whose violations are repaired, if possible", metavar="RULES")
     fail: tuple[str, ...] = option((), "rules whose first violation ends the job", metavar="RULES")
-    max_image_pixels: int = option(MOST_PIXELS, "a larger image is image_too_large", least=1)
-    decode_images: bool = option(False, "decode every image while checking, not only its header")
+    max_image_pixels: int = option(MOST_PIXELS, "larger images are image_too_large", least=1)
+    decode_images: bool = option(False, "decode every image to check it, not only its header")
     propensity_fn: str | None = option(
         None,
-        "given the steps of an episode (columns by name), returns the propensity of each recorded action; "
-        "propensity_mismatch if another one was recorded",
+        "module:function that takes an episode's steps (columns by name) and returns the propensity of each action; "
+        "propensity_mismatch if the recorded one differs",
         code=True,
         metavar="FUNCTION",
     )
-    check_unused: bool = option(False, "also check fields left out, and the void last step's action and reward")
+    check_unused: bool = option(False, "also check unused fields, and the void action and reward of the last step")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,15 +38,13 @@ class CheckOptions(Options):
             for rule in getattr(self, policy):
                 if rule not in RULES:
                     hint = f"; it is now {RENAMED[rule]}" if rule in RENAMED else did_you_mean(rule, RULES)
-                    raise UsageError(
-                        f"--{policy}={rule}: there is no such rule{hint}; the rules are {', '.join(RULES)}"
-                    )
+                    raise UsageError(f"--{policy}={rule}: unknown rule{hint}; the rules are {', '.join(RULES)}")
                 if policy not in POLICIES[rule]:
                     can = ", ".join(r for r in RULES if policy in POLICIES[r])
                     raise UsageError(f"--{policy}={rule}: {rule} cannot be {policy}ed; these can: {can}")
 
     def policy(self, rule: str) -> Policy:
-        """What happens to an episode that breaks `rule`."""
+        """The policy for an episode that breaks `rule`."""
         if rule in self.fail:
             return "fail"
         if rule in self.repair:

@@ -1,4 +1,4 @@
-"""The rules for propensities: how likely the recorded policy was to choose the action that it chose."""
+"""Checks propensities: the recorded policy's probability or density of each recorded action."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from rlds_beam.user_functions import raised, resolve
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 NAMES = ("propensity", "pscore")
-"""The step fields that hold one: ours, and SCOPE-RL's."""
+"""The step fields that may hold propensities: ours and SCOPE-RL's."""
 
 LOG = "log_propensity"
 _TOLERANCE = 1e-4
-"""Relative difference of two propensities that count as equal: float32 of different libraries."""
+"""The relative difference up to which propensities count as equal; libraries differ in float32."""
 
 
 def propensity_violations(episode: Episode, function: str | None, judge_last: bool) -> Iterator[Violation]:
-    """What is wrong with the propensities of an episode; nothing, where none are recorded.
+    """Yields the violations of an episode's propensities, if any are recorded.
 
     Args:
       function: `--propensity_fn`.
-      judge_last: whether the last step is judged too, whose action is void.
+      judge_last: whether to check the last step, whose action is void.
 
     Raises:
-      UsageError: the function cannot be had, or returned something else than a number for each step; or no propensities
-        are recorded that it could be compared with.
-      RldsBeamError: it raised.
+      UsageError: the function cannot be imported or does not return a number per step, or no propensities are
+        recorded to compare with.
+      RldsBeamError: the function raised.
     """
     steps = episode.steps
     paths = [name for name in NAMES if name in steps]
     odd = {path: _odd(steps[path]) for path in (*paths, LOG) if path in steps}
     for path, what in odd.items():
         if what:
-            yield Violation("propensity_out_of_range", f"{what} at each step, where one float is expected", path)
+            yield Violation("propensity_out_of_range", f"{what} per step, expected one float", path)
     if function is not None and not any(not odd[path] for path in paths):
         known = ", ".join(steps)
-        raise UsageError(f"--propensity_fn: the steps have no propensity (one float a step), only {known}")
+        raise UsageError(f"--propensity_fn: the steps have no propensity (one float per step), only {known}")
     for path in paths:
         if not odd[path]:
             yield from _of(path, episode, function, judge_last, with_log=odd.get(LOG) == "")
 
 
 def _odd(column: Column) -> str:
-    """What a column is, if it is not one float a step; otherwise nothing."""
+    """Describes a column that is not one float per step; empty if it is."""
     if isinstance(column, EncodedImages):
         return "an image"
     is_float = column.dtype.kind == "f" or column.dtype.name == "bfloat16"
@@ -60,11 +60,11 @@ def _odd(column: Column) -> str:
 
 
 def _of(path: str, episode: Episode, function: str | None, judge_last: bool, *, with_log: bool) -> Iterator[Violation]:
-    """What is wrong with one field of propensities."""
+    """Yields the violations of one propensity field."""
     steps = episode.steps
     values = np.asarray(steps[path], np.float64)
     judged = np.full(len(values), True) if judge_last or "is_last" not in steps else ~np.asarray(steps["is_last"], bool)
-    judged &= np.isfinite(values)  # otherwise it is non_finite
+    judged &= np.isfinite(values)  # others are non_finite
     outside = judged & ((values <= 0) | (_discrete(steps) & (values > 1 + _TOLERANCE)))
     yield from _first("propensity_out_of_range", path, values, outside)
     if with_log:
@@ -75,19 +75,19 @@ def _of(path: str, episode: Episode, function: str | None, judge_last: bool, *, 
 
 
 def _discrete(steps: Mapping[str, Column]) -> bool:
-    """Whether actions are chosen from a set: then a propensity is a probability, and not a density."""
+    """Whether actions are discrete; then a propensity is a probability, not a density."""
     actions = [column for path, column in steps.items() if path.partition("/")[0] == "action"]
     return bool(actions) and all(np.asarray(column).dtype.kind in "iub" for column in actions)
 
 
 def _mismatch(path: str, values: Array, expected: Array, judged: Array, by: str) -> Iterator[Violation]:
     if expected.shape != values.shape:
-        raise UsageError(f"{path} has shape {values.shape}, and {by} {expected.shape}: one number a step is expected")
+        raise UsageError(f"{path} has shape {values.shape}, but {by} {expected.shape}: expected one number per step")
     differs = judged & ~np.isclose(values, expected, rtol=_TOLERANCE, atol=0)
     steps = np.flatnonzero(differs)
     if len(steps):
         step = int(steps[0])
-        detail = f"{values[step]:g} at step {step}{_more(steps)}, where {by} {expected[step]:g}"
+        detail = f"{values[step]:g} at step {step}{_more(steps)}, but {by} {expected[step]:g}"
         yield Violation("propensity_mismatch", detail, path, step)
 
 
@@ -102,15 +102,15 @@ def _more(steps: Array) -> str:
 
 
 def propensities_of(name: str, episode: Episode, flag: str = "--propensity_fn") -> Array:
-    """What a function of the user's gives for the recorded actions of an episode, float64 (T,).
+    """Calls a user's function for the propensities of an episode's recorded actions, float64 (T,).
 
     Args:
-      name: `module:function`. It is called with the columns of all T steps by name, images as pixels.
+      name: `module:function`. It is called with the columns of all T steps by name; images are pixels.
       flag: the option that names it.
 
     Raises:
-      UsageError: there is no such function, or it returned something else than a number for each step.
-      RldsBeamError: it raised; the message names the function, the place and the episode.
+      UsageError: the function does not exist, or does not return a number per step.
+      RldsBeamError: the function raised; the message names it, the place, and the episode.
     """
     function: Callable[[dict[str, Array]], Any] = resolve(name, flag)
     steps = {p: c.decode(p) if isinstance(c, EncodedImages) else np.asarray(c) for p, c in episode.steps.items()}
@@ -124,6 +124,6 @@ def propensities_of(name: str, episode: Episode, flag: str = "--propensity_fn") 
     if values.shape != (len(episode),) or values.dtype.kind not in "fiu":
         raise UsageError(
             f"{flag}={name}: it returned {values.dtype} of shape {values.shape} for an episode of "
-            f"{len(episode)} steps; one number for each is expected"
+            f"{len(episode)} steps, expected one number per step"
         )
     return values.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Repairs of the flags of an episode, on request only; no value is ever changed."""
+"""Repairs an episode's flags, only on request; no other values change."""
 
 from __future__ import annotations
 
@@ -12,31 +12,30 @@ from rlds_beam.episodes.episode import Episode
 
 
 def repair_episode(episode: Episode, rules: Collection[str]) -> tuple[Episode, ...]:
-    """Repairs what the `rules` name, and splits the record where one of them requires it.
+    """Repairs violations of `rules`, and splits the record if a rule requires it.
 
     The rules act together, in this order:
 
-    1. `terminal_not_last`: a step that is is_terminal becomes is_last. Inside the record that is
-       an inner end, at which `unexpected_is_last` splits if it is asked for too.
-    2. `unexpected_is_last`: the record is split after each is_last (the Roboturk case: steps of
-       several episodes in one record).
-    3. `unexpected_is_first`: the record is split before each is_first (EnvLogger records this when an
-       environment is reset in the middle of an episode).
-    4. `missing_is_first`: the first step of each part becomes is_first.
-    5. `missing_is_last`: the last step of each part becomes is_last (an interrupted EnvLogger
-       episode; a dataset whose writer never set it). is_terminal stays as it was: without it the
-       end is a truncation, and values are bootstrapped through it.
+    1. `terminal_not_last`: a step with is_terminal gets is_last. Inside the record, `unexpected_is_last` then splits
+       there, if it is also requested.
+    2. `unexpected_is_last`: splits the record after each is_last (for example Roboturk: several episodes in one
+       record).
+    3. `unexpected_is_first`: splits the record before each is_first (EnvLogger records this if an environment is reset
+       in the middle of an episode).
+    4. `missing_is_first`: the first step of each part gets is_first.
+    5. `missing_is_last`: the last step of each part gets is_last (an interrupted EnvLogger episode, or a writer that
+       never sets it). is_terminal does not change: without it the end is a truncation, and learners bootstrap from it.
 
-    A split may leave a part that breaks a rule which was not asked for (`F M | F M L` split by
-    `unexpected_is_first` leaves a part that never ends): the caller must check the parts again.
+    A part may still break a rule that was not requested (`F M | F M L` split by `unexpected_is_first` leaves a part
+    that never ends), so the caller must check the parts again.
 
     Args:
-      episode: with the columns is_first, is_last, is_terminal, bool [T], T > 0.
-      rules: ids of rules from `rules.REPAIRABLE`; others have no effect.
+      episode: an episode with the columns is_first, is_last, is_terminal, bool [T], T > 0.
+      rules: the rules to repair, from `rules.REPAIRABLE`; others have no effect.
 
     Returns:
-      The parts in order, with `key.part` 0, 1, 2, ...; together they hold every step once. The
-      flags that change are new arrays, all other columns those of the episode, or views of them.
+      The parts in order, with `key.part` 0, 1, 2, ...; together they hold every step once. Changed flags are new
+      arrays; all other columns are the episode's, or views of them.
     """
     length = len(episode)
     first, last, terminal = (np.array(episode.steps[f"is_{name}"], bool) for name in ("first", "last", "terminal"))

@@ -1,4 +1,4 @@
-"""What a job found and did, in numbers that workers add up in any order."""
+"""The report of a job: counts of what it found and did, which workers add up in any order."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from rlds_beam.errors import NotVerifiedError, Violation
 from rlds_beam.text import count, format_size
 
 SAMPLES = 5
-"""Samples kept of each rule: those with the smallest keys."""
+"""The number of samples per rule; those with the smallest keys are kept."""
 
 EMPTY = "nothing: the input has no episodes"
-"""What every command says of an empty dataset."""
+"""The message of every command for an empty dataset."""
 
 OUTCOMES = ("accepted", "repaired", "rejected")
 Sample = tuple[EpisodeKey, str]
@@ -38,9 +38,9 @@ Sample = tuple[EpisodeKey, str]
 
 @dataclasses.dataclass(frozen=True)
 class RuleCount:
-    """How often one rule was broken (records, or shards), and what was done about it.
+    """How often a rule was broken (in records or shards), and what was done about it.
 
-    `samples` are the first in the order of keys, each with what was found there.
+    `samples` are the violations with the smallest keys, each with its detail.
     """
 
     accepted: int = 0
@@ -53,30 +53,29 @@ class RuleCount:
         return self.accepted + self.repaired + self.rejected
 
     def add(self, other: RuleCount) -> RuleCount:
-        """The sum."""
+        """Returns the sum."""
         return RuleCount(**sums(self, other), samples=tuple(heapq.nsmallest(SAMPLES, (*self.samples, *other.samples))))
 
 
 @dataclasses.dataclass
 class Report:
-    """The accumulator of a job's report: `add` one by one, `merge` in any order, equal at the end.
+    """The report of a job, an accumulator: `add` records one by one and `merge` in any order, with the same result.
 
     Attributes:
-      records: records read; always valid + repaired + rejected.
-      valid: records that were accepted unchanged (a breach may have been accepted).
-      repaired, rejected: records that were repaired, or rejected.
-      episodes: accepted episodes (a repair may make several of one record).
-      steps: steps of the accepted episodes.
-      bytes: size of the records read, without framing.
-      items_predicted, items_written: training items, by calculation and by count.
-      bytes_written: size of what was written; 0 where that is not known (TF-Agents' observers do not say).
-      left_out: fields of the input that are not written, each with the reason.
-      dropped: what connectors dropped of the accepted episodes, by connector. The records that were read are those
-        written, rejected, and dropped.
-      connectors: what each connector did, in order; empty if there are none.
-      unused: steps of accepted episodes that are in no item, by reason; empty where all are in one.
-      rules: the rules that were broken.
-      shards: records read of each shard, by `EpisodeKey.shard_name`.
+      records: the records read; always valid + repaired + rejected.
+      valid: the records accepted unchanged (a violation may have been accepted).
+      repaired, rejected: the records repaired, and the records rejected.
+      episodes: the accepted episodes (a repair may split a record into several).
+      steps: the steps of the accepted episodes.
+      bytes: the size of the records read, without framing.
+      items_predicted, items_written: the training items, as calculated and as counted.
+      bytes_written: the size of the output; 0 if unknown (TF-Agents' observers do not report it).
+      left_out: input fields that are not written -> the reason.
+      dropped: connector -> the accepted episodes that it dropped. Every record read is written, rejected, or dropped.
+      connectors: what each connector did, in order; empty without connectors.
+      unused: reason -> the steps of accepted episodes that are in no item; empty if all are in one.
+      rules: the broken rules.
+      shards: `EpisodeKey.shard_name` -> the records read from the shard.
     """
 
     records: int = 0
@@ -97,7 +96,7 @@ class Report:
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def add(self, verdict: Verdict) -> Report:
-        """Counts one record, in place; returns itself, as a Beam CombineFn wants it."""
+        """Counts one record in place; returns itself, as a Beam CombineFn requires."""
         self.records += 1
         self.shards[verdict.key.shard_name] += 1
         self.bytes += verdict.size
@@ -122,7 +121,7 @@ class Report:
         return self
 
     def add_violation(self, violation: Violation, key: EpisodeKey, outcome: str = "rejected") -> Report:
-        """Counts a breach alone, in place: one of a whole shard (`missing_shard`), whose key has position 0."""
+        """Counts a violation alone, in place: for example of a shard (`missing_shard`), whose key has position 0."""
         detail = f"{violation.field}: {violation.detail}" if violation.field else violation.detail
         known = self.rules.get(violation.rule, RuleCount())
         samples = known.samples
@@ -133,7 +132,7 @@ class Report:
         return self
 
     def merge(self, *others: Report) -> Report:
-        """The sum, as a new report; neither order nor grouping makes a difference."""
+        """Returns the sum as a new report; order and grouping do not matter."""
         reports = (self, *others)
         rules = merged(report.rules for report in reports)
         shards: Counter[str] = Counter()
@@ -149,24 +148,24 @@ class Report:
         )  # fmt: skip
 
     def check(self) -> None:
-        """Compares the counts: every record is valid, repaired or rejected; no episode is lost between connectors.
+        """Checks the counts: every record is valid, repaired, or rejected, and no episode is lost between connectors.
 
         Raises:
-          NotVerifiedError: they do not add up.
+          NotVerifiedError: the counts do not add up.
         """
         if self.records != self.valid + self.repaired + self.rejected:
-            read = f"{self.records:,} records were read, but {self.valid:,} are valid, {self.repaired:,} repaired and "
+            read = f"{self.records:,} records were read, but {self.valid:,} are valid, {self.repaired:,} repaired, and "
             raise NotVerifiedError(f"{read}{self.rejected:,} rejected")
         if (wrong := imbalance(self.episodes, self.steps, self.connectors)) is not None:
             raise NotVerifiedError(f"--connectors: {wrong}")
 
     def exceeds(self, max_rejected: int | float) -> bool:
-        """Whether more records were rejected than allowed: an int is a count, a float a fraction of those read."""
+        """Whether more records were rejected than allowed: an int is a count, a float a fraction of all records."""
         allowed = max_rejected if isinstance(max_rejected, int) else max_rejected * self.records
         return self.rejected > allowed
 
     def to_json(self) -> dict[str, Any]:
-        """Numbers, and the broken rules in the order of `RULES`; `from_json` reads it back."""
+        """The report as JSON, with broken rules in the order of `RULES`; `from_json` reads it."""
         rules = {
             rule: {
                 **{name: getattr(self.rules[rule], name) for name in OUTCOMES},
@@ -231,13 +230,13 @@ class Report:
         return self.summary()
 
     def summary(self, repair: Collection[str] = ()) -> str:
-        """The report for a terminal: what was read, what became of it, and what can be done.
+        """The report for a terminal: what was read, the results, and advice.
 
         Args:
-          repair: rules that the job was to repair: nothing that was done already is advised.
+          repair: the rules that the job repaired; they are not advised again.
         """
         lines = []
-        if self.records or not self.items_written:  # otherwise converted items were pushed, which are not episodes
+        if self.records or not self.items_written:  # otherwise items were pushed, not episodes
             lines = [
                 f"read      {count(self.records, 'record')}, {format_size(self.bytes)}",
                 f"checked   {self.outcomes()}" if self.records else f"checked   {EMPTY}",
@@ -258,13 +257,13 @@ class Report:
 
 
 def _rule_lines(rule: str, count: RuleCount, repair: Collection[str]) -> list[str]:
-    """One rule: how many and what it means, one sample, and what to do unless it was done."""
+    """The lines for one rule: counts, meaning, one sample, and advice unless it was followed."""
     done = ", ".join(f"{getattr(count, name):,} {name}" for name in OUTCOMES if getattr(count, name))
     lines = [f"  {rule}: {done}; {RULES[rule]}"]
     if count.samples:
         key, detail = count.samples[0]
         lines.append(f"    for example {key} ({detail})")
     if count.rejected:
-        tried = f"--repair={rule} was given; another rule rejects these records, or one that is broken after it"
+        tried = f"--repair={rule} did not help: these records break another rule, or break one after the repair"
         lines.append(f"    {tried if rule in repair else ADVICE[rule]}")
     return lines

@@ -1,4 +1,4 @@
-"""The rules for an episode and for a dataset, and what to do when one is broken."""
+"""The rules for episodes and datasets, and advice for violations."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ Policy = Literal["fail", "reject", "repair", "accept"]
 RULES: dict[str, str] = {
     "corrupt_record": "the record's bytes do not match their checksum, or are cut short",
     "not_an_example": "the record is not a tf.Example with RLDS steps",
-    "missing_field": "a field that the schema names is not in the record",
+    "missing_field": "a field of the schema is missing from the record",
     "unequal_lengths": "step fields have different numbers of steps",
-    "wrong_dtype_or_shape": "a field is of another dtype or shape than the schema says",
+    "wrong_dtype_or_shape": "a field's dtype or shape differs from the schema",
     "empty_episode": "the episode has no steps",
     "missing_is_first": "the first step is not is_first",
-    "unexpected_is_first": "a step after the first is is_first, and the step before it is not is_last",
+    "unexpected_is_first": "a step after the first is is_first, but the step before it is not is_last",
     "missing_is_last": "the last step is not is_last (the episode never ends)",
     "unexpected_is_last": "a step before the last is is_last (several episodes in one record)",
     "terminal_not_last": "a step is is_terminal but not is_last",
     "non_finite": "a float field holds NaN or infinity (other than in the void last step)",
     "discount_out_of_range": "a discount is not within [0, 1]",
-    "propensity_out_of_range": "a propensity is not one float above 0, or is above 1 where actions are discrete",
-    "propensity_mismatch": "a propensity is not the one that log_propensity, or the policy of --propensity_fn, gives",
+    "propensity_out_of_range": "a propensity is not one float above 0, or is above 1 although actions are discrete",
+    "propensity_mismatch": "a propensity differs from log_propensity, or from the result of --propensity_fn",
     "undecodable_image": "an image cannot be decoded",
-    "image_too_large": "an image has more pixels than allowed, or another size than the schema says",
-    "too_long": "the episode has more frames than --max_sequence_length allows in an item",
-    "not_representable": "the format that is written cannot hold the episode",
+    "image_too_large": "an image has more pixels than allowed, or its size differs from the schema",
+    "too_long": "the episode has more frames than --max_sequence_length",
+    "not_representable": "the output format cannot hold the episode",
     "cast": "--cast would change a value (out of range, a fraction lost, infinite)",
-    "bad_priority": "the priority of an item is negative, NaN or infinite",
+    "bad_priority": "the priority of an item is negative, NaN, or infinite",
     "duplicate_episode": "the episode is byte-identical to an earlier one",
-    "missing_shard": "dataset_info.json names a shard that is not there",
-    "short_shard": "a shard holds fewer or more records than the dataset's metadata says",
-    "extra_shard": "there is a shard that dataset_info.json does not name",
-    "schema_mismatch": "the dataset's files disagree on what they hold",
+    "missing_shard": "a shard listed in dataset_info.json is missing",
+    "short_shard": "a shard's number of records differs from the dataset's metadata",
+    "extra_shard": "a shard is not listed in dataset_info.json",
+    "schema_mismatch": "the dataset's files do not match its schema",
 }
-"""Rule -> what it means to break it, in the order of reports."""
+"""Rule -> the meaning of a violation, in the order of reports."""
 
 RULE_GROUPS = {
     "Records": ("corrupt_record", "not_an_example", "missing_field", "unequal_lengths", "wrong_dtype_or_shape"),
@@ -58,10 +58,10 @@ RULE_GROUPS = {
     "Output": ("too_long", "not_representable", "cast", "bad_priority"),
     "The dataset": ("missing_shard", "short_shard", "extra_shard", "schema_mismatch"),
 }
-"""What the rules are about, for the help and the reference page."""
+"""Topic -> its rules, for the help and the reference page."""
 
 DATASET_RULES = RULE_GROUPS["The dataset"]
-"""Rules of a whole dataset, checked before any episode."""
+"""The rules for a whole dataset, checked before any episode."""
 
 REPAIRABLE = ("missing_is_first", "unexpected_is_first", "missing_is_last", "unexpected_is_last", "terminal_not_last")
 VALUE_RULES = (
@@ -81,13 +81,13 @@ RENAMED = {
     "last_not_last": "missing_is_last",
     "last_inside": "unexpected_is_last",
 }
-"""Former ids of rules: errors suggest the new ones."""
+"""Former rule name -> new name, for error messages."""
 
 POLICIES: dict[str, tuple[Policy, ...]] = {rule: _policies(rule) for rule in RULES}
-"""Rule -> the policies that make sense for it. An episode that is no trajectory cannot be accepted."""
+"""Rule -> its possible policies. An episode that is not a valid trajectory cannot be accepted."""
 
 ADVICE: dict[str, str] = {
-    "corrupt_record": "fetch the shard again, or leave these records out",
+    "corrupt_record": "download the shard again, or leave these records out",
     "not_an_example": "check that this file belongs to the dataset",
     "missing_field": "features.json does not describe these records",
     "unequal_lengths": "features.json does not describe these records, or the writer was interrupted",
@@ -100,18 +100,18 @@ ADVICE: dict[str, str] = {
     "terminal_not_last": "--repair=terminal_not_last marks such a step as is_last",
     "non_finite": "--accept=non_finite accepts them",
     "discount_out_of_range": "--accept=discount_out_of_range accepts them",
-    "propensity_out_of_range": "--accept=propensity_out_of_range accepts them, without importance weights",
+    "propensity_out_of_range": "--accept=propensity_out_of_range accepts them, but they have no importance weights",
     "propensity_mismatch": "weights from wrong propensities are biased; --accept=propensity_mismatch accepts them",
-    "undecodable_image": "fetch the dataset again, or leave these episodes out",
+    "undecodable_image": "download the dataset again, or leave these episodes out",
     "image_too_large": "--max_image_pixels allows larger images, if features.json does",
-    "too_long": "--bypass_partial_episodes leaves them out; a larger --max_sequence_length takes them in",
-    "not_representable": "another --to may hold these episodes; this one leaves them out",
-    "cast": "--cast=LEAF=DTYPE! writes the changed value; another dtype may hold it",
-    "bad_priority": "--priority=module:function must return what a table accepts",
+    "too_long": "--bypass_partial_episodes skips them; a larger --max_sequence_length includes them",
+    "not_representable": "another --to may be able to hold these episodes",
+    "cast": "--cast=LEAF=DTYPE! writes the changed value; another dtype may hold the original",
+    "bad_priority": "--priority=module:function must return finite numbers of 0 or more",
     "duplicate_episode": "--accept=duplicate_episode keeps every copy",
-    "missing_shard": "fetch the dataset again",
-    "short_shard": "fetch the shard again; the metadata may be of another version",
+    "missing_shard": "download the dataset again",
+    "short_shard": "download the shard again; the metadata may belong to another version",
     "extra_shard": "remove files left over from an earlier write",
     "schema_mismatch": "build the dataset again with one schema",
 }
-"""Rule -> what a user can do about it."""
+"""Rule -> advice for users."""

@@ -1,4 +1,4 @@
-"""Counts that workers add up: dataclasses of numbers with a method `add`, by name."""
+"""Adds up the counts of workers: mappings from names to dataclasses with an `add` method."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Counts = TypeVar("Counts", bound="Addable")
 
 
 class Addable(Protocol):
-    """Counts of one thing."""
+    """Counts that can be added."""
 
     def add(self: Counts, other: Counts, /) -> Counts: ...
 
 
 def merged(parts: Iterable[Mapping[str, Counts]]) -> dict[str, Counts]:
-    """The sum by name, in the order in which the names come first."""
+    """Adds the counts by name, in order of first appearance."""
     total: dict[str, Counts] = {}
     for part in parts:
         for name, counts in part.items():
@@ -26,15 +26,15 @@ def merged(parts: Iterable[Mapping[str, Counts]]) -> dict[str, Counts]:
 
 
 def numbers_of(kind: type[Any]) -> tuple[str, ...]:
-    """The fields of a dataclass that are numbers."""
+    """The numeric fields of a dataclass."""
     return tuple(field.name for field in dataclasses.fields(kind) if field.default == 0)
 
 
 def sums(one: Any, *others: Any) -> dict[str, int]:
-    """The sum of each number of dataclasses of one kind."""
+    """The sum of each numeric field of dataclasses of one type."""
     return {name: sum(getattr(each, name) for each in (one, *others)) for name in numbers_of(type(one))}
 
 
 def numbers_from_json(kind: type[Any], content: Mapping[str, Any]) -> dict[str, int]:
-    """The numbers of a dataclass, read back from JSON."""
+    """Reads the numeric fields of a dataclass from JSON."""
     return {name: operator.index(content[name]) for name in numbers_of(kind)}

@@ -1,4 +1,4 @@
-"""Steps of accepted episodes that are in no item, and why: nothing is left out without a word."""
+"""Counts the steps of accepted episodes that are in no item, by reason."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from rlds_beam.text import count
 REASONS: dict[str, tuple[str, str]] = {
     "too_short": (
         "the episode has fewer frames than an item",
-        "--items=sequences with a smaller --sequence_length takes them, --pad_end_of_episodes fills them up",
+        "use them with --items=sequences and a smaller --sequence_length, or with --pad_end_of_episodes",
     ),
-    "bypassed": ("the episode is longer than --max_sequence_length", "--bypass_partial_episodes left them out"),
+    "bypassed": ("the episode is longer than --max_sequence_length", "--bypass_partial_episodes skipped them"),
     "between_items": (
-        "the steps are after the last item or between two",
-        "--stride_length=1 takes all, --pad_end_of_episodes with --tile_end_of_episodes those at the end",
+        "the steps are after the last item or between two items",
+        "use them with --stride_length=1, or at the end with --pad_end_of_episodes --tile_end_of_episodes",
     ),
 }
-"""What each reason means, and what can be done."""
+"""Reason -> its meaning, and advice."""
 
 
 @dataclasses.dataclass(frozen=True)
 class UnusedSteps:
-    """What is in no item for one reason.
+    """The steps that are in no item for one reason.
 
     Attributes:
-      episodes: that gave no item at all.
-      steps: of these and of other episodes, that are in no item.
-      longest: steps of the longest of these episodes.
+      episodes: the number of episodes with no item at all.
+      steps: the number of steps in no item, including steps of other episodes.
+      longest: the number of steps of the longest of these episodes.
     """
 
     episodes: int = 0
@@ -38,7 +38,7 @@ class UnusedSteps:
     longest: int = 0
 
     def add(self, other: UnusedSteps) -> UnusedSteps:
-        """The sum."""
+        """Returns the sum."""
         return UnusedSteps(**{**sums(self, other), "longest": max(self.longest, other.longest)})
 
     def __str__(self) -> str:
@@ -47,19 +47,19 @@ class UnusedSteps:
 
 
 def merge_unused(parts: Iterable[Mapping[str, UnusedSteps]]) -> dict[str, UnusedSteps]:
-    """The sum by reason, in the order of `REASONS`."""
+    """Adds the counts by reason, in the order of `REASONS`."""
     total = merged(parts)
     return {reason: total[reason] for reason in REASONS if reason in total}
 
 
 def unused_from_json(content: Mapping[str, Mapping[str, Any]]) -> dict[str, UnusedSteps]:
-    """Reads `{reason: dataclasses.asdict(unused)}` back."""
+    """Reads `{reason: dataclasses.asdict(unused)}`."""
     known = [reason for reason in REASONS if reason in content]
     return {reason: UnusedSteps(**numbers_from_json(UnusedSteps, content[reason])) for reason in known}
 
 
 def unused_lines(unused: Mapping[str, UnusedSteps]) -> list[str]:
-    """For a summary."""
+    """The lines for a summary."""
     lines = []
     for reason, steps in unused.items():
         meaning, remedy = REASONS[reason]

@@ -1,4 +1,4 @@
-"""The verdict on one episode: which rules it breaks, and what is done with it."""
+"""Checks an episode against all rules and applies the policies."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from rlds_beam.images.encoded_images import EncodedImages
 _ORDER = {rule: i for i, rule in enumerate(RULES)}
 _PROPENSITIES = frozenset((*PROPENSITIES, LOG_PROPENSITY))
 _VOID = ("action", "reward", "discount", *PROPENSITIES, LOG_PROPENSITY)
-"""Fields that mean nothing on a step that is_last (RLDS); the columns below them are named `action/...`."""
+"""The fields that are void on a step with is_last (RLDS); columns below them are named `action/...`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class IgnoredValues:
-    """The values that an output has no use for: they are not looked at, unless `check_unused` asks for it.
+    """The values that an output does not use; they are checked only with `check_unused`.
 
     Attributes:
-      fields: step fields that it leaves out.
-      last_step: whether the action, reward and discount of the last step are void to it, as RLDS says they are.
+      fields: the step fields that the output leaves out.
+      last_step: whether the action, reward, and discount of the last step are void, as RLDS specifies.
     """
 
     fields: frozenset[str] = frozenset()
@@ -44,14 +44,14 @@ class IgnoredValues:
 
 @dataclasses.dataclass(frozen=True)
 class Rejection:
-    """A record that is rejected, with its original bytes.
+    """A rejected record, with its original bytes.
 
     Attributes:
-      key: where it was read.
-      rule: the first rule (in the order of `RULES`) that rejects it: one with the policy reject,
-        or, where a repair did not help, one that is still broken after it.
-      violations: all violations that are not accepted, followed by those that a repair did not remove.
-      payload: the record exactly as it was read.
+      key: where the record was read.
+      rule: the first rule (in the order of `RULES`) that rejects it: one with the policy reject, or one that is still
+        broken after a repair.
+      violations: all violations that are not accepted, followed by those that remain after a repair.
+      payload: the record exactly as read.
     """
 
     key: EpisodeKey
@@ -61,17 +61,17 @@ class Rejection:
 
     @classmethod
     def of(cls, episode: Episode, bad: BadEpisode) -> Rejection:
-        """The episode, for what was found only when it was converted or written."""
+        """Rejects an episode for violations found only when it was converted or written."""
         return cls(episode.key, bad.violations[0].rule, bad.violations, episode.payload)
 
     @property
     def detail(self) -> str:
-        """What was found by the rejecting rule, for a person."""
+        """The detail of the rejecting rule's violation."""
         violation = next(v for v in self.violations if v.rule == self.rule)
         return f"{violation.field}: {violation.detail}" if violation.field else violation.detail
 
     def to_json(self) -> dict[str, Any]:
-        """The line about the record in `rejected/`."""
+        """The record's line in `rejected/`."""
         violations = [
             {name: value for name, value in dataclasses.asdict(v).items() if value is not None} for v in self.violations
         ]
@@ -83,15 +83,14 @@ class Verdict:
     """The result for one record: its episodes are accepted, or the whole record is rejected.
 
     Attributes:
-      key: of the record (part 0).
-      episodes: the accepted episode; several (`key.part` 0, 1, ...) where a repair split the record.
-      violations: every breach found in the record as it was read, in the order of `RULES`.
-      rejected: the record, where `episodes` is empty; otherwise None.
-      repaired: rules that were broken and no longer are.
-      size: bytes of the record as it was read.
-      dropped: accepted episodes that connectors dropped, by the name of the connector; the one that dropped the last
-        of them comes last.
-      written: False where none was left to be written.
+      key: the key of the record (part 0).
+      episodes: the accepted episode; several (`key.part` 0, 1, ...) if a repair split the record.
+      violations: every violation found in the record as read, in the order of `RULES`.
+      rejected: the rejected record if `episodes` is empty; otherwise None.
+      repaired: the rules whose violations were repaired.
+      size: the size of the record as read, in bytes.
+      dropped: connector -> the number of accepted episodes it dropped; the one that dropped the last comes last.
+      written: False if no episode was left to write.
       connected: what each connector did; empty if the record is rejected.
     """
 
@@ -107,12 +106,12 @@ class Verdict:
 
     @property
     def breaches(self) -> dict[str, Violation]:
-        """The first breach of each broken rule, including those that appear only after a repair."""
+        """The first violation of each broken rule, including rules broken only after a repair."""
         everything = (*self.violations, *(self.rejected.violations if self.rejected else ()))
         return {v.rule: v for v in reversed(everything)}
 
     def outcomes(self) -> dict[str, str]:
-        """What was done about each broken rule: `accepted`, `repaired` or `rejected`."""
+        """Broken rule -> what was done about it: `accepted`, `repaired`, or `rejected`."""
         reasons = {v.rule for v in self.rejected.violations} if self.rejected else set()
         return {
             rule: "rejected" if rule in reasons else "repaired" if rule in self.repaired else "accepted"
@@ -121,23 +120,23 @@ class Verdict:
 
 
 def count_verdict(verdict: Verdict) -> None:
-    """Counts a record that this process has done (`worker_status`)."""
+    """Counts a record that this process has finished (`worker_status`)."""
     steps = sum(map(len, verdict.episodes))
     worker_status.count(records=1, bytes=verdict.size, steps=steps, rejected=verdict.rejected is not None)
 
 
 def validate_episode(episode: Episode, options: CheckOptions, ignored: IgnoredValues = IgnoredValues()) -> Verdict:
-    """Looks at every rule of an episode in one pass, and does what the options say.
+    """Checks an episode against every rule in one pass and applies the policies.
 
-    A record is accepted or rejected as a whole. It is rejected when it breaks a rule whose policy is
-    reject. When every rule that it breaks is to be repaired (or accepted), it is repaired and
-    looked at again, and rejected if it still breaks a rule that is not accepted.
+    A record is accepted or rejected as a whole. It is rejected if it breaks a rule with the policy reject. If all
+    broken rules are repaired or accepted, it is repaired and checked again, and rejected if it still breaks a rule
+    that is not accepted.
 
     Args:
-      episode: as read; `episode.faults` (what reading found wrong) are breaches like all others.
+      episode: the episode as read; `episode.faults` (found by reading) are violations like all others.
       options: the policy of each rule.
-      ignored: values that are not checked. Void ones that are NaN or infinite become 0 in the accepted episode, unless
-        `non_finite` is accepted.
+      ignored: the values that are not checked. Void values that are NaN or infinite become 0 in the accepted
+        episode, unless `non_finite` is accepted.
 
     Raises:
       FailedRuleError: the policy of a broken rule is `fail`.
@@ -173,11 +172,11 @@ def find_violations(
     ignored: IgnoredValues = IgnoredValues(),
     void: list[str] | None = None,
 ) -> tuple[Violation, ...]:
-    """Every breach of a rule in the episode, in the order of `RULES`; no policy is looked at.
+    """Finds every violation in the episode, in the order of `RULES`, regardless of policies.
 
     Args:
-      ignored: values that are not checked.
-      void: is given the paths of columns that have void values which are NaN or infinite.
+      ignored: the values that are not checked.
+      void: collects the paths of columns with void values that are NaN or infinite.
     """
     violations = [*episode.faults, *_look(episode, options, ignored, [] if void is None else void)]
     return tuple(sorted(violations, key=_by_rule)) if violations else ()
@@ -185,7 +184,7 @@ def find_violations(
 
 def _look(episode: Episode, options: CheckOptions, ignored: IgnoredValues, void: list[str]) -> Iterator[Violation]:
     if not len(episode):
-        # What could not be read has no steps either, and says why; a copy of an empty episode is still empty.
+        # Unreadable episodes have no steps either, but a fault says why; a duplicate of an empty episode is empty.
         if all(fault.rule in VALUE_RULES for fault in episode.faults):
             yield Violation("empty_episode", "0 steps")
         return
@@ -214,19 +213,19 @@ def _is_void(path: str, ignored: IgnoredValues) -> bool:
 
 
 def _last(steps: Mapping[str, Column]) -> np.ndarray[Any, Any]:
-    """bool [T]: the steps that are is_last; none where there is no such field."""
+    """Whether each step is is_last, bool [T]; all False without such a field."""
     return np.asarray(steps["is_last"], bool) if "is_last" in steps else np.zeros(len(next(iter(steps.values()))), bool)
 
 
 def _meant(bad: np.ndarray[Any, Any], steps: Mapping[str, Column]) -> np.ndarray[Any, Any]:
-    """`bad`, False on the steps that are is_last."""
+    """`bad`, but False on steps with is_last."""
     return bad & ~_last(steps).reshape(-1, *[1] * (bad.ndim - 1))
 
 
 def _without_void(episode: Episode, void: Iterable[str]) -> Episode:
-    """The episode with 0 in the place of void values that are NaN or infinite, in the columns at these paths.
+    """Replaces void values that are NaN or infinite with 0 in these columns.
 
-    A learner masks them by a product, which leaves NaN what it is.
+    Learners mask them by multiplication, which would keep NaN.
     """
     changed: dict[str, Column] = {}
     for path in void:
@@ -239,13 +238,13 @@ def _without_void(episode: Episode, void: Iterable[str]) -> Episode:
 
 def _is_float(dtype: np.dtype[Any]) -> bool:
     kind = dtype.kind
-    # bfloat16 is of no kind that numpy knows (V, like a structured dtype).
+    # numpy reports bfloat16 as kind V, like a structured dtype.
     return kind == "f" or (kind == "V" and dtype.name == "bfloat16")
 
 
 def _images(path: str, column: EncodedImages, options: CheckOptions) -> Iterator[Violation]:
     violations = check_images(column, options.max_image_pixels, path)
-    if options.decode_images and not violations:  # never the pixels of an image whose header is not trusted
+    if options.decode_images and not violations:  # never decode an image with a bad header
         try:
             column.decode(path)
         except BadEpisode as bad:
@@ -256,7 +255,7 @@ def _images(path: str, column: EncodedImages, options: CheckOptions) -> Iterator
 def _boundaries(steps: Mapping[str, Column]) -> Iterator[Violation]:
     missing = [name for name in FLAGS if name not in steps]
     if missing:
-        yield from (Violation("missing_field", "there is no such step field", name) for name in missing)
+        yield from (Violation("missing_field", "no such step field", name) for name in missing)
         return
     first, last, terminal = (np.asarray(steps[name], bool) for name in FLAGS)
     firsts, lasts, terminals = np.count_nonzero(first), np.count_nonzero(last), np.count_nonzero(terminal)
@@ -265,16 +264,16 @@ def _boundaries(steps: Mapping[str, Column]) -> Iterator[Violation]:
     end = len(first) - 1
     if not first[0]:
         yield Violation("missing_is_first", "False at step 0", "is_first", 0)
-    # An is_first right after an is_last starts a second episode in the record: that is unexpected_is_last.
+    # An is_first right after an is_last starts a second episode in the record: unexpected_is_last covers it.
     yield from _at(np.flatnonzero(first[1:] & ~last[:-1]) + 1, "unexpected_is_first", "is_first", f", of {end + 1}")
     if not last[-1]:
         yield Violation("missing_is_last", f"False at step {end}, the last one", "is_last", end)
     yield from _at(np.flatnonzero(last[:-1]), "unexpected_is_last", "is_last", f", of {end + 1}")
-    yield from _at(np.flatnonzero(terminal & ~last), "terminal_not_last", "is_terminal", ", where is_last is False")
+    yield from _at(np.flatnonzero(terminal & ~last), "terminal_not_last", "is_terminal", ", but is_last is False")
 
 
 def _at(steps: np.ndarray[Any, Any], rule: str, flag: str, where: str) -> Iterator[Violation]:
-    """One violation for all of the `steps`, if there are any."""
+    """Yields one violation for all of the `steps`, if there are any."""
     if len(steps):
         yield Violation(rule, f"True at step {steps[0]}{where}{_more(steps)}", flag, int(steps[0]))
 
@@ -284,7 +283,7 @@ def _more(steps: np.ndarray[Any, Any]) -> str:
 
 
 def _element(rule: str, path: str, column: np.ndarray[Any, Any], bad: np.ndarray[Any, Any]) -> Iterator[Violation]:
-    """One violation for all of the `bad` elements (bool, the column's shape), if there are any."""
+    """Yields one violation for all `bad` elements (bool, the column's shape), if there are any."""
     flat = bad.reshape(len(bad), -1)
     steps = np.flatnonzero(flat.any(axis=1))
     if len(steps):
@@ -294,14 +293,14 @@ def _element(rule: str, path: str, column: np.ndarray[Any, Any], bad: np.ndarray
 
 
 def _discount(discount: np.ndarray[Any, Any], steps: Mapping[str, Column] | None) -> Iterator[Violation]:
-    """What is out of range; with `steps`, on those that are not is_last."""
+    """Yields discounts that are out of range; with `steps`, only on steps without is_last."""
     if (
         discount.dtype == np.float32
         and np.minimum.reduce(discount, None) >= 0
         and np.maximum.reduce(discount, None) <= 1
     ):
         return
-    with np.errstate(invalid="ignore"):  # NaN in bfloat16: it is non_finite, not out of range
+    with np.errstate(invalid="ignore"):  # NaN is non_finite, not out of range
         if not (discount.min() >= 0 and discount.max() <= 1):
             bad = (discount < 0) | (discount > 1)
             yield from _element("discount_out_of_range", "discount", discount, _meant(bad, steps) if steps else bad)
@@ -319,6 +318,6 @@ def _failure(key: EpisodeKey, violations: Iterable[Violation]) -> str:
     first = next(iter(violations))
     return (
         f"{key.dataset}, split {key.split}, shard {key.shard}, position {key.position}: {first}. "
-        f"--fail={first.rule} ends the job at the first such episode; without it the episode is kept aside in "
-        f"rejected/ and the job continues. About the data: {ADVICE[first.rule]}."
+        f"--fail={first.rule} ends the job at the first such episode. Without it, the job writes the episode to "
+        f"rejected/ and continues. About the data: {ADVICE[first.rule]}."
     )

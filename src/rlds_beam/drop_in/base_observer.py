@@ -1,4 +1,4 @@
-"""What TF-Agents' observers have in common (see `rlds_beam.reverb_observers`)."""
+"""The common base of the drop-in observers (see `rlds_beam.reverb_observers`)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rlds_beam.episodes.flags import LAST
 from rlds_beam.reverb.stream import InsertStream
 
 DEFAULT_TIMEOUT = 60.0
-"""Seconds."""
+"""The default timeout in seconds."""
 
 
 class Observer:
-    """Constructor arguments are those of the observers, checked here where they are the same for all."""
+    """The base of the observers; checks the arguments that they share."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class Observer:
         address = getattr(self._py_client, "server_address", None)
         if not isinstance(address, str):
             raise TypeError(
-                "`py_client` must be a reverb.Client, or have its `server_address` (a str, host:port): items are sent "
-                f"there, and not through the client. Got {type(self._py_client).__name__}."
+                "`py_client` must be a reverb.Client or have its `server_address` (a str, host:port), because items "
+                f"are sent there directly. Got {type(self._py_client).__name__}."
             )
         return InsertStream(address, timeout=self._timeout)
 
@@ -67,11 +67,11 @@ class Observer:
 
     @property
     def py_client(self) -> Any:
-        """The reverb.Client that the observer was given."""
+        """The reverb.Client given to the observer."""
         return self._py_client
 
     def get_table_signature(self) -> Any:
-        """The signature of the first table, a nest of tf.TensorSpec (or None).
+        """Returns the signature of the first table, a nest of tf.TensorSpec (or None).
 
         Raises:
           reverb.errors.DeadlineExceededError: the server does not answer within `timeout`.
@@ -79,17 +79,17 @@ class Observer:
         return self._py_client.server_info(timeout=math.ceil(self._timeout))[self._table_names[0]].signature
 
     def flush(self) -> None:
-        """Returns when all items are in their tables.
+        """Waits until all items are in their tables.
 
         Raises:
-          NotVerifiedError: they are not within `timeout`, or never will be.
+          NotVerifiedError: they are not there within `timeout`, or cannot arrive anymore.
           ServerError: the server cannot be reached.
           ValueError: the observer is closed.
         """
         self._get_writer().flush()
 
     def close(self) -> None:
-        """Sends complete items, waits for them as `flush` does, and ends the connection. Cached steps are dropped."""
+        """Sends complete items, waits for them like `flush`, and closes the connection. Drops cached steps."""
         if self._writer is not None:
             writer, self._writer = self._writer, None
             try:
@@ -98,19 +98,19 @@ class Observer:
                 writer.close()
 
     def open(self) -> None:
-        """Opens a closed observer again; does nothing to an open one."""
+        """Reopens a closed observer; does nothing if it is open."""
         if self._writer is None:
             self._writer = self._new_writer()
 
     def reset(self, write_cached_steps: bool = True) -> None:
-        """Ends the current episode, and waits until its items are in their tables.
+        """Ends the current episode and waits until its items are in their tables.
 
         Args:
-          write_cached_steps: whether the steps since the last item are written first, as the observer's class
-            says, or dropped.
+          write_cached_steps: whether to write the steps since the last item first (see the observer's class), or drop
+            them.
 
         Raises:
-          ValueError: there is not enough to write an item.
+          ValueError: there are too few steps for an item.
           NotVerifiedError: the items are not in the table within `timeout`.
         """
         self._reset(write_cached_steps)
@@ -122,7 +122,7 @@ class Observer:
 
     @contextlib.contextmanager
     def _sent_together(self) -> Iterator[None]:
-        """Items that are written inside are sent at the end, in as few messages as possible; also after an error."""
+        """Sends the items written inside at the end, in as few messages as possible, even after an error."""
         try:
             yield
         finally:
@@ -143,7 +143,7 @@ def is_boundary(trajectory: Any) -> bool:
 
 
 def episodes(run: Columns, step_type: Any) -> Iterator[tuple[Columns, bool]]:
-    """The run cut after each boundary frame: the pieces, and whether each ends with one."""
+    """Cuts the run after each boundary frame; yields the pieces, and whether each ends with a boundary."""
     begin = 0
     for end in (np.flatnonzero(np.asarray(step_type) == LAST) + 1).tolist():
         yield run[begin:end], True

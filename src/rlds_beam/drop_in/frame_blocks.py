@@ -1,12 +1,11 @@
-"""Frames in blocks, inside tf.data: what `rlds_to_reverb` is made of. Imports TensorFlow.
+"""Builds blocks of frames inside tf.data, for `rlds_to_reverb`. Imports TensorFlow.
 
-The steps of all episodes are one stream, cut into blocks of up to 1,024 steps without regard to episodes. A
-block waits for the next one, whose first step says what follows its own last step; after the last block comes a
-padding step that is first. So every frame is what a pair of adjacent steps makes it, as in TF-Agents, but a
-block of them costs as much as one.
+The steps of all episodes form one stream, cut into blocks of up to 1,024 steps regardless of episodes. A block waits
+for the next one, because its last frame needs the first step that follows; a padding step with is_first follows the
+last block. So, as in TF-Agents, a frame depends on two adjacent steps, but a whole block costs as much as one frame.
 
-A pair of steps that cannot be (`FAULTS`) is an error when its turn comes: the frames before it come first, and a
-caller that ignores the error gets those after it.
+An invalid pair of steps (`FAULTS`) raises an error when it is reached: the frames before it are returned first, and a
+caller that ignores the error gets the frames after it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ FAULTS = (
 
 _SOUND = -1
 
-# Autograph takes most of the time of building the dataset; only a user's functions need it.
+# Autograph takes most of the time to build the dataset, and only user functions need it.
 _as_it_is = tf.autograph.experimental.do_not_convert
 
 _READERS = 4
@@ -45,17 +44,17 @@ _BLOCK_LENGTH_OF_UNKNOWN_SIZE = 16
 def frame_blocks(
     episodes: tf.data.Dataset, step_spec: Any, policy_info_fn: PolicyInfoFn | None = None
 ) -> tf.data.Dataset:
-    """Blocks of frames.
+    """Returns blocks of frames.
 
     Args:
       episodes: a dataset of RLDS episodes.
-      step_spec: of the steps in them; leaves may be nested.
+      step_spec: the spec of their steps; leaves may be nested.
       policy_info_fn: called with the two steps of each frame; it is traced for single steps.
 
     Returns:
-      A dataset of Trajectory with leading axis n >= 0, which differs from block to block.
+      A dataset of Trajectory with leading axis n >= 0, which differs between blocks.
 
-    Iterating raises tf.errors.InvalidArgumentError at a frame of two steps that cannot follow each other.
+    Iterating raises tf.errors.InvalidArgumentError at a frame whose two steps cannot be adjacent.
     """
     padding = tf.nest.map_structure(_padding, step_spec)
     padding["is_first"] = tf.ones_like(padding["is_first"])
@@ -65,7 +64,7 @@ def frame_blocks(
 
     @_as_it_is
     def pair(block: Any, following: Any) -> Any:
-        """The block before is complete now, and the next one begins to wait."""
+        """Completes the previous block, and keeps the next one waiting."""
         seen = following if policy_info_fn else {name: following[name] for name in ("is_first", "is_last")}
         next_steps = {
             name: tf.nest.map_structure(lambda a, b: tf.concat([a, b[:1]], 0)[1:], block[name], seen[name])
@@ -87,7 +86,7 @@ def frame_blocks(
 
 
 def _step_blocks(episodes: tf.data.Dataset, length: int) -> tf.data.Dataset:
-    """All steps in order, in blocks of `length`. Taking them out of datasets one by one is most of the work."""
+    """All steps in order, in blocks of `length`. Reading them from datasets one by one would take most of the time."""
     whole = whole_episodes(episodes)
     if whole is not None:
         return whole.rebatch(length)
@@ -95,9 +94,9 @@ def _step_blocks(episodes: tf.data.Dataset, length: int) -> tf.data.Dataset:
         episodes,
         lambda episode: episode["steps"].batch(length),
         cycle_length=_READERS,
-        block_length=1 << 40,  # one episode after the other, that is
+        block_length=1 << 40,  # so, one episode after the other
         num_parallel_calls=_READERS,
-        buffer_output_elements=2,  # `Dataset.interleave` leaves no choice here, and would hold whole episodes
+        buffer_output_elements=2,  # `Dataset.interleave` cannot set this and would buffer whole episodes
         prefetch_input_elements=0,
         deterministic=True,
     ).rebatch(length)
@@ -108,7 +107,7 @@ def _padding(spec: Any) -> Any:
 
 
 def _block_length(step_spec: Any) -> int:
-    """Steps of a block: enough to be fast, few enough to be held several times over."""
+    """The number of steps per block: enough to be fast, few enough to hold several blocks in memory."""
     sizes = [spec.shape.num_elements() for spec in tf.nest.flatten(step_spec)]
     if None in sizes:
         return _BLOCK_LENGTH_OF_UNKNOWN_SIZE
@@ -118,7 +117,7 @@ def _block_length(step_spec: Any) -> int:
 
 @_as_it_is
 def _runs(faults: Any, *block: Any) -> tf.data.Dataset:
-    """The block in pieces: each bad frame is one of its own, where it raises."""
+    """Cuts the block into pieces, so that each bad frame is a piece that raises its error."""
     bad = tf.reshape(tf.where(faults != _SOUND), [-1])
     cuts = tf.reshape(tf.stack([bad, bad + 1], 1), [-1])
     bounds = tf.stack([tf.concat([[0], cuts], 0), tf.concat([cuts, [tf.size(faults, tf.int64)]], 0)], 1)
@@ -134,7 +133,7 @@ def _runs(faults: Any, *block: Any) -> tf.data.Dataset:
 
 
 def _to_frames(current: Any, following: Any) -> tuple[Any, Any]:
-    """A Trajectory of n frames, and what is wrong with each: int32 [n], an index of FAULTS or _SOUND."""
+    """Returns a Trajectory of n frames, and the fault of each: int32 [n], an index of FAULTS or _SOUND."""
     first, last, terminal = (_flags(current, name) for name in FLAGS)
     next_first, next_last = _flags(following, "is_first"), _flags(following, "is_last")
     single = first & next_first
@@ -154,7 +153,7 @@ def _to_frames(current: Any, following: Any) -> tuple[Any, Any]:
 
 
 def _step_types(first: Any, last: Any, single: Any) -> Any:
-    """int32 [n]; an episode of one step is LAST -> LAST."""
+    """The step types, int32 [n]; an episode of one step is LAST -> LAST."""
     return tf.where(single, LAST, tf.where(first, FIRST, tf.where(last, LAST, MID)))
 
 
@@ -163,5 +162,5 @@ def _flags(steps: Any, name: str) -> Any:
 
 
 def _scalars(steps: Any, name: str, dtype: tf.DType) -> Any:
-    """The field as [n]; whatever its number type, and also where it is [n, 1]."""
+    """The field as [n], for any numeric type and also for shape [n, 1]."""
     return tf.cast(tf.reshape(steps[name], [-1]), dtype)

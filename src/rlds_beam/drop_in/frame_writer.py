@@ -1,12 +1,12 @@
-"""Reverb's TrajectoryWriter over columns: it takes frames, and writes items that are slices of the latest ones.
+"""A columnar TrajectoryWriter for Reverb: it takes frames and writes items that are slices of the latest ones.
 
-The frames of a Reverb episode are cut into chunks as they come, and a chunk is sent once, however many requests
-use it: each request names the chunks that later ones need too (`keep_chunk_keys`). It knows all the chunks that
-its items need, so that it can be sent again after a lost connection.
+The frames of a Reverb episode are cut into chunks as they arrive. A chunk is sent once, even if several requests use
+it: each request lists the chunks that later ones also need (`keep_chunk_keys`). A request knows all chunks of its
+items, so it can be sent again after a lost connection.
 
-A chunk is cut when it is full. While an item waits for it, it is cut after a few frames, or sooner if the server
-has taken all that was sent before: so items are in their table at once where frames come as slowly as from an
-environment, and chunks are no shorter than a few frames where they come as fast as from a file.
+A chunk is cut when it is full. While an item waits for it, it is cut after a few frames, or sooner if the server is
+idle. So items arrive at once if frames come slowly, as from an environment, and chunks have at least a few frames if
+frames come fast, as from a file.
 """
 
 from __future__ import annotations
@@ -31,55 +31,55 @@ from rlds_beam.reverb.stream import InsertStream
 Array = np.ndarray[Any, Any]
 
 _MOST_WAITING = 8
-"""Frames without a chunk while an item waits for one. A request costs as much as some ten frames."""
+"""The most frames without a chunk while an item waits for one. A request costs as much as about ten frames."""
 
 _SECONDS_APART = 1e-3
-"""Between requests for the sake of a single item."""
+"""The least time between requests for a single item."""
 
 
 class KeySequence:
-    """The keys of the items of one writer after another, and the ids of their episodes.
+    """The keys of the items of successive writers, and the ids of their episodes.
 
     Args:
-      seed: the keys follow from it, so that writing the same again changes nothing; None: at random.
-      tables: each has keys of its own.
-      kind: what else sets these items apart from others under the same seed.
+      seed: the seed of the keys, so that writing the same items again changes nothing; None for random keys.
+      tables: the tables; each has its own keys.
+      kind: what distinguishes these items from others with the same seed.
     """
 
     def __init__(self, seed: int | str | None, tables: Sequence[str], kind: str):
         origin = secrets.token_hex(16) if seed is None else f"{type(seed).__name__} {seed}"
         self._tables = [digest(origin, kind, "items", str(i), table) for i, table in enumerate(tables)]
         self._episodes = digest(origin, kind, "episodes")
-        # Always at random: a chunk of a second run may be cut elsewhere than that of the first.
+        # Always random, because a second run may cut its chunks elsewhere.
         self._chunks = secrets.randbits(64)
         self._items_taken = 0
 
     def take(self, count: int) -> int:
-        """The number of the next item; `count` of them are given away."""
+        """Reserves `count` item numbers and returns the first."""
         first, self._items_taken = self._items_taken, self._items_taken + count
         return first
 
     def items(self, first: int, count: int) -> Keys:
-        """uint64 [tables, count]: the keys of the items from number `first` on."""
+        """The keys of `count` items from number `first`, uint64 [tables, count]."""
         keys = np.empty((len(self._tables), count), np.uint64)
         for row, seed in zip(keys, self._tables, strict=True):
             row[:] = mixed(seed, np.arange(first, first + count, dtype=np.uint64))
         return keys
 
     def episode(self) -> int:
-        """The next episode's id."""
+        """Returns the next episode's id."""
         self._episodes = (self._episodes + GOLDEN) % (1 << 64)
         return self._episodes
 
     def chunk(self) -> int:
-        """The next chunk's key."""
+        """Returns the next chunk's key."""
         self._chunks = (self._chunks + GOLDEN) % (1 << 64)
         return self._chunks
 
 
 @dataclasses.dataclass(slots=True)
 class _Batch:
-    """Items that wait: `count` of them, from item number `number` on, a stride apart."""
+    """Waiting items: `count` of them from item number `number`, a stride apart."""
 
     number: int
     start: int
@@ -89,16 +89,16 @@ class _Batch:
     priority: float
 
     def goes_on(self, start: int, stride: int, length: int, priority: float) -> bool:
-        """Whether the next items are those."""
+        """Whether items with these values continue the batch."""
         next_start = self.start + self.count * self.stride
         return (next_start, self.stride, self.length, self.priority) == (start, stride, length, priority)
 
     def within(self, frames: int) -> int:
-        """How many of the items end within the first `frames` frames of the episode."""
+        """The number of items that end within the first `frames` frames of the episode."""
         return min(self.count, max(0, (frames - self.length - self.start) // self.stride + 1))
 
     def pop(self, count: int, keys: KeySequence) -> SlicedItems:
-        """Takes the first `count` items."""
+        """Removes and returns the first `count` items."""
         starts = self.start + self.stride * np.arange(count, dtype=np.int64)
         items = SlicedItems(
             starts, np.full(count, self.length), np.full(count, self.priority), keys.items(self.number, count)
@@ -108,19 +108,18 @@ class _Batch:
 
 
 class FrameWriter:
-    """Writes items over frames of one episode after another; all of it to the same tables.
+    """Writes items of successive episodes to the same tables.
 
     Args:
-      open_stream: makes the stream, when there is something to send.
-      tables: every item goes into each of them.
-      keys: where the keys come from.
-      item_length: how many of the latest frames an item takes at most; None: any number.
-      chunk_length: frames in a chunk, whatever waits for it. None: of frames that come one by one as many as
-        Reverb's own writer may hold back (item_length + 1), or fewer (see above); of others as
-        `chunk_length_of` says.
+      open_stream: opens the stream when there is something to send.
+      tables: the tables; every item goes to each of them.
+      keys: the source of keys.
+      item_length: the most frames of an item; None for any number.
+      chunk_length: the number of frames per chunk. None: single frames are held back as in Reverb's writer
+        (item_length + 1), or for less (see above); for runs, `chunk_length_of` decides.
 
     Attributes:
-      frames: of the present episode.
+      frames: the number of frames of the current episode.
     """
 
     def __init__(
@@ -136,25 +135,25 @@ class FrameWriter:
         self._stream: InsertStream | None = None
         self._tables, self._keys = tuple(tables), keys
         self._item_length, self._wanted_chunk_length = item_length, chunk_length
-        self._spec: FrameSpec | None = None  # from the first frame on
+        self._spec: FrameSpec | None = None  # set by the first frame
         self._outgoing: deque[Portion] = deque()
         self._outgoing_bytes = 0
-        self._kept: frozenset[int] = frozenset()  # the chunks that the last request has the server hold
+        self._kept: frozenset[int] = frozenset()  # the chunks that the server keeps after the last request
         self._sent_at = -math.inf
         self._start_episode()
 
     def _start_episode(self) -> None:
         self._episode_id = self._keys.episode()
-        self._loose = 0  # frames that are in no chunk yet: the first ones of the buffer
-        self._chunks: list[Chunk] = []  # those that items may still need
+        self._loose = 0  # the frames in no chunk yet, at the start of the buffer
+        self._chunks: list[Chunk] = []  # the chunks that items may still need
         self._queue: deque[_Batch] = deque()
         self.frames = 0
 
     def append(self, frames: Columns) -> None:
-        """Takes frames: one, which waits for others to be a chunk with; or a run, which does not.
+        """Adds frames: a single one, which waits to share a chunk; or a run, which does not wait.
 
         Raises:
-          ValueError: they are not of the nest, the dtypes and the shapes of those before.
+          ValueError: their nest, dtypes, or shapes differ from those before.
         """
         spec = FrameSpec.of(frames)
         if self._spec is None:
@@ -172,7 +171,7 @@ class FrameWriter:
             self._cut()
 
     def create_items(self, start: int, count: int, stride: int, length: int, priority: float) -> None:
-        """Items of `length` frames each, the first from frame `start` on; `send` sends them.
+        """Creates items of `length` frames each, the first from frame `start`; `send` sends them.
 
         Raises:
           ValueError: the priority is NaN.
@@ -189,7 +188,7 @@ class FrameWriter:
             self._queue.append(_Batch(number, start, count, stride, length, priority))
 
     def send(self) -> None:
-        """Sends the items whose frames are all in chunks; makes a chunk for the others, if it is time to."""
+        """Sends the items whose frames are all in chunks; cuts a chunk for the others if it is time."""
         if self._wanted_chunk_length is None and self._queue and self._is_time():
             self._encode_all()
         else:
@@ -197,21 +196,21 @@ class FrameWriter:
         self._ship()
 
     def _is_time(self) -> bool:
-        """Whether items that wait are to wait no longer: many of them, or any if the server has nothing to do."""
+        """Whether waiting items should be sent: there are many frames, or the server is idle."""
         if self._loose >= _MOST_WAITING:
             return True
         idle = self._stream is None or self._stream.idle
         return idle and time.monotonic() - self._sent_at >= _SECONDS_APART
 
     def flush(self) -> None:
-        """Sends all items and waits until the server has them (NotVerifiedError: it has not in time)."""
+        """Sends all items and waits until the server has them; raises NotVerifiedError on timeout."""
         self._encode_all()
         self._ship()
         if self._stream is not None:
             self._stream.flush()
 
     def end_episode(self) -> None:
-        """Forgets the frames; `send` or `flush` sends the items that still wait, with others perhaps."""
+        """Forgets the frames; `send` or `flush` sends the items that still wait."""
         self._encode_all()
         if self._outgoing_bytes > REQUEST_BYTES:
             self._ship()
@@ -219,7 +218,7 @@ class FrameWriter:
             self._start_episode()
 
     def close(self) -> None:
-        """Ends the stream; what is not flushed is lost."""
+        """Closes the stream; items that are not flushed are lost."""
         if self._stream is not None:
             self._stream.close()
 
@@ -229,7 +228,7 @@ class FrameWriter:
         self._encode()
 
     def _encode(self) -> None:
-        """Makes portions of the items whose frames are all in chunks."""
+        """Encodes the items whose frames are all in chunks as portions."""
         ready, chunked = [], self.frames - self._loose
         while self._queue and (count := self._queue[0].within(chunked)):
             ready.append(self._queue[0].pop(count, self._keys))
@@ -245,7 +244,7 @@ class FrameWriter:
         self._chunks = [chunk for chunk in self._chunks if chunk.end > horizon]
 
     def _ship(self) -> None:
-        """Sends what is encoded, in messages of about REQUEST_BYTES."""
+        """Sends the encoded portions in messages of about REQUEST_BYTES."""
         if self._outgoing and self._stream is None:
             self._stream = self._open_stream()
         while self._outgoing and self._stream is not None:
@@ -260,7 +259,7 @@ class FrameWriter:
             self._stream.send(request)
 
     def _prepare(self, spec: FrameSpec) -> None:
-        """Fixes the dtypes and shapes of all frames, and how many of them make a chunk."""
+        """Sets the dtypes and shapes of all frames, and the chunk length."""
         spec.refuse_text()
         wanted = self._wanted_chunk_length
         self._spec = spec
@@ -271,7 +270,7 @@ class FrameWriter:
         self._buffer = [np.empty((self._gathered, *shape), dtype) for dtype, shape in leaves]
 
     def _cut(self, run: Columns | None = None) -> None:
-        """Makes chunks of the loose frames and those of `run`."""
+        """Cuts the loose frames and those of `run` into chunks."""
         values = [rows[: self._loose] for rows in self._buffer]
         if run is not None:
             values = [np.concatenate(v) for v in zip(values, run.values, strict=True)] if self._loose else run.values
@@ -283,7 +282,7 @@ class FrameWriter:
         self._chunks += (chunk.shifted(start) for chunk in chunks)
 
     def _horizon(self) -> int:
-        """The first frame that an item not sent yet may take."""
+        """The first frame that an unsent item may use."""
         if self._item_length is None:
             return 0
         ahead = self.frames - self._item_length

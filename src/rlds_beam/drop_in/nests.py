@@ -1,4 +1,4 @@
-"""Nested frames as flat columns, in the order of `tf.nest` and dm-tree, without either."""
+"""Flattens nested frames to columns in the order of `tf.nest` and dm-tree, without importing either."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlds_beam.episodes.nesting import Path, flatten_nest
 
 Array = np.ndarray[Any, Any]
 
-_TF_NAMES = {"float16": "half", "float32": "float", "float64": "double"}  # as Reverb's messages spell them
+_TF_NAMES = {"float16": "half", "float32": "float", "float64": "double"}  # as in Reverb's messages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Columns:
     """Consecutive frames.
 
     Attributes:
-      paths: of the leaves in the nest that they came in.
-      values: [n, ...] each. Not copies: a caller that keeps them must copy them.
+      paths: the paths of the leaves in the original nest.
+      values: the leaves, [n, ...] each. They are not copies; copy them to keep them.
     """
 
     paths: tuple[Path, ...]
@@ -35,31 +35,31 @@ class Columns:
 
     @classmethod
     def of_frame(cls, nest: Any) -> Columns:
-        """One frame, leaves [...]."""
+        """Returns one frame with leaves [...]."""
         paths, leaves = flatten_nest(nest)
         return cls(paths, [np.asarray(leaf)[None] for leaf in leaves])
 
     @classmethod
     def of_run(cls, nest: Any) -> Columns:
-        """Frames whose leaves have a leading time axis, [n, ...].
+        """Returns frames whose leaves have a leading time axis, [n, ...].
 
         Raises:
-          ValueError: a leaf has no time axis, or one of another length than the others.
+          ValueError: a leaf has no time axis, or its length differs.
         """
         paths, leaves = flatten_nest(nest)
         values = [np.asarray(leaf) for leaf in leaves]
         for path, value in zip(paths, values, strict=True):
             if not value.ndim or len(value) != len(values[0]):
                 raise ValueError(
-                    f"Every leaf of a run of frames has a leading time axis of the same length: {path} is of shape "
-                    f"{list(value.shape)}, {paths[0]} of shape {list(values[0].shape)}"
+                    f"Every leaf of a run of frames must have a leading time axis of the same length: {path} has shape "
+                    f"{list(value.shape)}, {paths[0]} has shape {list(values[0].shape)}"
                 )
         return cls(paths, values)
 
 
 @dataclasses.dataclass(frozen=True)
 class FrameSpec:
-    """The layout of every frame of a writer: paths, dtypes and shapes of its leaves."""
+    """The layout of a writer's frames: paths, dtypes, and shapes of the leaves."""
 
     paths: tuple[Path, ...]
     dtypes: list[np.dtype[Any]]
@@ -74,15 +74,15 @@ class FrameSpec:
         return sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in zip(self.dtypes, self.shapes, strict=True))
 
     def refuse_text(self) -> None:
-        """Raises ValueError where a leaf is of a dtype that cannot be written."""
+        """Raises ValueError if the dtype of a leaf cannot be written."""
         for path, dtype in zip(self.paths, self.dtypes, strict=True):
             if dtype.name not in DATA_TYPES:
-                raise ValueError(f"Column {path} is of dtype {dtype}; numbers and flags can be written, and no others.")
+                raise ValueError(f"Column {path} has dtype {dtype}, but only numbers and flags can be written.")
 
     def check(self, other: FrameSpec) -> None:
-        """Raises ValueError where `other` differs, in Reverb's words where it has any (reverb/cc/chunker.cc)."""
+        """Raises ValueError if `other` differs, with Reverb's messages where they exist (reverb/cc/chunker.cc)."""
         if other.paths != self.paths:
-            raise ValueError(f"A frame has the columns {other.paths}, where those before have {self.paths}.")
+            raise ValueError(f"A frame has the columns {other.paths}, but earlier frames have {self.paths}.")
         for path, had, got in zip(self.paths, self.dtypes, other.dtypes, strict=True):
             if had != got:
                 raise ValueError(

@@ -1,34 +1,33 @@
-"""TF-Agents' Reverb observers with the same constructors and methods, which write over an insert stream themselves.
+"""Drop-in replacements for TF-Agents' Reverb observers: the same constructors and methods, a faster connection.
 
     from rlds_beam.reverb_observers import ReverbAddTrajectoryObserver
 
-They write what those of `tf_agents.replay_buffers.reverb_utils` write: the same items in the same order, with
-the same priorities, in the same number of episodes. What they have beyond them, by keyword:
+They write the same items as the observers of `tf_agents.replay_buffers.reverb_utils`: in the same order, with the same
+priorities, in the same number of episodes. Additions, as keyword arguments and a method:
 
-- `timeout`: seconds that a wait for the server may take without an item coming through, in any method.
-  TF-Agents' wait forever.
-- `key_seed`: the keys of the items follow from it. The n-th item of an observer gets a key that is a hash of seed,
-  n, the table and the kind of item: the same frames written again with the same seed are not written twice.
-  Each observer needs a seed of its own. By default keys are random, as TF-Agents' are.
-- `chunk_length`: frames in a chunk. Frames that are given one by one wait until that many have come, or for
-  `flush` or the end of the episode. By default an item is sent at once if the server has taken all items before it
-  (and not within a millisecond of the last), and no more than 8 frames wait while an item needs them.
-- `add_episode(trajectory)`: a run of frames as columns, which is much faster.
+- `timeout`: the longest wait in seconds, in any method, without an item reaching the server. TF-Agents waits forever.
+- `key_seed`: a seed for the items' keys. The key of an observer's n-th item is a hash of the seed, n, the table, and
+  the kind of item, so writing the same frames again with the same seed does not duplicate items. Each observer needs
+  its own seed. By default keys are random, as in TF-Agents.
+- `chunk_length`: the number of frames per chunk. Single frames wait until a chunk is full, for `flush`, or for the end
+  of the episode. By default, an item is sent at once if the server has received all items before it (at most one per
+  millisecond), and at most 8 frames wait while an item needs them.
+- `add_episode(trajectory)`: adds a run of frames as columns, which is much faster.
 
-Where they differ from TF-Agents':
+Differences from TF-Agents:
 
-- A server that cannot be reached is a ServerError, one that is silent for `timeout`, was restarted, or refuses an
-  item (there is no such table) a NotVerifiedError. TF-Agents' wait forever, or raise RuntimeError.
-- Where an episode is too long by just its last frame (ReverbAddEpisodeObserver raises ValueError) the next
-  episode is written. TF-Agents' loses it silently.
-- `sequence_length` and `stride_length` below 1 are a ValueError at once, not an error at some later frame. A
-  priority that is no number is a ValueError, as TF-Agents documents, not a TypeError.
-- All frames of an observer have the same leaves, and these are numbers or flags. Reverb's writer takes new
-  leaves on the way, text and complex numbers.
-- `py_client` needs a `server_address` (and `server_info` for `get_table_signature`): items do not go through the
-  client, but over a stream of the observer's own. A mock client is a TypeError at the first item.
-- The padding frame has the dtypes of the frames. TF-Agents' turns a Python float into float32, which then
-  does not fit its column.
+- An unreachable server raises ServerError. A server that is silent for `timeout`, was restarted, or refuses an item
+  (because there is no such table) raises NotVerifiedError. TF-Agents waits forever or raises RuntimeError.
+- If only the last frame of an episode exceeds the limit (ReverbAddEpisodeObserver raises ValueError), the next episode
+  is written. TF-Agents loses it silently.
+- `sequence_length` and `stride_length` below 1 raise ValueError at once, not at a later frame. A priority that is not a
+  number raises ValueError, as TF-Agents documents, not TypeError.
+- All frames of an observer must have the same leaves, which are numbers or flags. Reverb's writer also accepts new
+  leaves, text, and complex numbers.
+- `py_client` needs a `server_address` (and `server_info` for `get_table_signature`), because items are sent over the
+  observer's own stream. A mock client raises TypeError at the first item.
+- The padding frame has the dtypes of the frames. TF-Agents converts a Python float to float32, which does not fit its
+  column.
 """
 
 from __future__ import annotations
@@ -46,20 +45,20 @@ _logger = logging.getLogger(__name__)
 
 
 class ReverbAddTrajectoryObserver(Observer):
-    """Writes items of a fixed number of frames, overlapping or not, that never run over the end of an episode.
+    """Writes items of a fixed number of frames, which may overlap but never cross the end of an episode.
 
-    Call it with every frame (a `Trajectory` without batch axis). With `L = sequence_length` an item is made of
-    frames 0..L-1 of each episode, and of L more from every `stride_length`-th frame on. A shorter episode, and
-    what the stride leaves over, is dropped, unless padded.
+    Call it with every frame (a `Trajectory` without batch axis). With `L = sequence_length`, items are the frames
+    0..L-1 of each episode, and L frames from every `stride_length`-th frame. Shorter episodes, and frames that the
+    stride leaves over, are dropped unless padded.
 
     Args:
-      py_client: reverb.Client.
-      table_name: the table, or several; each item goes into all of them.
-      sequence_length: frames in an item.
-      stride_length: frames between the starts of two items.
-      priority: of all items.
-      pad_end_of_episodes: fill an episode shorter than an item with boundary frames (LAST to FIRST, else 0).
-      tile_end_of_episodes: fill items from the last L-1 starts too; needs `pad_end_of_episodes`.
+      py_client: a reverb.Client.
+      table_name: the table or tables; each item goes to all of them.
+      sequence_length: the number of frames per item.
+      stride_length: the number of frames between the starts of two items.
+      priority: the priority of all items.
+      pad_end_of_episodes: pad episodes shorter than an item with boundary frames (LAST to FIRST, else 0).
+      tile_end_of_episodes: also pad items that start at the last L-1 frames; needs `pad_end_of_episodes`.
       timeout, key_seed, chunk_length: see the module.
 
     Raises:
@@ -94,10 +93,10 @@ class ReverbAddTrajectoryObserver(Observer):
         )  # fmt: skip
 
     def __call__(self, trajectory: Any) -> None:
-        """Takes one frame; at the end of an episode returns when its items are in their tables.
+        """Adds one frame; at the end of an episode, waits until its items are in their tables.
 
         Raises:
-          ValueError: the observer is closed, or the frame is not of the dtypes and shapes of those before.
+          ValueError: the observer is closed, or the frame's dtypes or shapes differ from those before.
           NotVerifiedError: the items are not there within `timeout`.
         """
         self._add(Columns.of_frame(trajectory))
@@ -106,10 +105,9 @@ class ReverbAddTrajectoryObserver(Observer):
             self.reset(write_cached_steps=self._pad_end_of_episodes)
 
     def add_episode(self, trajectory: Any) -> None:
-        """Takes a run of frames: leaves [n, ...]. The same as calling the observer with each of them.
+        """Adds a run of frames with leaves [n, ...], like calling the observer with each of them.
 
-        It may be an episode, a piece of one, or several. Does not wait for the server at the end of an
-        episode; call `flush`.
+        The run may be an episode, a part of one, or several. The method does not wait for the server; call `flush`.
 
         Raises:
           ValueError, NotVerifiedError: as when the observer is called.
@@ -129,7 +127,7 @@ class ReverbAddTrajectoryObserver(Observer):
         self._create_items(writer, len(frames))
 
     def _create_items(self, writer: FrameWriter, frames: int) -> None:
-        """The items that the last `frames` frames complete."""
+        """Creates the items that the last `frames` frames complete."""
         length, stride = self._sequence_length, self._stride_length
         first = max(0, self._cached_steps + 1 - length)
         first += -first % stride
@@ -151,7 +149,7 @@ class ReverbAddTrajectoryObserver(Observer):
             if count > 0:
                 self._add(_padding(last_frame, count))
         elif self._cached_steps >= length and (self._cached_steps - length) % self._stride_length == 0:
-            # The last item once more: so does TF-Agents.
+            # Write the last item again, as TF-Agents does.
             self._get_writer().create_items(self._cached_steps - length, 1, 1, length, self._priority)
         else:
             raise ValueError(
@@ -167,36 +165,35 @@ class ReverbAddTrajectoryObserver(Observer):
 
 
 class ReverbTrajectorySequenceObserver(ReverbAddTrajectoryObserver):
-    """As ReverbAddTrajectoryObserver, but items run over the ends of episodes: the frames are one stream.
+    """Like ReverbAddTrajectoryObserver, but items cross episode boundaries: the frames are one stream.
 
-    Padding and tiling act where `reset` ends the stream. `reset(write_cached_steps=True)` without padding writes
-    the last item a second time where the stream ends just with an item, and raises ValueError where it does not,
-    as TF-Agents' does.
+    Padding and tiling apply when `reset` ends the stream. As in TF-Agents, `reset(write_cached_steps=True)` without
+    padding writes the last item again if the stream ends with an item, and raises ValueError otherwise.
     """
 
     def __call__(self, trajectory: Any) -> None:
-        """Takes one frame, and does not wait for the server. Raises as ReverbAddTrajectoryObserver does."""
+        """Adds one frame without waiting for the server. Raises as ReverbAddTrajectoryObserver does."""
         self._add(Columns.of_frame(trajectory))
         self._get_writer().send()
 
     def add_episode(self, trajectory: Any) -> None:
-        """Takes a run of frames: leaves [n, ...]. The same as calling the observer with each of them."""
+        """Adds a run of frames with leaves [n, ...], like calling the observer with each of them."""
         with self._sent_together():
             self._add(Columns.of_run(trajectory))
 
 
 class ReverbAddEpisodeObserver(Observer):
-    """Writes an item for each episode, of all its frames.
+    """Writes one item per episode, with all its frames.
 
-    Call it with every frame (a `Trajectory` without batch axis). An unfinished episode is written by
-    `reset(write_cached_steps=True)` only.
+    Call it with every frame (a `Trajectory` without batch axis). An unfinished episode is only written by
+    `reset(write_cached_steps=True)`.
 
     Args:
-      py_client: reverb.Client.
-      table_name: the table, or several; each item goes into all of them.
-      max_sequence_length: frames in an item at most.
-      priority: of the items, until `update_priority`.
-      bypass_partial_episodes: drop a longer episode and log an error, instead of raising ValueError.
+      py_client: a reverb.Client.
+      table_name: the table or tables; each item goes to all of them.
+      max_sequence_length: the most frames per item.
+      priority: the priority of the items, until `update_priority`.
+      bypass_partial_episodes: drop longer episodes and log an error instead of raising ValueError.
       timeout, key_seed, chunk_length: see the module.
 
     Raises:
@@ -227,16 +224,15 @@ class ReverbAddEpisodeObserver(Observer):
         )  # fmt: skip
 
     def update_priority(self, priority: float) -> None:
-        """Sets the priority of the items to come."""
+        """Sets the priority of future items."""
         self._priority = priority
 
     def __call__(self, trajectory: Any) -> None:
-        """Takes one frame; at the end of an episode returns when its item is in its tables.
+        """Adds one frame; at the end of an episode, waits until its item is in its tables.
 
         Raises:
-          ValueError: the episode is longer than `max_sequence_length`, and not to be bypassed (the rest of it is
-            ignored, if the caller continues); or the observer is closed; or the frame is not of the dtypes and
-            shapes of those before.
+          ValueError: the episode is longer than `max_sequence_length` and is not bypassed (if the caller continues, the
+            rest of it is ignored); the observer is closed; or the frame's dtypes or shapes differ from those before.
           NotVerifiedError: the item is not there within `timeout`.
         """
         at_end = is_boundary(trajectory)
@@ -245,11 +241,10 @@ class ReverbAddEpisodeObserver(Observer):
             self._writer.flush()
 
     def add_episode(self, trajectory: Any) -> None:
-        """Takes a run of frames: leaves [n, ...]. The same as calling the observer with each of them.
+        """Adds a run of frames with leaves [n, ...], like calling the observer with each of them.
 
-        It may be an episode, a piece of one, or several. Does not wait for the server at the end of an
-        episode; call `flush`. If an episode is too long and ValueError is raised, the frames after the
-        first one too many are not taken.
+        The run may be an episode, a part of one, or several. The method does not wait for the server; call `flush`. If
+        an episode is too long and ValueError is raised, the frames after the first excess one are not added.
 
         Raises:
           ValueError, NotVerifiedError: as when the observer is called.
@@ -259,7 +254,7 @@ class ReverbAddEpisodeObserver(Observer):
                 self._add(frames, at_end)
 
     def _add(self, frames: Columns, at_end: bool) -> None:
-        """Frames of one episode, the last of them its end or not."""
+        """Adds frames of one episode; `at_end` if the last one ends it."""
         if not self._overflow_episode:
             room = max(0, self._max_sequence_length - self._cached_steps)
             self._append(frames[:room])
@@ -303,13 +298,13 @@ class ReverbAddEpisodeObserver(Observer):
         self._end_episode()
 
     def close(self) -> None:
-        """Ends the connection; an unfinished episode is dropped."""
+        """Closes the connection; an unfinished episode is dropped."""
         if self._writer is not None:
             self._writer_has_data = False
         super().close()
 
 
 def _padding(frame: Columns, count: int) -> Columns:
-    """`count` padding frames of the leaves, dtypes and shapes of `frame`."""
+    """Returns `count` padding frames with the leaves, dtypes, and shapes of `frame`."""
     leaves = zip(frame.paths, frame.values, strict=True)
     return Columns(frame.paths, [padding_frames("/".join(map(str, path)), value, count) for path, value in leaves])

@@ -1,13 +1,13 @@
-"""TF-Agents' `tf_agents.replay_buffers.rlds_to_reverb`, as a drop-in: only the import changes.
+"""A drop-in replacement for `tf_agents.replay_buffers.rlds_to_reverb`: only the import changes.
 
     from rlds_beam import rlds_to_reverb
 
-The same functions with the same signatures give the same specs and frames, and refuse the same data with the
-same exceptions; but the steps are converted a block at a time, inside tf.data. docs/explanation/differences.md
-lists what is not the same, each with its reason. Imports TensorFlow.
+The functions have the same signatures, return the same specs and frames, and raise the same exceptions, but convert
+steps in blocks inside tf.data. docs/explanation/differences.md lists the differences and their reasons. Imports
+TensorFlow.
 
-What is read out of it batch by batch (`.batch(n)`) or pushed with an observer of `rlds_beam.reverb_observers` is
-never split into single frames; everything else is, and then takes what TensorFlow takes for a single element.
+Frames that are read in batches (`.batch(n)`) or pushed with an observer of `rlds_beam.reverb_observers` are never split
+into single frames. Any other use reads single frames, at TensorFlow's cost per element.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ _AGENTS_OBSERVERS = (
     reverb_utils.ReverbAddTrajectoryObserver,
     reverb_utils.ReverbTrajectorySequenceObserver,
 )
-"""They take numpy values as they take tensors, and much faster."""
+"""These observers accept numpy values as well as tensors, and are much faster with them."""
 
 _logger = logging.getLogger(__name__)
 
 
 def get_rlds_step_features() -> list[str]:
-    """The fields that a step must have."""
+    """Returns the fields that a step must have."""
     return list(REQUIRED_STEP_FIELDS)
 
 
 def create_trajectory_data_spec(
     rlds_data: tf.data.Dataset, policy_info_fn: PolicyInfoFn | None = None
 ) -> trajectory.Trajectory:
-    """The spec of one frame: for the table's signature (after `tensor_spec.add_outer_dim`) and the replay buffer.
+    """Returns the spec of a frame, for the table's signature (after `tensor_spec.add_outer_dim`) and the replay buffer.
 
     Args:
       rlds_data: a dataset of RLDS episodes, each with a dataset of steps under `steps`.
-      policy_info_fn: as for `convert_rlds_to_trajectories`; without it the policy_info is empty.
+      policy_info_fn: as for `convert_rlds_to_trajectories`; without it policy_info is empty.
 
     Returns:
-      A Trajectory of tensor specs, with step types int32 (), discount float32 () in [0, 1], the rest as in the data.
+      A Trajectory of tensor specs: step types int32 (), discount float32 () in [0, 1], the rest as in the data.
 
     Raises:
       ValueError: the episodes have no `steps`, or the steps lack a field.
@@ -70,18 +70,18 @@ def create_trajectory_data_spec(
 def convert_rlds_to_trajectories(
     rlds_data: tf.data.Dataset, policy_info_fn: PolicyInfoFn | None = None
 ) -> tf.data.Dataset:
-    """Frames of all episodes, one for each step.
+    """Converts all episodes to frames, one per step.
 
-    A frame is made of two adjacent steps; a padding step that is first follows the last step of all. Observation,
-    action and reward are those of the first of the two; discount is too, or 0 where that step is terminal.
+    A frame is made from two adjacent steps; a padding step with is_first follows the last step of all. Observation,
+    action, and reward come from the first of the two. So does the discount, which is 0 if that step is terminal.
 
     Args:
-      rlds_data: a dataset of RLDS episodes, each with a dataset of steps under `steps`. Steps are read ahead,
-        some thousands of them at most.
-      policy_info_fn: makes the policy_info of a frame out of the two steps.
+      rlds_data: a dataset of RLDS episodes, each with a dataset of steps under `steps`. At most some thousands of
+        steps are read ahead.
+      policy_info_fn: computes a frame's policy_info from its two steps.
 
     Returns:
-      A dataset of Trajectory, a frame each, as `create_trajectory_data_spec` says.
+      A dataset of Trajectory, one per frame, with the spec of `create_trajectory_data_spec`.
 
     Raises:
       ValueError: the episodes have no `steps`, or the steps lack a field.
@@ -95,23 +95,23 @@ def convert_rlds_to_trajectories(
 def push_rlds_to_reverb(
     rlds_data: tf.data.Dataset, reverb_observer: Any, policy_info_fn: PolicyInfoFn | None = None
 ) -> int:
-    """Converts the episodes, gives the frames to the observer, and flushes it.
+    """Converts the episodes, passes the frames to the observer, and flushes it.
 
     Args:
       rlds_data: as for `convert_rlds_to_trajectories`.
-      reverb_observer: one of `rlds_beam.reverb_observers`, which take many frames at once, or of TF-Agents'. Its
-        table's signature must fit the data by structure, dtype and shape. A signature without policy_info is
-        fitted by leaving the policy_info out.
+      reverb_observer: an observer of `rlds_beam.reverb_observers`, which accepts many frames at once, or of
+        TF-Agents. Its table's signature must match the data in structure, dtype, and shape. If the signature has no
+        policy_info, none is written.
       policy_info_fn: as for `convert_rlds_to_trajectories`.
 
     Returns:
       The number of frames.
 
     Raises:
-      ValueError: as `create_trajectory_data_spec` does, or the signature does not fit.
-      tf.errors.InvalidArgumentError: as iterating over the frames does. The frames before are written, and the
-        episode that they began is dropped from the observer's cache.
-      NotVerifiedError: an observer of ours, and the server failed.
+      ValueError: as `create_trajectory_data_spec`; or the signature does not match.
+      tf.errors.InvalidArgumentError: as for iterating over the frames. The frames before the error are written, and
+        their unfinished episode is dropped from the observer's cache.
+      NotVerifiedError: the server failed (rlds-beam's observers only).
     """
     signature = reverb_observer.get_table_signature()
     if policy_info_fn is not None and _fits(signature, create_trajectory_data_spec(rlds_data)):
@@ -127,7 +127,7 @@ def push_rlds_to_reverb(
 
 
 class _FrameDataset(tf.data.Dataset):
-    """Blocks of frames as single frames; `batch` cuts the blocks anew and never makes single ones."""
+    """Blocks of frames presented as single frames; `batch` re-cuts the blocks without creating single frames."""
 
     def __init__(self, blocks: tf.data.Dataset):
         self._blocks, self._single = blocks, blocks.unbatch()
@@ -148,15 +148,15 @@ class _FrameDataset(tf.data.Dataset):
         deterministic: Any = None,
         name: str | None = None,
     ) -> tf.data.Dataset:
-        """As tf.data.Dataset.batch; one thread is enough for it."""
+        """Same as tf.data.Dataset.batch; one thread is enough."""
         size = tf.get_static_value(batch_size)
-        if size is None or not size > 0:  # `rebatch` takes any size, and never ends then
+        if size is None or not size > 0:  # `rebatch` accepts any size, but then never ends
             return super().batch(batch_size, drop_remainder, num_parallel_calls, deterministic, name)
         return self._blocks.rebatch(batch_size, drop_remainder, name=name)
 
 
 def _step_spec(rlds_data: tf.data.Dataset) -> Any:
-    """The spec of a step; ValueError where there are none, or none of RLDS."""
+    """The spec of a step; raises ValueError if there are no steps, or not RLDS's."""
     if "steps" not in rlds_data.element_spec:
         raise ValueError("No dataset representing RLDS steps exist in the data.")
     spec = rlds_data.flat_map(lambda episode: episode["steps"]).element_spec
@@ -167,7 +167,7 @@ def _step_spec(rlds_data: tf.data.Dataset) -> Any:
 
 
 def _fits(signature: Any, frame_spec: Any) -> bool:
-    """Whether a table of this signature takes sequences of such frames, whatever their names and bounds."""
+    """Whether a table with this signature accepts sequences of such frames, ignoring names and bounds."""
     try:
         tf.nest.assert_same_structure(signature, frame_spec)
     except (TypeError, ValueError):
@@ -180,7 +180,7 @@ def _fits(signature: Any, frame_spec: Any) -> bool:
 
 
 def _push(rlds_data: tf.data.Dataset, observer: Any, policy_info_fn: PolicyInfoFn | None) -> int:
-    """Gives the observer all frames, as many at once as it takes; returns how many there were."""
+    """Passes all frames to the observer, as many at once as it accepts; returns their number."""
     count = 0
     if hasattr(observer, "add_episode"):
         write = observer.add_episode
@@ -198,13 +198,13 @@ def _push(rlds_data: tf.data.Dataset, observer: Any, policy_info_fn: PolicyInfoF
 
 
 def _blocks(rlds_data: tf.data.Dataset, policy_info_fn: PolicyInfoFn | None, observer: Any) -> Iterator[Any]:
-    """Blocks of frames, of numpy arrays; where the data ends with an error, the observer forgets the episode."""
+    """Yields blocks of frames as numpy arrays; if the data raises an error, the observer drops the episode."""
     blocks = frame_blocks(rlds_data, _step_spec(rlds_data), policy_info_fn).prefetch(1).as_numpy_iterator()
     while True:
         try:
             block = next(blocks, None)
         except tf.errors.OpError:
-            # Else the first frames of the next push would be joined to these in one item.
+            # Otherwise an item could join these frames with the first ones of the next push.
             observer.reset(write_cached_steps=False)
             raise
         if block is None:

@@ -1,12 +1,12 @@
-"""The steps of whole episodes as tensors, without taking them out of a dataset one by one. Imports TensorFlow.
+"""Reads the steps of whole episodes as tensors, not one by one from a dataset. Imports TensorFlow.
 
-An RLDS episode holds its steps as a dataset, and a dataset hands out single elements: with TFDS that takes most of
-the time. But TFDS makes that dataset out of whole tensors (`from_tensor_slices`), in the function
-of a map over the records. Here that map is rebuilt with a copy of the function that returns the tensors in place of
-the dataset; what follows the map (`take`, `prefetch`...) is rebuilt after it.
+An RLDS episode holds its steps as a dataset, and reading single elements from it takes most of the time. But TFDS
+creates that dataset from whole tensors (`from_tensor_slices`), in the function of a map over the records. This module
+rebuilds that map with a copy of the function that returns the tensors instead of the dataset, and then the datasets
+after the map (`take`, `prefetch`...).
 
-It knows the inside of tf.data of TensorFlow 2.15: the attributes of its dataset classes, and the graph of a map's
-function. If anything differs from this, `whole_episodes` returns None, and the steps are read singly.
+It depends on internals of tf.data in TensorFlow 2.15: attributes of dataset classes, and the graph of a map's function.
+If anything differs, `whole_episodes` returns None, and steps are read one by one.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tensorflow.python.data.ops import (
 
 
 class _UnknownError(Exception):
-    """A dataset that this module does not know."""
+    """A dataset that this module cannot rebuild."""
 
 
 def whole_episodes(episodes: tf.data.Dataset) -> tf.data.Dataset | None:
-    """The steps of each episode at once, or None where that is not possible.
+    """Returns the steps of each episode at once, or None if that is not possible.
 
     Args:
       episodes: a dataset of RLDS episodes.
 
     Returns:
-      A dataset of steps with leading axis T >= 0, an episode each, in the order of `episodes`. They are the
-      tensors that the episode's own dataset of steps is made of, not copies.
+      A dataset of steps with leading axis T >= 0, one element per episode, in the order of `episodes`. They are the
+      tensors behind the episode's own dataset of steps, not copies.
     """
     try:
         spec = episodes.element_spec
@@ -49,14 +49,14 @@ def whole_episodes(episodes: tf.data.Dataset) -> tf.data.Dataset | None:
         if not all(isinstance(leaf, tf.TensorSpec) and leaf.dtype != tf.variant for leaf in tf.nest.flatten(step_spec)):
             raise _UnknownError("steps that are not all tensors")
         flat = _rebuild(episodes, steps)
-    except (_UnknownError, AttributeError):  # the latter where an attribute has another name
+    except (_UnknownError, AttributeError):  # AttributeError if internals differ
         return None
     whole_spec = tf.nest.map_structure(lambda leaf: tf.TensorSpec([None, *leaf.shape], leaf.dtype), step_spec)
     return flat.flat_map(lambda *episode: tf.data.experimental.from_variant(episode[steps], whole_spec))
 
 
 def _leaf(spec: Any, wanted: Any) -> int:
-    """Which of the tensors of an element it is."""
+    """The index of the wanted leaf among the tensors of an element."""
     positions = [i for i, leaf in enumerate(tf.nest.flatten(spec)) if leaf is wanted]
     if len(positions) != 1 or not isinstance(wanted, tf.data.DatasetSpec):
         raise _UnknownError("no dataset of steps")
@@ -64,7 +64,7 @@ def _leaf(spec: Any, wanted: Any) -> int:
 
 
 def _rebuild(data: tf.data.Dataset, steps: int) -> tf.data.Dataset:
-    """The dataset rebuilt, of flat elements, with whole episodes in the datasets of steps."""
+    """Rebuilds the dataset with flat elements and whole episodes in the datasets of steps."""
     if type(data) in (map_op._MapDataset, map_op._ParallelMapDataset):
         return _rebuild_map(data, steps)
     if type(data) not in _REBUILDERS:
@@ -73,24 +73,24 @@ def _rebuild(data: tf.data.Dataset, steps: int) -> tf.data.Dataset:
 
 
 def _rebuild_shuffle(data: Any, before: tf.data.Dataset) -> tf.data.Dataset:
-    """One of no seed: of others the second iteration has another order, and `data` may have seen its first."""
+    """Rebuilds an unseeded shuffle; with a seed, the order depends on how often `data` was iterated."""
     if tf.get_static_value(data._seed) or tf.get_static_value(data._seed2) or not data._reshuffle_each_iteration:
         raise _UnknownError("shuffle with a seed")
     return before.shuffle(data._buffer_size)
 
 
 def _rebuild_cache(data: Any, before: tf.data.Dataset) -> tf.data.Dataset:
-    """One in memory, of what is the same on every iteration; TFDS adds it after small datasets."""
+    """Rebuilds a cache in memory of unchanging data, which TFDS adds after small datasets."""
     if tf.get_static_value(data._filename) != b"":
         raise _UnknownError("cache in a file")
     inner = data._input_dataset
     while hasattr(inner, "_input_dataset"):
-        if type(inner) is shuffle_op._ShuffleDataset:  # whose order would be another one
+        if type(inner) is shuffle_op._ShuffleDataset:  # its order would differ
             raise _UnknownError("cache of what is shuffled")
         inner = inner._input_dataset
     source = tf.data.experimental.to_variant(data._input_dataset)
     try:
-        tf.raw_ops.DatasetToGraphV2(input_dataset=source, external_state_policy=2)  # 2: fails where there is any
+        tf.raw_ops.DatasetToGraphV2(input_dataset=source, external_state_policy=2)  # 2: fails if there is any
     except tf.errors.OpError as error:
         raise _UnknownError("cache of what may change") from error
     return before.cache()
@@ -106,7 +106,7 @@ _REBUILDERS: dict[type, Callable[[Any, tf.data.Dataset], tf.data.Dataset]] = {
     skip_op._SkipDataset: lambda data, before: before.skip(data._count),
     take_op._TakeDataset: lambda data, before: before.take(data._count),
 }
-"""Datasets that pass elements on unchanged, and how each is rebuilt."""
+"""Dataset class that passes elements on unchanged -> how to rebuild it."""
 
 
 # A map's function
@@ -136,8 +136,8 @@ def _rebuild_map(data: Any, steps: int) -> tf.data.Dataset:
         )
         outputs, columns = copied[: len(shapes)], copied[len(shapes) : -1]
         for output, shape in zip(outputs, shapes, strict=True):
-            output.set_shape(shape)  # a graph's definition leaves out what `set_shape` said
-        with tf.control_dependencies([copied[-1]]):  # it sees to it that the columns have one length
+            output.set_shape(shape)  # a graph definition does not include `set_shape`
+        with tf.control_dependencies([copied[-1]]):  # it checks that the columns have equal length
             outputs[steps] = tf.data.experimental.to_variant(tf.data.Dataset.from_tensors(tuple(columns)))
         return tuple(outputs)
 
@@ -151,11 +151,11 @@ def _rebuild_map(data: Any, steps: int) -> tf.data.Dataset:
 
 
 _HARMLESS = ("Assert", "TensorSliceDataset")
-"""Ops that are called stateful, and have no state."""
+"""Ops that are marked stateful but have no state."""
 
 
 def _slices(steps: Any, library: dict[str, Any]) -> tuple[Any, list[int]]:
-    """The op that makes a dataset of slices, and which of its inputs the fields of a step are."""
+    """The op that creates a dataset of slices, and its inputs that are the fields of a step."""
     if steps.op.type == "Identity":
         return _slices(steps.op.inputs[0], library)
     if steps.op.type == "TensorSliceDataset":
@@ -167,7 +167,7 @@ def _slices(steps: Any, library: dict[str, Any]) -> tuple[Any, list[int]]:
 
 
 def _handed_on(function: Any, count: int) -> Iterable[int]:
-    """Which of the first `count` arguments a function returns, if that is all it does."""
+    """The indices of the first `count` arguments that a function returns, if it does nothing else."""
     place = {argument.name: i for i, argument in enumerate(function.signature.input_arg)}
     for node in function.node_def:
         if node.op not in ("Identity", "NoOp"):

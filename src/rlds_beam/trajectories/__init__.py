@@ -1,4 +1,4 @@
-"""TF-Agents trajectories: frames, items, their spec, and the records that hold them."""
+"""TF-Agents trajectories: frames, items, their spec, and records."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`--cast`: leaves in other dtypes."""
+"""Casts leaves to other dtypes: `--cast`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Array = np.ndarray[Any, Any]
 def cast_columns(
     columns: Mapping[str, Column], casts: Mapping[str, Cast], void: Mapping[str, int]
 ) -> dict[str, Column]:
-    """The columns with those that `casts` name in their new dtypes.
+    """Casts the columns that `casts` names.
 
     Args:
-      columns: of a trajectory, by path.
-      casts: by path.
-      void: of a path whose last steps mean nothing, how many these are: they are cast, and not judged.
+      columns: the columns of a trajectory, by path.
+      casts: the casts, by path.
+      void: path -> the number of void last steps, which are cast but not checked.
 
     Raises:
-      UsageError: there is no such leaf, or it cannot be cast.
-      BadEpisode: a value is changed by its cast, which does not allow it; one violation for each such leaf.
+      UsageError: a leaf does not exist or cannot be cast.
+      BadEpisode: a cast would change a value and is not lossy; one violation per leaf.
     """
     casted, violations = dict(columns), []
     for path, cast in casts.items():
@@ -52,7 +52,7 @@ def _numbers(path: str, cast: Cast, columns: Mapping[str, Column]) -> Array:
     column = columns.get(path)
     if column is None:
         hint = did_you_mean(path, columns) or "."
-        raise UsageError(f"--cast={path}={cast}: there is no such leaf{hint} There are: {', '.join(columns)}")
+        raise UsageError(f"--cast={path}={cast}: there is no such leaf{hint} The leaves are:  {', '.join(columns)}")
     if isinstance(column, EncodedImages) or path in ("step_type", "next_step_type", "discount"):
-        raise UsageError(f"--cast={path}={cast}: images, step types and the discount cannot be cast")
+        raise UsageError(f"--cast={path}={cast}: images, step types, and the discount cannot be cast")
     return column

@@ -1,4 +1,4 @@
-"""Converts episodes to training items, as the bytes that a sink takes."""
+"""Converts episodes to training items, as the bytes that a sink writes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 from rlds_beam.user_functions import ByValue
 
 JPEG_QUALITY = 95
-"""Of images that are not JPEGs yet; what TF-Agents writes."""
+"""The quality of images that are not JPEGs yet; TF-Agents uses the same."""
 
 T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """How episodes become items: the options, and what follows from them for one dataset. Pickles."""
+    """How to convert the episodes of one dataset to items: the options and what follows from them. Picklable."""
 
     frames: FrameOptions
     items: ItemOptions
@@ -44,12 +44,12 @@ class Conversion:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """What a record of the output holds; raises UsageError where the format cannot hold a leaf."""
+        """The fields of an output record; raises UsageError if the format cannot hold a leaf."""
         return record_fields(self.spec, self.images)
 
     @property
     def kept_fields(self) -> tuple[Field, ...]:
-        """What a record holds beside the trajectory."""
+        """The fields of a record besides the trajectory."""
         return tuple(one.record_field(self.spec.item_shape) for one in self.keep)
 
     def plan(self) -> dict[str, Any]:
@@ -62,13 +62,13 @@ class Conversion:
         }
 
     def describe(self) -> tuple[list[str], dict[str, str]]:
-        """The leaves of a frame, a line for each; and the fields left out, with the reasons."""
+        """The leaves of a frame, one per line; and the fields left out, with reasons."""
         kept = {one.field.path: f"{one.field} (kept, not a leaf of the trajectory)" for one in self.keep}
         left_out = {path: why for path, why in self.spec.left_out.items() if path not in kept}
         return [*map(str, self.spec.leaves), *kept.values()], left_out
 
     def without_user_code(self) -> Conversion:
-        """The same, with zeros in place of what `policy_info_fn` returns: records of the same sizes."""
+        """A copy that uses zeros instead of the result of `policy_info_fn`; records have the same sizes."""
         if self.frames.policy_info_fn is None:
             return self
         fields = tuple(f"policy_info/{name}" for name in self.frames.policy_info_fields)
@@ -83,33 +83,33 @@ class Conversion:
     @property
     def ignored_values(self) -> IgnoredValues:
         """The values that no item depends on."""
-        fields = () if self.frames.policy_info_fn else self.describe()[1]  # such a function sees every field
+        fields = () if self.frames.policy_info_fn else self.describe()[1]  # the function sees every field
         return IgnoredValues(frozenset(fields), last_step=self.frames.last_step == "drop")
 
     def predict(self, steps: Iterable[int]) -> int:
-        """The number of items that episodes of these lengths give; with `across_episodes`, all those of one shard."""
+        """The number of items from episodes of these lengths; with `across_episodes`, of all episodes of one shard."""
         return predict_items([frame_count(length, self.frames) for length in steps], self.items)
 
 
 def record_encoder(conversion: Conversion) -> Callable[[Items], Encoded]:
-    """Items as the records of a trajectory TFRecord."""
+    """Returns a function that encodes items as records of a trajectory TFRecord."""
     return TrajectoryEncoder(conversion.spec, conversion.images, keep=conversion.keep, jpeg_quality=JPEG_QUALITY).encode
 
 
 class Converter(Generic[T]):
-    """Converts the episodes of one ordered stretch of a dataset to what a sink takes.
+    """Converts the episodes of one ordered range of a dataset to the input of a sink.
 
-    With `across_episodes` the items run over the ends of episodes, so the episodes have to come in
-    order, and `finish` gives the last items. In every other mode each episode is on its own.
+    With `across_episodes`, items cross episode boundaries, so episodes must come in order and `finish` returns the
+    last items. Otherwise each episode is independent.
 
     Args:
-      conversion: how records become items.
-      encode: makes of items what the sink takes (`record_encoder`, `reverb.writing.ItemRequests`); raises
-        BadEpisode where an episode cannot be written.
+      conversion: how to convert episodes to items.
+      encode: encodes items for the sink (`record_encoder`, `reverb.writing.ItemRequests`); raises BadEpisode if an
+        episode cannot be written.
 
     Attributes:
-      predicted: items that the closed form gives for the episodes so far.
-      unused_steps: those that are in no item, by reason (`checking.unused`); complete after `finish`.
+      predicted: the number of items that the closed form predicts for the episodes so far.
+      unused_steps: the steps that are in no item, by reason (`checking.unused`); complete after `finish`.
     """
 
     def __init__(self, conversion: Conversion, encode: Callable[[Items], T]):
@@ -124,14 +124,14 @@ class Converter(Generic[T]):
         return self._coverage.unused
 
     def encode(self, episodes: Sequence[Episode]) -> list[T]:
-        """Encodes the items of valid episodes: of all of them, or of none.
+        """Encodes the items of valid episodes: all of them, or none if one fails.
 
         Raises:
           BadEpisode: an image cannot be decoded, or an episode is too long for an item.
         """
         parts = [self._frames_of(episode) for episode in episodes]
         encoded = [self._encode(self._maker.push(frames)) for frames in parts]
-        # Counted only here, after all that can fail.
+        # Count only after everything that can fail.
         for frames, episode in zip(parts, episodes, strict=True):
             self._frames += len(frames)
             self._coverage.add(len(episode), len(frames))
@@ -140,7 +140,7 @@ class Converter(Generic[T]):
         return encoded
 
     def finish(self) -> list[T]:
-        """The items that only the end of the stretch completes."""
+        """Returns the items that are complete only at the end of the range."""
         if self._conversion.items.across_episodes:
             self.predicted += item_count(self._frames, self._conversion.items)
         self._coverage.finish()
@@ -151,13 +151,13 @@ class Converter(Generic[T]):
         frames = to_frames(episode, self._conversion.frames, self._conversion.keep)
         if not self._conversion.items.across_episodes:
             return frames
-        # A stream keeps frames of this episode for items of the next: its images have to be sound before they get in.
+        # Items of the next episode may contain frames of this one, so decode and check its images first.
         return dataclasses.replace(
             frames, columns={path: self._settled(path, column) for path, column in frames.columns.items()}
         )
 
     def _settled(self, path: str, column: Column) -> Column:
-        """The column as it will be written, if it holds images."""
+        """Converts a column of images to its output form."""
         if not isinstance(column, EncodedImages):
             return column
         leaf = self._conversion.spec[path]
@@ -169,7 +169,7 @@ class Converter(Generic[T]):
 
 
 def _zeros(leaves: Sequence[SpecLeaf], current: Mapping[str, Any], following: Mapping[str, Any]) -> Any:
-    """In place of a `policy_info_fn` that returns these leaves."""
+    """Replaces a `policy_info_fn` that returns these leaves."""
     count = len(current["is_first"])
     zeros = {leaf.path: np.zeros((count, *(d or 0 for d in leaf.shape)), leaf.numpy_dtype) for leaf in leaves}
     return nest(zeros).get("policy_info", {})

@@ -1,8 +1,8 @@
-"""Which steps are in an item: in closed form, as the items are (`items`).
+"""Counts the steps that are in an item, in closed form (see `items`).
 
-Windows of L frames start every s frames; K of them. Of the frames before frame x, so many are in a window:
+K windows of L frames start every s frames. The number of frames before frame x that are in a window:
 
-    s < L:   min(x, (K - 1) s + L)           the windows overlap, and cover one stretch from 0 on
+    s < L:   min(x, (K - 1) s + L)           the windows overlap, and cover one range from 0
     s >= L:  (x // s) L + min(x % s, L)      for x // s < K, and K L from there on
 """
 
@@ -17,7 +17,7 @@ class Coverage:
     """Counts the steps of one range that are in no item.
 
     Attributes:
-      unused: by reason (`checking.unused.REASONS`); with `across_episodes`, from `finish` on.
+      unused: the steps in no item, by reason (`checking.unused.REASONS`); with `across_episodes`, set by `finish`.
     """
 
     def __init__(self, options: ItemOptions):
@@ -27,7 +27,7 @@ class Coverage:
         self.unused: dict[str, UnusedSteps] = {}
 
     def add(self, steps: int, frames: int) -> None:
-        """Counts an episode of so many recorded steps, which are the first of its frames."""
+        """Counts an episode; its recorded steps are the first of its frames."""
         if self._options.across_episodes:
             self._stream.append((self._frames, steps))
             self._frames += frames
@@ -39,7 +39,7 @@ class Coverage:
             self._count(steps, 0, "too_short" if self._options.length else "bypassed")
 
     def finish(self) -> None:
-        """Ends the stream of episodes."""
+        """Ends the stream of episodes and counts its steps."""
         items = item_count(self._frames, self._options) if self._stream else 0
         for start, steps in self._stream:
             used = covered(start + steps, items, self._options) - covered(start, items, self._options)
@@ -53,7 +53,7 @@ class Coverage:
 
 
 def covered(x: int, items: int, options: ItemOptions) -> int:
-    """How many of the frames before frame `x` are in one of the `items` windows."""
+    """The number of frames before frame `x` that are in one of the `items` windows."""
     length, stride = options.length or 0, options.stride
     if not items:
         return 0

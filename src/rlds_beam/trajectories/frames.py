@@ -1,27 +1,24 @@
 """Frames: the steps of an episode as TF-Agents `Trajectory` leaves, columnar.
 
-A frame tells of one step: what was seen, what was done, what came of it, and of which type this
-step and the next one are. Written for an episode of T steps with `last_step=drop` (n = T):
+A frame holds one step: observation, action, reward, and the step types of this step and the next one. For an episode
+of T steps with `last_step=drop` (n = T):
 
     frame            0      1 ... n-2     n-1 (the boundary)
     step_type        FIRST  MID           LAST
     next_step_type   MID    MID, LAST     FIRST
 
-and (LAST, LAST) for an episode of one step. Observation, action, reward and discount are those of
-the step itself, save for the discount of a terminal episode:
+and (LAST, LAST) for an episode of one step. Observation, action, reward, and discount are those of the step, except for
+the discount of a terminal episode:
 
-- `terminal_discount=boundary`: 0 on frame n-1. Bit for bit TF-Agents' `convert_rlds_to_trajectories`.
-- `terminal_discount=transition`: also 0 on frame n-2, which steps into the terminal state. TF-Agents
-  trains on the discount of frame t for the step from t to t+1 and masks the boundary, so this is
-  what keeps it from bootstrapping through the end.
+- `terminal_discount=boundary`: 0 on frame n-1. Bit-identical to TF-Agents' `convert_rlds_to_trajectories`.
+- `terminal_discount=transition`: also 0 on frame n-2, which steps into the terminal state. TF-Agents trains on the
+  discount of frame t for the step from t to t+1 and masks the boundary, so this 0 stops bootstrapping at the end.
 
-With `last_step=absorbing` one step is added first, and the rules above hold for the T + 1 steps.
-The recorded last step becomes an ordinary one, so that its action and reward are trained on, and
-the added step is the `is_last` one. In a terminal episode it is all zeros, the absorbing state of
-RLDS's `concat_if_terminal`, and is terminal; `transition` then puts the 0 on the recorded last step.
-In a truncated episode what follows is unknown: the added step repeats the last one, with action and
-reward zero, so that the value of the last transition is bootstrapped from the last state that was
-really seen and never from a made-up one.
+With `last_step=absorbing`, one step is added first, and these rules apply to the T + 1 steps. The recorded last step
+becomes an ordinary one whose action and reward are trained on, and the added step gets `is_last`. In a terminal episode
+the added step is terminal and all zeros, the absorbing state of RLDS's `concat_if_terminal`; `transition` then puts the
+0 on the recorded last step. In a truncated episode the future is unknown: the added step repeats the last one with zero
+action and reward, so the last transition bootstraps from the last observed state.
 """
 
 from __future__ import annotations
@@ -51,14 +48,13 @@ class Frames:
     """The frames of one episode (or of a piece of a stream of episodes).
 
     Attributes:
-      columns: from the path of a `Trajectory` leaf to a column with leading axis n, in the order in
-        which `tf.nest` flattens a `Trajectory`: `step_type` int32, `observation[/...]`,
-        `action[/...]`, `policy_info[/...]`, `next_step_type` int32, `reward[/...]`, `discount`
-        float32 (a scalar a frame, whatever the data has). All others are of the dtype and shape of
-        the data. Images are still encoded; an added image of zeros is `columns.ZERO_IMAGE`. Often
-        views: never write into one.
-      key: of the (last) episode.
-      kept: what items carry beside the trajectory (`keeping.Kept`), by path, with leading axis n.
+      columns: path of a `Trajectory` leaf -> column with leading axis n, in the order in which `tf.nest` flattens a
+        `Trajectory`: `step_type` int32, `observation[/...]`, `action[/...]`, `policy_info[/...]`, `next_step_type`
+        int32, `reward[/...]`, `discount` float32 (always one scalar per frame). The others have the dtype and shape of
+        the data. Images stay encoded; an added image of zeros is `columns.ZERO_IMAGE`. Columns are often views: never
+        write into them.
+      key: the key of the (last) episode.
+      kept: the columns that items carry besides the trajectory (`keeping.Kept`), by path, with leading axis n.
     """
 
     columns: Mapping[str, Column]
@@ -66,30 +62,30 @@ class Frames:
     kept: Mapping[str, Column] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Number of frames, n."""
+        """The number of frames, n."""
         return len(next(iter(self.columns.values())))
 
     def __getitem__(self, path: str) -> Column:
         return self.columns[path]
 
     def slice(self, start: int, stop: int | None = None) -> Frames:
-        """The frames `start:stop` (views)."""
+        """Returns the frames `start:stop` (views)."""
         columns, kept = (
             {path: column[start:stop] for path, column in part.items()} for part in (self.columns, self.kept)
         )
         return dataclasses.replace(self, columns=columns, kept=kept)
 
     def append(self, other: Frames) -> Frames:
-        """These frames followed by those of `other`, under the key of `other`."""
+        """Returns these frames followed by those of `other`, with the key of `other`."""
         columns = {path: concatenate([column, other[path]]) for path, column in self.columns.items()}
         kept = {path: concatenate([column, other.kept[path]]) for path, column in self.kept.items()}
         return dataclasses.replace(other, columns=columns, kept=kept)
 
 
 def padding_frames(path: str, column: AnyColumn, count: int) -> AnyColumn:
-    """`count` padding frames of the leaf at `path`, which has this column: 0, but for the step type, which is LAST.
+    """Returns `count` padding frames for the leaf at `path`: zeros, except that the step type is LAST.
 
-    Their next_step_type, 0, is FIRST: to a learner the padding frame is a boundary.
+    Their next_step_type, 0, is FIRST, so learners treat a padding frame as a boundary.
     """
     padding = zeros_like(column, count)
     if path == "step_type":
@@ -98,27 +94,26 @@ def padding_frames(path: str, column: AnyColumn, count: int) -> AnyColumn:
 
 
 def padded(path: str, column: AnyColumn, count: int) -> AnyColumn:
-    """The column followed by `count` padding frames; the column itself where that is none."""
+    """Appends `count` padding frames to a column; returns the column itself if `count` is 0."""
     return cast(AnyColumn, concatenate([column, padding_frames(path, column, count)])) if count else column
 
 
 def frame_count(steps: int, options: FrameOptions) -> int:
-    """Number of frames n of an episode of `steps` steps."""
+    """The number of frames n of an episode of `steps` steps."""
     return steps + (options.last_step == "absorbing")
 
 
 def to_frames(episode: Episode, options: FrameOptions, keep: Sequence[Kept] = ()) -> Frames:
-    """The frames of a valid episode (`validate_episode` found nothing), as this module describes them.
+    """Converts a valid episode (`validate_episode` found nothing) to frames; see the module's docstring.
 
-    Text fields of the observation are left out (`trajectory_spec` names them); nothing is copied
-    that need not change.
+    Text fields of the observation are left out (`trajectory_spec` lists them). Unchanged data is not copied.
 
     Args:
-      keep: what the frames carry beside the trajectory.
+      keep: the fields that the frames carry besides the trajectory.
 
     Raises:
-      UsageError: the options name a field that is not there or is text, the steps lack a field that
-        a trajectory is made of, or `policy_info_fn` cannot be had or returns the wrong thing.
+      UsageError: an option names a field that does not exist or is text, the steps lack a required field, or
+        `policy_info_fn` cannot be imported or returns the wrong type.
       BadEpisode: a cast would change a value.
       RldsBeamError: `policy_info_fn` raised.
     """
@@ -138,21 +133,21 @@ def to_frames(episode: Episode, options: FrameOptions, keep: Sequence[Kept] = ()
     columns |= {path: steps[path] for path in plan.reward}
     columns["discount"] = _discounts(steps, options)
     if options.cast:
-        void = dict.fromkeys((*plan.action, *plan.reward), 1)  # of the last step, which is `is_last`
+        void = dict.fromkeys((*plan.action, *plan.reward), 1)  # the last step is `is_last`
         columns = cast_columns(columns, options.casts, void)
     kept = {one.field.path: one.column(episode, steps, len(step_types)) for one in keep}
     return Frames(columns, episode.key, kept)
 
 
 def _step_types(n: int) -> tuple[Array, Array]:
-    """step_type and next_step_type of n frames."""
+    """The step_type and next_step_type of n frames."""
     types = np.full(n + 1, MID, np.int32)
     types[0], types[n - 1], types[n] = FIRST, LAST, FIRST
     return (types[:-1], types[1:]) if n > 1 else (types[:1], types[:1])
 
 
 def _discounts(steps: Mapping[str, Column], options: FrameOptions) -> Array:
-    """Discounts float32 [n], also where the steps have them as [n, 1], with the zeros of a terminal episode."""
+    """The discounts, float32 [n] (also if stored as [n, 1]), with the zeros of a terminal episode."""
     discounts = cast(Array, steps["discount"]).astype(np.float32, copy=False).reshape(len(steps["discount"]))
     if _terminal(steps):
         discounts = discounts.copy()
@@ -165,7 +160,7 @@ def _terminal(steps: Mapping[str, Column]) -> bool:
 
 
 def _with_absorbing_step(steps: Mapping[str, Column], plan: TrajectoryLayout, more: Iterable[str]) -> dict[str, Column]:
-    """The steps with the added one: the columns that the frames are made of, and `more`."""
+    """The steps plus the added one, for the columns that the frames need and those in `more`."""
     terminal, void = _terminal(steps), {*plan.action, *plan.reward}
     used = {*void, *plan.observation, *(path for _, path in plan.policy_info), "discount", "is_terminal", *more}
     longer: dict[str, Column] = {}

@@ -1,4 +1,4 @@
-"""The images of a trajectory leaf as pixels or as JPEGs, empty ones (`columns.ZERO_IMAGE`) included."""
+"""Converts the images of a trajectory leaf to pixels or JPEGs, including empty ones (`columns.ZERO_IMAGE`)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Array = np.ndarray[Any, Any]
 
 
 def pixels_of(images: EncodedImages, leaf: SpecLeaf) -> Array:
-    """[n, H, W, C] of the leaf's dtype; an empty image is zeros.
+    """Decodes images to [n, H, W, C] in the leaf's dtype; an empty image becomes zeros.
 
     Raises:
-      BadEpisode: an image cannot be decoded, or is of another size than the leaf.
+      BadEpisode: an image cannot be decoded, or its size is not the leaf's.
     """
     there = images.data != ZERO_IMAGE
     if there.all():
@@ -36,15 +36,15 @@ def pixels_of(images: EncodedImages, leaf: SpecLeaf) -> Array:
 
 
 def jpegs_of(column: Column, leaf: SpecLeaf, quality: int) -> list[bytes | memoryview]:
-    """The images of a column as JPEGs; those that are JPEGs of the leaf's shape are passed on where they lie.
+    """Converts the images of a column to JPEGs; JPEGs of the leaf's shape are passed on without a copy.
 
     Args:
       column: uint8 [n, H, W, C], or encoded images.
-      leaf: its shape is (H, W, C), with 1 or 3 channels.
-      quality: 0 to 100, for what is not a JPEG already.
+      leaf: the leaf, of shape (H, W, C) with 1 or 3 channels.
+      quality: the quality, 0 to 100, of images that are not JPEGs already.
 
     Raises:
-      BadEpisode: an image cannot be decoded, or is of another size than the leaf.
+      BadEpisode: an image cannot be decoded, or its size is not the leaf's.
     """
     if not isinstance(column, EncodedImages):
         return [*encode_jpeg(column, quality)]
@@ -63,7 +63,7 @@ def jpegs_of(column: Column, leaf: SpecLeaf, quality: int) -> list[bytes | memor
 
 
 def _not_known(images: EncodedImages, shape: tuple[int, ...]) -> Sequence[int]:
-    """The steps whose images do not begin as the first one does, if that is a JPEG of the shape; else all."""
+    """The steps whose images may not be JPEGs of the shape: those that start differently from the first one, or all."""
     if not len(images):
         return ()
     first, start = images.image(0), _starts.get(shape, b"")
@@ -74,7 +74,7 @@ def _not_known(images: EncodedImages, shape: tuple[int, ...]) -> Sequence[int]:
 
 
 _starts: dict[tuple[int, ...], bytes] = {}
-"""How the last JPEG of a shape began: those of a camera begin alike."""
+"""The first bytes of the last JPEG of each shape; a camera's JPEGs start alike."""
 
 
 @functools.cache

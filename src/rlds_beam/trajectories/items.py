@@ -1,20 +1,18 @@
-"""Items: which frames make one training item, in the terms of TF-Agents' Reverb observers.
+"""Items: which frames form one training item, following TF-Agents' Reverb observers.
 
-The numbers of items are known before any item is made. An episode of n frames, items of L frames, starts
-i = 0, s, 2s, ... (s is the stride), P the padding frame:
+The number of items is known before any is created. For an episode of n frames, items of L frames, stride s, and the
+padding frame P, items start at i = 0, s, 2s, ...:
 
-- `pairs`, `sequences` (ReverbAddTrajectoryObserver): all i with i + L <= n. With
-  `pad_end_of_episodes`, an episode with n < L gives the one item f0 ... f(n-1) P ... P; a longer
-  one gives no more than without (a tail that the stride steps over stays lost). With
-  `tile_end_of_episodes`, all i < n, filled with P.
-- `sequences` with `across_episodes` (ReverbTrajectorySequenceObserver): the same windows over the
-  stream of all episodes of a shard; pad and tile act once, at the end of the shard. One thing is
-  not copied: `reset(True)` of the observer writes its last item a second time where the stream ends
-  just with an item, and raises where it does not.
+- `pairs`, `sequences` (ReverbAddTrajectoryObserver): all i with i + L <= n. With `pad_end_of_episodes`, an episode with
+  n < L becomes the item f0 ... f(n-1) P ... P; longer episodes are not padded, so a tail shorter than the stride is
+  lost. With `tile_end_of_episodes`, all i < n, padded with P.
+- `sequences` with `across_episodes` (ReverbTrajectorySequenceObserver): the same windows over the stream of all
+  episodes of a shard, padded or tiled once, at the end of the shard. Not copied: the observer's `reset(True)` writes
+  its last item twice if the stream ends with an item, and raises otherwise.
 - `episodes` (ReverbAddEpisodeObserver): all n frames, if n <= max_sequence_length.
-- `frames`: each frame on its own.
+- `frames`: each frame by itself.
 
-P is `frames.padding_frames`: zero everywhere, with step_type LAST and next_step_type FIRST.
+P is `frames.padding_frames`: all zeros, with step_type LAST and next_step_type FIRST.
 """
 
 from __future__ import annotations
@@ -35,11 +33,11 @@ from rlds_beam.trajectories.options import ItemOptions
 Index = np.ndarray[Any, np.dtype[np.int64]]
 
 PAD = -1
-"""In an index: the padding frame P, which is the last one where it is needed."""
+"""The padding frame P in an index; it is the last frame if it is needed."""
 
 
 def item_count(n_frames: int, options: ItemOptions) -> int:
-    """Number of items that n frames give: `len(windows(n_frames, options))`, without making them.
+    """The number of items from n frames: `len(windows(n_frames, options))`, without creating them.
 
     With `across_episodes`, n_frames is the number of frames of the whole shard.
     """
@@ -56,16 +54,16 @@ def item_count(n_frames: int, options: ItemOptions) -> int:
 def windows(n_frames: int, options: ItemOptions) -> Index:
     """The frames of each item: int64 [K, L] of frame indices, `PAD` for the padding frame.
 
-    L is 1 for single frames, and n_frames for whole episodes. An episode longer than
-    `max_sequence_length` gives none.
+    L is 1 for single frames, and n_frames for whole episodes. An episode longer than `max_sequence_length` has no
+    items.
     """
     return Windows.of(n_frames, options).index()
 
 
 def predict_items(n_frames: Iterable[int], options: ItemOptions) -> int:
-    """Number of items of episodes with these numbers of frames (`frames.frame_count` of their steps).
+    """The number of items from episodes with these numbers of frames (`frames.frame_count` of their steps).
 
-    With `across_episodes`, the episodes are those of one shard: add up over the shards.
+    With `across_episodes`, pass the episodes of one shard, and add up the shards.
     """
     if options.across_episodes:
         return item_count(sum(n_frames), options)
@@ -74,14 +72,14 @@ def predict_items(n_frames: Iterable[int], options: ItemOptions) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows over frames, in closed form: window k is the frames from `start + k * stride` on.
+    """Windows over frames, in closed form: window k starts at frame `start + k * stride`.
 
     Attributes:
-      start: first frame of the first window.
-      count: number of windows, K.
-      length: frames in a window, L.
-      stride: frames between the starts of two windows.
-      frames: how many frames there are; a window that runs over them continues with padding frames.
+      start: the first frame of the first window.
+      count: the number of windows, K.
+      length: the number of frames in a window, L.
+      stride: the number of frames between the starts of two windows.
+      frames: the number of frames; a window that goes past them continues with padding frames.
     """
 
     start: int
@@ -92,17 +90,17 @@ class Windows:
 
     @classmethod
     def of(cls, n_frames: int, options: ItemOptions) -> Windows:
-        """The windows of an episode; see `windows`."""
+        """Returns the windows of an episode; see `windows`."""
         length = n_frames if options.items == "episodes" else _length(options)
         return cls(0, item_count(n_frames, options), length, options.stride, n_frames)
 
     @property
     def padding(self) -> int:
-        """How many padding frames have to follow the frames for all windows to be whole."""
+        """The number of padding frames needed to complete all windows."""
         return max(0, self.start + (self.count - 1) * self.stride + self.length - self.frames) if self.count else 0
 
     def index(self) -> Index:
-        """int64 [K, L] of frame indices; `PAD` is the padding frame."""
+        """The frame indices, int64 [K, L]; `PAD` is the padding frame."""
         starts = np.arange(self.start, self.start + self.count * self.stride, self.stride, dtype=np.int64)
         index: Index = starts[:, None] + np.arange(self.length, dtype=np.int64)
         if self.padding:
@@ -115,35 +113,34 @@ class Items:
     """K items over some frames.
 
     Attributes:
-      frames: the frames that the windows run over; with `across_episodes`, a piece of the stream.
-      windows: which of them make each item.
+      frames: the frames; with `across_episodes`, a part of the stream.
+      windows: the frames of each item.
     """
 
     frames: Frames
     windows: Windows
 
     def __len__(self) -> int:
-        """Number of items, K."""
+        """The number of items, K."""
         return self.windows.count
 
     @functools.cached_property
     def index(self) -> Index:
-        """int64 [K, L] of frame indices; `PAD` is the padding frame."""
+        """The frame indices, int64 [K, L]; `PAD` is the padding frame."""
         return self.windows.index()
 
     def gather(self, path: str) -> Column:
-        """One leaf of all items: an array [K, L, ...], or EncodedImages whose `data` is [K, L]."""
-        # One padding frame at the end, which is where PAD points.
+        """Returns one leaf of all items: an array [K, L, ...], or EncodedImages whose `data` is [K, L]."""
+        # PAD = -1 points to one padding frame at the end.
         return padded(path, self.frames[path], min(1, self.windows.padding))[self.index]
 
 
 class ItemMaker:
-    """The items of the episodes of one shard, pushed in order.
+    """Creates the items of the episodes of one shard, pushed in order.
 
-    `push` gives the items that are complete, `finish` what is left at the end of the shard; after
-    that the maker is as new. Only with `across_episodes` is anything kept from one push to the next:
-    at most L - 1 frames. In every other mode `finish` gives nothing, and any episodes in any order
-    may be pushed.
+    `push` returns complete items, and `finish` the rest at the end of the shard; then the maker can be reused. Frames
+    are kept between pushes only with `across_episodes`: at most L - 1. Otherwise `finish` returns nothing, and episodes
+    can be pushed in any order.
     """
 
     def __init__(self, options: ItemOptions):
@@ -151,7 +148,7 @@ class ItemMaker:
         self._stream = StreamWindower(options) if options.across_episodes else None
 
     def push(self, frames: Frames) -> Items:
-        """The items of one episode. An episode may give none: too short, or bypassed.
+        """Returns the items of one episode; there are none if it is too short or bypassed.
 
         Raises:
           BadEpisode: it is longer than `max_sequence_length`, and `bypass_partial_episodes` is not set.
@@ -164,24 +161,24 @@ class ItemMaker:
         return Items(frames, Windows.of(len(frames), self._options))
 
     def finish(self) -> Items | None:
-        """The items that only the end of the shard completes; None where there are none."""
+        """Returns the items that are complete only at the end of the shard, or None."""
         return self._stream.finish() if self._stream is not None else None
 
 
 class StreamWindower:
-    """Windows over a stream of frames that comes in pieces."""
+    """Windows over a stream of frames that arrives in parts."""
 
     def __init__(self, options: ItemOptions):
         self._options = options
         self._reset()
 
     def _reset(self) -> None:
-        self._tail: Frames | None = None  # frames from the next start on; fewer than L
-        self._skip = 0  # frames of the stream still to come before the next start
+        self._tail: Frames | None = None  # the frames from the next start; fewer than L
+        self._skip = 0  # the number of frames before the next start
         self._seen = 0
 
     def push(self, frames: Frames) -> Items:
-        """The items that these frames complete; their `frames` begin with what was kept before."""
+        """Returns the items that these frames complete; their `frames` start with the kept ones."""
         length, stride = _length(self._options), self._options.stride
         self._seen += len(frames)
         buffer = frames if self._tail is None else self._tail.append(frames)
@@ -193,7 +190,7 @@ class StreamWindower:
         return Items(buffer, windows)
 
     def finish(self) -> Items | None:
-        """Ends the stream: pads what is left, as the options say, and starts again."""
+        """Ends the stream, pads the remaining frames if requested, and resets."""
         tail, seen, options = self._tail, self._seen, self._options
         self._reset()
         if tail is None or not options.pad_end_of_episodes:
@@ -204,7 +201,7 @@ class StreamWindower:
 
 
 def _length(options: ItemOptions) -> int:
-    assert options.length is not None  # whole episodes are dealt with before
+    assert options.length is not None  # whole episodes are handled before
     return options.length
 
 

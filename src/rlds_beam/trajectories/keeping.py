@@ -1,8 +1,8 @@
-"""Fields that a record carries beside its trajectory: text, metadata of the episode, and the episode's key.
+"""Fields that a record carries besides its trajectory (`--keep`): text, episode metadata, and the episode's key.
 
-TF-Agents reads what its `.spec` names, and these are not in it; TFDS and `load_trajectories(kept=True)` read them. A
-step field has a value for each frame of an item, a field of the episode one for the item: that of its first frame's
-episode, with `across_episodes`.
+They are not in the `.spec`, so TF-Agents ignores them; TFDS and `load_trajectories(kept=True)` read them. A step field
+has one value per frame of an item. An episode field has one value per item: with `across_episodes`, the value of its
+first frame's episode.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rlds_beam.text import did_you_mean
 from rlds_beam.trajectories.options import CASTS
 
 EPISODE_KEY = "episode_key"
-"""In `--keep`: `str(episode.key)`."""
+"""The name for `str(episode.key)` in `--keep`."""
 
 _LISTS = {"float32": 2, "int64": 3}
 _DTYPES = (*CASTS, "bool", "string")
@@ -31,24 +31,24 @@ _DTYPES = (*CASTS, "bool", "string")
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """A field that is carried.
+    """A kept field.
 
     Attributes:
-      field: its path in a record, and the dtype and shape of one value.
-      of_step: whether each frame has one.
+      field: the path in a record, and the dtype and shape of one value.
+      of_step: whether each frame has a value.
     """
 
     field: Field
     of_step: bool
 
     def record_field(self, item_shape: tuple[int | None, ...]) -> Field:
-        """What a record holds of it: `none` (a list of values, of text too) or `bytes`."""
+        """The field in a record: encoding `none` (a list of values, including text) or `bytes`."""
         shape = (*item_shape, *self.field.shape) if self.of_step else self.field.shape
         encoding = "none" if self.field.dtype in (*_LISTS, "string") else "bytes"
         return Field(self.field.path, self.field.dtype, shape, encoding)
 
     def column(self, episode: Episode, steps: Mapping[str, Column], frames: int) -> np.ndarray[Any, Any]:
-        """Its values [frames, ...]; those of the episode are the same for each frame."""
+        """The values [frames, ...]; an episode field is repeated for each frame."""
         if self.of_step:
             return np.asarray(steps[self.field.path])
         key = self.field.path == EPISODE_KEY
@@ -74,13 +74,13 @@ class Kept:
 
 
 def keep_fields(names: Iterable[str], schema: Schema, leaves: Iterable[str]) -> tuple[Kept, ...]:
-    """The fields that `--keep` names: step fields, fields of the episode (or groups of either), `episode_key`.
+    """Resolves `--keep`: step fields, episode fields, groups of either, or `episode_key`.
 
     Args:
       leaves: the paths of the trajectory.
 
     Raises:
-      UsageError: there is no such field, it is in the trajectory already, or a record cannot hold it.
+      UsageError: a field does not exist, is already in the trajectory, or cannot be stored in a record.
     """
     kept: dict[str, Kept] = {}
     for name in names:
@@ -92,19 +92,19 @@ def keep_fields(names: Iterable[str], schema: Schema, leaves: Iterable[str]) -> 
             known = [EPISODE_KEY, *schema.steps, *schema.metadata]
             longer = [path for path in known if path.endswith(f"/{name}")]
             hint = f"; did you mean {longer[0]}?" if longer else did_you_mean(name, known, most=3) or "."
-            raise UsageError(f"--keep={name}: there is no such field{hint} There are: {', '.join(known)}")
+            raise UsageError(f"--keep={name}: there is no such field{hint} The fields are: {', '.join(known)}")
         kept |= {one.field.path: one for one in matching}
     taken = {*leaves}
     for path, one in kept.items():
         if any(below(leaf, path) or below(path, leaf) for leaf in taken):
-            raise UsageError(f"--keep={path}: the trajectory has it, or a leaf of that name, already")
+            raise UsageError(f"--keep={path}: the trajectory already has a leaf of that name")
         if one.field.dtype not in _DTYPES or one.field.encoding in ("png", "jpeg") or None in one.field.shape:
-            raise UsageError(f"--keep={path}: a record carries text and numbers of one shape, and not {one.field}")
+            raise UsageError(f"--keep={path}: only text and numbers of a fixed shape can be kept, not {one.field}")
     return tuple(kept.values())
 
 
 def kept_entries(kept: Sequence[Kept], columns: Mapping[str, Column], index: np.ndarray[Any, Any]) -> bytes:
-    """The entries of one item, whose frames are `index` (negative: padding)."""
+    """The entries of one item with frames `index` (negative: padding)."""
     return b"".join(one.entry(_values(one, np.asarray(columns[one.field.path]), index)) for one in kept)
 
 

@@ -1,4 +1,4 @@
-"""Which step fields go where in a trajectory: the same answer for a schema and for an episode."""
+"""Maps step fields to trajectory leaves, in the same way for a schema and for an episode."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Names = tuple[str, ...]
 
 
 class TrajectoryLayout(NamedTuple):
-    """The data leaves of a trajectory, each group sorted as `tf.nest` flattens dicts.
+    """The data leaves of a trajectory; each group is sorted as `tf.nest` flattens dicts.
 
-    `observation`, `action` and `reward` are step paths, which are also the trajectory's paths;
-    `policy_info` are pairs (trajectory path, step path). `text` are observation fields left out.
+    `observation`, `action`, and `reward` are step paths and also the trajectory's paths. `policy_info` holds pairs
+    (trajectory path, step path). `text` holds the observation fields that are left out.
     """
 
     observation: Names
@@ -30,22 +30,21 @@ class TrajectoryLayout(NamedTuple):
 
 
 def layout(paths: Names, text: Names, options: FrameOptions) -> TrajectoryLayout:
-    """The layout of a trajectory of steps with these `paths`, of which `text` hold strings.
+    """The trajectory layout of steps with these `paths`; `text` are those that hold strings.
 
-    An observation field that is text is left out unless it is asked for by name.
+    Text in the observation is left out unless it is named explicitly.
 
     Raises:
-      UsageError: a field that a trajectory needs is missing, or is text, or an option names a field that does not
-        exist or is text.
+      UsageError: a required field is missing or is text, or an option names a field that does not exist or is text.
     """
     return _layout(paths, text, tuple(options.observation_fields), tuple(options.policy_info_fields))
 
 
-@functools.lru_cache(maxsize=64)  # asked for every episode; the steps of a dataset do not change
+@functools.lru_cache(maxsize=64)  # called for every episode, with the same steps
 def _layout(paths: Names, text: Names, observation_fields: Names, policy_info_fields: Names) -> TrajectoryLayout:
     for name in REQUIRED_STEP_FIELDS:
         if not all_below(paths, name):
-            raise UsageError(f"the steps have no {name}, which a trajectory needs; they have {', '.join(paths)}")
+            raise UsageError(f"a trajectory needs {name}, but the steps only have {', '.join(paths)}")
     asked = [f"observation/{name}" for name in observation_fields]
     every = all_below(paths, "observation")
     observation = _chosen("observation_fields", asked, paths, "observation/") if asked else every
@@ -53,10 +52,12 @@ def _layout(paths: Names, text: Names, observation_fields: Names, policy_info_fi
     left_out = [path for path in observation if path in text]
     observation = [path for path in observation if path not in text]
     if not observation:
-        raise UsageError(f"{', '.join(left_out)}: the observation is all text, and a trajectory holds numbers only")
+        raise UsageError(
+            f"{', '.join(left_out)}: the whole observation is text, but a trajectory can only hold numbers"
+        )
     for path in (*all_below(paths, "action"), *all_below(paths, "reward"), "discount"):
         if path in text:
-            raise UsageError(f"{path} is text, and a trajectory holds numbers only; make numbers of it beforehand")
+            raise UsageError(f"{path} is text, but a trajectory can only hold numbers; convert it to numbers first")
     carried = _chosen("policy_info_fields", policy_info_fields, paths, "")
     _refuse_text("policy_info_fields", carried, text)
     return TrajectoryLayout(
@@ -69,7 +70,7 @@ def _layout(paths: Names, text: Names, observation_fields: Names, policy_info_fi
 
 
 def _chosen(flag: str, names: Iterable[str], paths: Names, prefix: str) -> list[str]:
-    """The leaves at or below the names; `prefix` is what the user left out of each."""
+    """The leaves at or below the names; `prefix` is what users omit."""
     chosen: dict[str, None] = {}
     for name in names:
         matching = all_below(paths, name)
@@ -83,15 +84,15 @@ def _no_such_field(flag: str, name: str, paths: Names, prefix: str) -> str:
     leaves = [path[len(prefix) :] for path in paths if path.startswith(prefix)]
     short = name[len(prefix) :]
     if not leaves:
-        return f"--{flag}={short}: the observation is one array and has no fields"
+        return f"--{flag}={short}: the observation is a single array without fields"
     hint = did_you_mean(short, leaves, most=3) or "."
-    return f"--{flag}={short}: there is no such field{hint} There are: {', '.join(nest_order(leaves))}"
+    return f"--{flag}={short}: there is no such field{hint} The fields are: {', '.join(nest_order(leaves))}"
 
 
 def _refuse_text(flag: str, chosen: Iterable[str], text: Names) -> None:
     for path in chosen:
         if path in text:
             raise UsageError(
-                f"--{flag}: {path} is text, and a trajectory holds numbers only; name a numeric field instead "
-                "(an embedding of the text, where the dataset has one)"
+                f"--{flag}: {path} is text, but a trajectory can only hold numbers; name a numeric field instead "
+                "(for example an embedding of the text)"
             )

@@ -1,4 +1,4 @@
-"""`policy_info` made by a user's function."""
+"""Computes `policy_info` with a user's function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.user_functions import raised, resolve
 
 Nest = Mapping[str, Any]
-"""Columns as nested dicts, as an RLDS step has them: `{"observation": {"state": array, ...}, "action": ...}`."""
+"""Columns as nested dicts, like an RLDS step: `{"observation": {"state": array, ...}, "action": ...}`."""
 
 PolicyInfoFn = Callable[[Nest, Nest], Any]
 """(current_steps, next_steps) -> an array, or nested dicts of arrays, with leading axis n."""
@@ -24,20 +24,20 @@ PolicyInfoFn = Callable[[Nest, Nest], Any]
 def policy_info_columns(
     name: str, steps: Mapping[str, Column], fields: Mapping[str, Column], key: EpisodeKey
 ) -> dict[str, Column]:
-    """Calls the function `module:function` for an episode and joins its columns with those of `fields`.
+    """Calls `module:function` for an episode and adds the columns of `fields`.
 
-    The function is called once an episode, with two nests of columns of all its n steps, text and
-    encoded images included. `next_steps` of the last step is a padding step: `is_first` is True and
-    everything else is zero (TF-Agents does so after the last episode of a dataset, and hands over
-    the first step of the next episode before that: here no frame depends on a neighbouring episode).
+    The function is called once per episode, with two nests of columns of all its n steps, including text and encoded
+    images. `next_steps` of the last step is a padding step: `is_first` is True and everything else is zero. (TF-Agents
+    passes the first step of the next episode instead, except after the last one; here no frame depends on another
+    episode.)
 
     Returns:
-      Columns `policy_info` or `policy_info/...` with leading axis n, in `tf.nest`'s order.
+      The columns `policy_info` or `policy_info/...` with leading axis n, in `tf.nest`'s order.
 
     Raises:
-      UsageError: there is no such function, it returned something else than numeric arrays with
-        leading axis n, or it returned a name that `fields` has too.
-      RldsBeamError: it raised; the message names the function, the place and the episode.
+      UsageError: the function does not exist, does not return numeric arrays with leading axis n, or returns a name
+        that is also in `fields`.
+      RldsBeamError: the function raised; the message names it, the place, and the episode.
     """
     count = len(steps["is_first"])
     following = {path: concatenate([column[1:], zeros_like(column, 1)]) for path, column in steps.items()}
@@ -56,8 +56,8 @@ def policy_info_columns(
     if twice or (fields and "policy_info" in columns):
         what = twice[0] if twice else "an array without a name"
         raise UsageError(
-            f"--policy_info_fn={name}: it returns {what}, and --policy_info_fields fills policy_info too; "
-            "return a dict of other names"
+            f"--policy_info_fn={name}: it returns {what}, which conflicts with --policy_info_fields; return a dict "
+            "with other names"
         )
     columns |= fields
     return {path: columns[path] for path in nest_order(columns)}
@@ -68,11 +68,11 @@ def _checked(name: str, path: str, values: Any, count: int) -> np.ndarray[Any, A
     if array.dtype.kind in "OSU":
         raise UsageError(
             f"--policy_info_fn={name}: {path} is a {type(values).__name__} of {array.dtype}; "
-            "return a numeric array, or (nested) dicts of them"
+            "return a numeric array, or nested dicts of them"
         )
     if array.shape[:1] != (count,):
         raise UsageError(
             f"--policy_info_fn={name}: {path} has shape {array.shape} for an episode of {count} steps; "
-            "its first axis is the step, one value for each"
+            "the first axis must be the steps"
         )
     return array

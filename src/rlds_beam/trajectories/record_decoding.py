@@ -1,7 +1,7 @@
-"""Trajectory records decoded by column: the way back from `record_encoding`.
+"""Decodes trajectory records by column: the inverse of `record_encoding`.
 
-Records of one length are, almost always, the same bytes with other values in the same places
-(`encoding.example.matching`). What does not fit is parsed record by record.
+Records of equal length almost always have the same layout with different values (`encoding.example.matching`). Others
+are parsed one by one.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class TrajectoryDecoder:
     """Decodes the records of one dataset.
 
     Args:
-      spec: the leaves of its trajectories.
-      jpegs: of each leaf that is stored as JPEGs, the names that these have in a record.
+      spec: the spec of its trajectories.
+      jpegs: leaf stored as JPEGs -> the names of its JPEGs in a record.
     """
 
     def __init__(self, spec: TrajectorySpec, jpegs: Mapping[str, Sequence[str]]):
@@ -37,12 +37,12 @@ class TrajectoryDecoder:
         self._template: Match | None = None
 
     def decode(self, batch: Iterable[Bytes]) -> dict[str, Column]:
-        """The columns of some records, one leaf after the other: each [frames of all records, ...].
+        """Decodes records to columns, one per leaf: [frames of all records, ...].
 
         Images that are stored as JPEGs stay JPEGs.
 
         Args:
-          batch: the payloads, as matrices uint8 [k, length] of records of one length.
+          batch: the payloads, as matrices uint8 [k, length] of records of equal length.
 
         Raises:
           MalformedError: a record does not hold these leaves.
@@ -64,8 +64,8 @@ class TrajectoryDecoder:
             rows = rows[count:]
 
     def _matching(self, rows: Bytes) -> int:
-        """How many of the first rows fit the template; it is replaced by a new one for a row that does not fit."""
-        if self._frames is None or self._jpegs:  # hardly two records are of one length
+        """The number of leading rows that match the template; a row that does not match replaces the template."""
+        if self._frames is None or self._jpegs:  # records rarely have equal length
             return 0
         count = self._template.count(rows) if self._template is not None else 0
         if not count:
@@ -74,7 +74,7 @@ class TrajectoryDecoder:
         return count
 
     def _parse(self, payload: bytes) -> dict[str, Column]:
-        """The columns of one record, however it is written."""
+        """Parses one record of any layout."""
         example = parse_example(payload)
         columns: dict[str, Column] = {}
         for leaf in self._leaves:
@@ -84,7 +84,7 @@ class TrajectoryDecoder:
         frames = self._frames or len(columns["step_type"])
         for path, column in columns.items():
             if len(column) != frames:
-                raise MalformedError(f"{path} is of {len(column)} frames where {frames} are expected")
+                raise MalformedError(f"{path} has {len(column)} frames, expected {frames}")
         return columns
 
 
@@ -98,16 +98,18 @@ def _kind(leaf: SpecLeaf) -> Kind:
 
 
 def _values(feature: Feature, leaf: SpecLeaf) -> Array:
-    """[frames, ...] of one record."""
+    """The values of one record, [frames, ...]."""
     if feature.kind != _kind(leaf):
-        raise MalformedError(f"{leaf.path} is {_a(feature.kind)}, where {leaf.dtype} is {_a(_kind(leaf))}")
+        raise MalformedError(f"{leaf.path} is {_a(feature.kind)}, but {leaf.dtype} needs {_a(_kind(leaf))}")
     if feature.kind == "bytes":
         data = b"".join(feature.strings())
         values = np.frombuffer(data, leaf.numpy_dtype, len(data) // leaf.numpy_dtype.itemsize)
     else:
         values = feature.floats() if feature.kind == "float" else feature.ints()
     if len(values) % math.prod(leaf.shape):
-        raise MalformedError(f"{leaf.path} has {len(values)} values, which are no frames of {list(leaf.shape)}")
+        raise MalformedError(
+            f"{leaf.path} has {len(values)} values, which is not a multiple of frames of {list(leaf.shape)}"
+        )
     return values.reshape(-1, *leaf.shape)
 
 
@@ -116,7 +118,7 @@ def _a(kind: Kind | None) -> str:
 
 
 def _images(features: Sequence[Feature], leaf: SpecLeaf) -> EncodedImages:
-    """The JPEGs of one record, one a frame."""
+    """The JPEGs of one record, one per frame."""
     jpegs = [jpeg for feature in features for jpeg in feature.strings()]
     data = np.empty(len(jpegs), object)
     data[:] = jpegs

@@ -1,10 +1,9 @@
-"""Trajectory items as framed tf.Examples, encoded by column.
+"""Encodes trajectory items by column, as framed tf.Examples.
 
-All items of one length are the same bytes with other values in the same places: a template with
-holes. The records of K items are a uint8 matrix [K, record], every row the template, and each leaf
-is one strided copy from the frames: an item of consecutive frames is consecutive memory in the
-frame's column, so that an overlapping window costs one `memcpy` however many frames it has.
-The matrix is filled and framed in blocks that stay in the processor's cache.
+All items of equal length have the same layout with different values: a template with holes. The records of K items are
+a uint8 matrix [K, record] whose rows are copies of the template. Each leaf is filled in with one strided copy: an item
+of consecutive frames is consecutive memory in a column, so an overlapping window costs one `memcpy`. The matrix is
+filled and framed in blocks that fit in the CPU cache.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 _LISTS = {"float32": FLOAT_LIST, "int64": INT64_LIST}
-"""The field of tf.train.Feature by dtype; all others stand in a list of bytes."""
+"""dtype -> field of tf.train.Feature; other dtypes are stored as bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +50,9 @@ class Encoded:
     """Framed records.
 
     Attributes:
-      buffers: one after another they are the content of the file. To be taken once, and each is
-        written or copied before the next is taken: they share one room.
-      count: number of records.
+      buffers: the content of the file, in order. Iterate only once, and write or copy each buffer before taking the
+        next: they share memory.
+      count: the number of records.
     """
 
     buffers: Iterable[memoryview | bytes]
@@ -65,16 +64,16 @@ class TrajectoryEncoder:
 
     Args:
       spec: the leaves of the trajectories.
-      keep: what the records carry beside the trajectory.
+      keep: the fields that records carry besides the trajectory.
       images: `raw` writes images as pixels; `jpeg` writes every uint8 leaf of rank 3 as JPEG, as
         TF-Agents' `compress_image=True` reads it (`record_layout`).
-      jpeg_quality: of the images that are not JPEGs already (TF-Agents writes 95).
+      jpeg_quality: the quality of images that are not JPEGs already (TF-Agents uses 95).
 
     Attributes:
-      fields: what a record holds, for features.json and the `.spec` (`record_fields`).
+      fields: the fields of a record, for features.json and the `.spec` (`record_fields`).
 
     Raises:
-      UsageError: the format cannot hold a leaf; says which, and the cast to ask for.
+      UsageError: the format cannot hold a leaf; the message suggests a cast.
     """
 
     def __init__(
@@ -89,11 +88,11 @@ class TrajectoryEncoder:
         self._room: Room | None = None
 
     def encode(self, items: Items) -> Encoded:
-        """The records of the items, in their order.
+        """Encodes the items as records, in order.
 
         Raises:
-          BadEpisode: an image cannot be decoded, or an item takes 2 GiB or more, which no tf.Example can.
-          ValueError: a column is not of the spec's dtype and shape.
+          BadEpisode: an image cannot be decoded, or an item is 2 GiB or more, the limit of tf.Example.
+          ValueError: a column does not have the spec's dtype and shape.
         """
         windows, count, padding = items.windows, items.windows.count, items.windows.padding
         if not count:
@@ -114,7 +113,7 @@ class TrajectoryEncoder:
         return Encoded(framed_blocks(payloads), count)
 
     def _blocks(self, windows: Windows, template: Template, sources: list[Bytes]) -> Iterator[tuple[FramedRows, int]]:
-        """The payloads of all items, a block after the other in one room, and how many rows of it are filled."""
+        """Yields the payloads of all items in blocks that reuse one buffer, with the number of rows filled."""
         if self._room is None or self._room.template is not template:
             self._room = Room.of(template)
         _, records, holes = self._room
@@ -127,11 +126,11 @@ class TrajectoryEncoder:
             yield records, rows
 
     def _jpeg_entries(self, items: Items) -> Iterator[Sequence[bytes | memoryview]]:
-        """The entries of the JPEG leaves in pieces: of each piece, that of every item."""
+        """Yields the entries of the JPEG leaves in parts: each part holds one piece for every item."""
         index = items.index
         for leaf in self._jpegs:
             jpegs = jpegs_of(items.frames[leaf.path], leaf, self._quality)
-            jpegs = [*jpegs, zero_jpeg(leaf.shape, self._quality)]  # PAD is the last
+            jpegs = [*jpegs, zero_jpeg(leaf.shape, self._quality)]  # PAD is the last index
             names = [f"{leaf.path}/{i}" for i in range(index.shape[1])] if self._jpeg_by_frame else [leaf.path]
             if len(names) != index.shape[1]:
                 yield [bytes_entry(leaf.path, [jpegs[frame] for frame in row]) for row in index.tolist()]
@@ -143,28 +142,28 @@ class TrajectoryEncoder:
                 yield chosen
 
     def _kept_entries(self, items: Items) -> Iterator[Sequence[bytes]]:
-        """The entries of what each item carries beside its trajectory."""
+        """Yields the entries of the kept fields of each item."""
         if self._keep:
             yield [kept_entries(self._keep, items.frames.kept, index) for index in items.index]
 
 
 def _values(windows: Windows, source: Bytes, kind: np.dtype[Any]) -> Array:
-    """What a leaf's hole takes of each item, [items] of `kind` (bytes): a view, in which windows may overlap."""
+    """The bytes of a leaf for each item, [items] of `kind`: a view in which windows may overlap."""
     width = kind.itemsize // windows.length
     return np.ndarray((windows.count,), kind, source, windows.start * width, (windows.stride * width,))
 
 
 def _source(leaf: SpecLeaf, column: Column, padding: int) -> Bytes:
-    """The bytes of a leaf as they are in a record: [frames + padding, ...], C-contiguous."""
+    """The bytes of a leaf as stored in a record: [frames + padding, ...], C-contiguous."""
     values = pixels_of(column, leaf) if isinstance(column, EncodedImages) else column
     if values.dtype != leaf.numpy_dtype or values.shape[1:] != leaf.shape:
         raise ValueError(
-            f"{leaf.path} is {values.dtype.name}{list(values.shape[1:])}, where the dataset's trajectories have "
+            f"{leaf.path} is {values.dtype.name}{list(values.shape[1:])}, but the dataset's trajectories have "
             f"{leaf.dtype}{list(leaf.shape)}"
         )
     values = padded(leaf.path, values, padding)
     if leaf.dtype == "int64":
-        # All as wide as the widest, so that the records of an episode are of one size whatever their values are.
+        # All as wide as the widest, so that all records of an episode have the same size.
         numbers = values.astype("<i8", copy=False).view(np.uint64)
         return fixed_varints(numbers, varint_width(int(numbers.max()))).reshape(len(values), -1)
     return np.ascontiguousarray(values).view(np.uint8)

@@ -1,4 +1,4 @@
-"""The spec of a dataset's trajectories: known before the first episode is read."""
+"""Computes the spec of a dataset's trajectories before the first episode is read."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class SpecLeaf:
     """One leaf of a trajectory.
 
     Attributes:
-      path: `observation/image_0`, `step_type`: names joined with `/`.
-      dtype: numpy name of a value; of a pixel for an image.
-      shape: of one frame, without an item's axis. All dimensions are known.
-      encoding: `png` or `jpeg` for an image that is encoded in the frames; `none` otherwise.
+      path: the names joined with `/`: `observation/image_0`, `step_type`.
+      dtype: the numpy dtype name of a value; for an image, of a pixel.
+      shape: the shape of one frame, without the item's axis. All dimensions are known.
+      encoding: `png` or `jpeg` for images that are encoded in the frames; `none` otherwise.
     """
 
     path: str
@@ -46,7 +46,7 @@ class SpecLeaf:
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype itself; bfloat16 is that of ml_dtypes."""
+        """The dtype; bfloat16 comes from ml_dtypes."""
         return _numpy_dtype(self.dtype)
 
 
@@ -55,10 +55,10 @@ class TrajectorySpec:
     """The leaves of an item.
 
     Attributes:
-      leaves: in the order in which `tf.nest` flattens a `Trajectory`.
-      item_shape: what comes before a leaf's own shape in an item: () for single frames, (L,) for
-        pairs and sequences, (None,) for whole episodes.
-      left_out: fields of the steps and of the episode that are in no leaf, each with the reason, for a person.
+      leaves: the leaves, in the order in which `tf.nest` flattens a `Trajectory`.
+      item_shape: the leading axes of an item: () for single frames, (L,) for pairs and sequences, (None,) for whole
+        episodes.
+      left_out: step and episode fields that are in no leaf -> a human-readable reason.
     """
 
     leaves: tuple[SpecLeaf, ...]
@@ -77,10 +77,9 @@ class TrajectorySpec:
         return {leaf.path: (leaf.numpy_dtype, leaf.shape) for leaf in self.leaves}
 
     def check(self, frames: Frames) -> None:
-        """Raises UsageError where the frames are not of this spec (some microseconds a call).
+        """Raises UsageError if the frames do not match this spec (takes some microseconds).
 
-        The frames of a valid episode are, unless `policy_info_fn` returns one thing for one episode
-        and another for the next.
+        Frames of valid episodes match, unless `policy_info_fn` returns different things for different episodes.
         """
         actual = {path: _dtype_and_shape(column) for path, column in frames.columns.items()}
         if actual == self._expected:
@@ -88,13 +87,13 @@ class TrajectorySpec:
         for path in sorted(actual.keys() | self._expected.keys()):
             got, expected = (_text(pair.get(path)) for pair in (actual, self._expected))
             if got != expected:
-                raise UsageError(f"{frames.key}: {path} is {got}, where the dataset's trajectories have {expected}")
+                raise UsageError(f"{frames.key}: {path} is {got}, but the dataset's trajectories have {expected}")
 
     def to_tf(self, *, per_frame: bool = False) -> Any:
-        """A TF-Agents `Trajectory` of `tf.TensorSpec`, as an item has it (imports TensorFlow).
+        """Returns a TF-Agents `Trajectory` of `tf.TensorSpec` for an item (imports TensorFlow).
 
-        Names, bounds and nesting are those of TF-Agents' `create_trajectory_data_spec`, which
-        `per_frame=True` equals for flat data; an item's has `item_shape` before each shape.
+        Names, bounds, and nesting are those of TF-Agents' `create_trajectory_data_spec`. With `per_frame=True` the
+        result equals it for flat data; otherwise each shape starts with `item_shape`.
 
         Raises:
           MissingExtraError: TensorFlow or TF-Agents is not installed.
@@ -117,16 +116,14 @@ class TrajectorySpec:
 
 
 def trajectory_spec(schema: Schema, frame_options: FrameOptions, item_options: ItemOptions) -> TrajectorySpec:
-    """The spec of the items that a dataset of this schema gives.
+    """Computes the spec of a dataset's items from its schema.
 
-    Text in the observation is left out, and named in `left_out`, unless an option names it.
-    The spec of a `policy_info_fn` is found by calling it on an episode of two steps of zeros (text
-    is empty, and images are empty byte strings).
+    Text in the observation is left out and listed in `left_out`, unless an option names it. A `policy_info_fn` is
+    called with an episode of two steps of zeros (text is empty, images are empty byte strings) to find its spec.
 
     Raises:
-      UsageError: the options name a field that does not exist; the schema lacks what a trajectory needs; a
-        field cannot be part of a trajectory (text, a dimension that the schema leaves open, more than
-        one discount a step); or `policy_info_fn` cannot be called.
+      UsageError: an option names a field that does not exist; the schema lacks a required field; a field cannot be in
+        a trajectory (text, an unknown dimension, more than one discount per step); or `policy_info_fn` failed.
     """
     text = tuple(path for path, field in schema.steps.items() if field.dtype == "string")
     plan = layout(tuple(schema.steps), text, frame_options)
@@ -135,7 +132,7 @@ def trajectory_spec(schema: Schema, frame_options: FrameOptions, item_options: I
         _refuse_open(schema.steps[path], [p for p in plan.observation if None not in schema.steps[p].shape])
     if schema.steps["discount"].known_size != 1:
         raise UsageError(
-            f"{schema.steps['discount']}: a trajectory has one discount a frame; write one a step, of shape () or "
+            f"{schema.steps['discount']}: a trajectory has one discount per frame; store one per step, of shape () or "
             "(1,), before converting"
         )
     leaves = []
@@ -149,32 +146,32 @@ def trajectory_spec(schema: Schema, frame_options: FrameOptions, item_options: I
 
 
 def _left_out(schema: Schema, used: Iterable[str], options: FrameOptions) -> dict[str, str]:
-    """The step fields that are in no trajectory, with the reasons."""
+    """The fields that are in no trajectory, with reasons."""
     reasons = {}
     for path, field in sorted(schema.steps.items()):
         if path in used or path in (*FLAGS, "discount"):
             continue
         if field.dtype == "string":
-            reasons[path] = "text; a trajectory holds numbers only"
+            reasons[path] = "text; a trajectory can only hold numbers"
         elif path.startswith("observation/"):
-            reasons[path] = "not named in --observation_fields"
+            reasons[path] = "not in --observation_fields"
         else:
-            reasons[path] = f"a trajectory has no such leaf; --policy_info_fields={path} carries it in policy_info"
-    return reasons | dict.fromkeys(sorted(schema.metadata), "of the episode; a trajectory has no such leaf")
+            reasons[path] = f"not a trajectory leaf; --policy_info_fields={path} adds it to policy_info"
+    return reasons | dict.fromkeys(sorted(schema.metadata), "an episode field; not a trajectory leaf")
 
 
 def _refuse_open(field: Field, usable: list[str]) -> None:
     if None not in field.shape:
         return
-    remedy = "make it of one size before converting"
+    remedy = "give it a fixed size before converting"
     if field.path.startswith("observation/") and usable:
         names = ",".join(path.removeprefix("observation/") for path in usable)
         remedy = f"leave it out: --observation_fields={names}"
-    raise UsageError(f"{field}: the dataset leaves its size open, and a trajectory needs one size; {remedy}")
+    raise UsageError(f"{field}: its size is unknown, but a trajectory needs a fixed size; {remedy}")
 
 
 def _zero_frames(schema: Schema, options: FrameOptions) -> Frames:
-    """The frames of an episode of two zero steps: what the spec is read off, `policy_info_fn` included."""
+    """The frames of an episode of two zero steps, from which the spec is read; includes `policy_info_fn`."""
     steps = {path: _zeros(field) for path, field in schema.steps.items()}
     steps |= episode_flags(2, terminal=False)
     episode = Episode(EpisodeKey("zeros", "zeros", 0, 0), steps)
@@ -184,8 +181,8 @@ def _zero_frames(schema: Schema, options: FrameOptions) -> Frames:
         raise
     except RldsBeamError as error:
         raise UsageError(
-            f"--policy_info_fn={options.policy_info_fn}: called with an episode of two zero steps, to see what it "
-            f"returns, it {raised(error.__cause__ or error)}"
+            f"--policy_info_fn={options.policy_info_fn}: in a dry run on an episode of two zero steps, it "
+            f"{raised(error.__cause__ or error)}"
         ) from error
 
 
@@ -198,7 +195,7 @@ def _zeros(field: Field) -> Column:
 
 
 def _dtype_and_shape(column: Column) -> tuple[np.dtype[Any], tuple[Any, ...]]:
-    """Of one frame."""
+    """The dtype and shape of one frame."""
     if isinstance(column, EncodedImages):
         return _numpy_dtype(column.dtype), column.shape
     return column.dtype, column.shape[1:]

@@ -1,8 +1,7 @@
-"""The `.spec` that TF-Agents wants beside each TFRecord file, written without TensorFlow.
+"""Writes the `.spec` that TF-Agents expects next to each TFRecord file, without TensorFlow.
 
-`tf_agents.utils.example_encoding_dataset.encode_spec_to_file` writes one TFRecord of one
-`tensorflow.StructuredValue` (tensorflow/core/protobuf/struct.proto). Importing TensorFlow for that costs
-seconds; the message is small.
+`tf_agents.utils.example_encoding_dataset.encode_spec_to_file` writes a TFRecord with one `tensorflow.StructuredValue`
+(tensorflow/core/protobuf/struct.proto). The message is small, and importing TensorFlow takes seconds.
 """
 
 from __future__ import annotations
@@ -25,40 +24,40 @@ _FLOAT = DATA_TYPES["float32"]
 # Fields of StructuredValue.
 _TENSOR_SPEC, _BOUNDED_SPEC, _TUPLE, _DICT, _NAMED_TUPLE = 33, 35, 52, 53, 54
 
-# TF-Agents names these specs itself (ts.time_step_spec), and a spec's name is part of its equality.
+# TF-Agents names these specs (ts.time_step_spec), and specs with different names are not equal.
 _NAMES = {"step_type": "step_type", "next_step_type": "step_type", "discount": "discount"}
 
 Tree = dict[str, "Tree | Field"]
 
 
 def encode_spec_file(fields: Iterable[Field]) -> bytes:
-    """The bytes of a `.spec` file for a `Trajectory` of `fields`.
+    """Encodes a `.spec` file for a `Trajectory` of `fields`.
 
     Args:
-      fields: the leaves, `observation/state` and so on; `shape` is that of a whole item, None where unknown.
-        A group of leaves named `0`, `1`, ... is a tuple, any other group a dict.
+      fields: the leaves (`observation/state` and so on), with the shape of a whole item, None if unknown. A group of
+        leaves named `0`, `1`, ... is a tuple; other groups are dicts.
     """
     return frame(encode_spec(fields))
 
 
 def encode_spec(fields: Iterable[Field]) -> bytes:
-    """The serialised StructuredValue: what `encode_spec_to_file` writes for the same spec.
+    """Serializes the StructuredValue, byte-identical to `encode_spec_to_file` for the same spec.
 
     Raises:
-      UsageError: a leaf is not in any of Trajectory's fields.
+      UsageError: a leaf is in none of Trajectory's fields.
     """
     leaves = {field.path: field for field in fields}
     for path in leaves:
         if path.split("/")[0] not in TRAJECTORY_FIELDS:
-            raise UsageError(f"{path} is in no field of a Trajectory; those are {', '.join(TRAJECTORY_FIELDS)}")
+            raise UsageError(f"{path} is not in a field of Trajectory; the fields are {', '.join(TRAJECTORY_FIELDS)}")
     tree: Tree = nest(leaves)
-    # A field without leaves is the empty tuple: policy_info, most of the time.
+    # A field without leaves, usually policy_info, is the empty tuple.
     pairs = (text(1, name) + delimited(2, _value(tree.get(name, {}))) for name in TRAJECTORY_FIELDS)
     return delimited(_NAMED_TUPLE, text(1, "Trajectory") + b"".join(delimited(2, pair) for pair in pairs))
 
 
 def is_tuple(names: Iterable[str]) -> bool:
-    """Whether a group of leaves with these names stands for a tuple."""
+    """Whether a group of leaves with these names is a tuple."""
     names = set(names)
     return names == {str(i) for i in range(len(names))}
 

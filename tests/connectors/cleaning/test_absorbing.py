@@ -1,4 +1,4 @@
-"""Absorbing states, and columns of any field, each by the picture in its docstring."""
+"""Absorbing states and columns of any field, compared with the pictures in the docstrings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def edited(of: Episode, fields: StepFields | None = None) -> Episode:
 
 
 def transitions(of: Episode) -> list[tuple[float, ...]]:
-    """(observation, action, reward, next observation, terminated), one by one."""
+    """Tuples (observation, action, reward, next observation, terminated)."""
     batch = connect(
         [
             AddObservationsFromEpisodesToBatch(),
@@ -67,8 +67,8 @@ def transitions(of: Episode) -> list[tuple[float, ...]]:
 
 @settings(deadline=None, max_examples=30)
 @given(count=st.integers(1, 20), terminal=st.booleans())
-def test_transitions_are_those_of_discriminator_actor_critic(count, terminal):
-    """Against a loop over transitions: the terminal state is replaced, and the absorbing one leads to itself."""
+def test_transitions_equal_discriminator_actor_critic(count, terminal):
+    """Compared with a loop: the terminal state is replaced, and the absorbing state leads to itself."""
     before = episode(count, terminal=terminal)
     expected = []
     for o, a, r, n, d in transitions(before):
@@ -78,7 +78,7 @@ def test_transitions_are_those_of_discriminator_actor_critic(count, terminal):
     assert transitions(edited(before)) == expected
 
 
-def test_absorbing_states_of_the_picture():
+def test_absorbing_states_match_the_picture():
     made = edited(episode(3)).steps
     np.testing.assert_array_equal(made["observation"], [[1, 0], [2, 0], [3, 0], [0, 1], [0, 1]])
     np.testing.assert_array_equal(made["action"][:, 0], [10, 11, 12, 0, 0])
@@ -94,7 +94,7 @@ def test_absorbing_states_of_the_picture():
     np.testing.assert_array_equal(truncated["action"], episode(2).steps["action"])
 
 
-def test_an_observation_with_leaves_gets_one_more():
+def test_a_nested_observation_gets_a_new_leaf():
     steps = dict(episode(2).steps)
     images = EncodedImages(np.array([b"a", b"b", b"c"], object), (4, 4, 3), "uint8")
     steps |= {"sensors/state": steps.pop("observation"), "sensors/image": images, "sensors/text": images.data}
@@ -133,7 +133,9 @@ def test_weights():
     with pytest.raises(UsageError, match="is not a number per step"):
         connect([AddWeightsToBatch(field="name")], [of])
     recorded = connect([AddWeightsToBatch(), AddColumnsFromEpisodesToTrainBatch()], [episode(2, weights=np.zeros(3))])
-    np.testing.assert_array_equal(recorded.columns[0]["weights"], [1, 1])  # the first that makes a column
+    np.testing.assert_array_equal(
+        recorded.columns[0]["weights"], [1, 1]
+    )  # the first connector that adds the column wins
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Cleaning connectors do what the scripts do that they are named after, step by step, on generated data."""
+"""Cleaning connectors, compared step by step with the scripts they are named after, on generated data."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.testing import make_episode
 
-# No-ops, as regenerate_libero_dataset.py of OpenVLA-OFT leaves them out
+# No-ops, as dropped by OpenVLA-OFT's regenerate_libero_dataset.py
 
 
 def libero(actions: Any) -> list[int]:
-    """Its loop: `prev_action` is the last action that was kept."""
+    """Its loop: `prev_action` is the last kept action."""
     kept: list[int] = []
     for i, action in enumerate(actions):
         small = np.linalg.norm(action[:-1]) < 1e-4
@@ -31,7 +31,7 @@ def libero(actions: Any) -> list[int]:
 
 @FEW
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.5]), st.sampled_from([-1.0, 0.0, 1.0])), min_size=1, max_size=12))
-def test_no_ops_are_those_of_libero(actions):
+def test_no_ops_equal_liberos(actions):
     found = edited(c.DropNoOpSteps(), with_actions(actions, mark=np.arange(len(actions))))
     kept = found[0].steps["mark"].tolist() if found else []
     assert kept == libero(np.asarray(actions, np.float32))
@@ -68,7 +68,7 @@ def test_successes_are_kept_as_openpi_and_rlds_dataset_mod_do():
         edited(c.KeepSuccessful("file_path"), episode)
 
 
-def test_unlabelled_episodes_are_those_whose_text_is_empty_at_each_step():
+def test_unlabeled_episodes_have_empty_text_at_every_step():
     for texts, count in ((["", "", ""], 0), (["", "go", ""], 1)):
         episode = make_episode(3, columns={"language_instruction": texts})
         assert len(edited(c.DropUnlabeled(), episode)) == count

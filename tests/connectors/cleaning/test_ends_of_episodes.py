@@ -1,4 +1,4 @@
-"""Connectors that drop, merge, cut or move steps: how an episode ends, its return and its discounts."""
+"""The ends, returns, and discounts of episodes after connectors drop, merge, cut, or move steps."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WHOLE = {
     "ResizeImages": c.ResizeImages(4, 4, fields=[]),
     "SelectEpisodes": c.SelectEpisodes("steps > 3"),
 }
-"""What keeps the return of an episode and the product of its discounts."""
+"""Connectors that preserve an episode's return and the product of its discounts."""
 
 CUT = {
     "TruncateEpisodes": c.TruncateEpisodes(4),
@@ -57,11 +57,11 @@ CUT = {
     "SplitAgents(truncated)": c.SplitAgents(AGENTS, left_early="truncated"),
     "TransformTrajectory": c.TransformTrajectory(without_last),
 }
-"""What leaves transitions out."""
+"""Connectors that remove transitions."""
 
 
 def episode(length: int, seed: int, *, terminal: bool) -> Episode:
-    """Rewards are whole numbers and discounts powers of 2, so sums and products are exact; the void ones differ."""
+    """Rewards are integers and discounts powers of 2, so sums and products are exact; void values differ."""
     rng = np.random.default_rng(seed)
     discount = rng.choice([0.5, 1.0], length).astype(np.float32)
     discount[-2:-1] = 0 if terminal else 1
@@ -77,7 +77,7 @@ def episode(length: int, seed: int, *, terminal: bool) -> Episode:
 
 
 def valid_end(made: Episode) -> None:
-    """One end, and a discount of 0 where the episode terminates, nowhere else."""
+    """Asserts one end, and a discount of 0 only where the episode terminates."""
     steps = np.arange(len(made))
     last = int(np.flatnonzero(made.steps["is_last"])[0])
     assert last in (len(made) - 1, int(made.steps.get("loss_mask", np.ones(len(made) - 1)).sum()))
@@ -105,15 +105,15 @@ def test_a_whole_episode_keeps_its_end_its_return_and_its_discount(name, length,
         valid_end(made)
         if len(made) > 1:
             assert np.sum(made.steps["reward"][:-1]) == np.sum(before.steps["reward"][:-1])
-            if terminal or name != "AddOneTsToEpisodesAndTruncate":  # whose added step is void
+            if terminal or name != "AddOneTsToEpisodesAndTruncate":  # its added step is void
                 assert np.prod(made.steps["discount"][:-1]) == np.prod(before.steps["discount"][:-1])
 
 
 @pytest.mark.parametrize("name", CUT)
-@example(length=6, seed=0, terminal=True)  # TruncateEpisodes(4) cuts off the last transition alone
+@example(length=6, seed=0, terminal=True)  # TruncateEpisodes(4) cuts off only the last transition
 @EVERY
 @GENERATED
-def test_an_episode_that_is_cut_ends_truncated_and_others_as_before(name, length, seed, terminal, tmp_path_factory):
+def test_cut_episodes_end_truncated_and_others_do_not_change(name, length, seed, terminal, tmp_path_factory):
     before = episode(length, seed, terminal=terminal)
     piece = CUT[name]
     if piece == "ranges.json":
@@ -139,7 +139,7 @@ def test_rewards_that_led_to_a_step_move_with_their_discounts(recorded, length, 
         np.testing.assert_array_equal(made.steps[name][:-1], right.steps[name][:-1])
 
 
-def test_every_connector_that_edits_episodes_is_here():
+def test_every_episode_connector_is_tested():
     named = {type(piece).__name__ for piece in (*WHOLE.values(), *CUT.values())} | {"KeepRanges", "ShiftAlignment"}
     of_package = {name: getattr(c, name) for name in c.CONNECTORS if name != "FromRllib"}
     editing = {n for n, one in of_package.items() if isinstance(one, type) and issubclass(one, EpisodeConnector)}

@@ -68,12 +68,12 @@ def test_conditions(where, holds):
         "",
     ],
 )
-def test_what_is_no_condition_is_refused_and_never_run(where):
+def test_invalid_conditions_are_refused_and_never_run(where):
     with pytest.raises(UsageError, match=r"is not allowed|is not an expression|there is no field"):
         Condition(where).holds(EPISODE)
 
 
-def test_a_condition_on_what_is_not_there_names_what_is():
+def test_a_condition_on_a_missing_field_lists_the_fields():
     with pytest.raises(UsageError, match=r"there is no field sucess.*did you mean success"):
         Condition("sucess").holds(EPISODE)
     with pytest.raises(UsageError, match="not supported between"):

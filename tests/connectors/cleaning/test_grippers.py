@@ -1,4 +1,4 @@
-"""Grippers, as OpenVLA's and Octo's data_utils.py change them."""
+"""Grippers, compared with OpenVLA's and Octo's data_utils.py."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def absolute(actions: Any) -> list[float]:
 
 @FEW
 @given(st.lists(st.sampled_from([-1.0, -0.05, 0.0, 0.03, 0.5, 0.97, 1.0]), min_size=1, max_size=15))
-def test_grippers_are_those_of_openvla(gripper):
+def test_grippers_equal_openvlas(gripper):
     actions = np.stack([np.full(len(gripper), 9.0), gripper], axis=1).astype(np.float32)
     episode = with_actions(actions)
     for piece, reference in (

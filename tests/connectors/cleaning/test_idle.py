@@ -1,4 +1,4 @@
-"""Idle ranges, as compute_droid_nonidle_ranges.py of openpi finds them."""
+"""Idle ranges, compared with openpi's compute_droid_nonidle_ranges.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlds_beam.testing import make_episode, write_dataset
 
 
 def openpi(velocities: Any, min_idle: int, min_moving: int) -> list[tuple[int, int]]:
-    """Step by step: runs of idle steps, and what is long enough between them."""
+    """Finds runs of idle steps, and long enough runs between them, step by step."""
     idle = [i > 0 and all(abs(a - b) < 1e-3 for a, b in zip(v, velocities[i - 1], strict=True))
             for i, v in enumerate(velocities)]  # fmt: skip
     keep = [True] * len(idle)
@@ -42,7 +42,7 @@ def runs(flags: list[bool]) -> list[tuple[int, int]]:
 
 @FEW
 @given(st.lists(st.sampled_from([0.0, 0.0, 0.0, 1.0]), min_size=1, max_size=60), st.integers(1, 4), st.integers(1, 6))
-def test_idle_ranges_are_those_of_openpi(moves, min_idle, min_moving):
+def test_idle_ranges_equal_openpis(moves, min_idle, min_moving):
     velocities = np.cumsum(moves)[:, None] * np.ones(2)
     episode = with_actions(np.zeros((len(moves), 2)), velocity=velocities, mark=np.arange(len(moves)))
     rule = IdleRule("velocity", min_idle=min_idle, min_moving=min_moving)

@@ -1,4 +1,4 @@
-"""Connectors that edit images: what they decode and encode, and the pixels that TensorFlow's resizing gives."""
+"""Image connectors: which images they decode and encode, compared with TensorFlow's resizing."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def test_images_are_resized_as_tensorflow_does():
     tf = pytest.importorskip("tensorflow")
     rng = np.random.default_rng(0)
     for size, wanted in (((48, 64), (25, 31)), ((20, 30), (64, 40)), ((33, 7), (33, 9)), ((5, 5), (1, 1))):
-        colours = rng.integers(0, 256, (2, *size, 3), np.uint8)
-        resized = tf.image.resize(colours, wanted, method="lanczos3", antialias=True)
+        colors = rng.integers(0, 256, (2, *size, 3), np.uint8)
+        resized = tf.image.resize(colors, wanted, method="lanczos3", antialias=True)
         expected = tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8).numpy()
-        different = np.abs(resize_colors(colours, *wanted).astype(int) - expected)
-        assert different.max() <= 1 and (different > 0).mean() < 1e-3  # where a sum is within rounding of a half
+        different = np.abs(resize_colors(colors, *wanted).astype(int) - expected)
+        assert different.max() <= 1 and (different > 0).mean() < 1e-3  # sums close to a half may round differently
         depth = rng.random((2, *size, 1)).astype(np.float32)
         expected = tf.image.resize(depth, wanted, method="bilinear", antialias=True).numpy()
         np.testing.assert_allclose(resize_depth(depth, *wanted), expected, atol=1e-6)
@@ -38,7 +38,7 @@ def images(encoding: str, shape: tuple[int, ...] = (8, 12, 3), dtype: str = "uin
     return EncodedImages(np.array([*data, None], object)[:-1], shape, dtype, encoding), pixels
 
 
-def test_colours_become_jpegs_and_depth_stays_png():
+def test_color_becomes_jpeg_and_depth_stays_png():
     png, pixels = images("png")
     deep, depths = images("png", (8, 12, 1), "uint16")
     columns = {"observation/image": png, "observation/depth": deep, "observation/x": np.zeros((3, 4), np.float32)}
@@ -73,7 +73,7 @@ def test_several_edits_decode_and_encode_once(monkeypatch):
         edited(c.FlipChannels(["action"]), episode)
 
 
-def test_images_that_were_added_stay_zeros():
+def test_added_images_stay_zeros():
     png, _ = images("png")
     padded = png.with_data(np.array([b"", png.data[1], b""], object))
     episode = make_episode(3, observation={"image": 1}).with_columns({"observation/image": padded})

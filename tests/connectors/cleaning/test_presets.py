@@ -1,4 +1,4 @@
-"""Presets are good configurations with a source each; `inspect` suggests them by name, and they do what they say."""
+"""Presets are valid configurations with a source; `inspect` suggests them by name, and they fix the fault."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlds_beam.testing import make_episode, write_dataset
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_each_preset_is_one(name):
+def test_every_preset_is_valid(name):
     preset = PRESETS[name]
     config = with_preset(ConvertConfig.create("in", "out", preset=name, repair="missing_is_first"))
     assert config.repair == ("missing_is_first", *preset.repair)
@@ -29,7 +29,7 @@ def test_an_unknown_preset_is_refused():
         with_preset(ConvertConfig.create("in", "out", preset="robotur"))
 
 
-def test_a_preset_comes_before_the_connectors_that_are_named(tmp_path, capsys):
+def test_a_preset_runs_before_the_given_connectors(tmp_path, capsys):
     (tmp_path / "more.json").write_text('[{"MinimumLength": {"transitions": 3}}]')
     records = [make_episode(steps, seed=i) for i, steps in enumerate(["F M M M", "F M", "F M M M"])]
     path = write_dataset(tmp_path, records, name="roboturk", version="0.1.0")

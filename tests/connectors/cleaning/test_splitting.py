@@ -1,4 +1,4 @@
-"""Episodes are divided among splits: by fractions, for each task alike, and by lists."""
+"""Splitting episodes by fraction, evenly per task, and by list."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def many(count: int, task: Any = lambda i: "t") -> list[Episode]:
             for i in range(count)]  # fmt: skip
 
 
-def test_fractions_are_about_right_and_the_seed_decides():
+def test_fractions_are_approximate_and_depend_on_the_seed():
     episodes = many(2000)
     first = split_of(SplitEpisodes({"train": 0.8, "val": 0.15, "test": 0.05}), episodes)
     assert first == split_of(SplitEpisodes({"train": 0.8, "val": 0.15, "test": 0.05}), episodes)
@@ -57,7 +57,7 @@ def test_stratified_splits_are_exact_and_within_one_of_each_task(sizes, part):
         assert abs(own.count("train") - part * len(own)) <= 1.5
 
 
-def test_listed_episodes_go_where_the_list_says(tmp_path):
+def test_listed_episodes_go_to_their_split(tmp_path):
     episodes = many(5)
     (tmp_path / "lists.json").write_text(json.dumps({"val": [str(episodes[1].key), str(episodes[3].key)]}))
     piece = SplitEpisodes(episodes=str(tmp_path / "lists.json"))
@@ -75,6 +75,6 @@ def test_listed_episodes_go_where_the_list_says(tmp_path):
         ({"episodes": {"val": []}, "stratify": "task"}, "stratify needs fractions"),
     ],
 )
-def test_what_cannot_be_split_so_is_refused(arguments, message):
+def test_invalid_splits_are_refused(arguments, message):
     with pytest.raises(UsageError, match=message):
         SplitEpisodes(**arguments)

@@ -1,4 +1,4 @@
-"""Functions of trajectories, as OpenVLA and Octo write them."""
+"""Trajectory functions in OpenVLA's and Octo's style."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def images(encoding: str, shape: tuple[int, ...] = (8, 12, 3), dtype: str = "uin
     return EncodedImages(np.array([*data, None], object)[:-1], shape, dtype, encoding), pixels
 
 
-def test_a_function_of_openvla_runs_as_it_is():
-    """Written as OpenVLA's and Octo's are: in place, with tensors, steps left out, fields moved."""
+def test_a_function_of_openvla_runs_unchanged():
+    """A function in OpenVLA's and Octo's style: edits in place, uses tensors, drops steps, moves fields."""
     tf = pytest.importorskip("tensorflow")
 
     def bridge_like(trajectory):
@@ -59,7 +59,7 @@ def test_a_function_of_openvla_runs_as_it_is():
     assert len(episode.steps["observation/state"]) == 6
 
 
-def test_a_trajectory_that_came_back_wrong_is_named():
+def test_a_wrong_result_is_reported():
     def uneven(trajectory):
         return {**trajectory, "action": trajectory["action"][1:]}
 

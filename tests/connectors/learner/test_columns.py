@@ -1,4 +1,4 @@
-"""Connectors that make the columns of a learner. The arrays are those that RLlib 2.60 makes of the same episodes."""
+"""Connectors that compute learner columns, compared with arrays that RLlib 2.60 computes for the same episodes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ DEFAULT = [AddObservationsFromEpisodesToBatch(), AddColumnsFromEpisodesToTrainBa
 
 
 def columns(connectors, episodes):
-    """The columns of the default module, images of them with their feature axis removed."""
+    """The columns of the default module; images without their feature axis."""
     batch = connect([*connectors, BatchIndividualItems()], episodes)
     return {
         name: column[..., 0] if name in ("obs", "new_obs") or name.startswith(("state", "next")) else column
@@ -89,7 +89,7 @@ def test_stateful():
     np.testing.assert_array_equal(made["next_state_in/h"], [0.5, 4.5, 10.5])
 
 
-def test_without_recorded_states_each_sequence_starts_with_the_initial_one():
+def test_without_recorded_states_each_sequence_starts_with_the_initial_state():
     without = [e.replace(steps={k: v for k, v in e.steps.items() if k != "state_out/h"}) for e in (A, B)]
     made = columns(
         [
@@ -100,14 +100,14 @@ def test_without_recorded_states_each_sequence_starts_with_the_initial_one():
         ],
         without,
     )
-    assert made["state_in/h"].dtype == np.float32  # also of numbers that were written without a point
+    assert made["state_in/h"].dtype == np.float32  # also for integers in the configuration
     np.testing.assert_array_equal(made["state_in/h"], [-1, -1, -1])
     np.testing.assert_array_equal(made["next_state_in/h"], [-1, -1, -1])
     with pytest.raises(UsageError, match="so give initial_state"):
         columns([AddStatesFromEpisodesToBatch()], without)
 
 
-def test_one_timestep_more_and_advantages():
+def test_added_timestep_and_advantages():
     unfinished = episode(20, 2, "unfinished", position=2)
     gae = GeneralAdvantageEstimation(gamma=0.9, lambda_=0.5)
     made = columns([AddOneTsToEpisodesAndTruncate(), *DEFAULT, gae], [A, B, unfinished])
@@ -141,7 +141,7 @@ def test_returns_to_go():
     np.testing.assert_allclose(columns([ComputeReturnsToGo(0.5)], [A])["returns_to_go"], [1.625, 3.25, 4.5, 5, 4])
 
 
-def test_n_step_returns_never_run_past_the_end():
+def test_n_step_returns_stop_at_the_end():
     made = columns([NStepReturns(n=2, gamma=0.5), *DEFAULT], [A, B])
     np.testing.assert_array_equal(made["rewards"], [0.5, 2, 3.5, 5, 4, 15.5, 17, 12])
     np.testing.assert_array_equal(made["new_obs"], [2, 3, 4, 5, 5, 12, 13, 13])
@@ -165,7 +165,7 @@ def test_burn_in_overlap_and_padding_on_the_left():
     assert made["loss_mask"].all()
 
 
-def test_episodes_too_short_for_a_full_sequence_and_without_transitions_give_no_row():
+def test_too_short_episodes_have_no_rows():
     short = episode(0, 2)
     pieces = [*DEFAULT, AddTimeDimToBatchAndZeroPad(3, tail="drop"), AddStatesFromEpisodesToBatch()]
     assert columns(pieces, [short])["obs"].shape == (0, 3)
@@ -175,7 +175,7 @@ def test_episodes_too_short_for_a_full_sequence_and_without_transitions_give_no_
     np.testing.assert_array_equal(made["seq_lens"], [2])
 
 
-def test_a_column_that_exists_is_passed_through():
+def test_existing_columns_are_kept():
     def own_rewards(batch: Batch) -> Batch:
         return batch.replace(columns=tuple({"rewards": np.zeros(len(e) - 1)} for e in batch.episodes))
 
@@ -212,7 +212,7 @@ def test_agents_enter_late_leave_early_and_learn_as_modules_in_a_fixed_order():
     assert set(left["module_id"]) == {b"p1"}
 
 
-def test_only_the_modules_that_are_recurrent_learn_from_sequences():
+def test_only_recurrent_modules_learn_from_sequences():
     episodes = [A.replace(metadata={"module_id": "lstm"}), B.replace(metadata={"module_id": "mlp"})]
     sequences = [AddTimeDimToBatchAndZeroPad(4, modules=["lstm"]), AddStatesFromEpisodesToBatch()]
     returns = ComputeReturnsToGo()
@@ -222,7 +222,7 @@ def test_only_the_modules_that_are_recurrent_learn_from_sequences():
     assert modules["lstm"].keys() - modules["mlp"].keys() == {"seq_lens", "loss_mask", "state_in/h"}
 
 
-def test_a_pipeline_is_edited_by_name_and_class_and_nests():
+def test_pipelines_are_edited_by_name_and_class_and_can_be_nested():
     inner = ConnectorPipeline([AddColumnsFromEpisodesToTrainBatch()])
     pipeline = ConnectorPipeline([inner]).prepend(AddObservationsFromEpisodesToBatch()).append(BatchIndividualItems())
     pipeline.insert_before(BatchIndividualItems, AddTimeDimToBatchAndZeroPad(4))
@@ -235,14 +235,14 @@ def test_a_pipeline_is_edited_by_name_and_class_and_nests():
         pipeline.remove("BatchIndividualItem")
 
 
-def test_a_piece_in_a_nested_pipeline_drops_under_its_own_name():
+def test_a_connector_in_a_nested_pipeline_counts_drops_under_its_name():
     def drop_all(batch: Batch) -> Batch:
         return batch.replace(episodes=())
 
     assert connect([ConnectorPipeline([ConnectorPipeline([drop_all])])], [A]).dropped == {"drop_all": 1}
 
 
-def test_nothing_is_written_into():
+def test_inputs_are_not_modified():
     before = copy.deepcopy(A)
     columns([AddOneTsToEpisodesAndTruncate(), *DEFAULT, AddTimeDimToBatchAndZeroPad(4, burn_in=1)], [A])
     for path, values in before.steps.items():

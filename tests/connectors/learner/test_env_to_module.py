@@ -1,4 +1,4 @@
-"""Env-to-module and module-to-env: what a model is given for running episodes, and what becomes of its outputs."""
+"""Env-to-module and module-to-env pipelines: model inputs for running episodes, and use of the outputs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def recorded(length: int, position: int = 0, **metadata: str) -> Episode:
 
 
 def at(episode: Episode, t: int) -> Episode:
-    """The episode while it runs, at step t: action, reward and outputs of its last step are not known yet."""
+    """The running episode at step t: the action, reward, and outputs of its last step are not known yet."""
     steps = {path: np.array(column[: t + 1]) for path, column in episode.steps.items()}
     for path in ("action", "reward", "state_out/h"):
         steps[path][t] = 0
@@ -67,8 +67,8 @@ def at(episode: Episode, t: int) -> Episode:
 
 @settings(deadline=None, max_examples=25)
 @given(lengths=st.lists(st.integers(2, 9), min_size=1, max_size=3))
-def test_a_model_is_given_while_an_episode_runs_what_it_learns_from_afterwards(lengths):
-    """The law between the two kinds: rows of the learner's columns are those of the running episode, one by one."""
+def test_model_inputs_of_running_episodes_equal_the_learners_rows(lengths):
+    """The rows of the learner's columns equal those of the running episode, one by one."""
     episodes = [recorded(length, i) for i, length in enumerate(lengths)]
     for pieces in (
         [AddObservationsFromEpisodesToBatch(), AddIdsToBatch(), AddStatesFromEpisodesToBatch({"h": [1.0, 2, 3, 4]})],
@@ -88,7 +88,7 @@ def test_a_model_is_given_while_an_episode_runs_what_it_learns_from_afterwards(l
                     assert column.dtype == afterwards[i][name].dtype
 
 
-def test_a_recurrent_model_gets_a_time_axis_and_the_state_that_it_gave_last():
+def test_a_recurrent_model_gets_a_time_axis_and_its_latest_state():
     episodes = (at(recorded(5, 0), 0), at(recorded(5, 1), 3))
     given_ = env_to_module_pipeline(recurrent=True, initial_state={"h": [9.0] * 4})(Batch(episodes, running=True))
     columns = given_.modules["default_policy"]
@@ -114,7 +114,7 @@ def test_one_module_is_recurrent_and_another_is_not():
 
 
 def test_rollout_with_a_policy_that_follows_its_observation():
-    """Both pipelines around a model, for two environments, and the learner's batch of what came out."""
+    """Both pipelines around a model for two environments, and the learner's batch from the resulting episodes."""
     to_module, to_env = env_to_module_pipeline(), module_to_env_pipeline(GetActions("categorical", explore=False))
     goals = np.array([2, 0])
     episodes = [at(recorded(6, i), 0) for i in range(2)]
@@ -145,7 +145,7 @@ def test_several_agents_of_several_environments():
     assert all("module_id" not in episode.metadata for episode in done.episodes)
 
 
-def test_a_module_learns_from_what_another_one_did_not_give():
+def test_modules_may_have_different_outputs():
     running = (at(recorded(4, 0, module_id="p0"), 1), at(recorded(4, 1, module_id="p1"), 1))
     batch = env_to_module_pipeline()(Batch(running, running=True))
     with pytest.raises(UsageError, match="no outputs for p1, only for p0"):
@@ -162,7 +162,7 @@ def actions(of: GetActions, inputs, *, count: int = 1, t: int = 1, first: int = 
     return pickle.loads(pickle.dumps(of))(batch).modules["default_policy"]
 
 
-def test_sampled_actions_are_distributed_as_the_model_says():
+def test_sampled_actions_follow_the_models_distribution():
     count, probabilities = 4000, np.array([0.2, 0.5, 0.3])
     logits = np.tile(np.log(probabilities).astype(np.float32) + 3, (count, 1))
     made = actions(GetActions(seed=1), logits, count=count)
@@ -179,7 +179,7 @@ def test_sampled_actions_are_distributed_as_the_model_says():
     np.testing.assert_allclose(np.bincount(made["actions"][:, 1]) / count, [2 / 7, 5 / 7], atol=0.04)
 
 
-def test_an_episode_goes_the_same_way_whichever_others_run_beside_it():
+def test_an_episode_does_not_depend_on_other_running_episodes():
     logits = np.zeros((6, 50), np.float32)
     together = actions(GetActions(seed=3), logits, count=6)["actions"]
     for i in range(6):
@@ -223,7 +223,7 @@ def test_the_most_likely_action():
     assert MultiCategorical([2, 3]).mode(np.array([[1.0, 2, 9, 8, 7]])).tolist() == [[1, 0]]
 
 
-def test_actions_for_env_are_those_of_the_picture():
+def test_actions_for_env_match_the_picture():
     column = np.array([-1.0, 0, 1, 2], np.float32)[:, None]
     of = Batch((at(recorded(3), 1),), ({"actions": column[:1], "actions/b": column[:1]},), running=True)
     for piece, expected in (
@@ -238,14 +238,17 @@ def test_actions_for_env_are_those_of_the_picture():
     nested = of.replace(columns=({"actions/arm": column[:1], "actions/hand": np.array([1])},))
     bounds = {"arm": [-2.0], "hand": 0}, {"arm": [2.0], "hand": 3}
     made = NormalizeAndClipActions(*bounds)(nested).columns[0]
-    assert (made["actions_for_env/arm"].item(), made["actions_for_env/hand"].item()) == (-2.0, 1)  # integers stay
+    assert (made["actions_for_env/arm"].item(), made["actions_for_env/hand"].item()) == (
+        -2.0,
+        1,
+    )  # integers are not scaled
     with pytest.raises(UsageError, match="no bound for actions/hand, only for arm"):
         NormalizeAndClipActions({"arm": 0}, {"arm": 1})(nested)
     assert "actions_for_env" not in NormalizeAndClipActions(normalize_actions=False)(of).columns[0]
 
 
 class Tensor:
-    """What torch's tensors have."""
+    """The methods of a torch tensor."""
 
     def __init__(self, values, *, grad: bool = True):
         self.values, self.grad = values, grad
@@ -287,7 +290,7 @@ def test_tensors_become_arrays():
         (lambda b: RemoveSingleTsTimeRankFromBatch()(b.replace(modules={})), "must come after UnBatch"),
     ],
 )
-def test_what_is_wrong_is_said(run, message):
+def test_error_messages(run, message):
     with pytest.raises((UsageError, ValueError), match=message):
         run(Batch((at(recorded(3), 1),), running=True))
 
@@ -309,7 +312,7 @@ def test_the_default_lists_are_rllibs():
     ]  # fmt: skip
 
 
-def test_nothing_is_written_into():
+def test_inputs_are_not_modified():
     running = at(recorded(5), 2)
     before = {path: np.array(column) for path, column in running.steps.items()}
     pieces = [AgentToModuleMapping({"": "p"}), AddObservationsFromEpisodesToBatch(), AddTimeDimToBatchAndZeroPad(4)]

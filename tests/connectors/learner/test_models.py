@@ -1,4 +1,4 @@
-"""States, values and log-probabilities, computed anew by a model over recorded episodes."""
+"""States, values, and log-probabilities that a model computes for recorded episodes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ RECURRENT = AddModelOutputs("own_models:recurrent", initial_state={"h": [1.0, -1
 
 
 def states(of: Episode) -> np.ndarray:
-    """Those of the recurrent model, by a plain loop: before the first step, and after each one."""
+    """The recurrent model's states from a plain loop: before the first step, and after each step."""
     made = [np.array([1, -1], np.float32)]
     for observation in of.steps["observation"]:
         made.append(np.tanh(made[-1] / 2 + observation))
@@ -63,7 +63,7 @@ def test_values_and_log_probabilities(batch_size):
     made = connect([AddModelOutputs("own_models:values", batch_size=batch_size)], episodes).episodes
     for before, after in zip(episodes, made, strict=True):
         expected = before.steps["observation"].sum(axis=1)
-        np.testing.assert_array_equal(after.steps["vf_preds"], expected)  # also of the last observation
+        np.testing.assert_array_equal(after.steps["vf_preds"], expected)  # also for the last observation
         np.testing.assert_array_equal(after.steps["action_logp"], -(before.steps["action"][:, 0] ** 2))
         recorded = before.with_columns({"vf_preds": expected})
         pieces = [AddOneTsToEpisodesAndTruncate(), GeneralAdvantageEstimation(0.9, 0.5)]
@@ -74,7 +74,7 @@ def test_values_and_log_probabilities(batch_size):
 
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=5))
-def test_the_state_is_carried_from_step_to_step_in_each_episode_alike(lengths):
+def test_the_state_is_carried_from_step_to_step_in_each_episode(lengths):
     episodes = [episode(length, i) for i, length in enumerate(lengths)]
     for before, after in zip(episodes, connect([RECURRENT], episodes).episodes, strict=True):
         expected = states(before)
@@ -87,7 +87,7 @@ def test_the_state_is_carried_from_step_to_step_in_each_episode_alike(lengths):
             np.testing.assert_array_equal(column, alone.steps[path])
 
 
-def test_sequences_start_with_the_states_that_were_computed_and_not_with_the_recorded_ones():
+def test_sequences_start_with_computed_states_not_recorded_ones():
     stale = {"state_in/h": np.full((8, 2), 7.0), "state_out/h": np.full((8, 2), 7.0)}
     pieces = [
         RECURRENT,
@@ -101,7 +101,7 @@ def test_sequences_start_with_the_states_that_were_computed_and_not_with_the_rec
     assert {"memory/after/h", "memory/before/h"} <= renamed.episodes[0].steps.keys()
 
 
-def test_a_class_is_made_once_and_is_given_the_inputs_that_are_asked_for(tmp_path):
+def test_a_model_class_is_created_once_and_gets_the_requested_inputs(tmp_path):
     text = np.array([b"go", b"stop", b"go"], object)
     piece = AddModelOutputs("own_models:Policy", inputs={"text": "language_instruction"})
     for _ in range(3):
@@ -110,7 +110,7 @@ def test_a_class_is_made_once_and_is_given_the_inputs_that_are_asked_for(tmp_pat
     assert own_models.Policy.loaded == 1
 
 
-def test_episodes_of_other_modules_are_left_alone():
+def test_episodes_of_other_modules_do_not_change():
     episodes = [episode(3, i).replace(metadata={"module_id": name}) for i, name in enumerate("pq")]
     made = connect([AddModelOutputs("own_models:values", modules=["q"])], episodes).episodes
     assert made[0] is episodes[0]
@@ -139,13 +139,13 @@ def test_the_model_is_part_of_the_plan(tmp_path):
         ({"model": "own_models:recurrent", "initial_state": {"h": [0.0]}}, r"state_out/h has shape \(1, 2\)"),
     ],
 )
-def test_what_is_wrong_is_said(arguments, message):
+def test_error_messages(arguments, message):
     with pytest.raises(UsageError, match=message):
         connect([AddModelOutputs(**arguments)], [episode(3)])
 
 
 @pytest.mark.timeout(120)
-def test_run_inference_gives_the_same_episodes():
+def test_run_inference_returns_the_same_episodes():
     episodes = [episode(3 + i, i) for i in range(6)]
     expected = {e.key: connect([RECURRENT], [e]).episodes[0] for e in episodes}
 

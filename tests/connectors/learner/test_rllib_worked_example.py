@@ -1,5 +1,4 @@
-"""The worked example of RLlib's learner pipeline, as the command: what it writes is what RLlib 2.60 makes of the same
-episodes."""
+"""The worked example of RLlib's learner pipeline: the command writes the arrays that RLlib 2.60 computes."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def episode(first: int, transitions: int, *, terminal: bool):
 
 
 @pytest.mark.parametrize("format", ["tfrecord", "parquet"])
-def test_the_command_writes_the_arrays_of_rllib(tmp_path, capsys, format):
+def test_the_command_writes_rllibs_arrays(tmp_path, capsys, format):
     if format == "parquet":
         pytest.importorskip("pyarrow")
     data = write_dataset(tmp_path, [episode(0, 5, terminal=True), episode(10, 3, terminal=False)], name="worked")

@@ -1,4 +1,4 @@
-"""Connectors that edit episodes or widen rows, each by the picture in its docstring."""
+"""Connectors that edit episodes or widen rows, compared with the pictures in their docstrings."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_previous_actions_and_rewards():
     np.testing.assert_array_equal(made["obs/_orig_obs"], [[1], [2], [3]])
 
 
-def test_previous_actions_stand_in_for_the_observation_and_can_be_flattened():
+def test_previous_actions_replace_the_observation_and_can_be_flattened():
     discrete = episode(3, action=np.array([1, 0, 1, 0]))
     previous = PrevActionsPrevRewards(1, 1, num_actions=2)
     made = columns(previous, AddObservationsFromEpisodesToBatch(), of=discrete)
@@ -130,12 +130,12 @@ RLLIB_NAMES = ("_orig_obs", "prev_n_actions", "prev_n_rewards")
 
 
 @pytest.mark.parametrize("late", [FrameStacking(2), HistoryWindow(2), PrevActionsPrevRewards()])
-def test_what_changes_observations_has_to_come_before_they_are_added(late):
+def test_connectors_that_change_observations_must_come_before_they_are_added(late):
     with pytest.raises(UsageError, match=r"obs exists already; put it before AddObservations"):
         connect([AddObservationsFromEpisodesToBatch(), late], [episode(3)])
 
 
-def test_episodes_of_too_few_transitions_are_dropped_by_name():
+def test_short_episodes_are_dropped_and_counted():
     assert connect([MinimumLength(4)], [episode(3)]).dropped == {"MinimumLength": 1}
     assert connect([MinimumLength(3)], [episode(3)]).dropped == {}
 
@@ -175,8 +175,8 @@ def test_alignments(recorded, actions, rewards):
     [SubsampleSteps(2), ShiftAlignment("ars"), AddOneTsToEpisodesAndTruncate()],
     ids=lambda c: type(c).__name__,
 )
-def test_the_fields_of_the_configuration_are_those_that_are_edited(connector):
-    """Named otherwise, and with leaves below: the same arrays."""
+def test_edits_apply_to_the_configured_fields(connector):
+    """Other names and nested leaves give the same arrays."""
     usual = episode(5)
     renamed = {"action": "control/joints", "reward": "score"}
     other = usual.replace(steps={renamed.get(path, path): column for path, column in usual.steps.items()})
@@ -188,7 +188,7 @@ def test_the_fields_of_the_configuration_are_those_that_are_edited(connector):
 
 
 @pytest.mark.parametrize("strategy", ["uniform", "future", "final"])
-def test_goals_are_reached_later_and_are_the_same_on_every_run(strategy):
+def test_goals_are_reached_later_and_are_equal_in_every_run(strategy):
     relabel = GoalRelabeling(strategy, goal="goal", gamma=0.9)
     goals = [edited(relabel, episode(200, position=1)).steps["goal"][:, 0] - 1 for _ in range(2)]
     np.testing.assert_array_equal(*goals)
@@ -202,7 +202,7 @@ def test_goals_are_reached_later_and_are_the_same_on_every_run(strategy):
         assert (other != goals[0]).any()
 
 
-def test_the_goal_stands_with_the_observation():
+def test_the_goal_is_next_to_the_observation():
     assert edited(GoalRelabeling("final"), episode(3)).steps["goal"].shape == (4, 1)
     steps = dict(episode(3).steps)
     steps["sensors/state"] = steps.pop("observation")

@@ -1,4 +1,4 @@
-"""Connectors that are fitted to the dataset: numpy on the whole of it, however it was divided."""
+"""Fitted connectors, compared with numpy on the whole dataset, however it is divided."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DTYPES = {np.dtype(np.float16): 1e-3, np.dtype(np.float32): 1e-6, np.dtype(np.fl
 
 
 def episode(position: int, transitions: int, *, dtype=np.float32, **fields: object) -> Episode:
-    """Random numbers; the void last action is far off, and the third dimension of the action constant."""
+    """Random numbers; the void last action is an outlier, and the action's third dimension is constant."""
     rng, count = np.random.default_rng(position), transitions + 1
     flags = {name: np.zeros(count, bool) for name in ("is_first", "is_last", "is_terminal")}
     flags["is_first"][0] = flags["is_last"][-1] = True
@@ -57,7 +57,7 @@ STATES = np.concatenate([e.steps["observation/state"] for e in EPISODES]).astype
 
 
 def fitted(connector, episodes, *before, parts: int = 1, fields: StepFields | None = None):
-    """The connector, fitted as a job fits it: accumulators of several workers, merged; the result as JSON."""
+    """Fits the connector as a job does: merges the accumulators of several workers, with the result as JSON."""
     accumulators = [connector.accumulator() for _ in range(parts)]
     for i, one in enumerate(episodes):
         accumulators[i % parts].add(connect(before, [one], fields))
@@ -69,7 +69,7 @@ def fitted(connector, episodes, *before, parts: int = 1, fields: StepFields | No
 
 
 def whole(connector, episodes, path: str) -> np.ndarray:
-    """A field of all episodes after the connector, without the void last action."""
+    """A field of all episodes after the connector, without the void last actions."""
     edited = [connect([connector], [e]).episodes[0] for e in episodes]
     rows = slice(None) if path.startswith("observation") else slice(-1)
     return np.concatenate([e.steps[path][rows] for e in edited])
@@ -117,7 +117,7 @@ def test_worked_numbers_of_the_docstring():
         np.testing.assert_allclose(made[:, 0], expected, atol=1e-8)
 
 
-def test_masked_dimensions_are_left_alone_and_constant_ones_are_as_the_project_has_them():
+def test_masked_dimensions_do_not_change_and_constant_ones_match_the_project():
     mask = {"action": [True, False, False]}
     made = whole(fitted(Normalize(["action"], mask=mask), EPISODES), EPISODES, "action")
     np.testing.assert_array_equal(made[:, 1], ACTIONS[:, 1].astype(np.float32))
@@ -146,7 +146,7 @@ def octo(x: np.ndarray, stats: dict, mode: str, mask: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(("constant", "theirs"), [("zero", openvla), ("low", octo)])
 @pytest.mark.parametrize("mode", ["normal", "bounds", "bounds_q99"])
-def test_every_mode_with_every_mask_is_the_project_s(mode, constant, theirs):
+def test_every_mode_with_every_mask_matches_the_project(mode, constant, theirs):
     """Dimensions: free, 1 everywhere, 0 everywhere, one outlier (so that q01 is q99), and free ones of other scales."""
     rng = np.random.default_rng(0)
     x = np.stack(
@@ -184,7 +184,7 @@ def test_inverse(mode, constant, dtype):
         np.testing.assert_array_equal(normalize.inverse(scaled[0])[None], normalize.inverse(scaled[:1]))
 
 
-def test_statistics_of_a_file_are_those_of_the_data(tmp_path):
+def test_statistics_from_a_file_equal_those_of_the_data(tmp_path):
     content = DatasetStatistics.of(EPISODES).to_json()
     file = tmp_path / "stats.json"
     file.write_text(json.dumps(content))
@@ -192,7 +192,7 @@ def test_statistics_of_a_file_are_those_of_the_data(tmp_path):
     for statistics in (str(file), content):
         given_ = Normalize(["action"], statistics=statistics)
         assert given_.fitted
-        assert given_.statistics == own.statistics  # the plan holds the numbers, not the name of the file
+        assert given_.statistics == own.statistics  # the plan holds the numbers, not the file name
     filtered = fitted(MeanStdFilter(), EPISODES)
     of_file = MeanStdFilter(statistics=str(file))
     np.testing.assert_allclose(
@@ -217,7 +217,7 @@ def test_statistics_of_a_file_are_those_of_the_data(tmp_path):
         (lambda: connect([StandardizeAdvantages(statistics={})], EPISODES), "no column advantages"),
     ],
 )
-def test_what_is_wrong_is_said(make, message):
+def test_error_messages(make, message):
     with pytest.raises(UsageError, match=message.replace("?", r"\?")):
         make()
 
@@ -227,7 +227,7 @@ def test_a_connector_that_is_not_fitted_does_not_run():
         connect([Normalize(["action"])], EPISODES)
 
 
-def test_filter_is_rllibs_formula_with_the_statistics_of_all_observations():
+def test_filter_is_rllibs_formula_with_statistics_of_all_observations():
     made = whole(fitted(MeanStdFilter(), EPISODES, parts=2), EPISODES, "observation/state")
     expected = (STATES - STATES.mean(axis=0)) / (STATES.std(axis=0, ddof=1) + 1e-8)
     np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)
@@ -240,7 +240,7 @@ def test_filter_is_rllibs_formula_with_the_statistics_of_all_observations():
     np.testing.assert_allclose(clipped[:, 0], [0.5, 0.5, 0.5])
 
 
-def test_each_agent_has_a_filter_of_its_own():
+def test_each_agent_has_its_own_filter():
     agents = [e.replace(metadata={"agent_id": name}) for e, name in zip(EPISODES, "ababa", strict=True)]
     made = fitted(MeanStdFilter(), agents)
     for name in "ab":
@@ -252,7 +252,7 @@ def test_each_agent_has_a_filter_of_its_own():
         connect([made], [EPISODES[0].replace(metadata={"agent_id": "c"})])
 
 
-def test_advantages_are_standardised_over_valid_steps_only():
+def test_advantages_are_standardized_over_valid_steps_only():
     before = (AddOneTsToEpisodesAndTruncate(), GeneralAdvantageEstimation(0.9, 0.8))
     standardize = fitted(StandardizeAdvantages(), EPISODES, *before, parts=2)
     raw = [connect(before, [e]).columns[0]["advantages"] for e in EPISODES]
@@ -266,7 +266,7 @@ def test_advantages_are_standardised_over_valid_steps_only():
         connect([*before, AddTimeDimToBatchAndZeroPad(4), standardize], EPISODES)
 
 
-def test_each_module_has_statistics_of_its_own():
+def test_each_module_has_its_own_statistics():
     modules = [e.replace(metadata={"module_id": name}) for e, name in zip(EPISODES, "pqpqp", strict=True)]
     made = fitted(StandardizeAdvantages(), modules, GeneralAdvantageEstimation())
     assert list(made.statistics) == ["p", "q"]
@@ -281,7 +281,7 @@ def test_each_module_has_statistics_of_its_own():
     [Normalize(["action", "observation"]), MeanStdFilter(), StandardizeAdvantages()],
     ids=lambda c: type(c).__name__,
 )
-def test_zeros_and_an_empty_dataset_do_no_harm(connector: FittedConnector):
+def test_zeros_and_an_empty_dataset_work(connector: FittedConnector):
     zeros = EPISODES[0].replace(
         steps={k: c if c.dtype == object else np.zeros_like(c) for k, c in EPISODES[0].steps.items()}
     )

@@ -26,7 +26,7 @@ class TestWeights:
         assert made.steps["step_wise_importance_weight"].tolist() == [0.5, 0.5, 1.0, 1.0]
         assert made.steps["trajectory_wise_importance_weight"].tolist() == [1.0] * 4
 
-    def test_the_picture_of_self_normalized_ones(self):
+    def test_the_picture_of_self_normalized_weights(self):
         episodes = recorded([1.0] * 3, [0.5, 1.0, 2.0]), recorded([1.0] * 2, [1.5, 2 / 3])
         weighted = [connect([connectors.AddImportanceWeights()], [e]).episodes[0] for e in episodes]
         sums = WeightSums()
@@ -41,7 +41,7 @@ class TestWeights:
         np.testing.assert_allclose(np.mean(whole), 1.0)
 
     def test_an_expectation_is_reweighted_without_bias(self):
-        """The mean reward of always choosing action 1, from episodes of the other policy."""
+        """The mean reward of always choosing action 1, estimated from episodes of the other policy."""
         episodes = [logged(seed, steps=4) for seed in range(4000)]
         total = 0.0
         for episode in episodes:
@@ -50,7 +50,7 @@ class TestWeights:
             total += made.steps["step_wise_importance_weight"][3] * (made.steps["action"][3] == 1)
         assert abs(total / len(episodes) - 1) < 0.1
 
-    def test_what_gives_no_ratio_is_rejected(self, tmp_path, capsys):
+    def test_propensities_without_a_valid_ratio_are_rejected(self, tmp_path, capsys):
         episodes = [recorded([0.5, 0.5], [0.5, 0.25]), recorded([0.5, 0.5], [0.5, -1.0])]
         source = write_dataset(tmp_path / "data", episodes)
         flags = ["--to=columns", f"--connectors={tmp_path / 'ope.yaml'}", "--runner=FnApiRunner", "--json"]
@@ -60,13 +60,13 @@ class TestWeights:
         report = json.loads(capsys.readouterr().out)
         assert (report["records"], report["rejected"]) == (2, 1)
         assert "propensity_out_of_range" in report["rules"]
-        # Nor is it left out without a word where the rule is accepted: nothing can be written of it.
+        # It is rejected even if the rule is accepted, because there is nothing to write.
         flags.append("--accept=propensity_out_of_range")
         assert main(["convert", str(source), str(tmp_path / "accepted"), *flags]) == 3
         report = json.loads(capsys.readouterr().out)
         assert (report["records"], report["rejected"]) == (2, 1)
 
-    def test_a_product_that_overflows_ends_the_job(self, tmp_path, capsys):
+    def test_an_overflowing_product_ends_the_job(self, tmp_path, capsys):
         episodes = [recorded([0.5], [0.5]), recorded([1e-3] * 200, [1.0] * 200)]
         source = write_dataset(tmp_path / "data", episodes)
         (tmp_path / "ope.yaml").write_text("[AddImportanceWeights, AddColumnsFromEpisodesToTrainBatch]")
@@ -76,7 +76,7 @@ class TestWeights:
         assert "step_wise_importance_weight at step 102 overflows float64" in told
         assert "testing/1.0.0" in told and "`log: true`" in told and "`clip: 1000`" in told
 
-    def test_logarithms_and_bounds_hold_any_product(self):
+    def test_logarithms_and_clipping_handle_any_product(self):
         episode = recorded([1e-3] * 200 + [1.0] * 300, [1.0] * 200 + [1e-2] * 300)
         (logs,) = connect([connectors.AddImportanceWeights(log=True)], [episode]).episodes
         step_wise = logs.steps["log_step_wise_importance_weight"]
@@ -89,7 +89,7 @@ class TestWeights:
         (never,) = connect([connectors.AddImportanceWeights(log=True)], [recorded([0.5, 0.5], [0.0, 0.5])]).episodes
         assert never.steps["log_trajectory_wise_importance_weight"].tolist() == [-np.inf] * 3
 
-    def test_a_sum_that_overflows_is_said(self):
+    def test_an_overflowing_sum_is_reported(self):
         sums = WeightSums()
         (episode,) = connect([connectors.AddImportanceWeights()], [recorded([1e-300], [1.0])]).episodes
         huge = episode.replace(steps={**episode.steps, "step_wise_importance_weight": np.full(2, 1e308)})
@@ -101,21 +101,21 @@ class TestWeights:
     @pytest.mark.parametrize(
         ("column", "told"), [(np.full((2, 2), 0.5), r"shape \(2,\)"), (np.array([b"x", b"y"], object), "object")]
     )
-    def test_propensities_that_are_no_numbers_are_refused(self, column, told):
+    def test_propensities_that_are_not_numbers_are_refused(self, column, told):
         episode = recorded([0.5], [0.5])
         wrong = episode.replace(steps={**episode.steps, "propensity": column})
         with pytest.raises(UsageError, match=f"AddImportanceWeights: propensity is .*{told}"):
             connect([connectors.AddImportanceWeights()], [wrong])
 
-    def test_fields_that_are_not_recorded_are_named(self):
+    def test_missing_fields_are_named(self):
         with pytest.raises(UsageError, match="no target_propensity, only"):
             connect([connectors.AddImportanceWeights()], [recorded([0.5])])
         with pytest.raises(UsageError, match="put AddImportanceWeights before it"):
             connectors.SelfNormalizeImportanceWeights({})(Batch((recorded([0.5]),)))
 
     @given(st.lists(st.lists(st.floats(0.0, 4.0), min_size=1, max_size=6), min_size=1, max_size=5), st.randoms())
-    def test_the_means_follow_from_the_episodes_alone(self, weights, random):
-        """However they are divided; against the definition."""
+    def test_the_means_depend_only_on_the_episodes(self, weights, random):
+        """However the episodes are divided, the means equal the definition."""
         parts = []
         for values in weights:
             (episode,) = connect([connectors.AddImportanceWeights()], [recorded([1.0] * len(values), values)]).episodes

@@ -1,4 +1,4 @@
-"""What `stats` says about propensities and off-policy evaluation."""
+"""Propensity statistics of `stats`, for off-policy evaluation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TestStatistics:
     def source(self, tmp_path_factory):
         return write_dataset(tmp_path_factory.mktemp("data"), [logged(seed) for seed in range(40)], shards=2)
 
-    def test_right_propensities_fit(self, source, capsys):
+    def test_correct_propensities_pass(self, source, capsys):
         flags = ["--runner=FnApiRunner", f"--target_propensity_fn={always_one.__module__}:always_one"]
         assert main(["stats", str(source), "--json", *flags]) == 0
         found = json.loads(capsys.readouterr().out)["statistics"]["propensities"]
@@ -39,7 +39,7 @@ class TestStatistics:
         assert "propensities fit how often actions occur" in printed
         assert "effective size" in printed
 
-    def test_wrong_ones_do_not(self):
+    def test_wrong_propensities_do_not_pass(self):
         parts = [PropensityStatistics.of(logged(seed, wrong=0.5)) for seed in range(40)]
         found = PropensityStatistics.merged(parts).to_json()
         assert found["calibration"]["largest_deviation"] > 4.5
@@ -47,7 +47,7 @@ class TestStatistics:
 
     @pytest.mark.parametrize("spread", [1, 3, 6])
     @pytest.mark.parametrize("transitions", [500, 2000])
-    def test_right_propensities_fit_also_if_they_vary_a_lot(self, spread, transitions):
+    def test_correct_propensities_pass_even_if_they_vary_a_lot(self, spread, transitions):
         """Softmax policies of Gaussian logits: the standard error alone raises an alarm for most of the wider ones."""
         deviations = []
         for seed in range(60):
@@ -69,7 +69,7 @@ class TestStatistics:
         assert PropensityStatistics.merged(parts).to_json()["support"]["mean"] == 0.5
 
     def test_the_effective_size_of_weights_beyond_float64(self):
-        """Of ten episodes, one weighs 1e600 and another half of it; the others 1e-600."""
+        """One of ten episodes weighs 1e600 and another half as much; the others weigh 1e-600."""
         episodes = [recorded([1e-3] * 200, [1.0] * 200), recorded([1e-3] * 200, [1.0] * 199 + [0.5])]
         episodes += [recorded([1.0] * 200, [1e-3] * 200)] * 8
         sizes = PropensityStatistics.merged([PropensityStatistics.of(e) for e in episodes]).to_json()
@@ -86,7 +86,7 @@ class TestStatistics:
         assert PropensityStatistics.merged([]) is None
         assert PropensityStatistics.merged([one, dataclasses.replace(two, actions=None)]).actions is None
 
-    def test_nothing_is_said_without_propensities(self, tmp_path, capsys):
+    def test_there_are_no_statistics_without_propensities(self, tmp_path, capsys):
         source = write_dataset(tmp_path, [make_episode(4, seed=0)])
         assert main(["stats", str(source), "--json", "--runner=FnApiRunner"]) == 0
         assert "propensities" not in json.loads(capsys.readouterr().out)["statistics"]

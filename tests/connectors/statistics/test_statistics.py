@@ -1,4 +1,4 @@
-"""Statistics, held against numpy on the whole data, however the data are divided."""
+"""Statistics, compared with numpy on the whole data, however the data are divided."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cuts(count: int) -> st.SearchStrategy[list[int]]:
 
 @given(seed=st.integers(0, 1000), where=cuts(300), order=st.randoms(use_true_random=False))
 @settings(max_examples=50, deadline=None)
-def test_merging_is_numpy_on_the_whole_however_it_is_divided(seed, where, order):
+def test_merged_statistics_equal_numpy_on_the_whole_data(seed, where, order):
     values = np.random.default_rng(seed).normal(3.0, 2.0, (300, 2, 2)).astype(np.float32)
     parts = [LeafStatistics.of(part) for part in np.split(values, where)]
     order.shuffle(parts)
@@ -41,7 +41,7 @@ def test_merging_is_numpy_on_the_whole_however_it_is_divided(seed, where, order)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_quantiles_of_many_values_are_within_the_stated_error_and_do_not_depend_on_the_division(scale, monkeypatch):
+def test_quantiles_of_many_values_are_within_the_stated_error_however_the_data_are_divided(scale, monkeypatch):
     monkeypatch.setattr(quantiles, "EXACT", 1000)
     rng = np.random.default_rng(5)
     values = (scale * np.stack([rng.normal(size=50_000), rng.exponential(size=50_000) - 1], axis=1)).astype(np.float32)
@@ -54,7 +54,7 @@ def test_quantiles_of_many_values_are_within_the_stated_error_and_do_not_depend_
     assert (abs(one.quantiles(Q) - expected) <= 1.001 * RELATIVE_ERROR * abs(expected)).all()
 
 
-def test_large_offsets_do_not_cost_the_standard_deviation_its_digits():
+def test_large_offsets_do_not_reduce_the_precision_of_std():
     values = 1e8 + np.random.default_rng(0).normal(size=(10_000, 1))
     parts = [LeafStatistics.of(part) for part in np.split(values, 100)]
     np.testing.assert_allclose(parts[0].merge(*parts[1:]).std, values.std(axis=0), rtol=1e-6)
@@ -66,7 +66,7 @@ def test_zero_and_constant_dimensions():
     assert (found["zero"], found["constant"]) == ([0], [0, 1])
 
 
-def test_void_values_of_the_last_step_do_not_count_and_its_observation_does():
+def test_the_last_step_counts_its_observation_but_not_its_void_values():
     episodes = [make_episode(steps, seed=steps) for steps in (4, 9)]
     for episode in episodes:
         episode.steps["action"][-1] = np.nan
@@ -85,7 +85,7 @@ def test_void_values_of_the_last_step_do_not_count_and_its_observation_does():
 
 
 @pytest.mark.parametrize("bound", [1, 7, 1000])
-def test_rows_one_after_another_are_the_rows_at_once(bound, monkeypatch):
+def test_adding_rows_one_by_one_equals_adding_them_at_once(bound, monkeypatch):
     monkeypatch.setattr(quantiles, "EXACT", bound)
     rng = np.random.default_rng(bound)
     values = rng.normal(size=(200, 3)).astype(np.float32)
@@ -111,7 +111,7 @@ ODD = [0.0, -0.0, 5e-324, -5e-324, 1e-310, 1e-45, 1e-40, -1e-300, 1e-20, 1.0, -1
 )
 @settings(max_examples=300, deadline=None)
 def test_approximate_quantiles_of_any_floats_are_within_the_stated_error(values, infinite, dtype):
-    """Of each of the two values between which `np.quantile` interpolates; zeros are exact."""
+    """The bound applies to both values between which `np.quantile` interpolates; zeros are exact."""
     with np.errstate(over="ignore"):
         column = np.array([*values, *infinite], dtype).astype(np.float64)
     with np.errstate(all="ignore"):
@@ -145,7 +145,7 @@ def test_zeros_of_both_signs_and_denormals_do_not_move_a_quantile(tiny, monkeypa
 
 
 def odd_column(rng: np.random.Generator) -> np.ndarray:
-    """Numbers whose sums depend on their order, in floats."""
+    """Numbers whose float sums depend on their order."""
     column = np.concatenate([rng.normal(size=300) * 10.0 ** rng.integers(-8, 9, 300), [1e300, -1e300, 1e-310, -0.0, 0]])
     return rng.permutation(column)
 
@@ -154,7 +154,7 @@ def odd_column(rng: np.random.Generator) -> np.ndarray:
     seed=st.integers(0, 1000), where=cuts(305), order=st.randoms(use_true_random=False), bound=st.sampled_from([9, 999])
 )
 @settings(max_examples=40, deadline=None)
-def test_statistics_are_the_same_to_the_last_bit_however_they_are_divided_and_merged(seed, where, order, bound):
+def test_statistics_are_bit_identical_however_they_are_divided_and_merged(seed, where, order, bound):
     values = np.stack([odd_column(np.random.default_rng([seed, i])) for i in range(2)], axis=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quantiles, "EXACT", bound)
@@ -173,14 +173,14 @@ def test_sums_are_exact():
         sums, unit = ExactSums.of(column[None]), 2**1074
         exact = [Fraction(value) for value in column.tolist()]
         assert Fraction(sums.totals[0], unit) == sum(exact)
-        if np.abs(column[column != 0]).min(initial=1) > 1e-150:  # smaller squares are no float64
+        if np.abs(column[column != 0]).min(initial=1) > 1e-150:  # smaller squares underflow float64
             assert Fraction(sums.squares[0], unit) == sum(value * value for value in exact)
     short = rng.normal(size=(3, 1000)).astype(np.float32)
     np.testing.assert_array_equal(ExactSums.of(short).squares, ExactSums.of(short.astype(np.float64)).squares)
 
 
 @pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
-def test_a_value_that_is_not_finite_shows_in_the_mean(odd):
+def test_non_finite_values_appear_in_the_mean(odd):
     found = LeafStatistics.of(np.array([[1.0, 1.0], [odd, 2.0]]))
     np.testing.assert_array_equal(found.mean, [odd, 1.5])
     np.testing.assert_array_equal(found.std, [np.nan, 0.5])

@@ -1,4 +1,4 @@
-"""The files of `rlds-beam stats --format` against what the loaders of those projects take from them."""
+"""The files of `rlds-beam stats --format`, compared with what each project's loader reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlds_beam.testing import make_episode
 def episodes():
     made = [make_episode(5 + i, seed=i, observation={"state": 4}, action=3) for i in range(6)]
     for episode in made:
-        episode.steps["action"][:, 2] = 0.25  # a dimension that is never used
+        episode.steps["action"][:, 2] = 0.25  # an unused dimension
     return made
 
 
@@ -28,12 +28,12 @@ def own(episodes) -> dict[str, Any]:
 
 
 def load(format: str, own: dict[str, Any], **fields: str) -> Any:
-    """The file's content, as it comes back."""
+    """The parsed content of the file."""
     return json.loads(json.dumps(statistics_in(format, own, **fields), allow_nan=False))
 
 
 def vectors(content: dict[str, Any], names: set[str], length: int) -> None:
-    """As the data loaders of Octo and OpenVLA read statistics: arrays of one length, by these names."""
+    """Reads statistics like Octo's and OpenVLA's data loaders: arrays of equal length with these names."""
     assert content.keys() == names
     for value in content.values():
         assert np.array(value).shape == (length,)
@@ -42,7 +42,7 @@ def vectors(content: dict[str, Any], names: set[str], length: int) -> None:
 
 @pytest.mark.parametrize(("format", "low", "high"), [("openvla_dataset", "q01", "q99"), ("octo", "p01", "p99")])
 def test_data_loaders_of_openvla_and_octo(own, episodes, format, low, high):
-    """A flat mapping; they normalise with it as `Normalize` does."""
+    """A flat mapping with which they normalize, as `Normalize` does."""
     content = load(format, own, proprio="observation/state")
     assert content.keys() == {"action", "proprio", "num_transitions", "num_trajectories"}
     names = {"mean", "std", "min", "max", low, high}
@@ -63,7 +63,7 @@ def test_data_loaders_of_openvla_and_octo(own, episodes, format, low, high):
 
 
 def test_models_of_openvla(own):
-    """By dataset; a model unnormalises its actions with q01, q99 and the mask, of as many dimensions as the action."""
+    """A mapping by dataset; a model unnormalizes actions with q01, q99, and a mask of the action's dimensions."""
     content = load("openvla", own, proprio="observation/state")
     assert list(content) == ["toy"]
     stats = content["toy"]["action"]
@@ -75,13 +75,13 @@ def test_models_of_openvla(own):
     assert unnormalized[2] == 0.25
     vectors(stats, {"mean", "std", "min", "max", "q01", "q99"}, 3)
     assert len(content["toy"]["proprio"]["q01"]) == 4
-    without = load("openvla", own)["toy"]["proprio"]  # zeros, in the shape of the action, as their loader makes them
+    without = load("openvla", own)["toy"]["proprio"]  # zeros in the shape of the action, as in their loader
     assert not any(np.any(value) for value in without.values())
     assert {len(value) for value in without.values()} == {3}
 
 
 def test_openpi(own):
-    """`norm_stats` of `state` and `actions`; each with these four and nothing else."""
+    """`norm_stats` of `state` and `actions`, each with exactly these four."""
     content = load("openpi", own, proprio="observation/state")
     assert content.keys() == {"norm_stats"}
     assert content["norm_stats"].keys() == {"state", "actions"}
@@ -90,7 +90,7 @@ def test_openpi(own):
 
 
 def test_lerobot(own):
-    """By feature, whose name has no slash; every statistic has an axis, and the count is one number."""
+    """A mapping by feature, whose name has no slash; every statistic has an axis, and the count is a number."""
     content = load("lerobot", own)
     assert {"observation.state", "action", "next.reward"} <= content.keys()
     for feature, stats in content.items():

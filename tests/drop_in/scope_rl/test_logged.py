@@ -1,4 +1,4 @@
-"""SyntheticDataset and LoggedDataset: SCOPE-RL's form, and where it is right where SCOPE-RL is not."""
+"""SyntheticDataset and LoggedDataset: SCOPE-RL's format, and correct where SCOPE-RL is not."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def logged(dataset) -> LoggedDataset:
     return dataset.obtain_episodes(greedy(epsilon=0.9), n_trajectories=30, obtain_info=True, random_state=12345)
 
 
-def test_it_has_the_keys_of_the_document(logged):
+def test_it_has_the_documented_keys(logged):
     assert tuple(logged) == KEYS
     size = logged["size"]
     described = {key: logged[key] for key in KEYS if key not in ("state_keys", "info", "action_meaning")}
@@ -56,14 +56,14 @@ def test_it_has_the_keys_of_the_document(logged):
     assert set(np.round(logged["pscore"], 12)) == {0.3, 0.4}
 
 
-def test_the_info_is_that_after_the_step(logged):
+def test_the_info_is_the_one_after_the_step(logged):
     follows = logged["done"][:-1] == 0
     np.testing.assert_array_equal(logged["info"]["place"][:-1][follows], logged["state"][1:, 0][follows])
     np.testing.assert_array_equal(logged["info"]["age"], logged["state"][:, 1] + 1)
 
 
-def test_an_early_end_is_acted_on_and_terminated_and_truncated_are_apart(logged):
-    """SCOPE-RL steps on after the end, and calls every end at the last step terminal."""
+def test_episodes_end_early_and_terminated_differs_from_truncated(logged):
+    """SCOPE-RL continues to step after the end, and marks every end at the last step as terminal."""
     lengths, ends = logged.lengths, np.cumsum(logged.lengths) - 1
     assert len(lengths) == 30 and lengths.sum() == logged["size"] and 0 < lengths.min() < LENGTH
     assert np.flatnonzero(logged["done"]).tolist() == ends.tolist()
@@ -73,10 +73,8 @@ def test_an_early_end_is_acted_on_and_terminated_and_truncated_are_apart(logged)
     np.testing.assert_array_equal(logged.truncated[ends], ~over)
     assert over.any() and not over.all()
     assert logged.terminated.sum() + logged.truncated.sum() == 30
-    np.testing.assert_array_equal(logged["state"][ends[:-1] + 1, 1], 0)  # each begins with a reset
-    np.testing.assert_array_equal(
-        logged.final_state[:, 0], logged["info"]["place"][ends]
-    )  # kept, beyond the last state
+    np.testing.assert_array_equal(logged["state"][ends[:-1] + 1, 1], 0)  # each starts with a reset
+    np.testing.assert_array_equal(logged.final_state[:, 0], logged["info"]["place"][ends])  # kept after the last state
 
 
 def test_padded_to_one_length(logged):
@@ -128,7 +126,7 @@ def test_padded_rows_of_continuous_actions_can_be_masked():
         assert masked["pscore"].shape == (4, 2)
 
 
-def test_the_same_seed_is_the_same_data_and_the_environment_stays_as_it_is(dataset):
+def test_the_same_seed_gives_the_same_data_and_the_environment_does_not_change(dataset):
     before = dataset.env.np_random.bit_generator.state if dataset.env._np_random is not None else None
     one, other, third = (dataset.obtain_episodes(greedy(), n_trajectories=5, random_state=seed) for seed in (1, 1, 2))
     np.testing.assert_array_equal(one["state"], other["state"])
@@ -140,7 +138,7 @@ def test_the_same_seed_is_the_same_data_and_the_environment_stays_as_it_is(datas
 
 
 def test_gaussian_heads_are_seeded_too(tmp_path):
-    """SCOPE-RL's draw from numpy's global generator."""
+    """SCOPE-RL's heads draw from numpy's global generator."""
     dataset = SyntheticDataset(slide(), action_keys=["x", "y"])
     head = GaussianHead(towards_zero, sigma=np.array([0.5, 0.5]), name="gaussian", random_state=1)
     found = []
@@ -158,7 +156,7 @@ def test_gaussian_heads_are_seeded_too(tmp_path):
 
 
 def test_several_policies_and_several_datasets(dataset, tmp_path):
-    """In SCOPE-RL a list with one dataset each is an AttributeError, and only the first dataset is seeded."""
+    """In SCOPE-RL, a list with one dataset each raises AttributeError, and only the first dataset is seeded."""
     several = dataset.obtain_episodes([greedy("a"), greedy("b")], n_trajectories=6, path=str(tmp_path / "one"))
     assert isinstance(several, MultipleLoggedDataset)
     assert several.get("b", 0)["behavior_policy"] == "b"
@@ -179,15 +177,15 @@ def test_several_policies_and_several_datasets(dataset, tmp_path):
         both[0].get("a", 2)
 
 
-def test_what_was_replaced_is_not_read(dataset, tmp_path):
+def test_replaced_recordings_are_not_read(dataset, tmp_path):
     path = str(tmp_path / "out")
     first = dataset.obtain_episodes(greedy(), n_trajectories=2, path=path, random_state=1)
     dataset.obtain_episodes(greedy(), n_trajectories=2, path=path, random_state=2)
-    with pytest.raises(UsageError, match="was replaced by another recording"):
+    with pytest.raises(UsageError, match="has been replaced by another recording"):
         _ = first["state"]
 
 
-def test_a_temporary_dataset_goes_with_its_owner(dataset):
+def test_a_temporary_dataset_is_removed_with_its_owner(dataset):
     logged = dataset.obtain_episodes(greedy(), n_trajectories=2)
     path = Path(logged.path)
     assert path.is_dir() and logged["size"]
@@ -197,16 +195,16 @@ def test_a_temporary_dataset_goes_with_its_owner(dataset):
 
 
 def test_obtain_steps(dataset):
-    """It crashes on every call in SCOPE-RL."""
+    """SCOPE-RL's crashes on every call."""
     logged = dataset.obtain_steps(
         greedy(), n_trajectories=40, step_per_trajectory=4, maximum_rollout_length=10, obtain_info=True, random_state=1
     )
     assert (logged["size"], logged["n_trajectories"], logged["step_per_trajectory"]) == (160, 40, 4)
     assert set(np.round(logged["pscore"], 12)) == {0.1, 0.8}
     ages = logged["info"]["age"].reshape(40, 4)
-    assert len(set(ages[:, 0].tolist())) > 3  # the steps before differ
+    assert len(set(ages[:, 0].tolist())) > 3  # the numbers of steps before differ
     over = (np.abs(logged["info"]["place"]) > 2) | (logged["info"]["age"] == LENGTH)
-    np.testing.assert_array_equal(logged["done"], over)  # where the environment's episode ended, and nowhere else
+    np.testing.assert_array_equal(logged["done"], over)  # only where the environment's episode ended
     np.testing.assert_array_equal(logged["terminal"], logged["info"]["age"] == LENGTH)
     np.testing.assert_array_equal(ages[:, 1:] == 1, over.reshape(40, 4)[:, :-1])  # a reset after each end
     single = dataset.obtain_steps(
@@ -214,7 +212,7 @@ def test_obtain_steps(dataset):
         obtain_info=True, random_state=1,
     )  # fmt: skip
     age, done = single["info"]["age"], single["done"].astype(bool)
-    np.testing.assert_array_equal(age[1:], np.where(done[:-1], 1, age[:-1] + 1))  # one trajectory after the other
+    np.testing.assert_array_equal(age[1:], np.where(done[:-1], 1, age[:-1] + 1))  # consecutive trajectories
 
 
 def test_a_policy_without_propensity(dataset):
@@ -229,6 +227,6 @@ def test_a_policy_without_propensity(dataset):
         (object(), {}, "neither a gymnasium environment"),
     ],
 )
-def test_what_it_cannot_be_made_of(env, arguments, message):
+def test_unsupported_environments(env, arguments, message):
     with pytest.raises(UsageError, match=message):
         SyntheticDataset(env, **arguments)

@@ -1,4 +1,4 @@
-"""Logged datasets in SCOPE-RL's form, read from the RLDS that was recorded when they are asked for."""
+"""Logged datasets in SCOPE-RL's format, read on demand from recorded RLDS."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ KEYS = (
     "size", "n_trajectories", "step_per_trajectory", "action_type", "n_actions", "action_dim", "action_meaning",
     "action_keys", "state_dim", "state_keys", *ARRAYS, "behavior_policy", "dataset_id",
 )  # fmt: skip
-"""In the order of SCOPE-RL."""
+"""The keys in SCOPE-RL's order."""
 
 
 class LoggedDataset(Mapping[str, Any]):
-    """What one policy recorded, as SCOPE-RL's dict: `logged_dataset["state"]`.
+    """The recording of one policy, as SCOPE-RL's dict: `logged_dataset["state"]`.
 
-    The records are read when an array is first asked for. Rows are the steps of one trajectory after another.
+    The records are read when an array is first used. Rows are steps, trajectory by trajectory.
 
-        size, n_trajectories, step_per_trajectory     how much; see below
+        size, n_trajectories, step_per_trajectory     numbers of steps and trajectories; see below
         action_type                                   "discrete" or "continuous"
-        n_actions; action_dim                         of discrete; of continuous actions; else None
-        action_meaning, action_keys, state_keys       as they were given to SyntheticDataset
-        state_dim                                     numbers in a state
+        n_actions; action_dim                         for discrete; for continuous actions; else None
+        action_meaning, action_keys, state_keys       as given to SyntheticDataset
+        state_dim                                     the dimension of a state
         state        float64 (size, state_dim)
         action       int64 (size,), or float64 (size, action_dim)
         reward       float64 (size,)
-        done         float64 (size,)     1 where an episode ends
-        terminal     float64 (size,)     1 where an episode reaches its most steps
+        done         float64 (size,)     1 at the end of an episode
+        terminal     float64 (size,)     1 if an episode reaches its maximum length
         info         by key: int64 or float64 (size,), or a list
-        pscore       float64 (size,)     of the stored action; None of OnlineHead
+        pscore       float64 (size,)     of the stored action; None for OnlineHead
         behavior_policy, dataset_id
 
-    SCOPE-RL takes it for granted that every trajectory has `step_per_trajectory` steps. An episode that ends early ends
-    here, so `size` is the sum of the `lengths`; `padded()` makes them of one length (see `mask_padding`).
+    SCOPE-RL assumes that every trajectory has `step_per_trajectory` steps. Here trajectories may be shorter, so `size`
+    is the sum of the `lengths`; `padded()` pads them to equal length (see `mask_padding`).
 
     Attributes:
-      path: of the RLDS dataset.
+      path: the path of the RLDS dataset.
     """
 
     def __init__(self, path: str, described: Mapping[str, Any], policy: int, dataset: int, owner: Any = None):
         self.path = path
         self._described, self._policy, self._dataset = described, policy, dataset
-        self._owner = owner  # of a temporary directory, which lasts as long as this does
+        self._owner = owner  # keeps a temporary directory alive
         self._plan = _plan(path).digest
 
     def __iter__(self) -> Iterator[str]:
@@ -85,19 +85,19 @@ class LoggedDataset(Mapping[str, Any]):
 
     @functools.cached_property
     def lengths(self) -> Array:
-        """Steps of each trajectory, int64 (n_trajectories,)."""
+        """The number of steps of each trajectory, int64 (n_trajectories,)."""
         trajectories = self._read("episode_metadata/trajectory_id")
         first = np.flatnonzero(np.diff(trajectories, prepend=-1))
         return np.add.reduceat(self._lengths, first) if len(first) else np.zeros(0, np.int64)
 
     @property
     def terminated(self) -> Array:
-        """Whether the environment was in a terminal state after a step, bool (size,)."""
+        """Whether each step led to a terminal state, bool (size,)."""
         return self._at_ends(self._ended("terminated"))
 
     @property
     def truncated(self) -> Array:
-        """Whether an episode was cut off after a step, by a time limit or by the recording; bool (size,)."""
+        """Whether the episode was cut off after each step, by a time limit or the recording; bool (size,)."""
         return self._at_ends(~self._ended("terminated"))
 
     @property
@@ -106,10 +106,10 @@ class LoggedDataset(Mapping[str, Any]):
         return np.asarray([values[-1] for values in self._read("steps/observation")], np.float64)
 
     def padded(self) -> dict[str, Any]:
-        """As a dict, each trajectory padded to `step_per_trajectory` steps, which SCOPE-RL needs.
+        """Returns a dict with each trajectory padded to `step_per_trajectory` steps, as SCOPE-RL needs.
 
-        A padded step repeats the last state and action, with reward 0, pscore 1 and done 1; `mask`, float64 (size,), is
-        1 for the steps that were recorded. SCOPE-RL's estimators take padding for data: call `mask_padding` first.
+        A padded step repeats the last state and action, with reward 0, pscore 1, and done 1. `mask`, float64 (size,),
+        is 1 for recorded steps. SCOPE-RL's estimators treat padding as data: call `mask_padding` first.
         """
         steps = self["step_per_trajectory"]
         place = np.arange(steps)
@@ -127,30 +127,28 @@ class LoggedDataset(Mapping[str, Any]):
                     content[key] = np.where(mask, content[key], void[key])
         return {**content, "size": len(rows), "mask": mask.astype(np.float64)}
 
-    # What is read.
+    # Reading.
 
     @functools.cached_property
     def _lengths(self) -> Array:
-        """Steps with an action of each recorded episode."""
+        """The number of steps with an action in each recorded episode."""
         return np.array([len(values) - 1 for values in self._read("steps/reward")], np.int64)
 
     @functools.cached_property
     def _rows(self) -> tuple[Dataset, Array]:
-        """The dataset, and the rows of it that are this policy's."""
+        """The dataset, and the rows that belong to this policy."""
         if _plan(self.path).digest != self._plan:
-            raise UsageError(f"{self.path} was replaced by another recording since: give each a path of its own")
+            raise UsageError(f"{self.path} has been replaced by another recording: use a different path for each")
         shards = read_manifest(self.path)["shards"]
         split = list(dict.fromkeys(shard["split"] for shard in shards))[self._dataset]
         records = [shard["records"] for shard in shards if shard["split"] == split]
-        each = len(records) // len(
-            _plan(self.path).content["record"]["policies"]
-        )  # the files of a policy lie end to end
+        each = len(records) // len(_plan(self.path).content["record"]["policies"])  # a policy's files are consecutive
         start, stop = (sum(records[: each * policy]) for policy in (self._policy, self._policy + 1))
         return open_dataset(self.path, split), np.arange(start, stop)
 
     @functools.cached_property
     def _columns(self) -> dict[str, Array]:
-        """All that is read, in one go over the records."""
+        """All columns, read in one pass over the records."""
         dataset, rows = self._rows
         wanted = ("steps/observation", "steps/action", "steps/reward", f"steps/{PROPENSITY}", f"steps/{INFO}/")
         paths = [p for p in dataset.fields if p.startswith((*wanted, "episode_metadata/"))]
@@ -160,15 +158,15 @@ class LoggedDataset(Mapping[str, Any]):
         return self._columns[path]
 
     def _steps(self, path: str) -> Array:
-        """A field of all steps with an action."""
+        """A step field of all steps with an action."""
         return np.concatenate([values[:-1] for values in self._read(f"steps/{path}")])
 
     def _ended(self, *how: str) -> Array:
-        """Which recorded episodes ended so."""
+        """Which recorded episodes ended in one of these ways."""
         return np.isin(self._read("episode_metadata/end").astype("U"), how)
 
     def _at_ends(self, which: Array) -> Array:
-        """bool (size,): the last steps of these episodes."""
+        """The last steps of these episodes, bool (size,)."""
         marks = np.zeros(int(self._lengths.sum()), bool)
         marks[np.cumsum(self._lengths) - 1] = which
         return marks
@@ -189,7 +187,7 @@ class LoggedDataset(Mapping[str, Any]):
         return self._at_ends(ended).astype(np.float64)
 
     def _terminal(self) -> Array:
-        """Where an episode has its most steps: those of the environment in windows, else those of a trajectory."""
+        """1 if an episode reaches its maximum length: the environment's for windows, otherwise the trajectory's."""
         if self._described["windows"]:
             ages, most = self._read("episode_metadata/start_step") + self._lengths, self._described["max_episode_steps"]
         else:
@@ -230,11 +228,12 @@ def _plan(path: str) -> Any:
 
 
 class MultipleLoggedDataset:
-    """The logged datasets of several policies, or several of each: `logged_datasets.get(policy.name, 0)`.
+    """Logged datasets of several policies, or several of each: `logged_datasets.get(policy.name, 0)`.
 
     Attributes:
       action_type: "discrete" or "continuous".
-      path: of the RLDS dataset that holds all of them; each dataset id is a split, each policy has files of its own.
+      path: the path of the RLDS dataset that holds all of them; each dataset id is a split, and each policy has its
+        own files.
     """
 
     def __init__(self, path: str, described: Sequence[Mapping[str, Any]], datasets: int, owner: Any = None):
@@ -248,11 +247,11 @@ class MultipleLoggedDataset:
 
     @property
     def n_datasets(self) -> dict[str, int]:
-        """Datasets of each policy, by its name."""
+        """Policy name -> its number of datasets."""
         return dict.fromkeys(self.behavior_policy_names, self._datasets)
 
     def get(self, behavior_policy_name: str, dataset_id: int) -> LoggedDataset:
-        """A logged dataset.
+        """Returns a logged dataset.
 
         Raises:
           UsageError: there is no such policy or dataset.
@@ -261,7 +260,7 @@ class MultipleLoggedDataset:
         if behavior_policy_name not in names or not 0 <= dataset_id < self._datasets:
             raise UsageError(
                 f"{self.path}: there is no dataset {dataset_id} of {behavior_policy_name}; there are {self._datasets} "
-                f"of {', '.join(names)}, from 0 on"
+                f"of {', '.join(names)}, counted from 0"
             )
         policy = names.index(behavior_policy_name)
         return LoggedDataset(str(self.path), self._described[policy], policy, dataset_id, self._owner)

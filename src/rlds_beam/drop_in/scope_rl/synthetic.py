@@ -1,4 +1,4 @@
-"""SCOPE-RL's `SyntheticDataset`, over recordings of ours."""
+"""SCOPE-RL's `SyntheticDataset`, implemented with rlds-beam's recordings."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from rlds_beam.user_functions import by_value
 
 DEFAULT_PATH = "logged_dataset/"
 PER_FILE = 1000
-"""Trajectories in a file, at most."""
+"""The most trajectories per file."""
 ENVIRONMENTS = 64
-"""Copies of the environment that are stepped side by side: a policy in torch takes as long for 64 states as for one."""
+"""The number of environment copies that run side by side: a torch policy takes as long for 64 states as for one."""
 
 
 @dataclasses.dataclass
 class SyntheticDataset:
-    """Rolls out behaviour policies in an environment, as SCOPE-RL's class of this name does.
+    """Rolls out behavior policies in an environment, like SCOPE-RL's class of the same name.
 
         dataset = SyntheticDataset(env=env, max_episode_steps=200, state_keys=["x", "v"])
         logged_dataset = dataset.obtain_episodes(policy, n_trajectories=100, random_state=12345)
         logged_dataset["pscore"]
 
     Attributes:
-      env: of gymnasium's, gym's or dm_env's; copies of it are stepped, and it stays as it is.
-      max_episode_steps: steps of an episode at most; by default those that the environment says.
-      action_meaning: from the number of a discrete action to what it means.
-      action_keys: names of the dimensions of a continuous action.
-      state_keys: names of the dimensions of a state.
-      info_keys: what of the environment's info is recorded, each with its type: int, float, or another one.
+      env: a gymnasium, gym, or dm_env environment; copies of it run, and it does not change.
+      max_episode_steps: the most steps per episode; by default the environment's limit.
+      action_meaning: discrete action -> its meaning.
+      action_keys: the names of the dimensions of a continuous action.
+      state_keys: the names of the dimensions of a state.
+      info_keys: info key to record -> its type: int, float, or another.
     """
 
     env: Any
@@ -55,16 +55,14 @@ class SyntheticDataset:
         state, action = environment.observation.alone, environment.action.alone
         if state is None or state.kind == "text" or not state.shape:
             raise UsageError(
-                "a logged dataset is of observations that are one array; record others with rlds-beam record"
+                "a logged dataset needs observations that are a single array; record others with rlds-beam record"
             )
         if action is None or action.kind not in ("discrete", "box"):
-            raise UsageError("a logged dataset is of actions that are one number or one array of numbers")
+            raise UsageError("a logged dataset needs actions that are a number or an array of numbers")
         if self.max_episode_steps is None:
             self.max_episode_steps = environment.most_steps
         if self.max_episode_steps is None:
-            raise UsageError(
-                "the environment does not say after how many steps an episode ends: give max_episode_steps"
-            )
+            raise UsageError("the environment has no limit of steps per episode: give max_episode_steps")
         if self.max_episode_steps < 1:
             raise UsageError(f"max_episode_steps={self.max_episode_steps}: expected 1 or more")
         self.action_type = "discrete" if action.kind == "discrete" else "continuous"
@@ -84,23 +82,23 @@ class SyntheticDataset:
         save_relative_path: bool = False,
         random_state: int | None = None,
     ) -> LoggedDataset | MultipleLoggedDataset:
-        """Records episodes of one policy or several.
+        """Records episodes of one or several policies.
 
         Args:
-          behavior_policies: a head of ours or of SCOPE-RL's, or a list of them.
-          n_datasets: independent datasets of each policy; for more than one, and for a list of policies, the result
-            is a `MultipleLoggedDataset`.
-          n_trajectories: episodes in each.
-          step_per_trajectory: of an episode, at most; by default `max_episode_steps`.
-          obtain_info: record the `info_keys`.
-          record_unclipped_action: store continuous actions as they were sampled.
-          path: of the RLDS dataset; by default a temporary directory, which is removed with the result, where that is
-            one dataset. What an earlier call wrote there is replaced.
-          save_relative_path: of no effect: a path is kept as it is given.
-          random_state: seed of all that is random; None takes one that was never used.
+          behavior_policies: a head of rlds-beam or SCOPE-RL, or a list of them.
+          n_datasets: the number of independent datasets per policy. For more than one, or for a list of policies, the
+            result is a `MultipleLoggedDataset`.
+          n_trajectories: the number of episodes in each dataset.
+          step_per_trajectory: the most steps per episode; by default `max_episode_steps`.
+          obtain_info: whether to record the `info_keys`.
+          record_unclipped_action: whether to store continuous actions before clipping.
+          path: the path of the RLDS dataset, which replaces an earlier recording there. By default, for a single
+            dataset, a temporary directory that is removed with the result.
+          save_relative_path: ignored; the path is kept as given.
+          random_state: the seed; None for a random one.
 
         Raises:
-          UsageError: an argument cannot be used.
+          UsageError: an argument is invalid.
         """
         del save_relative_path
         steps = self.max_episode_steps if step_per_trajectory is None else step_per_trajectory
@@ -125,20 +123,20 @@ class SyntheticDataset:
         save_relative_path: bool = False,
         random_state: int | None = None,
     ) -> LoggedDataset | MultipleLoggedDataset:
-        """Records windows of `step_per_trajectory` steps each; where an episode ends in one, it goes on with the next.
+        """Records windows of `step_per_trajectory` steps, which continue across episode boundaries.
 
-        Before a window, the policy is rolled out for a number of steps that is drawn from `minimum_rollout_length` to
-        below `maximum_rollout_length`; an episode that ends meanwhile is followed by another.
+        Before each window, the policy runs for a random number of steps, at least `minimum_rollout_length` and below
+        `maximum_rollout_length`, also across episode boundaries.
 
         Args:
-          step_per_trajectory: steps of a window.
-          minimum_rollout_length, maximum_rollout_length: of the steps before it.
-          obtain_trajectories_from_single_interaction: each window goes on where the one before ended.
+          step_per_trajectory: the number of steps per window.
+          minimum_rollout_length, maximum_rollout_length: the range of the number of steps before a window.
+          obtain_trajectories_from_single_interaction: whether each window resumes at the end of the one before.
 
-          The others are as of `obtain_episodes`.
+          For the others, see `obtain_episodes`.
 
         Raises:
-          UsageError: an argument cannot be used.
+          UsageError: an argument is invalid.
         """
         del save_relative_path
         single = obtain_trajectories_from_single_interaction
@@ -202,7 +200,7 @@ class SyntheticDataset:
     def _described(
         self, policy: str, trajectories: int, steps: int | None, info: Mapping[str, type], windows: bool
     ) -> dict[str, Any]:
-        """What a logged dataset says besides its arrays."""
+        """The entries of a logged dataset besides its arrays."""
         discrete = self.action_type == "discrete"
         return {
             "n_trajectories": trajectories,
@@ -222,7 +220,7 @@ class SyntheticDataset:
 
 
 def _directory(path: str, several: bool) -> tuple[Any, str]:
-    """Where the dataset goes, and what keeps a temporary directory there as long as it is needed."""
+    """The path of the dataset, and an object that keeps a temporary directory alive."""
     if several or path != DEFAULT_PATH:
         return None, path
     owner = tempfile.TemporaryDirectory(prefix="rlds-beam-logged-", ignore_cleanup_errors=True)

@@ -96,7 +96,7 @@ class TrajectoryOutput(MetadataFiles, Sidecars, ItemCounts, WholeShards, Ignores
     def describe(self) -> Description:
         records, left_out = self.conversion.describe()
         for path, why in left_out.items():
-            if why.startswith(("text", "of the episode")):  # a record can hold it, a trajectory cannot
+            if why.startswith(("text", "an episode field")):  # a record can hold it, a trajectory cannot
                 left_out[path] = f"{why}; --keep={path} stores it next to the trajectory"
         return Description(records, left_out, "frame")
 
