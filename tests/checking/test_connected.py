@@ -94,7 +94,7 @@ def test_counts_that_do_not_add_up_are_an_error():
     first = Connected("A", episodes_in=3, episodes_out=2, steps_in=9, steps_out=6, dropped=1)
     second = Connected("B", episodes_in=2, episodes_out=2, steps_in=5, steps_out=5)
     Report(records=3, valid=3, episodes=3, steps=9, connectors=(first,)).check()
-    with pytest.raises(NotVerifiedError, match=r"B was given 2 episodes with 5 steps, and there were 2 .* 6 steps"):
+    with pytest.raises(NotVerifiedError, match=r"B received 2 episodes with 5 steps, expected 2 .* 6 steps"):
         Report(records=3, valid=3, episodes=3, steps=9, connectors=(first, second)).check()
     with pytest.raises(NotVerifiedError, match="3 records were read, but 2 are valid"):
         Report(records=3, valid=2).check()

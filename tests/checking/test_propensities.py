@@ -77,7 +77,7 @@ class TestRules:
         episode = make_episode(3, seed=0).with_columns({field: column})
         (violation,) = find_violations(episode, CheckOptions())
         assert (violation.rule, violation.field) == ("propensity_out_of_range", field)
-        assert violation.detail.startswith(told) and "one float is expected" in violation.detail
+        assert violation.detail.startswith(told) and "expected one float" in violation.detail
 
     def test_both_names_are_checked(self):
         (violation,) = find_violations(recorded([0.5, 0.5], pscore=np.array([0.5, 2.0, 0.0])), CheckOptions())

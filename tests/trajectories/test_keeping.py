@@ -185,4 +185,4 @@ def test_left_out_fields_are_listed_with_the_flag_that_keeps_them(convert, capsy
     out = capsys.readouterr().out
     assert "left out  observation/text (text; " in out
     assert re.search(r"left out  \d episode fields \(.*\); keep them with --keep=episode_metadata", out)
-    assert "left out  counts (a trajectory has no such leaf; --policy_info_fields=counts" in out
+    assert "left out  counts (not a trajectory leaf; --policy_info_fields=counts" in out
