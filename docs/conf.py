@@ -15,6 +15,7 @@ project = "rlds-beam"
 version = release = rlds_beam.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design"]
 html_theme = "furo"
+html_theme_options = {"top_of_page_buttons": []}
 html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

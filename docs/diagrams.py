@@ -118,11 +118,11 @@ SIX = "012345"
 @diagram
 def windows_of_frames() -> Picture:
     picture = Picture(
-        WIDTH, 560, "Pairs, sequences, and a stride",
+        WIDTH, 572, "Pairs, sequences, and a stride",
         "Six frames. Pairs: five items of two adjacent frames. Sequences of four: three items, which start at frames "
         "0, 1 and 2. Sequences of four with a stride of two: two items, which start at frames 0 and 2.",
     )  # fmt: skip
-    y = panel(picture, 6, "--items=pairs", SIX, ItemOptions())
+    y = panel(picture, 4, "--items=pairs", SIX, ItemOptions())
     y = panel(picture, y, "--items=sequences --sequence_length=4", SIX, sequences(4))
     panel(picture, y, "… --stride_length=2", SIX, sequences(4, stride_length=2))
     return picture
@@ -147,8 +147,8 @@ def windows_with_padding() -> Picture:
 @diagram
 def windows_across_episodes() -> Picture:
     picture = Picture(
-        WIDTH, 206, "Windows across episodes",
-        "Episode a of four frames is followed by episode b of three. Sequences of four with a stride of two run over "
+        WIDTH, 180, "Windows across episodes",
+        "Episode a of four frames is followed by episode b, also of four. Sequences of four with a stride of two run over "
         "the stream of both: the second item holds the frames a2, a3, b0 and b1.",
     )  # fmt: skip
     names = ("a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3")

@@ -53,3 +53,13 @@ def test_a_phone_shows_readable_text(drawn: dict[Path, str]) -> None:
 def test_each_diagram_is_on_a_page(drawn: dict[Path, str]) -> None:
     pages = "".join(page.read_text() for page in [ROOT / "README.md", *DOCS.rglob("*.md")])
     assert [path.name for path in drawn if path.name.endswith("-light.svg") and path.name not in pages] == []
+
+
+def test_nothing_is_drawn_outside_of_a_picture(drawn: dict[Path, str]) -> None:
+    for path, text in drawn.items():
+        root = ElementTree.fromstring(text)
+        width, height = (float(root.attrib[name]) for name in ("width", "height"))
+        for shape in root.iter():
+            x, y = (float(shape.get(name, 0)) for name in ("x", "y"))
+            wide, high = (float(shape.get(name, 0)) if shape.get("x") else 0 for name in ("width", "height"))
+            assert x + wide <= width and y + high <= height, f"{path.name}: {ElementTree.tostring(shape)!r}"

@@ -61,8 +61,13 @@ def page(browser: Any, address: str) -> Iterator[Any]:
     page.noticed = []
     page.on("console", lambda m: m.type == "error" and page.noticed.append(f"console: {m.text} {m.location}"))
     page.on("pageerror", lambda error: page.noticed.append(f"JavaScript error: {error}"))
-    page.on("requestfailed", lambda r: page.noticed.append(f"{r.url} does not load: {r.failure}"))
+    page.on("requestfailed", functools.partial(_failed, page.noticed))
     page.on("response", lambda r: r.status >= 400 and page.noticed.append(f"{r.url} is missing ({r.status})"))
     page.on("request", lambda r: r.url.startswith(address) or page.noticed.append(f"{r.url} is on another site"))
     yield page
     context.close()
+
+
+def _failed(noticed: list[str], request: Any) -> None:
+    if request.failure != "net::ERR_ABORTED":  # the page was left before it was complete
+        noticed.append(f"{request.url} does not load: {request.failure}")
