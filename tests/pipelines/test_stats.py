@@ -124,7 +124,10 @@ def test_no_accepted_episode_is_said(all_broken, tmp_path, capsys, flags, code):
     ("flags", "message"),
     [
         (["--format=openpi", "--proprio=observation/state"], "name the file with --output=FILE"),
-        (["--format=openvla", "--output=x.json", "--proprio=observation"], "--proprio=observation: no such numeric field"),
+        (
+            ["--format=openvla", "--output=x.json", "--proprio=observation"],
+            "--proprio=observation: no such numeric field",
+        ),
         (["--format=octo", "--output=x.json", "--action=reward"], "--action=reward: the field is a scalar"),
         (["--format=openpi", "--output=x.json"], "--proprio=PATH"),
         (["--format=rlds", "--output=x.json"], "--format=rlds: expected one of"),
