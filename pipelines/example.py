@@ -16,7 +16,6 @@ __all__ = ["ExampleConfig", "example"]
 USAGE = "DIRECTORY"
 EXAMPLES = """
     rlds-beam example data
-    rlds-beam example data --episodes=1000 --shards=8
     rlds-beam example data --broken=3
     rlds-beam example data --camera
 """

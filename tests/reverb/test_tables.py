@@ -178,7 +178,7 @@ class TestRoom:
         assert "would silently drop 995" in refused(address, "deep", predicted=1000, allow_blocking=True)
         # At 5 of 5 the next insert makes 6 for a moment, and the limiter holds from there on.
         assert push(address, "brim", range(20)) == 20
-        assert "lets 0 of the 1 items in" in refused(address, "brim", predicted=1, allow_eviction=True)
+        assert "admits 0 of 1 items" in refused(address, "brim", predicted=1, allow_eviction=True)
 
     def test_only_a_queue_waits_instead_of_dropping(self, address):
         assert "'once' has 0 of at most 100 items" in refused(address, "once", predicted=101, allow_blocking=True)
