@@ -139,7 +139,8 @@ class RLModulePolicy(BasePolicy):
             import torch
             from ray.rllib.core.columns import Columns
             from ray.rllib.core.rl_module.rl_module import RLModule
-        module = RLModule.from_checkpoint(path)
+        # Ray takes absolute paths and URIs only.
+        module = RLModule.from_checkpoint(path if "://" in path else os.path.abspath(path))
         self._module, self._torch, self._columns, self._path = module, torch, Columns, path
         self._initial = module.get_initial_state() if module.is_stateful() else None
 

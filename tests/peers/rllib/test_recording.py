@@ -14,7 +14,8 @@ from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import RecordOptions
 
 
-def test_a_checkpoint_of_an_rl_module_records(tmp_path):
+def test_a_checkpoint_of_an_rl_module_records(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # Ray itself refuses relative paths
     env = gymnasium.make("CartPole-v1")
     torch.manual_seed(0)
     module = RLModuleSpec(
@@ -24,7 +25,7 @@ def test_a_checkpoint_of_an_rl_module_records(tmp_path):
         model_config=DefaultModelConfig(fcnet_hiddens=[16]),
     ).build()
     module.save_to_path(str(tmp_path / "module"))
-    named = f"rl_module:{tmp_path / 'module'}"
+    named = "rl_module:module"
     policies = (f"ModulePolicy({named})", f"EpsilonGreedyHead({named}, epsilon=0.5)", f"SoftmaxHead({named})")
     job = prepare(RecordOptions.create(tmp_path / "out", env="gymnasium:CartPole-v1", policy=policies, episodes=3))
     job.convert_here()
