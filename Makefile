@@ -128,6 +128,7 @@ docs: full  ## build the pages and the API reference in build/docs, and check th
 	@$(PY) docs/format_table.py
 	@$(PY) docs/figure_tables.py
 	@$(PY) docs/charts.py
+	@$(PY) docs/gallery.py
 	@rm -rf build/docs/*/ build/docs/*.html # a page that was removed
 	@PYTHONWARNINGS=ignore $(BIN)/sphinx-build -q -E -W --keep-going docs build/docs
 	@$(PY) docs/check_links.py build/docs

@@ -56,7 +56,7 @@ PHRASES = {
 }
 SPELLINGS = {
     r"\w*(colour|behaviour|neighbour|favour|honour|labour)\w*": "-or-",
-    r"(?!(?:\w*raise|size|prize|exercise|otherwise|likewise|rise|raise|wise|precise|promise|advise|revise|supervise|surprise|noise|"
+    r"(?!(?:\w*raise|size|prize|exercise|otherwise|likewise|\w*_wise|rise|raise|wise|precise|promise|advise|revise|supervise|surprise|noise|"
     r"comprise|compromise|disguise|enterprise|expertise|improvise|premise|arise|poise|praise|cruise|bruise|paradise|"
     r"concise|excise|franchise|merchandise|televise|devise|demise|despise|treatise|turquoise|mayonnaise|tortoise|"
     r"equipoise|rollercoaster|chaise|appraise|braise|clockwise|counterclockwise|elementwise|pairwise|stepwise|rowwise|"

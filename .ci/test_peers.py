@@ -19,11 +19,19 @@ PEERS = {
 FOLDERS = {"lerobot21": ["lerobot"], "rllib": ["rllib", "loaders"]}
 """Peer -> its folders of tests, if not just the one of its name."""
 
-PAGES = {"rllib": ["docs/how_to/rllib.md", "docs/how_to/rllib_connectors.md"]}
-"""The pages whose blocks need the peer."""
-
 PYTHONS = {"lerobot": "3.12"}
 """Peer -> its Python, if not 3.11."""
+
+
+def pages_of(peer: str) -> list[str]:
+    """The tests of the pages whose first line names the peer's environment."""
+    comment = f"<!-- environment: {peer} -->"
+    pages = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.read_text().startswith(comment)]
+    tests = {True: "test_a_tutorial_prints_what_the_page_shows", False: "test_the_blocks_of_a_page_run"}
+    return [
+        f"tests/project/test_docs.py::{tests[page.parent.name == 'tutorials']}[{page.relative_to(ROOT)}]"
+        for page in pages
+    ]
 
 
 def test_beside(peer: str, interpreter: str, arguments: list[str]) -> Outcome:
@@ -32,9 +40,8 @@ def test_beside(peer: str, interpreter: str, arguments: list[str]) -> Outcome:
     install_wheel(python)
     version = version_of(python, PEERS[peer])
     print(f"\n== {peer}, {PEERS[peer]} {version}", flush=True)
-    pages = [f"tests/project/test_docs.py::test_the_blocks_of_a_page_run[{page}]" for page in PAGES.get(peer, ())]
     folders = [f"tests/peers/{name}" for name in FOLDERS.get(peer, [peer])]
-    return test(peer, version, python, arguments or [*folders, *pages])
+    return test(peer, version, python, arguments or [*folders, *pages_of(peer)])
 
 
 def main(arguments: list[str]) -> int:

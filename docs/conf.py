@@ -4,8 +4,10 @@ import ast
 import dataclasses
 import inspect
 import re
+import sys
 import textwrap
 from itertools import takewhile
+from pathlib import Path
 
 from docutils import nodes
 
@@ -14,6 +16,8 @@ import rlds_beam
 project = "rlds-beam"
 version = release = rlds_beam.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design"]
+sys.path.append(str(Path(__file__).parent))
+extensions += ["notebooks"]  # of the tutorials
 html_theme = "furo"
 html_theme_options = {"top_of_page_buttons": []}
 html_favicon = "_static/favicon.svg"

@@ -1,8 +1,8 @@
-"""From a simulator to an agent that learns, on recorded data. Run it with: make demo.
+"""From a simulator to an agent that learns from recorded data. Run it with: make demo.
 
-Records episodes (two of them broken on purpose), inspects, checks and converts them with the commands that a user
-would type, reads the result back with TF-Agents and with TFDS, pushes it into a Reverb server, and trains a TF-Agents
-agent on what it samples there. Without TensorFlow, it writes columns and a LeRobot dataset instead of the last three.
+It records episodes, two of them broken on purpose, and inspects, checks, and converts them with the commands that a
+user would type. Then it reads the result with TF-Agents and TFDS, pushes it into a Reverb server, and trains an agent
+on samples from there. Without TensorFlow, it writes columns and a LeRobot dataset instead.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ RULE = "=" * 100
 TABLE = "replay"
 
 END_SECONDS = 30
-"""Seconds that a server may take to end."""
+"""Seconds that a server may take to stop."""
 
 SIMULATORS = {
     "record_cheetah": ("EnvLogger records dm_control's half-cheetah.", 1000),
     "record_pendulum": ("A policy swings gymnasium's pendulum.", 200),
 }
-"""The module of a simulator -> what it does, and the transitions in an episode."""
+"""Module of a simulator -> what it does, and transitions per episode."""
 
 
 class Read(NamedTuple):
-    """What a reader found: enough to compare two of them."""
+    """What a reader found, enough to compare two readers."""
 
     items: int
     observation: tuple[int, ...]
@@ -52,9 +52,9 @@ class Read(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path("demo_data"), help="is emptied first")
+    parser.add_argument("--folder", type=Path, default=Path("demo_data"), help="output folder; emptied first")
     parser.add_argument("--episodes", type=int, default=20)
-    parser.add_argument("--steps", type=int, help="transitions in an episode")
+    parser.add_argument("--steps", type=int, help="transitions per episode")
     flags = parser.parse_args()
     start = time.monotonic()
     shutil.rmtree(flags.folder, ignore_errors=True)
@@ -64,22 +64,22 @@ def main() -> None:
     flags.steps = flags.steps or steps
     recorded, output = flags.folder / "recorded", flags.folder / "pairs"
 
-    heading("1. Record", f"{what} Two episodes go wrong, as they do in labs. --accept records them all the same.")
+    heading("1. Record", f"{what} Two episodes go wrong, as happens in labs. --accept records them anyway.")
     os.environ["PYTHONPATH"] = os.path.relpath(HERE)  # where the simulator is
     rlds_beam("record", recorded, f"--env={simulator}:simulator", f'--env_config={{"steps": {flags.steps}}}',
               f"--policy=TruncatedGaussianHead({simulator}:policy, sigma=0.3)", f"--episodes={flags.episodes}",
               "--name=recorded", "--shards=1", "--envs_per_worker=1", "--accept=non_finite")  # fmt: skip
 
-    heading("2. Inspect", "What is in there? Nothing is written.")
+    heading("2. Inspect", "What is in the dataset? Nothing is written.")
     rlds_beam("inspect", recorded)
 
-    heading("3. Validate", "Is every episode whole? Exit code 3 says: some are not, and here is which and why.")
+    heading("3. Validate", "Is every episode valid? Exit code 3: some are not, and the report says why.")
     rlds_beam("validate", recorded, expect=3)
 
-    heading("4. Convert", "Good episodes become training items (pairs of frames); bad ones are kept aside, not lost.")
+    heading("4. Convert", "Good episodes become training items (pairs of frames). Bad ones are set aside, not lost.")
     rlds_beam("convert", recorded, output, "--items=pairs", "--max_rejected=2")
 
-    heading("5. The rejected episodes", f"Their original bytes are in {output}/rejected; one line each says why.")
+    heading("5. The rejected episodes", f"Their original bytes are in {output}/rejected, each with the reason.")
     for line in rejected_lines(output):
         say(f"{line['key']}: {line['rule']}: {line['detail']}")
 
@@ -91,7 +91,7 @@ def main() -> None:
     heading("What next", f"That took {time.monotonic() - start:.0f} s.")
     for line in (
         f"Convert your own dataset:        rlds-beam convert /data/my_dataset/1.0.0 {flags.folder}/mine",
-        "Repair what was interrupted:     rlds-beam convert ... --repair=missing_is_last",
+        "Repair truncated episodes:       rlds-beam convert ... --repair=missing_is_last",
         "Sequences for a recurrent agent: rlds-beam convert ... --items=sequences --sequence_length=20",
         "A Reverb server that stays:      rlds-beam serve --like=... --tables=replay --port=8000",
         "Into Reverb in one go:           rlds-beam push /data/my_dataset/1.0.0 --reverb=127.0.0.1:8000 --table=replay",
@@ -102,11 +102,11 @@ def main() -> None:
 
 
 def write_other_formats(recorded: Path, flags: argparse.Namespace) -> None:
-    """What needs neither TensorFlow nor Reverb."""
+    """Writes formats that need neither TensorFlow nor Reverb."""
     import rlds_beam as library
 
     due = (flags.episodes - 2) * flags.steps
-    heading("6. Columns", "For torch, JAX, grain or a data frame: arrays of all transitions, at random places.")
+    heading("6. Columns", "For PyTorch, JAX, grain, or a data frame: arrays of all transitions, read at random places.")
     rlds_beam("convert", recorded, flags.folder / "columns", "--to=columns", "--max_rejected=2")
     dataset = library.open_dataset(str(flags.folder / "columns"))
     say(f"{len(dataset):,} rows, sum of rewards {dataset.columns['rewards'].sum():.4f}")
@@ -123,16 +123,16 @@ def write_other_formats(recorded: Path, flags: argparse.Namespace) -> None:
 def train_from_reverb(output: Path, flags: argparse.Namespace) -> None:
     """Reads the items with TF-Agents and TFDS, pushes them into Reverb, and trains an agent."""
     push = [RLDS_BEAM, "push", str(output), "--reverb=embedded", f"--table={TABLE}", "--keep_serving"]
-    with background(push) as pushing:  # its server takes some seconds to start: meanwhile the files are read
-        heading("6. Read it back", "With TF-Agents and with TFDS, neither of which knows rlds-beam.")
+    with background(push) as pushing:  # read the files while its server starts
+        heading("6. Read it back", "With TF-Agents and with TFDS, without rlds-beam.")
         import_quietly()
         compare(read_with_tf_agents(output), read_with_tfds(output), flags)
 
-        heading("7. Push into Reverb", "The items go into a table of a server, each once; the server keeps running.")
+        heading("7. Push into Reverb", "Each item goes into a table exactly once. The server keeps running.")
         show(push)
         address = served_address(pushing)
 
-        heading("8. Train", "TF-Agents samples batches of the table, and an agent learns to do what was done.")
+        heading("8. Train", "TF-Agents samples batches, and an agent learns to imitate the recorded actions.")
         run([sys.executable, os.path.relpath(HERE / "train.py"),
              f"--reverb={address}", f"--table={TABLE}", f"--like={output}"])  # fmt: skip
 
@@ -142,7 +142,7 @@ def heading(title: str, text: str) -> None:
 
 
 def rlds_beam(*arguments: object, expect: int = 0) -> None:
-    """Runs `rlds-beam` as a user would, from the environment of this Python."""
+    """Runs `rlds-beam` of this environment, as a user would."""
     run([RLDS_BEAM, *map(str, arguments)], expect)
 
 
@@ -162,7 +162,7 @@ def show(command: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def background(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """A command that runs until the context is left, which ends it as Ctrl-C does."""
+    """Runs a command in the background until the context ends; then stops it like Ctrl-C."""
     # A shell's background job, and the processes that it starts, ignore Ctrl-C. This one must receive it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -180,7 +180,7 @@ def background(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def served_address(pushing: subprocess.Popen[str]) -> str:
-    """Shows what a push says until its server has everything (or it gives up: its own waits have deadlines)."""
+    """Prints the output of a push until its server has all items; returns the address. Its waits have deadlines."""
     assert pushing.stdout is not None
     for line in pushing.stdout:
         print(line, end="", flush=True)
@@ -190,13 +190,13 @@ def served_address(pushing: subprocess.Popen[str]) -> str:
 
 
 def rejected_lines(output: Path) -> list[dict[str, Any]]:
-    """What is written about each rejected episode."""
+    """Returns the record of each rejected episode."""
     files = sorted((output / "rejected").glob("*.jsonl"))
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def read_with_tf_agents(output: Path) -> Read:
-    """Reads every item as TF-Agents does, batched to a Trajectory as `agent.train` takes it."""
+    """Reads every item with TF-Agents, batched to a Trajectory as `agent.train` takes it."""
     import tensorflow as tf
     from tf_agents.utils import example_encoding_dataset
 
@@ -211,7 +211,7 @@ def read_with_tf_agents(output: Path) -> Read:
 
 
 def read_with_tfds(output: Path) -> Read:
-    """Reads every item as TFDS does."""
+    """Reads every item with TFDS."""
     import tensorflow as tf
     import tensorflow_datasets as tfds
 
@@ -229,7 +229,7 @@ def compare(agents: Read, tfds: Read, flags: argparse.Namespace) -> None:
     for name, read in (("TF-Agents load_tfrecord_dataset", agents), ("TFDS builder_from_directory", tfds)):
         say(f"{name:32} {read.items:,} items, observation {read.observation}, sum of rewards {read.reward:.4f}")
     due = (flags.episodes - 2) * flags.steps
-    say(f"{'Due':32} {flags.episodes - 2} good episodes x {flags.steps} pairs = {due:,} items")
+    say(f"{'Expected':32} {flags.episodes - 2} good episodes x {flags.steps} pairs = {due:,} items")
     alike = agents.observation == tfds.observation and abs(agents.reward - tfds.reward) <= 1e-6 * abs(tfds.reward)
     if not (agents.items == tfds.items == due and alike):
         sys.exit("The demo ends here: the readers do not agree.")

@@ -1,8 +1,8 @@
-"""A half-cheetah and a gait for `rlds-beam record`; two of its episodes go wrong, as they do in labs.
+"""A half-cheetah and a gait for `rlds-beam record`. Two episodes go wrong, as happens in labs.
 
-The simulator is dm_control's cheetah-run, its observation flattened to 17 float32 and its action 6 float32: the
-specification of D4RL's half-cheetah. In one episode it diverges, and a reward is NaN; in another the last frame of a
-sensor is lost, and a velocity is infinite.
+The simulator is dm_control's cheetah-run with the spaces of D4RL's half-cheetah: 17 float32 observations and 6 float32
+actions. In one episode the simulation diverges, and a reward is NaN. In another the last frame of a sensor is lost, and
+a velocity is infinite.
 
     PYTHONPATH=examples rlds-beam record demo_data/cheetah --episodes=20 --shards=1 --envs_per_worker=1 \\
         --env=record_cheetah:simulator --env_config='{"steps": 200}' \\
@@ -23,19 +23,19 @@ from dm_env import specs
 
 OBSERVATION_SIZE, ACTION_SIZE = 17, 6
 LOST, DIVERGED = 7, 12
-"""The episodes that go wrong, of those that one environment plays."""
+"""Indices of the episodes that go wrong."""
 STEPS_PER_SECOND = 100  # the control rate of cheetah-run
 
 _GAIT = np.random.default_rng(0).normal(0, 0.4, (OBSERVATION_SIZE, ACTION_SIZE))
 
 
 def policy(observations: np.ndarray) -> np.ndarray:
-    """The actions of a stiff runner, (N, 17) -> (N, 6): each joint follows what the others do."""
+    """A stiff gait, (N, 17) -> (N, 6): each joint follows the others."""
     return np.tanh(observations @ _GAIT)
 
 
 def simulator(steps: int) -> FlatCheetah:
-    """An environment whose episodes have so many steps."""
+    """Creates an environment with this many steps per episode."""
     return FlatCheetah(steps)
 
 
@@ -49,7 +49,7 @@ class FlatCheetah(dm_env.Environment):
 
     @property
     def task(self) -> Any:
-        """Of the suite; its random numbers are seeded for each episode."""
+        """The suite's task; its random generator is seeded for each episode."""
         return self._env.task
 
     def reset(self) -> dm_env.TimeStep:

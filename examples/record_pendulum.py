@@ -1,4 +1,4 @@
-"""gymnasium's pendulum and a policy for `rlds-beam record`; two of its episodes go wrong, as they do in labs.
+"""Gymnasium's pendulum and a policy for `rlds-beam record`. Two episodes go wrong, as happens in labs.
 
     PYTHONPATH=examples rlds-beam record demo_data/pendulum --episodes=20 --shards=1 --envs_per_worker=1 \\
         --env=record_pendulum:simulator --env_config='{"steps": 200}' \\
@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 LOST, DIVERGED = 7, 12
-"""The episodes that go wrong, of those that one environment plays."""
+"""Indices of the episodes that go wrong."""
 
 
 def policy(observations: np.ndarray) -> np.ndarray:
@@ -22,12 +22,12 @@ def policy(observations: np.ndarray) -> np.ndarray:
 
 
 def simulator(steps: int) -> gymnasium.Env[np.ndarray, np.ndarray]:
-    """An environment whose episodes have so many steps."""
+    """Creates an environment with this many steps per episode."""
     return Breaking(gymnasium.make("Pendulum-v1", max_episode_steps=steps), steps)
 
 
 class Breaking(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
-    """In one episode a reward is NaN; in another the last velocity is infinite."""
+    """In one episode a reward is NaN. In another the last velocity is infinite."""
 
     def __init__(self, env: gymnasium.Env[np.ndarray, np.ndarray], steps: int) -> None:
         super().__init__(env)

@@ -178,7 +178,7 @@ def train(agent: Any, batches: Iterator[Any], steps: int) -> list[float]:
     losses = []
     for number in range(1, steps + 1):
         experience = next_batch(batches)
-        # An episode's last frame is its boundary: no action was taken there, and none is to be learned.
+        # An episode's last frame is its boundary: no action was taken there, so none must be learned.
         taken = 1.0 - tf.cast(experience.is_boundary(), tf.float32)
         losses.append(float(step(experience, weights=taken).loss))
         if number == 1 or number % WINDOW == 0:

@@ -1,10 +1,10 @@
-"""Two agents and two modules, one of them recurrent: from a recorded dataset to trained RLlib modules.
+"""Trains two RLlib modules, one of them recurrent, on a recorded dataset of two agents.
 
     pip install 'rlds-beam[rllib]'
     python examples/rllib/two_modules.py
 
-RLlib itself reads no multi-agent data. Here the agents are split, and mapped to their modules, by connectors; each
-module has files of its own columns, in sequences or as single transitions; and both are trained side by side.
+RLlib itself does not read multi-agent data. Here connectors split the agents and map them to modules, each module gets
+its own files of columns (sequences, or single transitions), and both are trained together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rlds_beam.testing import write_dataset
 
 OBSERVATION, ACTION = gym.spaces.Box(-1.0, 1.0, (2,), np.float32), gym.spaces.Discrete(2)
 MODULES = {"follower": "memory", "reactor": "reflex"}
-"""Agent -> the module that it is."""
+"""Agent -> its module."""
 
 CONNECTORS = """
 - SplitAgents:
@@ -47,7 +47,7 @@ CONNECTORS = """
 
 
 def record(number: int) -> Episode:
-    """The reactor does what its observation says, and enters late; the follower what the observation before said."""
+    """Records an episode: the reactor enters late and acts on its observation, the follower on the one before."""
     rng = np.random.default_rng(number)
     count = int(rng.integers(20, 40))
     seen = {agent: rng.uniform(-1, 1, (count, 2)).astype(np.float32) for agent in MODULES}
@@ -69,7 +69,7 @@ def record(number: int) -> Episode:
 
 
 def configured(columns: Path) -> Any:
-    """Behaviour cloning of both modules."""
+    """Returns the configuration: behavior cloning of both modules."""
     specs = {
         module: RLModuleSpec(
             observation_space=OBSERVATION,

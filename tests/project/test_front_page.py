@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
-from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
 from checkout import ROOT
+from doc_scripts import script
 
 from rlds_beam.pipelines import cli
 
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
-
-
-def script(name: str) -> ModuleType:
-    """A script in docs/, imported as when it runs: its folder is on the path."""
-    sys.path.insert(0, str(DOCS))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(DOCS))
 
 
 def test_the_pictures_are_what_the_script_draws() -> None:

@@ -1,7 +1,8 @@
 """The code blocks of pages as one bash script, each exactly as printed: python tests/support/readme.py README.md ...
 
 A line of a shell block may say how its command ends: `rlds-beam validate data  # exit code 3`. In a tutorial, a `text`
-block right after a block shows its output: `...` stands for any lines, and the numbers in a `took` line may differ.
+block right after a block shows its output. `...` stands for any lines. The width of columns and the numbers in a `took`
+line may differ, and so may a number after `loss` or `return`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ _PART = re.compile(
     r"|^```.*?^```$",
     re.DOTALL | re.MULTILINE,
 )
+_NUMBER = r"[\d,]+(?:\\\.\d+)?"
 _EXIT_CODE = re.compile(r"# exit code (\d+)$")
 
 AGENTS = "TF-Agents and Reverb"
@@ -78,7 +80,8 @@ def _pattern(line: str) -> str:
     if line == "...":
         return r"(?:.*\n)*?"
     pattern = re.escape(line) + r"\n"
-    return re.sub(r"[\d,]+(\\\.\d+)?", r"[\\d,.]+", pattern) if line.startswith("took") else pattern
+    varying = _NUMBER if line.startswith("took") else rf"(?:(?<=loss)|(?<=return))(?:\\ |:){_NUMBER}"
+    return re.sub(r"(?:\\ )+", r"\\s+", re.sub(varying, r"[ :]*[\\d,.]+", pattern))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,150 @@
+"""Draws the pictures of the tutorials and the gallery, from what the tutorials print and from the example episodes.
+
+    python docs/gallery.py
+
+`make docs` runs it, and a test fails if the files in `docs/pictures` differ from what it writes. The numbers of charts
+come from the output blocks of the pages, which tests compare with what the commands print.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import svg
+
+from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.jobs.example import make_episodes
+
+DOCS = Path(__file__).parent
+WIDTH = 560
+
+CAMERA = svg.PICTURES / "camera.jpg"
+IMAGES = 6
+"""Images in the strip of the camera."""
+
+
+def camera() -> np.ndarray:
+    """A strip of images of one episode, uint8 [96, 96 * 6, 3]."""
+    episode = list(make_episodes(8, camera=True))[7]
+    chosen = np.linspace(2, len(episode) - 1, IMAGES).round().astype(int)
+    return np.concatenate(list(episode.steps["observation/image"][chosen].decode()), axis=1)
+
+
+def paths() -> svg.Picture:
+    """The paths of the example episodes."""
+    size, margin = 400, 20
+    picture = svg.Picture(
+        size, size, "Paths of 16 example episodes", "Each line is an episode: a point moves from its start to its goal."
+    )
+
+    def place(point: Sequence[float]) -> tuple[float, float]:
+        x, y = ((np.asarray(point) / 1.25 + 1) / 2 * (size - 2 * margin)).tolist()
+        return margin + x, size - margin - y
+
+    for episode in make_episodes(16):
+        x, y = place(episode.steps["observation/goal"][0])
+        picture.box(x - 5, y - 5, 10, 10, fill="ok-soft", stroke="ok", radius=5)
+        picture.arrow(*map(place, episode.steps["observation/position"]), color="accent")
+    return picture
+
+
+def curve(title: str, points: Sequence[tuple[float, float]], unit: str = "step") -> svg.Picture:
+    """A learning curve through (step, loss)."""
+    steps, losses = zip(*points, strict=True)
+    described = ", ".join(f"{loss:g} at {unit} {step:g}" for step, loss in points)
+    picture = svg.Picture(WIDTH, 260, title, f"Loss: {described}.")
+    left, right, top, bottom = 60, WIDTH - 30, 52, 210
+    low, high = min(losses), max(losses)
+
+    def place(step: float, loss: float) -> tuple[float, float]:
+        x = left + (right - left) * (step - steps[0]) / (steps[-1] - steps[0])
+        return x, bottom - (bottom - top) * (loss - low) / (high - low)
+
+    picture.text(8, 24, title, size=18, bold=True)
+    for loss in (low, high):
+        x, y = place(steps[0], loss)
+        picture.line((x, y), (right, y), dashed=True)
+        picture.text(x - 10, y + 5, f"{loss:g}", anchor="end", color="muted")
+    picture.line(*(place(*point) for point in points), color="accent", width=3)
+    for point in points:
+        x, y = place(*point)
+        picture.box(x - 4, y - 4, 8, 8, fill="accent", stroke="", radius=4)
+        picture.text(x, bottom + 26, f"{point[0]:g}", anchor="middle", color="muted")
+    picture.text((left + right) / 2, bottom + 46, unit, anchor="middle", color="muted")
+    return picture
+
+
+def bars(title: str, *values: tuple[str, float]) -> svg.Picture:
+    """Bars from 0: what was recorded, in gray, and what is compared with it."""
+    row, left = 34, 250
+    described = ", ".join(f"{name} {value:g}" for name, value in values)
+    picture = svg.Picture(WIDTH, 46 + row * len(values), title, f"{described}.")
+    picture.text(8, 24, title, size=18, bold=True)
+    longest = max(value for _, value in values)
+    for i, (name, value) in enumerate(values):
+        y = 46 + i * row
+        width = (WIDTH - left - 60) * value / longest
+        picture.text(left - 10, y + 16, name, anchor="end")
+        picture.box(left, y, width, 22, fill="accent" if i else "muted", stroke="", radius=2)
+        picture.text(left + width + 8, y + 16, f"{value:g}", bold=True)
+    return picture
+
+
+def printed(page: str, pattern: str) -> list[list[str]]:
+    """The groups of a pattern in the output blocks of a tutorial, for each line that it matches."""
+    text = (DOCS / "tutorials" / f"{page}.md").read_text()
+    outputs = "".join(re.findall(r"^```text\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+    return [list(match.groups()) for match in re.finditer(pattern, outputs, re.MULTILINE)]
+
+
+def mean_returns(page: str) -> list[float]:
+    """The mean returns that a tutorial prints, in its order."""
+    return [float(value) for (value,) in printed(page, r"^episode_return +([\d.]+)")]
+
+
+def charts() -> dict[str, svg.Picture]:
+    """Name -> picture."""
+    lerobot = [(float(step), float(loss)) for step, loss in printed("lerobot_training", r"step:(\d+).* loss:([\d.]+)")]
+    rllib = [(float(i), float(loss)) for i, loss in printed("rllib_training", r"^iteration (\d+): loss ([\d.]+)")]
+    recorded, trained = mean_returns("pytorch_training")
+    d3rlpy = [(name, float(value)) for name, value in printed("d3rlpy_training", r"^([\w ]+): return (\d+)")]
+    logged, truth = mean_returns("off_policy_evaluation")
+    estimates = printed("off_policy_evaluation", r"^(\w+_\w+) +([\d.]+)$")
+    named = [(name.replace("self_normalized", "self-normalized").replace("_", " "), float(v)) for name, v in estimates]
+    demo = [(float(step), float(loss)) for step, loss in printed("index", r"^ +step +(\d+) +loss ([\d.]+)")]
+    modules = [
+        (f"{name}, iteration {i}", float(loss))
+        for i, *losses in printed("gallery", r"^iteration (\d+): memory ([\d.]+), reflex ([\d.]+)")
+        for name, loss in zip(("memory", "reflex"), losses, strict=True)
+    ]
+    returns = "Mean return in CartPole"
+    return {
+        "paths": paths(),
+        "lerobot-loss": curve("LeRobot's ACT on the camera dataset: loss", lerobot),
+        "pytorch-returns": bars(returns, ("recorded episodes", recorded), ("trained policy", trained)),
+        "d3rlpy-returns": bars(returns, ("recorded episodes", recorded), *d3rlpy),
+        "rllib-loss": curve("RLlib's BC on columns: loss", rllib, "iteration"),
+        "estimates": bars("Mean return of the new policy", ("recorded policy", logged), *named, ("true value", truth)),
+        "demo-loss": curve("make demo: loss of TF-Agents' behavioral cloning", demo),
+        "modules": bars("two_modules.py: loss", *modules),
+    }
+
+
+def pictures() -> dict[Path, str]:
+    """Path -> content of the SVG files."""
+    return {path: text for name, picture in charts().items() for path, text in svg.files(name, picture).items()}
+
+
+def main() -> None:
+    for path, content in pictures().items():
+        path.write_text(content)
+    (jpeg,) = encode_jpeg(camera()[None])
+    CAMERA.write_bytes(jpeg)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
