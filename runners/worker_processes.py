@@ -21,8 +21,8 @@ GRACE_SECONDS = 30.0
 _END_SECONDS = 30.0
 _NO_THREAD = "thread creation failed"
 """Printed by libraries below Arrow; one then ends the process, another waits forever."""
-_PATH_BYTES = 80
-"""Maximum bytes of a directory, so that a Unix socket's path in it stays below the kernel's limit of 107."""
+_PATH_BYTES = 107 - len("/rlds-beam-01234567/services")
+"""Maximum bytes of the directory for temporary files: the kernel allows 107 for the path of the socket below it."""
 
 
 class WorkerProcesses:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -127,9 +128,12 @@ def test_no_service_gives_files_away(processes, tmp_path) -> None:
     assert raised.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_a_directory_for_temporary_files_with_a_long_name(tmp_path, convert, monkeypatch) -> None:
+@pytest.mark.parametrize("length", [79, 80, 200])
+def test_a_directory_for_temporary_files_with_a_long_name(tmp_path, convert, monkeypatch, length, request) -> None:
     """A socket's path has at most 107 bytes for any TMPDIR."""
-    long = tmp_path / ("long" * 30)
+    short = tempfile.mkdtemp(dir="/tmp")
+    request.addfinalizer(lambda: shutil.rmtree(short))
+    long = Path(short, "x" * (length - len(short) - 1))
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     data = write_dataset(tmp_path / "data", [make_episode(5, seed=i) for i in range(4)], shards=2)
