@@ -257,10 +257,10 @@ def test_other_values_are_never_read_as_text(value):
     with pytest.raises(ValueError, match="expected text"):
         pack({"text": objects})
     for convert in (lambda: text_bytes(value, "text"), lambda: text_values(objects, "text")):
-        with pytest.raises(BadEpisode, match="where one text is expected"):
+        with pytest.raises(BadEpisode, match="but expected text"):
             convert()
     if not isinstance(value, (list, np.ndarray)):
-        with pytest.raises(BadEpisode, match="where one text is expected"):
+        with pytest.raises(BadEpisode, match="but expected text"):
             next(RowEncoder([Field("text", "string")]).payloads({"text": objects}, 1))
 
 

@@ -99,7 +99,7 @@ def test_shapes_are_bounded(data: Path) -> None:
     steps["observation"]["featuresDict"]["features"]["state"]["tensor"]["shape"] = {"dimensions": [str(10**12)]}
     path.write_text(json.dumps(features))
     said = refused(data)
-    assert "observation/state: float32(1000000000000) is too large: the most for a step is 256 MiB" in said
+    assert "observation/state: float32(1000000000000) is too large: the limit for a step is 256 MiB" in said
 
 
 def test_texts_are_copied_in_any_encoding(data: Path, tmp_path: Path) -> None:

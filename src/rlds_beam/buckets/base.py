@@ -1,4 +1,4 @@
-"""The contract of a store, and what all of them share: paths and patterns."""
+"""The interface of an object store, and shared code for paths and patterns."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import BinaryIO, NamedTuple, TypeVar
 from rlds_beam.errors import UsageError
 
 AT_ONCE = 32
-"""Concurrent requests to a store: a request mostly waits."""
+"""Concurrent requests to a store; requests mostly wait."""
 
 KEPT_CONNECTIONS = 128
-"""Idle connections to a store that are kept, at most; an open file makes several requests at once."""
+"""Maximum idle connections kept per store; an open file makes several requests at once."""
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 
 class Entry(NamedTuple):
-    """An object, or a directory: a common prefix of objects.
+    """An object or a directory (a common prefix of objects).
 
     Attributes:
-      path: the full path; of a directory, without a slash at its end.
-      size: bytes; None for a directory.
-      checksum: CRC32C or entity tag; empty if the listing does not include it.
+      path: the full path; directories have no trailing slash.
+      size: the size in bytes; None for a directory.
+      checksum: the CRC32C or entity tag; empty if the listing does not include it.
     """
 
     path: str
@@ -35,39 +35,39 @@ class Entry(NamedTuple):
 
 
 class Store(abc.ABC):
-    """A client of one store. Threads may share it; processes may not."""
+    """A client for one object store. Thread-safe, but must not be shared between processes."""
 
     @abc.abstractmethod
     def check(self, path: str) -> None:
-        """Asks for the path's bucket once, within ten seconds.
+        """Checks access to the path's bucket with one request, within ten seconds.
 
         Raises:
-          BucketAccessError: the bucket cannot be used; the message says what to do.
+          BucketAccessError: the bucket cannot be used.
         """
 
     @abc.abstractmethod
     def open_read(self, path: str) -> BinaryIO:
-        """Opens an object for reading; seekable.
+        """Opens an object as a seekable file.
 
         Raises:
-          FileNotFoundError: there is no such object.
+          FileNotFoundError: the object does not exist.
         """
 
     @abc.abstractmethod
     def open_write(self, path: str) -> BinaryIO:
-        """Opens a new object for writing; it exists, or replaces the old one, once it is closed."""
+        """Opens an object for writing; it is created or replaced on close."""
 
     @abc.abstractmethod
     def find(self, path: str) -> Entry | None:
-        """The object with this name, with its checksum; None if there is none."""
+        """Looks up an object and its checksum; None if it does not exist."""
 
     @abc.abstractmethod
     def entries(self, prefix: str, *, below: bool) -> Iterator[Entry]:
-        """Objects whose paths begin with `prefix`, sorted by path.
+        """Lists objects whose paths start with `prefix`, sorted by path.
 
         Args:
           prefix: a path, or the start of one.
-          below: also those behind further slashes; without it, these are one entry for each directory.
+          below: also list objects in subdirectories; otherwise each subdirectory is one entry.
         """
 
     @abc.abstractmethod
@@ -76,14 +76,14 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def delete(self, paths: Sequence[str]) -> None:
-        """Deletes objects; one that does not exist is fine."""
+        """Deletes objects; missing ones are ignored."""
 
 
 def split_path(path: str) -> tuple[str, str]:
-    """(bucket, name) of a path; the name may be empty.
+    """Splits a path into (bucket, name); the name may be empty.
 
     Raises:
-      UsageError: there is no bucket in it.
+      UsageError: the path has no bucket.
     """
     scheme, _, rest = path.partition("://")
     bucket, _, name = rest.partition("/")
@@ -98,12 +98,12 @@ def bucket_of(path: str) -> str:
 
 
 def matching(store: Store, pattern: str, directory: str = "") -> list[Entry]:
-    """The objects that match a pattern: `*` and `?` stop at slashes, `**` does not; sorted.
+    """The objects that match a pattern, sorted; `*` and `?` stop at slashes, `**` does not.
 
     Args:
-      store: a client of the store.
-      pattern: a path, or, with `directory`, what follows it. An object of exactly this name is the only match.
-      directory: taken literally, whatever characters are in it.
+      store: the store to list.
+      pattern: a path, relative to `directory` if given. If an object has exactly this name, it is the only match.
+      directory: a literal prefix; its characters are never wildcards.
     """
     root = f"{directory.rstrip('/')}/" if directory else ""
     prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
@@ -117,7 +117,7 @@ def matching(store: Store, pattern: str, directory: str = "") -> list[Entry]:
 
 
 def _expression(pattern: str) -> str:
-    """A glob pattern as a regular expression."""
+    """Converts a glob pattern to a regular expression."""
     text, i = "", 0
     while i < len(pattern):
         end = pattern.find("]", i + 2)
@@ -134,7 +134,7 @@ def _expression(pattern: str) -> str:
 
 
 def at_once(function: Callable[[Value], Result], values: Iterable[Value]) -> list[Result]:
-    """`function` of each value, in their order, computed by several threads."""
+    """Maps `function` over values with several threads; results are in order."""
     values = list(values)
     if len(values) < 2:
         return [function(value) for value in values]

@@ -1,4 +1,4 @@
-"""Stores that Beam knows by other schemes (`hdfs://`, or a filesystem of the user's)."""
+"""Beam filesystems for other schemes (`hdfs://`, or a user-defined filesystem)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlds_beam.errors import UsageError
 
 
 class BeamStore(Store):
-    """Beam's filesystem of a path."""
+    """Beam's filesystem for a path."""
 
     def __init__(self, path: str):
         from apache_beam.io.filesystem import CompressionTypes
@@ -42,7 +42,7 @@ class BeamStore(Store):
 
     def entries(self, prefix: str, *, below: bool) -> Iterator[Entry]:
         by_path = {}
-        pattern = re.sub(r"[*\[]", "?", prefix)  # Beam's patterns have no escapes: it lists too much
+        pattern = re.sub(r"[*\[]", "?", prefix)  # Beam's patterns have no escapes, so this lists too much
         for file in self._files.match([f"{pattern}**"])[0].metadata_list:
             if not str(file.path).startswith(prefix):
                 continue

@@ -1,4 +1,4 @@
-"""Objects as files: read in windows that grow while the reading is sequential, uploaded when they are closed."""
+"""Objects as files: read in windows that grow during sequential reads, and uploaded on close."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from types import TracebackType
 from typing import IO, Any, BinaryIO, cast
 
 FIRST_WINDOW = 128 << 10
-"""Bytes of the first request for an object, and of one after a jump."""
+"""Size in bytes of the first request for an object, and of the first after a jump."""
 
 _LAST_WINDOW = 8 << 20
-"""Bytes of the largest request made on our own account; the client may ask for more at once."""
+"""Largest request size in bytes, unless the caller asks for more at once."""
 
 _AHEAD = 3
-"""Windows of a file that are requested in advance, at most."""
+"""Maximum windows of a file to prefetch."""
 
 _IN_MEMORY = 64 << 20
-"""Bytes of an object that are kept in memory until they are uploaded; more go to a temporary file."""
+"""Maximum bytes to hold in memory until upload; larger objects go to a temporary file."""
 
 
 def reader(fetch: Callable[[int, int], bytes], size: int, first: bytes = b"") -> BinaryIO:
-    """An object as a file.
+    """Opens an object as a file.
 
     Args:
-      fetch: gives the bytes from `start` to `stop`, all of them.
-      size: bytes of the object.
-      first: its first bytes, if they are known already.
+      fetch: returns exactly the bytes from `start` to `stop`.
+      size: the size of the object in bytes.
+      first: the first bytes of the object, if already read.
     """
     return cast(BinaryIO, io.BufferedReader(_Windows(fetch, size, first), FIRST_WINDOW))
 
 
 def writer(upload: Callable[[IO[bytes], int], None]) -> BinaryIO:
-    """A file that `upload` gets, with its size, when it is closed; not after an exception in its `with` block."""
+    """A file passed to `upload` with its size on close, unless its `with` block raises."""
     return cast(BinaryIO, _Upload(upload))
 
 
 class _Windows(io.RawIOBase):
-    """Keeps the window read last.
+    """Reads an object in windows and keeps the last one.
 
-    Sequential reading doubles the windows, and requests the next ones in advance while they start within as many bytes
-    as were read in a row. A jump starts with a small window again, so that small reads at random places stay cheap.
+    Sequential reads double the window size and prefetch the next windows, but no further ahead than the number of
+    bytes read in sequence so far. A jump resets the window size, so that small random reads stay cheap.
     """
 
     def __init__(self, fetch: Callable[[int, int], bytes], size: int, first: bytes):
@@ -79,12 +79,12 @@ class _Windows(io.RawIOBase):
         return len(part)
 
     def close(self) -> None:
-        self._ahead.clear()  # requests on their way end by themselves
+        self._ahead.clear()  # requests in flight end by themselves
         super().close()
 
     def _move(self, wanted: int) -> None:
-        """Gets the window at the position."""
-        forked = os.getpid() != self._process  # without its parent's threads
+        """Fetches the window at the current position."""
+        forked = os.getpid() != self._process  # the parent's threads do not exist here
         if not forked and self._ahead and self._ahead[0].start_at == self._position:
             content = self._ahead.popleft().content()
         else:
@@ -100,7 +100,7 @@ class _Windows(io.RawIOBase):
             self._read_ahead(self._start + len(content))
 
     def _read_ahead(self, end: int) -> None:
-        """Requests windows after `end`, where the current one ends."""
+        """Prefetches windows after `end`, the end of the current one."""
         self._abandoned = [request for request in self._abandoned if request.is_alive()]
         start = self._ahead[-1].stop_at if self._ahead else end
         while (
@@ -112,14 +112,14 @@ class _Windows(io.RawIOBase):
             request = _Request(self._fetch, start, min(self._size, start + self._length))
             try:
                 request.start()
-            except RuntimeError:  # there are too many threads, or the interpreter is shutting down
+            except RuntimeError:  # too many threads, or the interpreter is shutting down
                 return
             self._ahead.append(request)
             start = request.stop_at
 
 
 class _Request(threading.Thread):
-    """Fetches a window. The thread is a daemon, so that a process can end without waiting for a store."""
+    """Fetches a window; a daemon thread, so that the process can exit without waiting for the store."""
 
     def __init__(self, fetch: Callable[[int, int], bytes], start_at: int, stop_at: int):
         super().__init__(name="read-ahead", daemon=True)
@@ -130,11 +130,11 @@ class _Request(threading.Thread):
     def run(self) -> None:
         try:
             self._content = self._fetch(self.start_at, self.stop_at)
-        except BaseException as error:  # for the read that needs these bytes
+        except BaseException as error:  # raised by the read that needs these bytes
             self._error = error
 
     def content(self) -> bytes:
-        """Waits for the bytes, or raises what went wrong."""
+        """Waits for the bytes, or raises the error of the request."""
         self.join()
         if self._error is not None:
             raise self._error

@@ -1,4 +1,4 @@
-"""`gs://` by Google's client, with application default credentials; without any, as an anonymous reader."""
+"""`gs://` through Google's client: application default credentials, or anonymous access without any."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlds_beam.buckets.base import KEPT_CONNECTIONS, Entry, Store, at_once, buck
 from rlds_beam.errors import BucketAccessError, BucketError
 
 _LOOK_SECONDS = 5.0
-"""For credentials: Google's library asks a metadata server for half a minute, which only exists on their machines."""
+"""Time to find credentials: Google's library tries a metadata server, which only Google's machines have, for 30 s."""
 
 _RETRY_SECONDS = 90.0
 _CHECK_SECONDS = 4.0
@@ -28,12 +28,12 @@ _SIGN_IN = "run 'gcloud auth application-default login', or set GOOGLE_APPLICATI
 
 
 class Gcs(Store):
-    """A client for the credentials that are found."""
+    """A client with the credentials found by Google's library."""
 
     def __init__(self) -> None:
         lazy.show_clients()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about versions of Python and gRPC that Google will drop
+            warnings.simplefilter("ignore")  # about Python and gRPC versions that Google will drop
             import google.auth.exceptions
             from google.api_core import exceptions
             from google.cloud import storage
@@ -134,13 +134,13 @@ class Gcs(Store):
             if isinstance(cause, self._errors.NotFound) and kind is not BucketAccessError:
                 raise FileNotFoundError(f"no such file: {path}") from error
             if isinstance(cause, self._errors.ServerError) and kind is BucketAccessError:
-                raise  # it may pass, and is tried for longer when the bucket is used
+                raise  # possibly temporary; later requests retry for longer
             if not type(cause).__module__.startswith(("google.", "requests.", "urllib3.")):
                 raise
             raise kind(self._explanation(path, cause)) from error
 
     def _explanation(self, path: str, error: Exception) -> str:
-        """An error in one line."""
+        """Describes an error in one line."""
         bucket, text = bucket_of(path) if path != "gs://" else path, " ".join(str(error).split())
         if isinstance(error, self._errors.NotFound):
             return f"{bucket}: there is no such bucket; check its name"
@@ -163,7 +163,7 @@ class Gcs(Store):
 
 
 def _credentials() -> tuple[Any, str | None]:
-    """The application default credentials and their project; (None, None) if there are none, and for an emulator."""
+    """The application default credentials and their project; (None, None) without any, or for an emulator."""
     import google.auth
 
     if "STORAGE_EMULATOR_HOST" in os.environ:

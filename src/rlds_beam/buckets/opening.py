@@ -1,4 +1,4 @@
-"""The store of a path: one client for all threads of a process, checked once for each bucket."""
+"""The store for a path: one client for all threads of a process; each bucket is checked once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlds_beam.errors import Extra, missing
 
 _EXTRAS: dict[str, Extra] = {"gs": "gcs", "s3": "s3"}
 _SETTINGS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
-"""Environment variables that choose another account or server."""
+"""Prefixes of environment variables that select an account or server."""
 
 _lock = threading.RLock()
 _stores: dict[object, Store] = {}
@@ -18,11 +18,11 @@ _checked: set[tuple[Store, str]] = set()
 
 
 def store_of(path: str) -> Store:
-    """The store of a path.
+    """Returns the store for a path.
 
     Raises:
       MissingExtraError: its client is not installed.
-      UsageError: the path names no bucket, or a scheme that is not known.
+      UsageError: the path has no bucket, or its scheme is unknown.
       BucketAccessError: the bucket cannot be used.
     """
     scheme = path.partition("://")[0]

@@ -1,4 +1,4 @@
-"""`s3://` by boto3: its chain of credentials, profiles and endpoints (`AWS_PROFILE`, `AWS_ENDPOINT_URL_S3`, ...)."""
+"""`s3://` through boto3, with its credentials, profiles, and endpoints (`AWS_PROFILE`, `AWS_ENDPOINT_URL_S3`, ...)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rlds_beam.buckets.base import KEPT_CONNECTIONS, Entry, Store, bucket_of, sp
 from rlds_beam.errors import BucketAccessError, BucketError
 
 _ATTEMPTS = 8
-"""For each request, about 40 s apart in all; a body that breaks off is asked for again as often."""
+"""Attempts per request, over about 40 s; responses that break off are retried as often."""
 
 _DELETED_AT_ONCE = 1000
 _COPIED_WHOLE = 4 << 30
-"""Bytes; S3 copies up to 5 GiB in one request, and larger objects in parts."""
+"""Maximum bytes to copy in one request. S3 allows up to 5 GiB; larger objects are copied in parts."""
 
 _REJECTED = ("ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "TokenRefreshRequired")
 _DENIED = ("403", "AccessDenied", "AllAccessDisabled", "AccountProblem")
@@ -27,7 +27,7 @@ _SIGN_IN = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or 
 
 
 class S3(Store):
-    """A client for the credentials that boto3 finds; without any, requests are not signed (public buckets)."""
+    """A client with the credentials found by boto3; without any, requests are unsigned (public buckets)."""
 
     def __init__(self) -> None:
         import boto3
@@ -61,7 +61,7 @@ class S3(Store):
                 self._brief.list_objects_v2(Bucket=bucket, Prefix=name, MaxKeys=1)
             except self._errors.ClientError as error:
                 if error.response["ResponseMetadata"]["HTTPStatusCode"] < 500:
-                    raise  # others may pass, and are tried more often when the bucket is used
+                    raise  # server errors may be temporary; later requests retry more often
 
     def open_read(self, path: str) -> BinaryIO:
         with self._explained(path):
@@ -69,12 +69,12 @@ class S3(Store):
         return files.reader(lambda start, stop: self._fetch(path, tag, start, stop), size, first)
 
     def _open(self, path: str) -> tuple[int, str, bytes]:
-        """Size, entity tag and first bytes, by one request."""
+        """Reads size, entity tag, and first bytes with one request."""
         bucket, name = split_path(path)
         try:
             answer, first = self._get(Bucket=bucket, Key=name, Range=f"bytes=0-{files.FIRST_WINDOW - 1}")
         except self._errors.ClientError as error:
-            if _code(error) == "InvalidRange":  # it is empty
+            if _code(error) == "InvalidRange":  # the object is empty
                 return 0, "", b""
             raise
         return int(answer["ContentRange"].rpartition("/")[2]), answer["ETag"], first
@@ -85,7 +85,7 @@ class S3(Store):
             return self._get(Bucket=bucket, Key=name, Range=f"bytes={start}-{stop - 1}", IfMatch=tag)[1]
 
     def _get(self, **request: str) -> tuple[dict[str, Any], bytes]:
-        """The answer with its whole body; botocore repeats requests, but not bodies that break off."""
+        """Reads a response and its whole body; botocore retries requests, but not bodies that break off."""
         broken = (self._errors.IncompleteReadError, self._errors.ReadTimeoutError, self._errors.ResponseStreamingError)
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -149,7 +149,7 @@ class S3(Store):
 
     @contextlib.contextmanager
     def _explained(self, path: str, kind: type[BucketError] = BucketError) -> Iterator[None]:
-        """Words the errors of boto3."""
+        """Converts boto3 errors to ours."""
         try:
             yield
         except self._errors.ClientError as error:
@@ -162,7 +162,7 @@ class S3(Store):
             raise kind(self._failure(path, error)) from error
 
     def _refusal(self, path: str, error: Any) -> str:
-        """An error that the store answered, in one line."""
+        """Describes an error response of the store in one line."""
         bucket, code = bucket_of(path), _code(error)
         if code == "NoSuchBucket":
             return f"{bucket}: there is no such bucket at {self._url}; check its name"
@@ -178,14 +178,14 @@ class S3(Store):
         if code in _ELSEWHERE:
             region = error.response["Error"].get("Region") or error.response["ResponseMetadata"].get(
                 "HTTPHeaders", {}
-            ).get("x-amz-bucket-region", "that of the bucket")
+            ).get("x-amz-bucket-region", "the bucket's region")
             return f"{bucket}: the bucket is in another region: set AWS_REGION={region}"
         if code == "PreconditionFailed":
             return f"{path} was replaced while it was read; run the command again when nothing writes to it"
         return f"{path}: {' '.join(str(error).split())}"
 
     def _failure(self, path: str, error: Exception) -> str:
-        """An error on the way to the store, or before it, in one line."""
+        """Describes a connection or client error in one line."""
         text = " ".join(str(error).split())
         unreachable = (
             self._errors.ConnectionClosedError, self._errors.ConnectTimeoutError, self._errors.EndpointConnectionError,
@@ -194,7 +194,7 @@ class S3(Store):
         if isinstance(error, unreachable):
             return (
                 f"{bucket_of(path)}: {self._url} does not answer ({type(error).__name__}); check "
-                "the network, and AWS_ENDPOINT_URL"
+                "the network and AWS_ENDPOINT_URL"
             )
         return f"{path}: {text}: {_SIGN_IN}" if path == "s3://" else f"{path}: {text}"
 

@@ -1,4 +1,4 @@
-"""Casting columns to other dtypes, and finding the values that a cast would change."""
+"""Casts columns to other dtypes, and finds values that a cast would change."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Array = np.ndarray[Any, Any]
 
 
 def exact_cast(values: Array, dtype: np.dtype[Any], path: str, rule: str = "wrong_dtype_or_shape") -> Array:
-    """The values in another dtype; the same array if they have it already.
+    """Casts values to a dtype without changing them; returns the same array if it has this dtype.
 
     Args:
-      values: [T, ...] of a step field, or one value of the episode.
-      path: the field, for the violation.
-      rule: what is broken if a value would change: for outputs, `not_representable`.
+      values: a step field [T, ...], or one value of the episode.
+      path: the field's path, for the violation.
+      rule: the rule of the violation; outputs use `not_representable`.
 
     Raises:
-      BadEpisode: a value would change, or they are not numbers.
+      BadEpisode: a value would change, or the values are not numbers.
     """
     if values.dtype == dtype:
         return values
@@ -38,17 +38,17 @@ def exact_cast(values: Array, dtype: np.dtype[Any], path: str, rule: str = "wron
 
 
 def exact_flags(values: Array, path: str) -> Array:
-    """0 and 1 as bool, of any dtype of numbers. Raises BadEpisode for anything else: 2, 0.5, NaN."""
+    """Casts 0 and 1 of any numeric dtype to bool. Raises BadEpisode for other values: 2, 0.5, NaN."""
     return exact_cast(values, np.dtype(bool), path)
 
 
 def is_number(dtype: np.dtype[Any]) -> bool:
-    """Whether values of a dtype are bools, integers, or floats (also bfloat16): what a field can hold."""
+    """Whether a dtype is bool, integer, or float (including bfloat16), as a field requires."""
     return dtype.kind in "biuf" or dtype.name == "bfloat16"
 
 
 def changed(old: Array, new: Array, *, rounding: bool = False) -> Array:
-    """Which values a cast has changed, bool of the same shape.
+    """Finds values that a cast changed: bool of the same shape.
 
     Args:
       old, new: numbers, before and after the cast.
@@ -63,7 +63,7 @@ def changed(old: Array, new: Array, *, rounding: bool = False) -> Array:
         if rounding:
             return np.asarray(np.isfinite(old) & ~np.isfinite(new))
         return np.asarray((new.astype(old.dtype) != old) & ~np.isnan(old))
-    # The upper limit of an integer as a float may be rounded up to itself plus 1, which is out of range.
+    # As a float, an integer's upper limit may round up to limit + 1, which is out of range.
     if new.dtype.kind == "f":
         limits = np.iinfo(old.dtype)
         out = ~(np.isfinite(new) & (new.astype(np.float64) < float(limits.max) + 1))
@@ -76,15 +76,15 @@ def changed(old: Array, new: Array, *, rounding: bool = False) -> Array:
 
 
 def _known(values: Array) -> Array:
-    """bfloat16, which numpy does not know, as float32; float16 too, in which the limits of integers are infinite."""
+    """Widens bfloat16, unknown to numpy, and float16, in which integer limits are infinite, to float32."""
     return values.astype(np.float32) if values.dtype.kind not in "iuf" or values.dtype == np.float16 else values
 
 
 def violation_of(rule: str, path: str, old: Array, new: Array, bad: Array) -> Violation:
-    """What to say about values that a cast has changed.
+    """The violation for values that a cast changed.
 
     Args:
-      bad: which ones, as `changed` finds them; there is at least one.
+      bad: the result of `changed`; at least one is True.
     """
     if not bad.ndim:
         return Violation(rule, f"{old[()]} becomes {new[()]} as {new.dtype.name}", path)

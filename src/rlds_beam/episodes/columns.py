@@ -1,4 +1,4 @@
-"""Operations on columns that are the same for arrays, text and encoded images."""
+"""Operations on columns of arrays, text, and encoded images."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 
 
 def is_text(column: Column) -> bool:
-    """Whether the column holds strings, which no trajectory can hold."""
+    """Whether the column holds text, which trajectories do not support."""
     return not isinstance(column, EncodedImages) and column.dtype.kind in "OSU"
 
 
 def text_bytes(value: Any, path: str) -> bytes:
-    """One text as bytes.
+    """Converts one text value to bytes.
 
     Raises:
-      BadEpisode: wrong_dtype_or_shape: it is something else; an array of objects as bytes would be memory addresses.
+      BadEpisode: wrong_dtype_or_shape, if the value is not text; an object array as bytes would be memory addresses.
     """
     if isinstance(value, str):
         return value.encode()
     if not isinstance(value, bytes):
         what = f"an array of shape {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-        raise BadEpisode(Violation("wrong_dtype_or_shape", f"{what}, where one text is expected", path))
+        raise BadEpisode(Violation("wrong_dtype_or_shape", f"{what}, but expected text", path))
     return bytes(value)
 
 
 def is_numeric(column: Column) -> bool:
-    """Whether a column holds numbers: no images, text or bools."""
+    """Whether a column holds numbers, not images, text, or bools."""
     return not isinstance(column, EncodedImages) and (column.dtype.kind in "fiu" or column.dtype.name == "bfloat16")
 
 
 def zeros_like(column: Column, length: int) -> Column:
-    """A column of the same kind, dtype and step shape, of `length` zeros (empty strings for text)."""
+    """A column of `length` zeros (empty strings for text) of the same kind, dtype, and step shape."""
     if isinstance(column, EncodedImages):
         return column.with_data(np.full(length, ZERO_IMAGE, object))
     if column.dtype == object:
@@ -46,7 +46,7 @@ def zeros_like(column: Column, length: int) -> Column:
 
 
 def concatenate(columns: Sequence[Column]) -> Column:
-    """The columns one after another; all are of one kind."""
+    """Concatenates columns of the same kind."""
     first = columns[0]
     if isinstance(first, EncodedImages):
         data = np.concatenate([cast(EncodedImages, column).data for column in columns])

@@ -1,4 +1,4 @@
-"""Whether an episode is what its dataset's schema says."""
+"""Checks episodes against their dataset's schema."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _IMAGES = ("png", "jpeg")
 
 
 class Conformance:
-    """Compares episodes with a schema. Pickles.
+    """Checks episodes against a schema. Picklable.
 
-    Values are not looked at: it takes a few microseconds, whatever the episode's length.
+    Does not read values: it takes a few microseconds, whatever the episode's length.
     """
 
     def __init__(self, schema: Schema):
@@ -29,11 +29,11 @@ class Conformance:
         self._images = [field for field in of_steps if field.encoding in _IMAGES]
 
     def violations(self, episode: Episode) -> Sequence[Violation]:
-        """Where the fields of an episode differ from the schema in number, dtype, shape or length."""
+        """Compares the fields of an episode with the schema: missing or extra fields, dtypes, shapes, and lengths."""
         return () if self._conforms(episode) else _violations(episode, self._schema)
 
     def _conforms(self, episode: Episode) -> bool:
-        """False also for some that do: with open dimensions, or Python's own numbers."""
+        """A fast check; False also for some conforming episodes, with open dimensions or Python numbers."""
         steps, metadata, length = episode.steps, episode.metadata, len(episode)
         if len(steps) != len(self._schema.steps) or len(metadata) != len(self._schema.metadata):
             return False
@@ -67,7 +67,7 @@ def _violations(episode: Episode, schema: Schema) -> list[Violation]:
             violations.append(Violation("wrong_dtype_or_shape", wrong, path))
     if len(steps) > len(fields) or len(episode.metadata) > len(schema.metadata):
         more = [*(steps.keys() - fields.keys()), *(episode.metadata.keys() - schema.metadata.keys())]
-        detail = "the schema does not name it, so it would not be written"
+        detail = "not in the schema, so it would not be written"
         violations += [Violation("wrong_dtype_or_shape", detail, path) for path in sorted(more)]
     lengths = {len(column) for column in steps.values()} if not violations else ()
     if len(lengths) > 1:
@@ -80,7 +80,7 @@ def _missing(path: str) -> Violation:
 
 
 def _unequal_lengths(steps: Mapping[str, Column]) -> Iterator[Violation]:
-    """A violation for each column that is not as long as most are."""
+    """A violation for each column whose length differs from the most common one."""
     common, votes = Counter(map(len, steps.values())).most_common(1)[0]
     for path, column in steps.items():
         if len(column) != common:
@@ -96,7 +96,7 @@ def _column_difference(column: Column, field: Field) -> str | None:
         actual = f"encoded images of {column.dtype}{_dims(column.shape)}"
         return f"{actual}, but the schema says {field.dtype}{_dims(field.shape)} ({field.encoding})"
     if not isinstance(column, np.ndarray) or not column.ndim:
-        return f"a {type(column).__name__}, where an array with a value for each step is expected"
+        return f"a {type(column).__name__}, but expected an array with a value for each step"
     shape = column.shape[1:]
     if column.dtype == field.numpy_dtype and shape == field.shape and field.encoding not in _IMAGES:
         return None
@@ -113,17 +113,17 @@ def _value_difference(value: Any, field: Field) -> str | None:
     if array.dtype == field.numpy_dtype and array.shape == field.shape and field.encoding not in _IMAGES:
         return None
     if isinstance(value, (bool, int, float)) and not field.shape and array.dtype.kind == field.numpy_dtype.kind:
-        return None  # a number of Python has no dtype
+        return None  # a Python number has no dtype
     return _difference(array.dtype, array.shape, field, "")
 
 
 def _difference(dtype: np.dtype[Any], shape: tuple[int, ...], field: Field, where: str) -> str | None:
-    """The same for what is not equal at first sight: open dimensions, text, and what only TFDS decodes."""
+    """Compares dtypes and shapes that are not equal: open dimensions, text, and fields that only TFDS decodes."""
     if not field.fast:
         return None
     open_shape = None in field.shape
     if open_shape and dtype.kind == "O" and (not shape or not where):
-        return None  # an array for each step, each of another shape
+        return None  # an array for each step, of varying shapes
     is_kind = dtype == field.numpy_dtype or (field.dtype == "string" and dtype.kind in "SU")
     is_shape = len(shape) == len(field.shape) and all(
         wanted in (None, size) for size, wanted in zip(shape, field.shape, strict=True)

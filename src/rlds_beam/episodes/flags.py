@@ -1,4 +1,4 @@
-"""Where an episode begins and ends: RLDS's flags, and the step types of dm_env and TF-Agents."""
+"""The RLDS step flags, and the step types of dm_env and TF-Agents."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 FLAGS = ("is_first", "is_last", "is_terminal")
-"""RLDS's step fields."""
+"""The RLDS step flags."""
 
 FIRST, MID, LAST = 0, 1, 2
-"""Values of a step type."""
+"""Step type values."""
 
 
 def episode_flags(length: int, *, last: bool = True, terminal: bool = True) -> dict[str, Array]:
-    """The flags of an episode's steps (bool, T); `last` and `terminal` are those of the last step."""
+    """The flags of an episode's steps, bool [T]; `last` and `terminal` set the flags of the last step."""
     index = np.arange(length)
     end = index == length - 1
     return {"is_first": index == 0, "is_last": end & last, "is_terminal": end & terminal}

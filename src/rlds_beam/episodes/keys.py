@@ -1,4 +1,4 @@
-"""Where an episode comes from: the same on every run and every worker."""
+"""Episode keys, which are the same on every run and worker."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _PATTERN = re.compile(r"(?P<dataset>[^:]+):(?P<split>[^:]+):(?P<shard>\d+)@(?P<p
 
 @dataclasses.dataclass(frozen=True, order=True)
 class EpisodeKey:
-    """The immutable address of an episode.
+    """The address of an episode in its dataset.
 
     Attributes:
-      dataset: `name/version` (or `name/config/version`), as TFDS spells it.
-      split: the split's name, `train`.
+      dataset: `name/version` or `name/config/version`, as in TFDS.
+      split: the name of the split, for example `train`.
       shard: the index of the input shard within the split, from 0.
-      position: byte offset of the record in a TFRecord shard (in the uncompressed bytes of a
-        gzip shard); index of the record in an ArrayRecord shard.
-      part: 0, unless a repair split the record into several episodes: then 0, 1, 2, ...
+      position: the byte offset of the record in a TFRecord shard (in the uncompressed bytes of a gzip shard), or its
+        index in an ArrayRecord shard.
+      part: 0, 1, 2, ... if a repair split the record into several episodes, otherwise 0.
 
-    `str(key)` is `bridge_dataset/1.0.0:train:00000@12345` (followed by `.part` if that is not 0),
-    and `EpisodeKey.parse` reads it back.
+    `str(key)` is `bridge_dataset/1.0.0:train:00000@12345`, followed by `.part` if that is not 0. `EpisodeKey.parse` is
+    its inverse.
     """
 
     dataset: str
@@ -36,7 +36,7 @@ class EpisodeKey:
 
     @property
     def of_probe(self) -> bool:
-        """Whether the episode was not read, but made of zeros, to see what connectors make of it."""
+        """Whether the episode is the dry run of zeros that determines the outputs of connectors."""
         return self == PROBE
 
     @property
@@ -46,7 +46,7 @@ class EpisodeKey:
 
     @classmethod
     def parse(cls, text: str) -> EpisodeKey:
-        """Reads `str(key)` back; raises ValueError if `text` is not the string form of a key."""
+        """Parses `str(key)`; raises ValueError if `text` is not a key."""
         match = _PATTERN.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not an episode key; expected dataset:split:shard@position")
@@ -56,4 +56,4 @@ class EpisodeKey:
 
 
 PROBE = EpisodeKey("probe/1.0.0", "train", 0, 0)
-"""Of episodes of zeros, with which connectors are tried."""
+"""The key of the episode of zeros with which connectors are tried."""

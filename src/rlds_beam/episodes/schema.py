@@ -1,4 +1,4 @@
-"""The declared content of a dataset's episodes: path -> dtype, shape, encoding."""
+"""The schema of a dataset's episodes: path -> dtype, shape, encoding."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Episode
 
 REQUIRED_STEP_FIELDS = ("observation", "action", "reward", "discount", *FLAGS)
-"""The RLDS step fields that a TF-Agents trajectory is made of (leaves, or prefixes of leaves)."""
+"""The RLDS step fields that a TF-Agents trajectory needs (leaves, or prefixes of leaves)."""
 
 MOST_BYTES = 256 << 20
-"""The most bytes that a step, or an episode's own fields, may declare. An 8K RGB image has 95 MiB."""
+"""Maximum declared bytes of a step, or of the episode-level fields. An 8K RGB image has 95 MiB."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,14 +28,14 @@ class Field:
     """One leaf of a dataset's `features.json`.
 
     Attributes:
-      path: names joined with `/`, relative to the step (`observation/state`) or the episode.
-      dtype: numpy name of a decoded value (`float32`, `bool`, `uint8`, `bfloat16`), or `string`.
-      shape: of one step (without T); None is an unknown dimension.
-      encoding: how one value is stored in the tf.Example: `none` (a list of numbers), `bytes`,
-        `zlib`, `png`, `jpeg`, `text`.
+      path: names joined by `/`, relative to the step (`observation/state`) or the episode.
+      dtype: the numpy dtype name of a decoded value (`float32`, `bool`, `uint8`, `bfloat16`), or `string`.
+      shape: the shape of one step (without T); an unknown dimension is None.
+      encoding: how one value is stored in the tf.Example: `none` (a list of numbers), `bytes`, `zlib`, `png`, `jpeg`,
+        or `text`.
       feature: the TFDS class name, for messages (`Tensor`, `Image`, `ClassLabel`).
-      fast: False where only TFDS's own decoder can read it (ragged, video, optional).
-      optional: True where a record may leave it out.
+      fast: False if only TFDS's decoder can read it (ragged, video, optional).
+      optional: True if a record may omit it.
     """
 
     path: str
@@ -48,7 +48,7 @@ class Field:
 
     @functools.cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype of a column (object for strings). bfloat16 is that of ml_dtypes."""
+        """The dtype of a column (object for strings, ml_dtypes for bfloat16)."""
         if self.dtype == "string":
             return np.dtype(object)
         if self.dtype == "bfloat16":
@@ -59,16 +59,16 @@ class Field:
 
     @functools.cached_property
     def closed_shape(self) -> tuple[int, ...]:
-        """The shape with 0 for every unknown dimension: that of nothing."""
+        """The shape with 0 for every unknown dimension, for empty columns."""
         return tuple(d or 0 for d in self.shape)
 
     @functools.cached_property
     def known_size(self) -> int:
-        """Values in one step, with 1 for every unknown dimension."""
+        """The number of values in one step, with 1 for every unknown dimension."""
         return math.prod(d for d in self.shape if d is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """For programs; an unknown dimension is null."""
+        """The field as JSON; an unknown dimension is null."""
         return {"dtype": self.dtype, "shape": list(self.shape), "encoding": self.encoding, "feature": self.feature}
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ class Field:
 
 
 def by_path(fields: Iterable[Field], where: str) -> dict[str, Field]:
-    """The fields by path. Raises UsageError, which names `where`, if two have the same one: the first would be lost."""
+    """Maps fields by path. Raises UsageError, naming `where`, if two have the same path."""
     unique: dict[str, Field] = {}
     for field in fields:
         if field.path in unique:
@@ -87,23 +87,23 @@ def by_path(fields: Iterable[Field], where: str) -> dict[str, Field]:
 
 
 def text_field(path: str, shape: tuple[int | None, ...] = ()) -> Field:
-    """A field of text: one value, which TFDS calls Text, or an array of them."""
+    """A text field: one value (TFDS's Text), or an array of them."""
     return Field(path, "string", shape, "none", "Tensor") if shape else Field(path, "string", (), "text", "Text")
 
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """All leaves of a dataset: of a step, and of the episode around it (`metadata`).
+    """All fields of a dataset: those of a step, and those of the episode (`metadata`).
 
-    `fast` is True when our own decoder reads every field; otherwise `slow_reason` names the
-    first one that it cannot, and TFDS's decoder (and TensorFlow) is used for these fields.
+    `fast` is True if our decoder can read every field. Otherwise `slow_reason` names the first field that needs TFDS's
+    decoder (and TensorFlow).
     """
 
     steps: Mapping[str, Field]
     metadata: Mapping[str, Field] = dataclasses.field(default_factory=dict)
 
     def with_columns(self, *fields: Field) -> Schema:
-        """A copy with more step fields, or others in the place of those of the same path.
+        """A copy with step fields added or replaced.
 
         schema.with_columns(Field("observation/speed", "float32", (2,)))
         """
@@ -111,45 +111,45 @@ class Schema:
 
     @property
     def recorded(self) -> Schema:
-        """Without the field that no record holds: the discount of a dataset without discounts."""
+        """The schema without the field that no record holds: the default discount."""
         return dataclasses.replace(self, steps={p: field for p, field in self.steps.items() if not field.optional})
 
     def check_flags(self, where: str) -> None:
-        """Raises UsageError, which names `where`, if a flag or the discount is text or an image."""
+        """Raises UsageError, naming `where`, if a flag or the discount is text or an image."""
         for path in (*FLAGS, "discount"):
             field = self.steps.get(path)
             if field is not None and (field.dtype == "string" or field.encoding in ("png", "jpeg")):
-                raise UsageError(f"{where}: {field} is not a number, as RLDS has it")
+                raise UsageError(f"{where}: {field} must be a number in RLDS")
 
     def check_size(self, where: str) -> None:
-        """Checks the declared size before anything of it is allocated; unknown dimensions count as 1.
+        """Checks the declared size before allocation; unknown dimensions count as 1.
 
         Raises:
-          UsageError: a step, or the episode's own fields, take more than `MOST_BYTES`; names `where` and the largest.
+          UsageError: a step, or the episode-level fields, exceed `MOST_BYTES`; names `where` and the largest field.
         """
-        for what, fields in (("a step", self.steps), ("an episode's own fields", self.metadata)):
+        for what, fields in (("a step", self.steps), ("the episode-level fields", self.metadata)):
             sizes = {path: field.known_size * field.numpy_dtype.itemsize for path, field in fields.items()}
             if sum(sizes.values()) > MOST_BYTES:
                 largest = max(sizes, key=lambda path: sizes[path])
                 raise UsageError(
-                    f"{where}: {fields[largest]} is too large: the most for {what} is {MOST_BYTES >> 20} MiB"
+                    f"{where}: {fields[largest]} is too large: the limit for {what} is {MOST_BYTES >> 20} MiB"
                 )
 
     def check(self, episode: Episode) -> None:
-        """Holds the columns of an episode against the schema, in a pipeline that may have changed them.
+        """Checks that an episode has the columns of the schema, in case a pipeline step changed them.
 
         Raises:
-          UsageError: there is a column that the schema does not name, or it names one that there is not.
+          UsageError: a column is not in the schema, or is missing from the episode.
         """
         if episode.steps.keys() == self.steps.keys():
             return
         more, less = sorted(episode.steps.keys() - self.steps.keys()), sorted(self.steps.keys() - episode.steps.keys())
         if more:
             raise UsageError(
-                f"{episode.key}: the schema does not name {', '.join(more)}, so it would not be written: hand over "
-                f"schema.with_columns(Field({more[0]!r}, dtype, shape)), or leave the column out of the episode"
+                f"{episode.key}: {', '.join(more)} is not in the schema, so it would not be written: pass "
+                f"schema.with_columns(Field({more[0]!r}, dtype, shape)), or remove the column from the episode"
             )
-        raise UsageError(f"{episode.key}: the schema names {', '.join(less)}, and the episode has no such column")
+        raise UsageError(f"{episode.key}: the schema has {', '.join(less)}, but the episode has no such column")
 
     @property
     def slow_reason(self) -> str | None:

@@ -1,4 +1,4 @@
-"""What is wrong with a column of images, without decoding one."""
+"""Checks image columns without decoding them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from rlds_beam.images.headers import JPEG_END, UndecodableImageError, alike, rea
 
 
 def check_images(images: EncodedImages, max_pixels: int, field: str | None = None) -> list[Violation]:
-    """What is wrong with a column of images, without decoding one.
+    """Checks a column of images without decoding them.
 
     Args:
       images: the column.
-      max_pixels: height x width that an image may have at most.
+      max_pixels: the maximum height x width of an image.
       field: the field's path, for the violations.
 
     Returns:
-      At most one violation of each rule, at its first step: `undecodable_image` (no known image,
-      a header cut short, an image without its end, a PNG whose checksums fail) and
-      `image_too_large` (more pixels than allowed, or another size than the schema declares).
-      Damage inside a JPEG's body shows only in `EncodedImages.decode`.
+      At most one violation of each rule, at the first step that breaks it: `undecodable_image` (unknown format,
+      incomplete header, missing end, wrong PNG checksum) and `image_too_large` (more pixels than allowed, or a size
+      that differs from the schema). Only `EncodedImages.decode` finds damage inside a JPEG's body.
     """
     violations: dict[str, Violation] = {}
     steps: Iterable[int] = range(len(images))
-    good = b""  # how the last good JPEG begins
+    good = b""  # the start of the last good JPEG
     if len(images):
         good = _check_image(images.image(0), 0, images.shape[:2], max_pixels, field, violations)
         steps = images.unlike(good, JPEG_END) if good else range(1, len(images))
@@ -44,7 +43,7 @@ def _check_image(
     field: str | None,
     violations: dict[str, Violation],
 ) -> bytes:
-    """Adds what is wrong with one image; how all begin that are as good, nothing where that is not known."""
+    """Adds an image's violations; returns the start of all equally good images, empty if unknown."""
     try:
         header = read_image_header(data)
     except UndecodableImageError as error:
@@ -55,7 +54,7 @@ def _check_image(
     size = (header.height, header.width)
     detail = ""
     if header.height * header.width > max_pixels:
-        detail = f"{header.height}x{header.width} pixels at step {step}, where at most {max_pixels} are allowed"
+        detail = f"{header.height}x{header.width} pixels at step {step}, but at most {max_pixels} are allowed"
     elif any(want is not None and want != got for want, got in zip(declared, size, strict=True)):
         detail = f"{header.height}x{header.width} at step {step}, but the schema says {_size(declared)}"
     if detail:

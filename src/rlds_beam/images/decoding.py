@@ -1,8 +1,7 @@
-"""Pixels of an image: those of `tf.image.decode_image`, which TFDS decodes with, bit for bit.
+"""Decodes images to exactly the same pixels as `tf.image.decode_image`, which TFDS uses.
 
-simplejpeg and imagecodecs give the same ones several times faster where the stored form is the usual one; TensorFlow
-decodes the rest (palettes, 16 bits read as 8, alpha dropped, BMP, CMYK), and, where it is
-installed, decides about bytes that the fast decoders refuse.
+simplejpeg and imagecodecs decode the usual formats several times faster. TensorFlow decodes the rest (palettes, 16 bits
+read as 8, alpha dropped, BMP, CMYK) and, if installed, has the last word on bytes that the fast decoders reject.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from rlds_beam.images.headers import UndecodableImageError, png_chunks, read_ima
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
-_PNG_CHANNELS = {0: 1, 2: 3, 6: 4}  # colour type -> channels, without palette and gray + alpha
-# Chunks that do not affect how the pixels are stored. (libpng, as TensorFlow calls it, corrects no colours.)
+_PNG_CHANNELS = {0: 1, 2: 3, 6: 4}  # color type -> channels, without palette and gray + alpha
+# Chunks that do not affect how the pixels are stored. (As TensorFlow calls it, libpng does no color correction.)
 _PNG_REMARKS = frozenset(b"IEND bKGD cHRM eXIf gAMA iCCP iTXt pHYs sBIT sRGB tEXt tIME zTXt".split())
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
-_MOST_INFLATION = 1032  # bytes that deflate makes of one, at most
-_STORED_BLOCK = 65535  # bytes in a block that is not compressed, at most
+_MOST_INFLATION = 1032  # the maximum compression ratio of deflate
+_STORED_BLOCK = 65535  # the maximum bytes of an uncompressed deflate block
 
 
 def decode_image(data: bytes, channels: int | None, dtype: str, place: Array | None = None) -> Array:
-    """[H, W, C]: what `tf.image.decode_image(data, channels, dtype)` gives.
+    """Decodes to [H, W, C], like `tf.image.decode_image(data, channels, dtype)`.
 
     Args:
-      place: an array that the pixels may be written to, if it has their shape: then it is returned itself.
+      place: an array to decode into; used and returned if its shape fits.
     """
     image = None
     try:
@@ -47,7 +46,7 @@ def decode_image(data: bytes, channels: int | None, dtype: str, place: Array | N
 
 
 def _fast_jpeg(data: bytes, channels: int | None, place: Array | None) -> Array | None:
-    """The pixels; None of a JPEG stored in a form that only TensorFlow reads as it does."""
+    """Decodes a JPEG; None if only TensorFlow decodes its format correctly."""
     import simplejpeg
 
     try:
@@ -62,20 +61,20 @@ def _fast_jpeg(data: bytes, channels: int | None, place: Array | None) -> Array 
             data, colorspace="RGB" if channels == 3 else "GRAY", fastdct=True, fastupsample=False,
             buffer=place if fits else None,
         )  # fmt: skip
-    except (ValueError, KeyError) as error:  # KeyError: chroma subsampled in a way that it has no name for
+    except (ValueError, KeyError) as error:  # KeyError: chroma subsampling without a name
         raise UndecodableImageError(f"the JPEG is damaged ({error})") from None
     return place if fits and place is not None else image
 
 
 def _fast_png(data: bytes, channels: int | None, dtype: str) -> Array | None:
-    """The pixels; None of a PNG stored in a form that only TensorFlow reads as it does."""
+    """Decodes a PNG; None if only TensorFlow decodes its format correctly."""
     if len(data) < 33:
         raise UndecodableImageError("the PNG is cut short")
-    width, height, depth, colour, _, _, interlaced = struct.unpack_from(">IIBBBBB", data, 16)
-    stored = _PNG_CHANNELS.get(colour)
+    width, height, depth, color, _, _, interlaced = struct.unpack_from(">IIBBBBB", data, 16)
+    stored = _PNG_CHANNELS.get(color)
     if depth != (8 if dtype == "uint8" else 16) or stored is None or channels not in (stored, None):
         return None
-    # A header that claims more than so few bytes can hold gets no memory.
+    # Do not allocate if the header claims more pixels than the data can hold.
     if height * width * stored * (depth // 8) > _MOST_INFLATION * len(data):
         raise UndecodableImageError("the PNG has too few scanlines")
     import imagecodecs
@@ -88,12 +87,12 @@ def _fast_png(data: bytes, channels: int | None, dtype: str) -> Array | None:
         if not stream:
             raise UndecodableImageError("the PNG has no scanlines")
         size = height * (1 + width * stored)
-        # zlib looks back no further than its window, which the first byte tells; libdeflate does not mind it.
+        # zlib enforces the window size in the first byte; libdeflate ignores it.
         if depth == 8 and not interlaced and min(size, 1 << 15) <= 256 << (stream[0] >> 4):
             image = imagecodecs.spng_decode(_inflated_png(data[:33], stream, size))
         else:
             image = imagecodecs.png_decode(data)
-    except (RuntimeError, ValueError) as error:  # imagecodecs' own, and where it cannot read libpng's message
+    except (RuntimeError, ValueError) as error:  # ValueError: imagecodecs cannot read libpng's message
         raise UndecodableImageError(f"the PNG is damaged ({error})") from None
     if image.ndim == 2:
         image = image[..., None]
@@ -101,7 +100,7 @@ def _fast_png(data: bytes, channels: int | None, dtype: str) -> Array | None:
 
 
 def _png_stream(data: bytes) -> bytes | None:
-    """The compressed scanlines; None of a PNG with other chunks than those and comments."""
+    """The compressed scanlines; None if the PNG has chunks besides scanlines and comments."""
     _, *chunks = png_chunks(data)
     kinds = [kind for kind, _, _ in chunks]
     count = kinds.count(b"IDAT")
@@ -112,10 +111,10 @@ def _png_stream(data: bytes) -> bytes | None:
 
 
 def _inflated_png(header: bytes, stream: bytes, size: int) -> bytes:
-    """The same PNG with its scanlines, `size` bytes, not compressed.
+    """Rewrites a PNG with its `size` bytes of scanlines uncompressed.
 
-    Inflating is most of a PNG's decoding, and libdeflate does it in a third of the time that the
-    zlib inside every PNG decoder takes. What is left to spng is to undo the filters.
+    Decompression takes most of the decoding time, and libdeflate is three times as fast as the zlib in PNG decoders.
+    Only the filters are left to spng.
     """
     import imagecodecs
 
@@ -127,21 +126,21 @@ def _inflated_png(header: bytes, stream: bytes, size: int) -> bytes:
         block = scanlines[start : start + _STORED_BLOCK]
         last = start + len(block) == size
         parts += struct.pack("<?HH", last, len(block), len(block) ^ 0xFFFF), block
-    parts.append(stream[-4:])  # the checksum, which libdeflate has compared
+    parts.append(stream[-4:])  # the checksum, already checked by libdeflate
     body = b"".join(parts)
     checksum = imagecodecs.deflate_crc32(body).to_bytes(4, "big")
     return b"".join((header, (len(body) - 4).to_bytes(4, "big"), body, checksum, _PNG_END))
 
 
 def _decode_with_tensorflow(data: bytes, channels: int | None, dtype: str) -> Array:
-    with needs("tf", "decoding a palette, 16-bit, CMYK or BMP image, or another number of channels, takes TensorFlow"):
+    with needs("tf", "decoding palette, 16-bit, CMYK, and BMP images, or other numbers of channels, needs TensorFlow"):
         import tensorflow as tf
 
     try:
         image: Array = tf.image.decode_image(data, channels=channels or 0, dtype=tf.dtypes.as_dtype(dtype)).numpy()
     except (tf.errors.OpError, ValueError) as error:
         message = str(getattr(error, "message", error)).partition("} ")[2] or str(error)
-        raise UndecodableImageError(f"TensorFlow cannot decode it ({message.strip()[:120]})") from None
+        raise UndecodableImageError(f"TensorFlow cannot decode the image ({message.strip()[:120]})") from None
     if image.ndim != 3:
-        raise UndecodableImageError("it is a GIF, which TFDS decodes as a video")
+        raise UndecodableImageError("the image is a GIF, which TFDS decodes as a video")
     return image

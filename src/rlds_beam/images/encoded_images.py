@@ -1,4 +1,4 @@
-"""One image column of an episode: PNG or JPEG until an output needs pixels."""
+"""Image columns of episodes: PNG or JPEG until an output needs pixels."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from rlds_beam.images.headers import UndecodableImageError
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 ZERO_IMAGE = b""
-"""An image of zeros in an `EncodedImages` column (an added or a padding frame).
+"""An image of zeros in an `EncodedImages` column (an added or padding frame).
 
-No dataset holds such an image (an empty one is `undecodable_image`), and no encoder is needed to add one. Code that
-decodes or encodes the column turns it into zeros of the column's shape.
+Datasets contain no such images (an empty image is `undecodable_image`), and adding one needs no encoder. Code that
+decodes or encodes the column converts it to zeros of the column's shape.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedImages:
-    """One image field of all steps, still PNG or JPEG.
+    """One image field of all steps, encoded as PNG or JPEG.
 
     Attributes:
       data: object array [T] of `bytes`.
-      shape: (height, width, channels) that the schema declares; None where unknown.
-      dtype: numpy name of a pixel, `uint8` or `uint16`.
-      encoding: how the schema says that they are stored, `png` or `jpeg`; each image says itself what it is.
+      shape: (height, width, channels) as declared by the schema; None if unknown.
+      dtype: the numpy dtype name of a pixel, `uint8` or `uint16`.
+      encoding: the encoding declared by the schema, `png` or `jpeg`; an image may be stored in the other one.
     """
 
     data: Array
@@ -45,11 +45,11 @@ class EncodedImages:
         return iter(self.data)
 
     def __getitem__(self, index: Any) -> EncodedImages:
-        """Steps by slice, index array or mask: again EncodedImages (never one single image)."""
+        """Selects steps by slice, index array, or mask; always returns EncodedImages, never a single image."""
         return self.with_data(np.atleast_1d(self.data[index]))
 
     def with_data(self, data: Array) -> EncodedImages:
-        """Other images of the same kind."""
+        """A copy with different images of the same shape, dtype, and encoding."""
         return dataclasses.replace(self, data=data)
 
     def image(self, step: int) -> bytes:
@@ -58,18 +58,18 @@ class EncodedImages:
         return data
 
     def unlike(self, start: bytes, end: bytes) -> list[int]:
-        """The steps whose images do not begin and end like this."""
+        """The steps whose images do not begin with `start` and end with `end`."""
         return [step for step, data in enumerate(self.data) if not (data.startswith(start) and data.endswith(end))]
 
     def decode(self, field: str | None = None) -> Array:
-        """The pixels: [T, H, W, C] of `dtype`, as TFDS would decode them.
+        """Decodes the images to [T, H, W, C] of `dtype`, as TFDS would.
 
         Args:
           field: the field's path, for the violation.
 
         Raises:
-          BadEpisode: undecodable_image, or image_too_large for one of another size than the
-            schema or (where the schema leaves it open) than the first image.
+          BadEpisode: undecodable_image; or image_too_large if an image's size differs from the schema or, if the schema
+            leaves it open, from the first image.
         """
         if not len(self.data):
             return np.empty((0, *(d or 0 for d in self.shape)), self.dtype)
@@ -83,9 +83,9 @@ class EncodedImages:
                 shape = tuple(s or d for s, d in zip(self.shape, image.shape, strict=True))
                 pixels = np.empty((len(self.data), *shape), self.dtype)
             if image.shape != pixels.shape[1:]:
-                detail = f"shape {image.shape} at step {step}, where {pixels.shape[1:]} is expected"
+                detail = f"shape {image.shape} at step {step}, but expected {pixels.shape[1:]}"
                 raise BadEpisode(Violation("image_too_large", detail, field, step))
-            if image.base is not pixels:  # else it was decoded to its place
+            if image.base is not pixels:  # otherwise it was decoded in place
                 pixels[step] = image
         assert pixels is not None
         return pixels

@@ -1,5 +1,6 @@
-"""What the first bytes of an image say: what it is (the schema does not: TFDS keeps the file that it was given) and its
-size; and whether it is whole, as far as that shows without decoding.
+"""Reads format and size from an image's header, and detects damage that shows without decoding.
+
+The schema does not give the format: TFDS stores image files unchanged.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from typing import NamedTuple
 
 _PNG_CHUNK = struct.Struct(">I4s")  # size of the content, kind
 MOST_PIXELS = 1 << 24
-"""Pixels of an image that is decoded (4096x4096, 50 MB of RGB), unless `--max_image_pixels` says otherwise. A few kB of
-a PNG, JPEG, or video may hold any number of them."""
+"""Default maximum pixels of an image to decode (4096x4096, 50 MB of RGB); `--max_image_pixels` changes it. A few kB of
+PNG, JPEG, or video can decode to any number of pixels."""
 
 JPEG_END = b"\xff\xd9"
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # the SOF markers
@@ -22,14 +23,14 @@ class UndecodableImageError(ValueError):
 
 
 class ImageHeader(NamedTuple):
-    """What the first bytes of an image say: its size in pixels."""
+    """The size of an image in pixels."""
 
     height: int
     width: int
 
 
 class _KnownJpeg(NamedTuple):
-    """A JPEG that was looked at: all before the first pixels, and the size. Those of a camera begin alike."""
+    """The bytes before a JPEG's first pixels, and its size. Images from one camera start with the same bytes."""
 
     start: bytes
     header: ImageHeader
@@ -39,7 +40,7 @@ _known = _KnownJpeg(b"none", ImageHeader(0, 0))
 
 
 def jpeg_start(data: bytes) -> bytes:
-    """All segments up to the first pixels, tables and all; nothing where they are not well formed."""
+    """All segments before the first pixels, including tables; empty if they are not well formed."""
     at, end = 2, len(data)
     while at + 4 <= end and data[at] == 0xFF and 0xC0 <= data[at + 1] <= 0xFE and not 0xD0 <= data[at + 1] <= 0xD9:
         kind, at = data[at + 1], at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
@@ -49,12 +50,12 @@ def jpeg_start(data: bytes) -> bytes:
 
 
 def alike(header: ImageHeader) -> bytes:
-    """How all JPEGs begin that are as the one that `header` was just read of; nothing where that is not known."""
+    """The start of JPEGs like the one that `header` was just read from; empty if unknown."""
     return _known.start if header is _known.header else b""
 
 
 def read_image_header(data: bytes) -> ImageHeader:
-    """The size of an image; raises UndecodableImageError where TensorFlow would not decode it."""
+    """Reads the size of an image; raises UndecodableImageError if TensorFlow would not decode it."""
     global _known
     if data.startswith(_known.start) and data.endswith(JPEG_END):
         return _known.header
@@ -71,18 +72,18 @@ def read_image_header(data: bytes) -> ImageHeader:
             return ImageHeader(abs(height), abs(width))
     except struct.error:
         raise UndecodableImageError(f"the image ends after {len(data)} bytes") from None
-    raise UndecodableImageError(f"no PNG, JPEG or BMP ({len(data)} bytes beginning {data[:8]!r})")
+    raise UndecodableImageError(f"not a PNG, JPEG, or BMP image ({len(data)} bytes, starting with {data[:8]!r})")
 
 
 def _png_header(data: bytes) -> ImageHeader:
-    """Walks the chunks to the end: their checksums tell damage at a fraction of a decoding."""
+    """Checks the checksums of all chunks, which costs a fraction of decoding."""
     png_chunks(data)
     width, height = struct.unpack_from(">II", data, 16)
     return ImageHeader(height, width)
 
 
 def png_chunks(data: bytes) -> list[tuple[bytes, int, int]]:
-    """The chunks to the end: kind, where its content begins and ends; raises UndecodableImageError."""
+    """All chunks as (kind, start, end) of their contents; raises UndecodableImageError."""
     if data[12:16] != b"IHDR" or len(data) < 33:
         raise UndecodableImageError("the PNG has no header")
     import imagecodecs
@@ -97,9 +98,9 @@ def png_chunks(data: bytes) -> list[tuple[bytes, int, int]]:
         at = end + 4
         if at > length:
             raise UndecodableImageError("the PNG is cut short")
-        # Damage in an ancillary chunk (small first letter) does not keep libpng from decoding.
+        # libpng ignores damage in an ancillary chunk (lowercase first letter).
         if not kind[0] & 0x20:
-            # libdeflate's is the faster by far, but a call of it costs more.
+            # libdeflate's is much faster, but has more overhead per call.
             crc32 = zlib.crc32 if size < 4096 else imagecodecs.deflate_crc32
             if crc32(data[start - 4 : end]) != int.from_bytes(data[end:at], "big"):
                 raise UndecodableImageError(f"the PNG's {kind!r} is damaged")
@@ -108,12 +109,12 @@ def png_chunks(data: bytes) -> list[tuple[bytes, int, int]]:
 
 
 def _jpeg_header(data: bytes) -> ImageHeader:
-    """What the decoder itself will take for the size: of a JPEG that is not well formed it may be another one."""
+    """Reads the size as the decoder does, which can differ for a malformed JPEG."""
     import simplejpeg
 
     try:
         height, width, *_ = simplejpeg.decode_jpeg_header(data, strict=False)
-    except (ValueError, KeyError):  # also for chroma subsampled in a way that it has no name for
+    except (ValueError, KeyError):  # also for chroma subsampling without a name
         height, width = struct.unpack_from(">HH", data, _jpeg_frame(data, strictly=True) + 5)
     if not data.endswith(JPEG_END) and data.rfind(JPEG_END, _jpeg_frame(data)) < 0:
         raise UndecodableImageError("the JPEG is cut short")
@@ -121,7 +122,7 @@ def _jpeg_header(data: bytes) -> ImageHeader:
 
 
 def _jpeg_frame(data: bytes, *, strictly: bool = False) -> int:
-    """Where the frame header (SOF) begins; `strictly`: only where every decoder agrees, segment after segment."""
+    """The offset of the frame header (SOF); `strictly` accepts only well-formed segments, where all decoders agree."""
     at, end = 2, len(data)
     while at + 9 <= end:
         marker = data[at + 1] if data[at] == 0xFF else 0
@@ -136,4 +137,4 @@ def _jpeg_frame(data: bytes, *, strictly: bool = False) -> int:
             break
         else:
             at += 1  # libjpeg skips bytes between markers
-    raise UndecodableImageError("the JPEG has no header, or is cut short")
+    raise UndecodableImageError("the JPEG has no header or is cut short")

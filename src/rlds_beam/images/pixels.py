@@ -1,4 +1,4 @@
-"""Images whose pixels are edited: decoded and encoded once, a few at a time, when somebody asks for what came out."""
+"""Lazy pixel edits: images are decoded and encoded once, a few at a time, when the result is read."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from rlds_beam.images.encoding import encode_jpeg, encode_png
 
 Array = np.ndarray[Any, Any]
 Edit = Callable[[Array], Array]
-"""Images [T, H, W, C] of any T, edited; pickles. Zeros become zeros."""
+"""Edits images [T, H, W, C], for any T. Picklable. Must map zeros to zeros."""
 
 _AT_ONCE = 8 << 20
-"""Bytes of pixels that are decoded together."""
+"""Bytes of pixels to decode together."""
 
 
 class EditedImages(EncodedImages):
-    """A column of images after some edits. Another edit adds to the list; nothing is decoded before `data` is read.
+    """A column of images with pending edits; nothing is decoded before `data` is read.
 
     Attributes:
-      source: the images before them.
-      edits: functions of pixels, in order.
-      path: of the field, for what is said of damaged images.
-      quality: of JPEGs.
-      shape, dtype, encoding: of what comes out.
+      source: the images before the edits.
+      edits: the edits, in order.
+      path: the field's path, for errors about damaged images.
+      quality: the JPEG quality of the result.
+      shape, dtype, encoding: the shape, dtype, and encoding of the result.
     """
 
     source: EncodedImages
@@ -45,7 +45,7 @@ class EditedImages(EncodedImages):
 
     @functools.cached_property
     def data(self) -> Array:
-        """The images, encoded: object array [T] of `bytes`. Raises BadEpisode where one cannot be decoded."""
+        """The edited images, encoded: object array [T] of `bytes`. Raises BadEpisode if one cannot be decoded."""
         images = np.full(len(self.source), ZERO_IMAGE, object)
         for steps, pixels in self._edited():
             encoded = encode_jpeg(pixels, self.quality) if self.encoding == "jpeg" else encode_png(pixels)
@@ -65,7 +65,7 @@ class EditedImages(EncodedImages):
         return EncodedImages(data, self.shape, self.dtype, self.encoding)
 
     def _edited(self) -> Iterator[tuple[Array, Array]]:
-        """Some steps, and their pixels; those of zeros stay as they are."""
+        """Batches of steps and their edited pixels; images of zeros are skipped."""
         steps = np.flatnonzero(self.source.data != ZERO_IMAGE)
         size = int(np.prod([d or 512 for d in self.source.shape]))
         count = max(1, _AT_ONCE // max(1, size))
@@ -81,12 +81,12 @@ def edit_images(
     images: EncodedImages, edit: Edit, path: str, *,
     shape: tuple[int | None, ...] | None = None, encoding: str | None = None, quality: int = 95,
 ) -> EditedImages:  # fmt: skip
-    """A column with one edit more.
+    """Adds an edit to a column.
 
     Args:
-      path: of the field.
-      shape, encoding: of the result; by default those of the column.
-      quality: of JPEGs.
+      path: the field's path.
+      shape, encoding: the shape and encoding of the result; the column's by default.
+      quality: the JPEG quality.
     """
     before = images.edits if isinstance(images, EditedImages) else ()
     source = images.source if isinstance(images, EditedImages) else images

@@ -1,13 +1,13 @@
-"""Images of another size, as `tf.image.resize` with antialias makes them: lanczos3 for colours, bilinear for depth.
+"""Resizes images like `tf.image.resize` with antialias: lanczos3 for colors, bilinear for depth.
 
-Each pixel of the result is a weighted mean of a few pixels around its place in the source, first along the rows, then
-along the columns. The weights of neighbouring results overlap, so a block of results is one small matrix product:
+Each pixel of the result is a weighted mean of nearby source pixels, first along the rows, then along the columns. The
+weights of neighboring results overlap, so a block of results is one small matrix product:
 
     result rows 0..7       =  weights (8, 20)   @  source rows 0..19
     result rows 8..15      =  weights (8, 25)   @  source rows 10..34
 
-Along the columns each weight is there once for each channel, with zeros between: so many products more take less time
-than to bring the channels apart and together again.
+Along the columns, each weight is repeated for each channel, with zeros in between. The extra multiplications take less
+time than separating and interleaving the channels.
 
     result r g b r g b ..  =  source r g b r g b r g b ..  @    w0 0  0   w4 0  0
                                                                 0  w0 0   0  w4 0
@@ -29,16 +29,16 @@ Array = np.ndarray[Any, Any]
 
 _BLOCK = 8
 _PRODUCTS = 1 << 18
-"""Multiplications in one product of matrices at most: OpenBLAS makes it on one thread. Workers share the cores."""
+"""Maximum multiplications in one matrix product, so that OpenBLAS uses one thread; workers share the cores."""
 
 _TOGETHER = 4
-"""Channels at most that are resized together: the more there are, the more products are with zeros."""
+"""Maximum channels to resize together; with more, too many multiplications are with zeros."""
 
 _RADIUS = {"lanczos3": 3.0, "bilinear": 1.0}
 
 
 class _Block(NamedTuple):
-    """Some results, from which numbers of the source, with which weights (results, numbers), also transposed."""
+    """A block of results: its range, the source range, and the weights (results, source), also transposed."""
 
     results: slice
     source: slice
@@ -47,7 +47,7 @@ class _Block(NamedTuple):
 
 
 def resize(images: Array, height: int, width: int, method: str = "lanczos3") -> Array:
-    """Images [T, H, W, C] as float32 [T, height, width, C], neither rounded nor clipped.
+    """Resizes images [T, H, W, C] to float32 [T, height, width, C], neither rounded nor clipped.
 
     Args:
       method: `lanczos3` or `bilinear`.
@@ -59,28 +59,28 @@ def resize(images: Array, height: int, width: int, method: str = "lanczos3") -> 
 
 
 def resize_colors(images: Array, height: int, width: int) -> Array:
-    """[T, H, W, C] by lanczos3; integers rounded and clipped. Of uint8 what dlimp's `resize_image` gives."""
+    """Resizes [T, H, W, C] by lanczos3; integers are rounded and clipped. For uint8, equals dlimp's `resize_image`."""
     if images.dtype.kind not in "ui":
         return resize(images, height, width, "lanczos3").astype(images.dtype)
     limits = np.iinfo(images.dtype)
-    colours = np.empty((len(images), height, width, images.shape[-1]), images.dtype)
-    for result, image in zip(colours, _each(images, height, width, "lanczos3"), strict=True):
+    colors = np.empty((len(images), height, width, images.shape[-1]), images.dtype)
+    for result, image in zip(colors, _each(images, height, width, "lanczos3"), strict=True):
         np.rint(image, out=image)
         np.maximum(image, limits.min, out=image)  # np.clip takes twice as long
         np.minimum(image, limits.max, out=image)
         np.copyto(result, image, casting="unsafe")
-    return colours
+    return colors
 
 
 def resize_depth(images: Array, height: int, width: int) -> Array:
-    """[T, H, W, C] of any dtype by bilinear interpolation, cast back: what dlimp's `resize_depth_image` gives."""
+    """Resizes [T, H, W, C] of any dtype bilinearly and casts back; equals dlimp's `resize_depth_image`."""
     return resize(images, height, width, "bilinear").astype(images.dtype)
 
 
 def _each(images: Array, height: int, width: int, method: str) -> Iterator[Array]:
-    """Each image as float32 [height, width, C]: the same array every time, to write to, with other numbers."""
+    """Yields each image as float32 [height, width, C]; the same array each time, which the caller may modify."""
     _, rows, columns, channels = images.shape
-    exact = images.dtype.kind in "ui"  # no NaN, which times 0 is NaN: in another channel, too
+    exact = images.dtype.kind in "ui"  # no NaN, which would spread to other channels: NaN x 0 is NaN
     if channels > (_TOGETHER if exact else 1):
         yield from _each_channel(images, height, width, method)
         return
@@ -100,7 +100,7 @@ def _each(images: Array, height: int, width: int, method: str) -> Iterator[Array
     for image in images:
         flat, done = image.reshape(rows, -1), 0
         for needed, products in down:
-            if needed.stop > done:  # converted just before it is used
+            if needed.stop > done:  # converted just before use
                 source[done : needed.stop] = flat[done : needed.stop]
                 done = needed.stop
             for product in products:
@@ -111,7 +111,7 @@ def _each(images: Array, height: int, width: int, method: str) -> Iterator[Array
 
 
 def _each_channel(images: Array, height: int, width: int, method: str) -> Iterator[Array]:
-    """As `_each`, one channel after another."""
+    """Like `_each`, one channel at a time."""
     resized = np.empty((height, width, images.shape[-1]), np.float32)
     for image in images:
         channels = _each(np.moveaxis(image, -1, 0)[..., None], height, width, method)
@@ -121,7 +121,7 @@ def _each_channel(images: Array, height: int, width: int, method: str) -> Iterat
 
 
 def _slices(size: int, block: _Block) -> Iterator[slice]:
-    """Slices of the other axis, so that a product with the block's weights has no more than `_PRODUCTS`."""
+    """Splits the other axis so that a product with the block's weights has at most `_PRODUCTS` multiplications."""
     step = max(1, _PRODUCTS // block.weights.size)
     parts = -(-size // step)
     return (slice(size * i // parts, size * (i + 1) // parts) for i in range(parts))
@@ -129,19 +129,19 @@ def _slices(size: int, block: _Block) -> Iterator[slice]:
 
 @functools.lru_cache(maxsize=32)
 def _blocks(size: int, wanted: int, method: str, channels: int) -> tuple[_Block, ...]:
-    """The weights of `wanted` results of `size` pixels of some channels, block by block."""
+    """The weights to resize `size` pixels to `wanted`, in blocks, repeated for each channel."""
     scale = size / wanted
-    stretch = max(scale, 1.0)  # antialias: a kernel as wide as a result
-    centre = (np.arange(wanted) + 0.5) * scale
+    stretch = max(scale, 1.0)  # antialias: the kernel is as wide as a result pixel
+    center = (np.arange(wanted) + 0.5) * scale
     radius = _RADIUS[method] * stretch
-    starts = np.maximum(np.ceil(centre - radius - 0.5).astype(int), 0)
-    stops = np.minimum(np.floor(centre + radius - 0.5).astype(int), size - 1) + 1
+    starts = np.maximum(np.ceil(center - radius - 0.5).astype(int), 0)
+    stops = np.minimum(np.floor(center + radius - 0.5).astype(int), size - 1) + 1
     blocks = []
     for first in range(0, wanted, _BLOCK):
         last = min(first + _BLOCK, wanted)
         start, stop = int(starts[first:last].min()), int(stops[first:last].max())
         at = np.arange(start, stop)
-        kernel = _kernel((at + 0.5 - centre[first:last, None]) / stretch, method)
+        kernel = _kernel((at + 0.5 - center[first:last, None]) / stretch, method)
         kernel[(at < starts[first:last, None]) | (at >= stops[first:last, None])] = 0
         weights = kernel / kernel.sum(axis=1, keepdims=True)
         weights = np.kron(weights, np.eye(channels)).astype(np.float32)

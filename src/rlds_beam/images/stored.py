@@ -1,4 +1,4 @@
-"""Images that still lie in the record that was read."""
+"""Image columns stored as slices of the record they were read from."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from rlds_beam.images.encoded_images import EncodedImages
 Array = np.ndarray[Any, Any]
 
 _FEW = 64
-"""Images that are compared one by one in less time than all at once."""
+"""Below this number of images, comparing one by one is faster than vectorized."""
 
 
 class StoredImages(EncodedImages):
-    """A column of images within a record; they are cut out when somebody asks for `data`, and not to be looked at.
+    """A column of images within a record; they are only copied when `data` is read.
 
         record    ...  tag, length  [ image 0 ]  tag, length  [ image 1 ]  ...
                                     ^          ^
                             starts[0]          stops[0]
 
     Attributes:
-      record: the bytes.
-      places: where the images begin, and where they end.
-      starts, stops: the same, int64 [T].
-      shape, dtype, encoding: as of `EncodedImages`.
+      record: the bytes of the record.
+      places: the start and stop offsets of the images.
+      starts, stops: the same as int64 [T].
+      shape, dtype, encoding: see `EncodedImages`.
     """
 
     record: bytes
@@ -36,7 +36,7 @@ class StoredImages(EncodedImages):
         self, record: bytes, starts: list[int], stops: list[int],
         shape: tuple[int | None, ...], dtype: str = "uint8", encoding: str = "jpeg",
     ):  # fmt: skip
-        # Most columns are checked and copied, and nobody asks for an array.
+        # Most columns are only checked and copied, so arrays are built on demand.
         self.__dict__.update(record=record, places=(starts, stops), shape=shape, dtype=dtype, encoding=encoding)
 
     @functools.cached_property
@@ -55,7 +55,7 @@ class StoredImages(EncodedImages):
         return np.fromiter([record[start:stop] for start, stop in places], object, len(self))
 
     def pieces(self) -> list[memoryview]:
-        """The images as pieces of the record, which are not copied."""
+        """The images as views of the record."""
         record = memoryview(self.record)
         return [record[start:stop] for start, stop in zip(*self.places, strict=True)]
 
@@ -75,7 +75,7 @@ class StoredImages(EncodedImages):
         return self.record[starts[step] : stops[step]]
 
     def unlike(self, start: bytes, end: bytes) -> list[int]:
-        # The check asks, and then whatever writes the images: the last answer is kept.
+        # Called by the check and again by the output: keep the last answer.
         known: tuple[bytes, bytes, list[int]] | None = self.__dict__.get("_last")
         if known is None or known[:2] != (start, end):
             known = self.__dict__["_last"] = start, end, self._unlike(start, end)
@@ -94,7 +94,7 @@ class StoredImages(EncodedImages):
         return unlike
 
     def _hold(self, places: Array, wanted: bytes) -> Array:
-        """Whether these bytes are at each of the places, bool [T]."""
+        """Whether `wanted` is at each of these offsets, bool [T]."""
         size = len(wanted)
         if not size:
             return np.ones(len(places), bool)
