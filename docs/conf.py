@@ -46,7 +46,12 @@ napoleon_use_ivar = True
 
 def link_as_files(app, name, source):
     """Links to Markdown outside of docs/ lead to the file, since there is no such page here."""
-    source[0] = re.sub(r"\]\((\.\./[^)]*\.md)\)", r"](path:\1)", source[0])
+
+    def link(match):
+        target = (app.srcdir / name).parent / match[1]
+        return match[0] if target.resolve().is_relative_to(app.srcdir) else f"](path:{match[1]})"
+
+    source[0] = re.sub(r"\]\((\.\./[^)]*\.md)\)", link, source[0])
 
 
 def add_dark_pictures(app, doctree):

@@ -86,3 +86,9 @@ def test_a_copy_button_copies_its_block_and_no_output(page: Any, path: str) -> N
         copied = page.evaluate("navigator.clipboard.readText()")
         assert copied.strip() == blocks.nth(i).locator("pre").inner_text().strip()
     assert page.locator(":is(.highlight-text, .highlight-none) button.copybtn").count() == 0
+
+
+def test_a_link_to_a_page_leads_to_the_page() -> None:
+    pages = {page.read_bytes() for page in (ROOT / "docs").rglob("*.md")}
+    copies = [copy.name for copy in (SITE / "_downloads").rglob("*.md") if copy.read_bytes() in pages]
+    assert copies == [], "conf.py treats links to these pages as files to download"
