@@ -148,8 +148,8 @@ def windows_with_padding() -> Picture:
 def windows_across_episodes() -> Picture:
     picture = Picture(
         WIDTH, 180, "Windows across episodes",
-        "Episode a of four frames is followed by episode b, also of four. Sequences of four with a stride of two run over "
-        "the stream of both: the second item holds the frames a2, a3, b0 and b1.",
+        "Episode a of four frames is followed by episode b, also of four. Sequences of four with a stride of two run "
+        "over the stream of both: the second item holds the frames a2, a3, b0 and b1.",
     )  # fmt: skip
     names = ("a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3")
     panel(picture, 6, "--across_episodes, stride 2", names, sequences(4, across_episodes=True, stride_length=2))
