@@ -84,7 +84,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def new_parser(prog: str, description: str, **kwargs: Any) -> argparse.ArgumentParser:
-    """An argparse parser that raises UsageError where argparse would end the process."""
+    """An argparse parser that raises UsageError instead of ending the process."""
     return _Parser(prog=prog, description=description, allow_abbrev=False, formatter_class=_HelpFormatter, **kwargs)
 
 

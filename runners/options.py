@@ -53,7 +53,7 @@ class RunOptions(FlinkOptions, DataflowOptions):
     runner: str = option(
         "local", "local, flink, dataflow, or a Beam runner (--runner=flink --help lists its options)", chooses=True
     )
-    workers: int | None = option(None, "local worker processes (default: one per core if that is faster)", least=1)
+    workers: int | None = option(None, "local worker processes (default: one per core if faster)", least=1)
     beam_options: tuple[str, ...] = option((), "Beam's own flags, as a list", hidden=True)
 
     def __post_init__(self) -> None:

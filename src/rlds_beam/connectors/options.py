@@ -17,4 +17,4 @@ class ConnectorOptions(Options):
         by_value=True,
         metavar="FILE",
     )
-    preset: str | None = option(None, "fix known faults of a public dataset (inspect suggests one)")
+    preset: str | None = option(None, "fix known faults of a public dataset (see inspect)")
