@@ -23,6 +23,6 @@ def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
             continue
         names = ", ".join(path.rpartition("/")[2] for path in paths[:_GROUPED]) + ", ..." * (len(paths) > _GROUPED)
         keep = f"; keep them with --keep={parent}" if "--keep=" in why else f": {why.replace('=', f'={parent}', 1)}"
-        kind = "episode fields" if why.startswith(("an episode field", "of the episode")) else f"fields of {parent}"
+        kind = "episode fields" if why.startswith("an episode field") else f"fields of {parent}"
         lines.append(f"{len(paths)} {kind} ({names}){keep}")
     return lines

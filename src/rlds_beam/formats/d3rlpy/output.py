@@ -81,7 +81,7 @@ class D3rlpyOutput(MergedOutput):
         held = {leaf.path for leaf in (*observations, action, reward)} | {*FLAGS} | left_out.keys()
         left_out |= {path: _NOT_HELD for path in schema.steps if path not in held}
         left_out[f"{fields.obs} (last step, if terminal)"] = "d3rlpy assumes zeros and does not use it"
-        left_out |= dict.fromkeys(schema.metadata, "of the episode: d3rlpy has no such field")
+        left_out |= dict.fromkeys(schema.metadata, "an episode field; d3rlpy has no such field")
         splits = tuple(split.name for split in source.splits)
         return cls(directory, source.name, splits, observations, action, reward, left_out)
 

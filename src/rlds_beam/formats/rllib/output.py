@@ -145,7 +145,7 @@ class RllibOutput(SizePrediction):
 
 def _others(schema: Schema, roles: Sequence[str], left_out: dict[str, str]) -> dict[str, str]:
     others = {path: _NOT_HELD for path in schema.steps if not any(below(path, role) for role in roles)}
-    return {**others, **dict.fromkeys(schema.metadata, f"of the episode: {_NOT_HELD}"), **left_out}
+    return {**others, **dict.fromkeys(schema.metadata, f"an episode field; {_NOT_HELD}"), **left_out}
 
 
 def _buffer(data: Any, *, finalized: bool) -> dict[str, Any]:

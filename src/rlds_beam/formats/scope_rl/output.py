@@ -104,7 +104,7 @@ class ScopeRlOutput(MergedOutput, Notes):
         held = {leaf.path for leaf in (*states, action, reward, *(leaf for _, leaf in kept))}
         held |= {*FLAGS, *([propensity.path] if propensity else [])} | left_out.keys()
         left_out |= {path: _NOT_HELD for path in schema.steps if path not in held}
-        left_out |= {path: f"of the episode: {_NOT_HELD}" for path in schema.metadata if path != policy}
+        left_out |= {path: f"an episode field; {_NOT_HELD}" for path in schema.metadata if path != policy}
         left_out[f"{fields.obs} (last step)"] = "SCOPE-RL has one state per action"
         splits = tuple(split.name for split in source.splits)
         return cls(
