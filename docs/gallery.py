@@ -28,10 +28,12 @@ IMAGES = 6
 
 
 def camera() -> np.ndarray:
-    """A strip of images of one episode, uint8 [96, 96 * 6, 3]."""
+    """Returns a strip of images of one episode, uint8 [96, 96 * 6, 3]."""
     episode = list(make_episodes(8, camera=True))[7]
     chosen = np.linspace(2, len(episode) - 1, IMAGES).round().astype(int)
-    return np.concatenate(list(episode.steps["observation/image"][chosen].decode()), axis=1)
+    images = episode.steps["observation/image"][chosen].decode().copy()
+    images[1:, :, :3] = 255  # a line between them
+    return np.concatenate(list(images), axis=1)
 
 
 def paths() -> svg.Picture:
@@ -114,7 +116,9 @@ def charts() -> dict[str, svg.Picture]:
     d3rlpy = [(name, float(value)) for name, value in printed("d3rlpy_training", r"^([\w ]+): return (\d+)")]
     logged, truth = mean_returns("off_policy_evaluation")
     estimates = printed("off_policy_evaluation", r"^(\w+_\w+) +([\d.]+)$")
-    named = [(name.replace("self_normalized", "self-normalized").replace("_", " "), float(v)) for name, v in estimates]
+    named = [
+        (name.replace("self_normalized_", "self-normalized ").replace("_", "-"), float(v)) for name, v in estimates
+    ]
     demo = [(float(step), float(loss)) for step, loss in printed("index", r"^ +step +(\d+) +loss ([\d.]+)")]
     modules = [
         (f"{name}, iteration {i}", float(loss))
