@@ -148,6 +148,13 @@ def test_the_blocks_of_a_page_run(page, folder):
             exec(compile(block.code, f"{page.name}, block {number}", "exec"), {"__name__": "__docs__"})
 
 
+def test_make_test_peers_runs_the_pages_that_name_an_environment():
+    peers = (ROOT / ".ci" / "test_peers.py").read_text()
+    for page in PAGES:
+        for named in ENVIRONMENT.finditer(page.read_text()):
+            assert named.start() == 0 and f'"{named[1]}": "{PEERS[named[1]]}"' in peers, name_of(page)
+
+
 def test_the_pages_of_rules_and_commands_name_every_rule_and_exit_code():
     reference = ROOT / "docs" / "reference"
     rules, commands = ((reference / name).read_text() for name in ("rules.md", "commands.md"))
