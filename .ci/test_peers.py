@@ -27,7 +27,7 @@ def pages_of(peer: str) -> list[str]:
     """The tests of the pages whose first line names the peer's environment."""
     comment = f"<!-- environment: {peer} -->"
     pages = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.read_text().startswith(comment)]
-    tests = {True: "test_a_tutorial_prints_what_the_page_shows", False: "test_the_blocks_of_a_page_run"}
+    tests = {True: "test_the_blocks_of_a_page_print_what_it_shows", False: "test_the_blocks_of_a_page_run"}
     return [
         f"tests/project/test_docs.py::{tests[page.parent.name == 'tutorials']}[{page.relative_to(ROOT)}]"
         for page in pages

@@ -77,7 +77,7 @@ def test_the_readme_runs_as_printed_on_the_base_package(tmp_path, monkeypatch):
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", TUTORIALS, ids=name_of)
-def test_a_tutorial_prints_what_the_page_shows(page, tmp_path, monkeypatch):
+def test_the_blocks_of_a_page_print_what_it_shows(page, tmp_path, monkeypatch):
     skip_without_environment(page)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # LeRobot must find all it needs in the dataset
     shown = [(block, said) for block, said in run_in_order(page, tmp_path, monkeypatch) if block.output]
