@@ -191,7 +191,7 @@ def parts() -> Picture:
     )  # fmt: skip
     picture.text(14, 24, "input shards, end to end", size=14, bold=True)
     x = 14.0
-    for i, wide in enumerate((52, 44, 270, 86)):
+    for i, wide in enumerate((70, 60, 210, 112)):
         picture.box(x, 34, wide, 34, str(i), size=14, radius=2)
         x += wide
     picture.text(14, 102, "parts of about 32 MB", size=14, bold=True)
