@@ -59,7 +59,7 @@ def test_ranges_add_up(tmp_path: Path) -> None:
 def test_a_file_that_is_not_whole(tmp_path: Path, break_: Callable[[bytes], bytes]) -> None:
     path = write(tmp_path / "a", PAYLOADS)
     path.write_bytes(break_(path.read_bytes()))
-    with pytest.raises(arrayrecord.DamagedFileError, match=r"is not a whole ArrayRecord file: .+"):
+    with pytest.raises(arrayrecord.DamagedFileError, match=r"is not a complete ArrayRecord file: .+"):
         arrayrecord.num_records(str(path))
     (damage,) = arrayrecord.read_records(str(path))
     assert isinstance(damage, Damage) and str(path) in damage.reason

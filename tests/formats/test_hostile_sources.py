@@ -90,7 +90,7 @@ def test_minari_own_entry(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     path = made(tmp_path, "minari_own")
     edit(path / "data" / "metadata.json", lambda content: content.update(rlds_beam=5))
-    assert "metadata.json: rlds_beam is damaged, or rlds-beam did not write it: it is 5" in refused(path, "minari")
+    assert "metadata.json: rlds_beam is damaged or not written by rlds-beam: it is 5" in refused(path, "minari")
 
 
 INFO: dict[str, dict[str, Any]] = {
@@ -136,7 +136,7 @@ def test_lerobot_task_numbers(tmp_path: Path, number: int | None) -> None:
 def test_lerobot_metadata_that_is_cut_short(tmp_path: Path, name: str) -> None:
     path = made(tmp_path, "lerobot") / "meta" / name
     path.write_text(path.read_text()[:-20])
-    assert f"{name}: this is not JSON" in refused(path.parents[1], "lerobot")
+    assert f"{name}: not valid JSON" in refused(path.parents[1], "lerobot")
 
 
 @pytest.mark.parametrize("change", ["field", "features", "list"])

@@ -78,7 +78,7 @@ def test_overwriting_leaves_nothing_but_what_is_not_ours(output: Path) -> None:
 def test_a_plan_that_names_other_places_is_refused(output: Path, name: str) -> None:
     content = json.loads((output / "plan.json").read_text())
     (output / "plan.json").write_text(json.dumps({**content, "files": [name]}))
-    with pytest.raises(UsageError, match=r"plan\.json is damaged, or rlds-beam did not write it"):
+    with pytest.raises(UsageError, match=r"plan\.json is damaged or not written by rlds-beam"):
         read_plan(str(output))
 
 

@@ -1,1 +1,1 @@
-"""Bytes on disk and on the wire, one format a module."""
+"""Formats on disk and on the wire, one per module."""

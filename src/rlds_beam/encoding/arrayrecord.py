@@ -1,7 +1,7 @@
-"""ArrayRecord files, through the `array_record` package; local files only.
+"""Reads ArrayRecord files with the `array_record` package; local files only.
 
-The package's own `num_records()` is 0, without an error, for a file that is cut short, empty or not an ArrayRecord
-file; here that is a `DamagedFileError`, and `read_records` gives a `Damage`.
+For a file that is cut short, empty, or not an ArrayRecord file, the package's `num_records()` returns 0 without an
+error. Here, `num_records` raises `DamagedFileError`, and `read_records` yields a `Damage`.
 """
 
 from __future__ import annotations
@@ -16,33 +16,38 @@ from rlds_beam import storage
 from rlds_beam.encoding.base import Damage, Headers, Record
 from rlds_beam.errors import RldsBeamError, UsageError, needs
 
-_BATCH = 64  # records fetched at a time; these are in memory together
-_RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"  # no threads, no 16 MB buffer each
+_BATCH = 64  # records fetched at a time and held in memory
+_RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"  # no threads, and no 16 MB buffer per reader
 
 
 class DamagedFileError(RldsBeamError):
-    """A file is not what it should be as a whole: nothing can be read from it."""
+    """The whole file is damaged; nothing can be read from it."""
 
 
 def num_records(path: str) -> int:
     """The number of records in an ArrayRecord file.
 
-    Raises DamagedFileError if it is cut short, empty or no ArrayRecord file, FileNotFoundError if it is
-    not there, UsageError for a remote path, MissingExtraError without the array_record package.
+    Raises:
+      DamagedFileError: the file is cut short, empty, or not an ArrayRecord file.
+      FileNotFoundError: the file does not exist.
+      UsageError: the path is remote.
+      MissingExtraError: the array_record package is not installed.
     """
     with _reader(path) as reader:
         return _count(reader, path)
 
 
 def read_records(path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
-    """Reads the records with an index in [start, stop); a stop beyond the last record means the last.
+    """Reads the records with indices in [start, stop); `stop` may exceed the number of records.
 
-    A record that cannot be read is a `Damage` of one index with no payload (chunks are compressed, so
-    there are no bytes of one record to keep). A file that cannot be read at all is one `Damage` at 0, of
-    the range that starts at 0. Positions here are indices, so any partition into ranges adds up.
+    An unreadable record becomes a `Damage` of one index, without a payload because chunks are compressed. An unreadable
+    file becomes one `Damage` at 0, in the range that starts at 0. Positions are indices, so any partition into ranges
+    is exact.
 
-    Raises FileNotFoundError if the file is not there; UsageError for a remote path;
-    MissingExtraError without the array_record package.
+    Raises:
+      FileNotFoundError: the file does not exist.
+      UsageError: the path is remote.
+      MissingExtraError: the array_record package is not installed.
     """
     with _reader(path) as reader:
         try:
@@ -59,7 +64,7 @@ def read_records(path: str, start: int = 0, stop: int | None = None) -> Iterator
 def _read_batch(reader: Any, path: str, indices: range) -> Iterator[Record | Damage]:
     try:
         payloads = reader.read(list(indices))
-    except (RuntimeError, IndexError):  # the error does not name the record: read each of them, with a new reader
+    except (RuntimeError, IndexError):  # the error does not name the record: read one by one, with new readers
         pass
     else:
         yield from map(Record, indices, payloads)
@@ -82,16 +87,16 @@ def _count(reader: Any, path: str) -> int:
         except (RuntimeError, IndexError) as error:
             detail = str(error)
         else:
-            detail = "it is cut short"
-        raise DamagedFileError(f"{path} is not a whole ArrayRecord file: {detail or 'it is cut short'}")
+            detail = "the file is cut short"
+        raise DamagedFileError(f"{path} is not a complete ArrayRecord file: {detail or 'the file is cut short'}")
     return count
 
 
 def open_reader(path: str) -> Any:
-    """A reader of single records; the caller closes it. What is raised: as by `num_records`."""
+    """Opens a random-access reader; the caller closes it. Raises the same errors as `num_records`, if any."""
     if storage.scheme(path) is not None:
         raise UsageError(f"cannot read {path}: ArrayRecord files are read from local disks only; copy it first")
-    with needs("arrayrecord", f"reading {path} needs the package array_record"):
+    with needs("arrayrecord", f"reading {path} needs the array_record package"):
         from array_record.python.array_record_module import ArrayRecordReader
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no such file: {path}")
@@ -104,13 +109,13 @@ def _reader(path: str) -> Iterator[Any]:
     try:
         yield reader
     finally:
-        with contextlib.suppress(RuntimeError):  # closing raises the error of the read once more
+        with contextlib.suppress(RuntimeError):  # closing raises the error of the read again
             reader.close()
 
 
 @dataclasses.dataclass(frozen=True)
 class ArrayRecordFormat:
-    """ArrayRecord files (`encoding.base.RecordFormat`). Positions are indices of records."""
+    """ArrayRecord files (`encoding.base.RecordFormat`). Positions are record indices."""
 
     name: str = "array_record"
     unit: str = "records"

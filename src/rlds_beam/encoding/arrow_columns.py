@@ -1,4 +1,4 @@
-"""Columns as Arrow arrays, for Parquet: fixed-size lists for known dimensions, so that every reader knows the shapes.
+"""Columns as Arrow arrays, for Parquet. Known dimensions become fixed-size lists, so every reader knows the shapes.
 
     (N, 3) float32       fixed_size_list<float>[3]
     (N, 4, 3) float32    fixed_size_list<fixed_size_list<float>[3]>[4]
@@ -6,8 +6,8 @@
     text                 string
     PNG, JPEG            binary
 
-float16 and bfloat16 are written as float32, which holds each of their values and which every reader knows. The dtype,
-the shape and the encoding of a column are in the metadata of its field, under `rlds_beam`.
+float16 and bfloat16 are stored as float32, which represents all their values and which every reader supports. The
+metadata of each field holds the column's dtype, shape, and encoding under `rlds_beam`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 METADATA = b"rlds_beam"
-"""The key in the metadata of an Arrow field."""
+"""Key in the metadata of an Arrow field."""
 
 _WIDER = {"float16": "float32", "bfloat16": "float32"}
 
 
 def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
-    """The schema of a table with these columns; names are the paths as they are."""
+    """The Arrow schema of a table with these columns, named by their paths."""
     import pyarrow as pa
 
     return pa.schema([_arrow_field(field) for field in fields])
@@ -66,23 +66,23 @@ def _arrow_type(field: Field) -> pa.DataType:
 
 
 def to_arrow(field: Field, column: Column, rows: int) -> pa.Array:
-    """A column as an Arrow array.
+    """Converts a column to an Arrow array.
 
     Raises:
-      BadEpisode: a text is not UTF-8.
-      ValueError: the column is not of its field's dtype and shape.
+      BadEpisode: a text value is not UTF-8.
+      ValueError: the column does not match its field's dtype and shape.
     """
     import pyarrow as pa
 
     if len(column) != rows:
-        raise ValueError(f"{field.path} has {len(column)} values for {rows} rows")
+        raise ValueError(f"{field.path} has {len(column)} values, but there are {rows} rows")
     dims: tuple[int | None, ...] = field.shape
     if field.encoding in IMAGES:
         dims = field.shape[:-3]
         flat = [image for images in images_of(field, column) for image in images]
         return _nested(pa.array(flat, pa.binary()), _sizes(cast(EncodedImages, column).data, dims), field)
     if isinstance(column, EncodedImages):
-        raise ValueError(f"{field.path} holds encoded images, where {field} is expected")
+        raise ValueError(f"{field.path} holds encoded images, but expected {field}")
     if field.dtype == "string":
         texts = [text for row in texts_of(column, field.path) for text in row]
         return _nested(_strings(texts, field.path), _sizes(column, dims), field)
@@ -101,7 +101,7 @@ def to_arrow(field: Field, column: Column, rows: int) -> pa.Array:
 def _check(field: Field, dtype: Any, shape: tuple[int, ...]) -> None:
     same = len(shape) == len(field.shape) and all(a in (None, b) for a, b in zip(field.shape, shape, strict=True))
     if dtype != field.numpy_dtype or not same:
-        raise ValueError(f"{field.path} is {dtype}{list(shape)}, which is not {field}")
+        raise ValueError(f"{field.path} is {dtype}{list(shape)}, but expected {field}")
 
 
 def _strings(texts: list[bytes], path: str) -> pa.Array:
@@ -110,12 +110,12 @@ def _strings(texts: list[bytes], path: str) -> pa.Array:
     try:
         return pa.array([text.decode() for text in texts], pa.string())
     except UnicodeDecodeError as error:
-        detail = f"text that is not UTF-8, which Parquet cannot hold: {error}"
+        detail = f"text is not UTF-8, as Parquet requires: {error}"
         raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path)) from None
 
 
 def _sizes(column: Array, dims: Sequence[int | None]) -> list[Array]:
-    """For each dimension, how long each list is: one array for each level of nesting; not where all are known."""
+    """The length of each list, one array per level of nesting; empty arrays if all dimensions are known."""
     if all(dims):
         return [np.empty(0, np.int64)] * len(dims)
     if column.dtype == object and None in dims and not is_nested(column):
@@ -130,12 +130,12 @@ def _sizes(column: Array, dims: Sequence[int | None]) -> list[Array]:
 
 
 def is_nested(column: Array) -> bool:
-    """Whether an object array has more axes than rows: texts or images of known shape."""
+    """Whether an object array has several axes: text or images of known shape."""
     return column.ndim > 1
 
 
 def _nested(values: pa.Array, sizes: list[Array], field: Field) -> pa.Array:
-    """Wraps flat values into lists, the innermost dimension first."""
+    """Wraps flat values into lists, innermost dimension first."""
     import pyarrow as pa
 
     kind, kinds = _arrow_type(field), []
@@ -152,7 +152,7 @@ def _nested(values: pa.Array, sizes: list[Array], field: Field) -> pa.Array:
 
 
 def from_arrow(field: Field, array: pa.Array) -> Column:
-    """The column that `to_arrow` made an Arrow array of; text as bytes."""
+    """The inverse of `to_arrow`; text is bytes."""
     rows, dims = len(array), field.shape[:-3] if field.encoding in IMAGES else field.shape
     shapes, values = _unnested(array, dims)
     if field.encoding in IMAGES or field.dtype == "string":
@@ -171,7 +171,7 @@ def from_arrow(field: Field, array: pa.Array) -> Column:
 
 
 def _unnested(array: pa.Array, dims: Sequence[int | None]) -> tuple[Array, pa.Array]:
-    """The shape of each row, [rows, dims], and the flat values. Within a row all lists of one level are as long."""
+    """The shape of each row, [rows, dims], and the flat values. Within a row, lists of a level have equal lengths."""
     import pyarrow as pa
 
     shapes = np.zeros((len(array), len(dims)), np.int64)

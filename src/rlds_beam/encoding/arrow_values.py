@@ -1,4 +1,4 @@
-"""Numbers and text in Arrow columns as numpy arrays: nothing may be missing, and no list may differ in length."""
+"""Converts Arrow columns of numbers and text to numpy; rejects missing values and lists of different lengths."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Array = np.ndarray[Any, Any]
 
 
 def flattened(column: Any) -> tuple[Any, tuple[int, ...]]:
-    """The values of nested lists in one Arrow array, and the shape that the lists have: (rows, ...).
+    """Flattens nested lists into one Arrow array; also returns their shape, (rows, ...).
 
     Raises:
-      ValueError: a value or a list is missing, or lists of one level differ in length.
+      ValueError: a value or list is missing, or lists of a level differ in length.
     """
     import pyarrow as pa
 
@@ -26,7 +26,7 @@ def flattened(column: Any) -> tuple[Any, tuple[int, ...]]:
         else:
             lengths = np.unique(array.value_lengths().to_numpy())
             if len(lengths) > 1:
-                raise ValueError(f"lists of {lengths[0]} and of {lengths[1]} values, where all have to be equally long")
+                raise ValueError(f"lists have {lengths[0]} and {lengths[1]} values, but must be of equal length")
             shape.append(int(lengths[0]) if len(lengths) else 0)
         array = array.flatten()
     _check_complete(array)
@@ -34,24 +34,24 @@ def flattened(column: Any) -> tuple[Any, tuple[int, ...]]:
 
 
 def numbers(column: Any) -> Array:
-    """The same of numbers: [rows, ...]. Raises ValueError also for values that are no numbers."""
+    """Converts numbers to [rows, ...]. Raises ValueError as `flattened`, and for values that are not numbers."""
     import pyarrow as pa
 
     array, shape = flattened(column)
     kind = array.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        raise ValueError(f"{kind} values, where numbers are expected")
+        raise ValueError(f"{kind} values, but expected numbers")
     values: Array = array.to_numpy(zero_copy_only=False)
     return values.reshape(shape)
 
 
 def texts(column: Any) -> list[bytes]:
-    """The same of text, one after another. Raises ValueError also for values that are no text."""
+    """Converts text to a flat list. Raises ValueError as `flattened`, and for values that are not text."""
     import pyarrow as pa
 
     array, _ = flattened(column)
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
-        raise ValueError(f"{array.type} values, where text is expected")
+        raise ValueError(f"{array.type} values, but expected text")
     return [text.encode() for text in array.to_pylist()]
 
 

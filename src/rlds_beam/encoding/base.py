@@ -1,4 +1,4 @@
-"""The contract of a record file: how a file's records are read, listed and cut into ranges."""
+"""The interface of record files: reading and listing records, and splitting files into ranges."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 
 class Record(NamedTuple):
-    """A record that could be read.
+    """A record.
 
     Attributes:
-      position: of the record in its file, in the unit of its format: the offset of its first byte in a TFRecord file
-        (in the uncompressed bytes of a gzip one), its index in an ArrayRecord file.
-      payload: its data.
+      position: the position in the file, in the unit of the format: the offset of the record's first byte in a TFRecord
+        file (in the uncompressed bytes if gzipped), or its index in an ArrayRecord file.
+      payload: the data of the record.
     """
 
     position: int
@@ -24,10 +24,10 @@ class Record(NamedTuple):
 
 
 class CheckedRecord(Record):
-    """A record of a TFRecord file, whose payload has just been compared with its checksum; equal to a plain one.
+    """A TFRecord record whose payload checksum was just verified; equal to a plain `Record`.
 
     Attributes:
-      crc: the payload's masked CRC32C, so that whoever copies the payload need not compute it again.
+      crc: the payload's masked CRC32C, kept so that copying the payload need not recompute it.
     """
 
     crc: int
@@ -40,15 +40,14 @@ class CheckedRecord(Record):
 
 
 class Damage(NamedTuple):
-    """A region of a file that holds no good record.
+    """A region of a file without an intact record.
 
     Attributes:
-      position: where it begins, as of a record.
-      stop: the position after it. Equal to `position` where a gzip stream ends too early but between two
-        records.
-      reason: what is wrong, for a person.
-      payload: where a record's frame is intact but its data do not match their checksum, the data as
-        they are; else the bytes of the region, the first `max_damage_bytes` of them.
+      position: the start, in the same unit as a record's position.
+      stop: the end (exclusive). Equal to `position` if a gzip stream ends early, but between two records.
+      reason: a description of the damage for people.
+      payload: the record's data, if its frame is intact but its checksum is wrong; otherwise the first
+        `max_damage_bytes` bytes of the region.
     """
 
     position: int
@@ -58,13 +57,13 @@ class Damage(NamedTuple):
 
 
 class Headers(NamedTuple):
-    """Where the records of a file are, in three arrays of equal length.
+    """The headers of a file's records, in three arrays of equal length.
 
     Attributes:
-      positions: int64, the records' positions, ascending.
-      lengths: int64, bytes of the records' payloads.
-      payload_crcs: uint32, checksums of the payloads: equal payloads of one format have equal ones. A TFRecord file
-        states them (masked CRC32Cs, not checked here).
+      positions: the records' positions, int64, ascending.
+      lengths: the sizes of the payloads in bytes, int64.
+      payload_crcs: the checksums of the payloads, uint32. Within a format, equal payloads have equal checksums. For
+        TFRecord files, these are the stored masked CRC32Cs, not verified.
     """
 
     positions: npt.NDArray[np.int64]
@@ -73,20 +72,20 @@ class Headers(NamedTuple):
 
     @classmethod
     def of(cls, records: Iterable[Record | Damage]) -> Headers:
-        """The headers of records that were read; those of a damaged region are not known."""
+        """Computes the headers of records; damaged regions are skipped."""
         rows = [(r.position, len(r.payload), google_crc32c.value(r.payload)) for r in records if isinstance(r, Record)]
         positions, lengths, crcs = zip(*rows, strict=True) if rows else ((), (), ())
         return cls(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(crcs, np.uint32))
 
 
 class RecordFormat(Protocol):
-    """A format of files that hold records one after another, each at a position. Pickles; holds no open file.
+    """A file format for sequences of records. Picklable; holds no open file.
 
-    Ranges of positions that lie end to end give each record exactly once, and each damaged region exactly once.
+    Contiguous ranges of positions yield each record and each damaged region exactly once.
 
     Attributes:
-      name: as TFDS spells it in file names and in dataset_info.json: `tfrecord`.
-      unit: what positions count, for messages: `bytes` or `records`.
+      name: the name of the format as in TFDS, for example `tfrecord`.
+      unit: the unit of positions, for messages: `bytes` or `records`.
     """
 
     @property
@@ -96,20 +95,22 @@ class RecordFormat(Protocol):
     def unit(self) -> str: ...
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
-        """The records at a position in [start, stop), and the damage between them, in order; None reads to the end.
+        """Reads the records with positions in [start, stop), and the damage between them, in order.
+
+        A `stop` of None reads to the end.
 
         Raises:
-          OSError: the file cannot be read at all.
+          OSError: the file cannot be read.
         """
 
     def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
-        """Lists the records that `read` gives, damaged ones left out, as cheaply as the format allows."""
+        """Lists the intact records that `read` yields, as cheaply as the format allows."""
 
     def is_splittable(self, path: str) -> bool:
-        """Whether ranges of the file can be read on their own: those of a gzip file cannot."""
+        """Whether ranges of the file can be read independently; not for a gzip file."""
 
     def end(self, path: str, size: int) -> int:
-        """The position after the last record of a splittable file of `size` bytes."""
+        """The end position of a splittable file of `size` bytes."""
 
     def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
-        """The range that holds the records number `low` to `high` (exclusive); None is the end of the file."""
+        """The range of positions with the records `low` to `high` (exclusive); None means the end of the file."""

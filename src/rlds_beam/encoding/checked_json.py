@@ -1,7 +1,7 @@
-"""JSON files that are checked against a schema when they are read: another program or person may have made them.
+"""Reads JSON files from untrusted programs or people, and checks them against a schema.
 
-A schema is a `Kind` (a test and its name), `[schema]` for a list, `{name: schema}` for an object (`"name?"` may be
-missing, `"*"` is any other name), `Maybe(schema)` for null as well, or a tuple of schemas that all hold.
+A schema is a `Kind` (a test and its name), `[schema]` for a list, `{name: schema}` for an object (`"name?"` is
+optional, `"*"` is any other name), `Maybe(schema)` to allow null, or a tuple of schemas that must all match.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlds_beam.text import shortened
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A value that passes a test; `what` names it for a person."""
+    """A value that passes a test; `what` describes it in errors."""
 
     what: str
     test: Callable[[Any], bool]
@@ -28,7 +28,7 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True)
 class Maybe:
-    """The schema, or null."""
+    """A schema that also allows null."""
 
     schema: Schema
 
@@ -36,20 +36,20 @@ class Maybe:
 Schema: TypeAlias = "Kind | Maybe | list[Any] | Mapping[str, Any] | tuple[Any, ...]"
 
 _DEPTH = 200
-"""The most levels of lists and objects within each other: what reads them is recursive."""
+"""Maximum levels of nested lists and objects; the functions that read them are recursive."""
 
 ANY = Kind("anything", lambda value: True)
 COUNT = Kind("a whole number from 0 to 2^63 - 1", lambda value: type(value) is int and 0 <= value < 1 << 63)
 TEXT = Kind("text", lambda value: isinstance(value, str))
 FILE = Kind("the name of a file in its directory", naming.is_file_name)
-FILE_PATH = Kind("the name of a file in its directory, or in directories below it", naming.is_file_path)
+FILE_PATH = Kind("the path of a file in its directory or below", naming.is_file_path)
 
 
 def parse_json(text: str | bytes, where: str) -> Any:
-    """The content of JSON that another program or person may have written; `where` names it in errors.
+    """Parses JSON from an untrusted program or person; `where` names it in errors.
 
     Raises:
-      UsageError: it is not JSON, is nested too deeply, or has text that is not Unicode.
+      UsageError: the text is not valid JSON, is nested too deeply, or has invalid Unicode.
     """
     try:
         content = json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
@@ -57,22 +57,22 @@ def parse_json(text: str | bytes, where: str) -> Any:
         if "\\ud" in (text if isinstance(text, str) else text.decode()).lower():  # half of a surrogate pair
             json.dumps(content, ensure_ascii=False).encode()
     except RecursionError:
-        raise UsageError(f"{where}: this is not JSON that can be read: it has more than {_DEPTH} levels") from None
+        raise UsageError(f"{where}: cannot read this JSON: it has more than {_DEPTH} levels") from None
     except ValueError as error:
-        raise UsageError(f"{where}: this is not JSON: {shortened(error)}") from None
+        raise UsageError(f"{where}: not valid JSON: {shortened(error)}") from None
     return content
 
 
 def load_json(path: str) -> Any:
-    """The content of a JSON file. Raises UsageError as `parse_json` and `storage.read_text`, and OSError."""
+    """Loads a JSON file. Raises UsageError as `parse_json` and `storage.read_text`, and OSError."""
     return parse_json(storage.read_text(path), path)
 
 
 def read_json(path: str) -> Any:
-    """The content of a JSON file; None if it is not JSON: a power failure cut it short, or another program wrote it.
+    """Loads a JSON file; None if it is not JSON, for example after a power failure or if another program wrote it.
 
     Raises:
-      UsageError: it is not a regular file, or is larger than `storage.SMALL`.
+      UsageError: the path is not a regular file, or is larger than `storage.SMALL`.
     """
     content = storage.read_small(path)
     try:
@@ -82,7 +82,7 @@ def read_json(path: str) -> Any:
 
 
 def check_depth(content: Any, most: float = math.inf) -> None:
-    """Raises RecursionError if lists and mappings have more than `_DEPTH` levels, or more than `most` of them."""
+    """Raises RecursionError if lists and mappings have more than `_DEPTH` levels or `most` elements."""
     level, count = [content], 0
     for _ in range(_DEPTH + 1):
         count += sum(map(len, filter(_is_nested, level)))
@@ -103,26 +103,26 @@ def _below(value: Any) -> Any:
 
 
 def check_json(content: Any, schema: Schema, path: str) -> Any:
-    """The content of the file at `path`, if it is of the schema.
+    """Returns the content of the file at `path` if it matches the schema.
 
     Raises:
-      UsageError: it is not; names the file and the place in it.
+      UsageError: the content does not match; names the file and the place in it.
     """
     for problem in _problems(content, schema, ""):
-        raise UsageError(f"{path} is damaged, or rlds-beam did not write it: {problem}")
+        raise UsageError(f"{path} is damaged or not written by rlds-beam: {problem}")
     return content
 
 
 @contextlib.contextmanager
 def parsing(path: str) -> Iterator[None]:
-    """Around code that uses the JSON in a file: what it cannot use becomes a UsageError that names the file."""
+    """Wraps code that reads JSON values; converts its errors to a UsageError that names the file."""
     try:
         yield
     except RldsBeamError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         detail = f"there is no {shortened(error)}" if isinstance(error, KeyError) else shortened(error)
-        raise UsageError(f"{path} is damaged, or rlds-beam did not write it: {detail}") from error
+        raise UsageError(f"{path} is damaged or not written by rlds-beam: {detail}") from error
 
 
 def _problems(value: Any, schema: Schema, where: str) -> Iterator[str]:
@@ -134,10 +134,10 @@ def _problems(value: Any, schema: Schema, where: str) -> Iterator[str]:
             yield from _problems(value, schema.schema, where)
     elif isinstance(schema, Kind):
         if not schema.test(value):
-            yield f"{where or 'it'} is {_short(value)}, which is not {schema.what}"
+            yield f"{where or 'it'} is {_short(value)}, not {schema.what}"
     elif isinstance(schema, list):
         if not isinstance(value, list):
-            yield f"{where or 'it'} is {_short(value)}, which is not a list"
+            yield f"{where or 'it'} is {_short(value)}, not a list"
             return
         for i, element in enumerate(value):
             yield from _problems(element, schema[0], f"{where}[{i}]")
@@ -147,7 +147,7 @@ def _problems(value: Any, schema: Schema, where: str) -> Iterator[str]:
 
 def _object_problems(value: Any, schema: Mapping[str, Any], where: str) -> Iterator[str]:
     if not isinstance(value, dict):
-        yield f"{where or 'it'} is {_short(value)}, which is not an object"
+        yield f"{where or 'it'} is {_short(value)}, not an object"
         return
     named = {name.rstrip("?"): one for name, one in schema.items() if name != "*"}
     for name in schema:
@@ -162,6 +162,6 @@ def _object_problems(value: Any, schema: Mapping[str, Any], where: str) -> Itera
 def _short(value: Any) -> str:
     try:
         text = json.dumps(value, default=repr)
-    except ValueError:  # an integer of more digits than Python prints
+    except ValueError:  # an integer with more digits than Python prints
         text = "a very large number"
     return shortened(text, 40)

@@ -1,4 +1,4 @@
-"""YAML files that a person wrote, or somebody else did: bounded before they are read."""
+"""Reads untrusted YAML files, with limits on nesting and size."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rlds_beam.errors import UsageError
 from rlds_beam.text import shortened
 
 _MOST_NODES = 1_000_000
-"""The most lists, mappings and values: aliases of aliases make billions of them from a few lines."""
+"""Maximum lists, mappings, and values; nested aliases can expand a few lines to billions."""
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """The content of YAML; `where` names it in errors.
+    """Parses YAML; `where` names it in errors.
 
     Raises:
-      UsageError: it is not YAML, is nested too deeply (or within itself), or has too many values.
+      UsageError: the text is not valid YAML, is nested too deeply (or in itself), or has too many values.
     """
     import yaml
 
@@ -26,7 +26,7 @@ def parse_yaml(text: str, where: str) -> Any:
     except yaml.YAMLError as error:
         raise UsageError(f"{where}: {error}") from None
     except RecursionError:
-        raise UsageError(f"{where}: this is not YAML that can be read: it is nested too deeply, or too large") from None
-    except ValueError as error:  # a number of thousands of digits, a date that there is not
-        raise UsageError(f"{where}: this is not YAML: {shortened(error)}") from None
+        raise UsageError(f"{where}: cannot read this YAML: it is nested too deeply or too large") from None
+    except ValueError as error:  # a number with thousands of digits, or an invalid date
+        raise UsageError(f"{where}: not valid YAML: {shortened(error)}") from None
     return content

@@ -1,27 +1,27 @@
-"""Opening Parquet files that others wrote: what they promise is compared with their size before anything is decoded."""
+"""Opens untrusted Parquet files: their metadata is compared with the file size before anything is decoded."""
 
 from __future__ import annotations
 
 from typing import Any
 
 UNREADABLE = (LookupError, OSError, TypeError, ValueError)
-"""What pyarrow raises for damaged files, and for columns that are missing or of other types."""
+"""Errors that pyarrow raises for damaged files, and for columns that are missing or have other types."""
 
 _FREE = 10_000_000
-"""Values and bytes that a file of any size may have."""
+"""Values and bytes allowed for a file of any size."""
 
 _MOST_VALUES = 64
-"""Values for each byte of a file: a run of equal ones takes almost nothing."""
+"""Maximum values per byte of a file; a run of equal values takes almost no space."""
 
 _MOST_RATIO = 2000
-"""What compression may save."""
+"""Maximum compression ratio."""
 
 
 def open_parquet(file: Any, size: int) -> Any:
-    """A `pyarrow.parquet.ParquetFile` of an open file (or its path) of `size` bytes.
+    """Opens a `pyarrow.parquet.ParquetFile` from a file (open, or its path) of `size` bytes.
 
     Raises:
-      OSError, ValueError: it is no Parquet file; or it promises more rows, values or bytes than it could hold.
+      OSError, ValueError: not a Parquet file, or its metadata claims more rows, values, or bytes than it can hold.
     """
     import pyarrow.parquet
 
@@ -31,12 +31,12 @@ def open_parquet(file: Any, size: int) -> Any:
 
 
 def check_promises(metadata: Any, size: int) -> None:
-    """Raises OSError if the metadata of a Parquet file of `size` bytes promise more than it could hold."""
+    """Raises OSError if the metadata of a Parquet file of `size` bytes claims more than it can hold."""
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     rows = sum(group.num_rows for group in groups)
     values = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
     data = sum(group.total_byte_size for group in groups)
     if rows != metadata.num_rows or min([0, *(group.num_rows for group in groups)]) < 0:
-        raise OSError(f"it promises {metadata.num_rows:,} rows, and its row groups have {rows:,}")
+        raise OSError(f"the metadata claims {metadata.num_rows:,} rows, but the row groups have {rows:,}")
     if max(rows, values) > _FREE + _MOST_VALUES * size or data > _FREE + _MOST_RATIO * size:
-        raise OSError(f"it promises {rows:,} rows of {values:,} values and {data:,} bytes in a file of {size:,} bytes")
+        raise OSError(f"the metadata claims {rows:,} rows, {values:,} values, {data:,} bytes in {size:,} bytes of file")

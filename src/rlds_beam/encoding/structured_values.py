@@ -1,4 +1,4 @@
-"""TensorFlow's StructuredValue, read without TensorFlow: the signature of a Reverb table or of a trajectory's spec.
+"""Reads TensorFlow's StructuredValue, the signature of Reverb tables and trajectory specs, without TensorFlow.
 
 Source: tensorflow/core/protobuf/struct.proto. Tests compare it with TensorFlow's own decoder.
 """
@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from rlds_beam.encoding.tensor_types import DATA_TYPES
 from rlds_beam.encoding.wire import Message
 
-# tensorflow/core/framework/types.proto, by the names that tf.DType has
+# tensorflow/core/framework/types.proto, with tf.DType's names
 _DTYPES = {number: name for name, number in DATA_TYPES.items()} | {
     8: "complex64", 11: "qint8", 12: "quint8", 13: "qint32", 15: "qint16", 16: "quint16", 18: "complex128",
     20: "resource", 21: "variant", 24: "float8_e5m2", 25: "float8_e4m3fn", 29: "int4", 30: "uint4",
 }  # fmt: skip
 
 _DEEPEST = 50
-"""Levels of a signature; protobuf itself reads no more than 100 levels of messages, of which each takes two."""
+"""Maximum levels of a signature; each takes two levels of messages, and protobuf reads at most 100."""
 
 # Fields of StructuredValue.
 _TENSOR_SPECS, _SEQUENCES, _DICT, _NAMED_TUPLE = (33, 35), (51, 52), 53, 54
@@ -26,12 +26,12 @@ _TENSOR_SPECS, _SEQUENCES, _DICT, _NAMED_TUPLE = (33, 35), (51, 52), 53, 54
 
 @dataclasses.dataclass(frozen=True)
 class SignatureLeaf:
-    """One leaf of a table's signature: one column of its items.
+    """A leaf of a table's signature: a column of its items.
 
     Attributes:
-      path: `observation/state`: names and indices joined with `/`; empty where the signature is a single leaf.
-      dtype: TensorFlow's name, which is numpy's for all that a trajectory may hold; `unknown` for what is no tensor.
-      shape: of a whole item, its time axis included; None for a size, or for all of it, that is left open.
+      path: names and indices joined by `/`, for example `observation/state`; empty if the signature is a single leaf.
+      dtype: TensorFlow's dtype name, which equals numpy's for trajectories; `unknown` if the leaf is not a tensor.
+      shape: the shape of a whole item, including the time axis; an unknown dimension or shape is None.
     """
 
     path: str
@@ -42,7 +42,7 @@ class SignatureLeaf:
 def signature_leaves(value: Message, path: tuple[str, ...] = ()) -> Iterator[SignatureLeaf]:
     """The leaves of a StructuredValue, in the order of `tf.nest`."""
     if len(path) > _DEEPEST:
-        raise ValueError(f"a signature of more than {_DEEPEST} levels")
+        raise ValueError(f"the signature has more than {_DEEPEST} levels")
     for name, child in _children(value):
         yield from signature_leaves(child, (*path, name))
     spec = next((field for field in _TENSOR_SPECS if field in value), None)
@@ -57,14 +57,14 @@ def _children(value: Message) -> list[tuple[str, Message]]:
     for field in _SEQUENCES:
         if field in value:
             return [(str(i), child) for i, child in enumerate(value.message(field).messages(1))]
-    if _DICT in value:  # tf.nest sorts dicts; protobuf keeps no order
+    if _DICT in value:  # tf.nest sorts dicts; protobuf maps are unordered
         entries = value.message(_DICT).messages(1)
         return sorted(((e.text(1), e.message(2)) for e in entries), key=lambda entry: entry[0])
     return [(pair.text(1), pair.message(2)) for pair in value.message(_NAMED_TUPLE).messages(2)]
 
 
 def _shape(message: Message) -> tuple[int | None, ...] | None:
-    """TensorShapeProto."""
+    """The shape in a TensorShapeProto."""
     if message.integer(3):
         return None
     sizes = (dim.integer(1) for dim in message.messages(2))

@@ -1,4 +1,4 @@
-"""TensorFlow's numbers for dtypes (tensorflow/core/framework/types.proto)."""
+"""TensorFlow's dtype numbers (tensorflow/core/framework/types.proto)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The part of Protobuf's wire format that a few messages need.
+"""The part of the protobuf wire format that our messages need.
 
-Varints come one by one (`varint`, `read_varint`), as a list end to end (`packed_varints`, `decode_varints`), and as a
-matrix in which all are of one width (`fixed_varints`, `decode_fixed_varints`): a varint may be longer than need be,
-with high groups of zeros, and every reader takes it. What is read is untrusted: every length is checked against the
-bytes that are left.
+Varints are encoded one by one (`varint`, `read_varint`), as a packed list (`packed_varints`, `decode_varints`), or as a
+matrix of equal width (`fixed_varints`, `decode_fixed_varints`): a varint may be longer than necessary, with high groups
+of zeros, and every reader accepts it. Input is untrusted: every length is checked against the remaining bytes.
 
 Source of the format: https://protobuf.dev/programming-guides/encoding
 """
@@ -21,25 +20,25 @@ Array = np.ndarray[Any, Any]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 VARINT, I64, LEN, I32 = 0, 1, 2, 5
-"""The wire types, as the page above calls them."""
+"""Wire types, named as in the source."""
 
 LONGEST_VARINT = 10
-"""Bytes of a 64-bit number at most."""
+"""Maximum bytes of a 64-bit number."""
 
 LONGEST_SIZE = 5
-"""Bytes of a length, or of a tag, at most."""
+"""Maximum bytes of a length or tag."""
 
 BLOCK = 1 << 16
-"""Bytes of varints decoded at a time: the work arrays stay in the cache."""
+"""Bytes of varints to decode at a time; keeps the work arrays in the cache."""
 
 
 class MalformedError(ValueError):
-    """The bytes are not the message that they should be; says from where on."""
+    """The bytes are not the expected message; the error names the offset."""
 
 
 @functools.lru_cache(maxsize=1 << 12)
 def varint(value: int) -> bytes:
-    """`value` (int64; a negative one takes 10 bytes) as a base-128 varint."""
+    """Encodes an int64 as a base-128 varint; negative values take 10 bytes."""
     value &= (1 << 64) - 1
     out = bytearray()
     while value > 0x7F:
@@ -50,28 +49,28 @@ def varint(value: int) -> bytes:
 
 
 def integer(field: int, value: int) -> bytes:
-    """An int or enum field. The default 0 is left out, as in proto3."""
+    """Encodes an int or enum field. The default 0 is omitted, as in proto3."""
     return varint(field << 3) + varint(value) if value else b""
 
 
 def text(field: int, value: str | None) -> bytes:
-    """A string field. The empty string is left out, as in proto3."""
+    """Encodes a string field. The empty string is omitted, as in proto3."""
     return delimited(field, value.encode()) if value else b""
 
 
 def delimited(field: int, payload: bytes) -> bytes:
-    """A field of bytes, a packed list or a message: written even when empty."""
+    """Encodes a field of bytes, a packed list, or a message, even if empty."""
     return tag_and_length(field, len(payload)) + payload
 
 
 def tag_and_length(field: int, length: int) -> bytes:
-    """The bytes before the `length` bytes of a length-delimited field."""
+    """Encodes the tag and length before the `length` bytes of a length-delimited field."""
     return varint(field << 3 | 2) + varint(length)
 
 
 def packed_varints(values: Array) -> bytes:
-    """int64 [N] as varints end to end, each as short as it can be."""
-    if len(values) and values.min() >= 0 and values.max() < 0x80:  # flags, most choices: a byte each
+    """Encodes int64 [N] as consecutive varints, each as short as possible."""
+    if len(values) and values.min() >= 0 and values.max() < 0x80:  # one byte each: flags, small integers
         return values.astype(np.uint8).tobytes()
     groups = values.view(np.uint64)[:, None] >> np.arange(0, 70, 7, dtype=np.uint64)
     groups[:, 9] = values < 0  # a shift by 63 leaves the sign bit only
@@ -82,12 +81,12 @@ def packed_varints(values: Array) -> bytes:
 
 
 def varint_width(largest: int) -> int:
-    """Bytes of the varint of `largest`, which is not negative."""
+    """The size in bytes of the varint of `largest`, which must not be negative."""
     return max(1, -(-largest.bit_length() // 7))
 
 
 def fixed_varints(values: Array, width: int) -> Bytes:
-    """Integers [...] as varints of exactly `width` bytes each: uint8 [..., width]."""
+    """Encodes integers [...] as varints of exactly `width` bytes each: uint8 [..., width]."""
     shifts = np.arange(0, 7 * width, 7, dtype=np.uint64)
     groups: Bytes = (values.astype(np.uint64, copy=False)[..., None] >> shifts).astype(np.uint8)
     groups[..., :-1] |= 0x80
@@ -96,14 +95,14 @@ def fixed_varints(values: Array, width: int) -> Bytes:
 
 
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """(number, wire type, start, end) of each field of the message `data[at:end]`."""
+    """Yields (number, wire type, start, end) for each field of the message `data[at:end]`."""
     while at < end:
         tag = data[at]
         at += 1
         if tag >= 0x80:
             begin = at - 1
             tag, at = read_varint(data, begin, end)
-            if at > begin + LONGEST_SIZE or not data[at - 1]:  # some readers know no tag that is longer than need be
+            if at > begin + LONGEST_SIZE or not data[at - 1]:  # some readers reject tags that are longer than necessary
                 raise MalformedError(f"a tag of {at - begin} bytes before byte {at}")
         wire = tag & 7
         if wire == LEN:
@@ -119,7 +118,7 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
         else:
             raise MalformedError(f"wire type {wire} before byte {at}")
         if size > end - at:
-            raise MalformedError(f"a field of {size} bytes at byte {at}, where {end - at} are left")
+            raise MalformedError(f"a field of {size} bytes at byte {at}, but only {end - at} bytes are left")
         if not 0 < tag >> 3 < 1 << 29:
             raise MalformedError(f"field number {tag >> 3} before byte {at}")
         yield tag >> 3, wire, at, at + size
@@ -127,10 +126,10 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
 
 
 def read_size(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """(size, where it begins) of what the length at `at` announces, which is there before `end`.
+    """Reads a length at `at`; returns it and the start of the bytes it counts, which must end by `end`.
 
     Raises:
-      MalformedError: it is not, or the length is longer than 5 bytes.
+      MalformedError: the bytes end after `end`, or the length takes more than 5 bytes.
     """
     if at < end and data[at] < 0x80:
         size = data[at]
@@ -141,15 +140,15 @@ def read_size(data: bytes, at: int, end: int) -> tuple[int, int]:
         if at > begin + LONGEST_SIZE:
             raise MalformedError(f"a length of {at - begin} bytes before byte {at}")
     if size > end - at:
-        raise MalformedError(f"a field of {size} bytes at byte {at}, where {end - at} are left")
+        raise MalformedError(f"a field of {size} bytes at byte {at}, but only {end - at} bytes are left")
     return size, at
 
 
 def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """(value, where it ends) of the varint at `at`, which ends before `end`.
+    """Reads a varint at `at`; returns its value and its end, which must not exceed `end`.
 
     Raises:
-      MalformedError: it does not, or is longer than 10 bytes.
+      MalformedError: the varint does not end by `end`, or is longer than 10 bytes.
     """
     if at < end and data[at] < 0x80:
         return data[at], at + 1
@@ -165,7 +164,7 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return value & 0xFFFFFFFFFFFFFFFF, at
         shift += 7
-    raise MalformedError(f"a number that does not end at byte {at}")
+    raise MalformedError(f"a number without an end at byte {at}")
 
 
 class OutOfRangeError(MalformedError):
@@ -173,22 +172,22 @@ class OutOfRangeError(MalformedError):
 
     Attributes:
       value: the number.
-      place: which one of the list it is.
+      place: the index of the number in its list.
     """
 
     def __init__(self, value: int, place: int, dtype: np.dtype[Any]):
-        super().__init__(f"{value} is no {dtype.name}")
+        super().__init__(f"{value} is not a {dtype.name}")
         self.value, self.place = value, place
 
 
 def fitting(values: Array, dtype: Any, first: int = 0) -> Array:
-    """Integers in another dtype; in uint64, negative ones are its upper half, as protobuf stores it.
+    """Casts integers to a dtype; for uint64, negative values map to the upper half, as in protobuf.
 
     Args:
-      first: the place of the first value in its list, for the error.
+      first: the index of the first value in its list, for the error.
 
     Raises:
-      OutOfRangeError: one does not fit.
+      OutOfRangeError: a value does not fit.
     """
     kind = np.dtype(dtype)
     if kind.itemsize < 8 and len(values):
@@ -200,25 +199,25 @@ def fitting(values: Array, dtype: Any, first: int = 0) -> Array:
 
 
 def decode_varints(data: bytes, dtype: Any = np.int64) -> Array:
-    """All varints in `data`: [N] as `dtype`; what that means for uint64 is said at `fitting`.
+    """Decodes all varints in `data` to [N] of `dtype`; see `fitting` for uint64.
 
     Raises:
-      MalformedError: the last one does not end, or one is longer than 10 bytes.
-      OutOfRangeError: one does not fit the dtype.
+      MalformedError: the last varint does not end, or one is longer than 10 bytes.
+      OutOfRangeError: a value does not fit the dtype.
     """
     raw = np.frombuffer(data, np.uint8)
-    if data.isascii():  # bools, labels, small counts: a byte each
-        if dtype == np.bool_ and data.strip(b"\0\1"):  # which leaves what is neither 0 nor 1
+    if data.isascii():  # one byte each: bools, labels, small counts
+        if dtype == np.bool_ and data.strip(b"\0\1"):  # leaves values that are neither 0 nor 1
             return fitting(raw, dtype)
         return raw.astype(dtype)
     last = raw < 0x80
     if not last[-1]:
-        raise MalformedError("a number that does not end")
+        raise MalformedError("a number without an end")
     values = np.empty(np.count_nonzero(last), dtype)
     done = at = 0
     while at < len(raw):
         ends = last[at : at + BLOCK]
-        size = len(ends) - int(ends[:-11:-1].argmax())  # up to the last number that ends in the block
+        size = len(ends) - int(ends[:-11:-1].argmax())  # up to the end of the last complete number in the block
         block = _varint_block(raw[at : at + size], ends[:size])
         values[done : done + len(block)] = fitting(block, dtype, done)
         done += len(block)
@@ -227,13 +226,13 @@ def decode_varints(data: bytes, dtype: Any = np.int64) -> Array:
 
 
 def _varint_block(raw: Array, last: Array) -> Array:
-    """The varints of a block, given which bytes end one: unsigned or int64, [N]."""
+    """Decodes the varints of a block to unsigned or int64 [N]; `last` marks the bytes that end one."""
     if not (raw[1:] & raw[:-1] & 0x80).any():  # one or two bytes each: pixels, most counts
         values: Array = raw.astype(np.uint16)
         more = raw[:-1] >= 0x80
         values[1:] <<= more * np.uint8(7)
         values[1:] |= (raw[:-1] & 0x7F) * more
-        return np.compress(last, values)  # several times as fast as values[last]
+        return np.compress(last, values)  # several times faster than values[last]
     ends = np.flatnonzero(last)
     starts = np.concatenate([[0], ends[:-1] + 1])
     lengths = ends - starts
@@ -251,7 +250,7 @@ def _varint_block(raw: Array, last: Array) -> Array:
 
 
 def decode_fixed_varints(groups: Bytes) -> Array:
-    """int64 [...] of varints of one width, uint8 [..., width] (`are_fixed_varints`)."""
+    """Decodes varints of equal width, uint8 [..., width] (see `are_fixed_varints`), to int64 [...]."""
     values = np.zeros(groups.shape[:-1], np.uint64)
     for i in range(groups.shape[-1]):
         values |= (groups[..., i] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * i)
@@ -259,18 +258,18 @@ def decode_fixed_varints(groups: Bytes) -> Array:
 
 
 def are_fixed_varints(groups: Bytes) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Of each byte of [..., width], whether it continues where a varint of this width does."""
+    """Whether each byte of [..., width] has the continuation bit that a varint of this width needs there."""
     continues = np.arange(groups.shape[-1]) < groups.shape[-1] - 1
     fits: np.ndarray[Any, np.dtype[np.bool_]] = (groups >= 0x80) == continues
     return fits
 
 
 class Message:
-    """A message that was read. If a field occurs several times, the last one counts, as in protobuf.
+    """A parsed message. If a field occurs several times, the last one wins, as in protobuf.
 
     Raises:
       MalformedError: the bytes are not a message.
-      ValueError: on a look at a field: it is of another type.
+      ValueError: a field has another type (raised on access).
     """
 
     def __init__(self, data: bytes):
@@ -283,38 +282,38 @@ class Message:
         return field in self._fields
 
     def integer(self, field: int) -> int:
-        """An int32, int64 or bool field; 0 if it is missing."""
+        """An int32, int64, or bool field; 0 if missing."""
         value = self.unsigned(field)
         return value - (1 << 64) if value >> 63 else value
 
     def unsigned(self, field: int) -> int:
-        """A uint64 or enum field; 0 if it is missing."""
+        """A uint64 or enum field; 0 if missing."""
         value = self._last(field, 0)
         if not isinstance(value, int):
             raise ValueError(f"field {field} is not an integer")
         return value
 
     def double(self, field: int) -> float:
-        """A double field; 0 if it is missing."""
+        """A double field; 0 if missing."""
         return float(struct.unpack("<d", self._bytes(field, 8) or bytes(8))[0])
 
     def text(self, field: int) -> str:
-        """A string field; empty if it is missing."""
+        """A string field; empty if missing."""
         return self._bytes(field).decode()
 
     def message(self, field: int) -> Message:
-        """A field that is a message; an empty one if it is missing."""
+        """A message field; empty if missing."""
         return Message(self._bytes(field))
 
     def messages(self, field: int) -> list[Message]:
-        """A repeated field of messages."""
+        """A repeated message field."""
         values = self._fields.get(field, [])
         return [Message(value) for value in values if isinstance(value, bytes)]
 
     def _bytes(self, field: int, size: int | None = None) -> bytes:
         value = self._last(field, b"")
         if not isinstance(value, bytes) or (value and size is not None and len(value) != size):
-            raise ValueError(f"field {field} is of another type")
+            raise ValueError(f"field {field} has another type")
         return value
 
     def _last(self, field: int, default: int | bytes) -> int | bytes:

@@ -61,11 +61,11 @@ def test_a_missing_rlds_field_is_named(name: str) -> None:
 
 
 def test_no_steps() -> None:
-    with pytest.raises(UsageError, match=r"no `steps`.*\['image'\]"):
+    with pytest.raises(UsageError, match=r"no `steps`, only \['image'\]"):
         parse_features(features_dict(image=tensor()), "features.json")
     with pytest.raises(UsageError, match="`steps` is a Tensor"):
         parse_features(features_dict(steps=tensor()), "features.json")
-    with pytest.raises(UsageError, match="`steps` is a Dataset of Tensor"):
+    with pytest.raises(UsageError, match="`steps` is a Dataset of a Tensor"):
         parse_features(features_dict(steps=dataset(tensor())), "features.json")
 
 
@@ -105,11 +105,11 @@ def test_no_features(text: str) -> None:
         (tensor("float32", -1, 3), r"shape \(None, 3\) without an encoding"),
         (tensor("float32", shape={"dimensions": ["x"]}), "dimension 'x'"),
         (tensor("float32", shape=3), "not a list of dimensions"),
-        (dataset(tensor("float32", 0), "sequence_feature.Sequence"), "dimension of 0"),
-        (tensor("float32", -1, 0, encoding="zlib"), "dimension of 0"),
+        (dataset(tensor("float32", 0), "sequence_feature.Sequence"), "which has size 0"),
+        (tensor("float32", -1, 0, encoding="zlib"), "which has size 0"),
         (dataset(features_dict(a=tensor())), "only `steps` may be one"),
         (features_dict(**{"a": features_dict(b=tensor()), "a/b": tensor()}), "declared twice"),
-        ({"pythonClassName": CORE + "tensor_feature.Tensor", "tensor": 3}, "not its description"),
+        ({"pythonClassName": CORE + "tensor_feature.Tensor", "tensor": 3}, "does not describe"),
         (7, "is not a feature"),
     ],
 )
@@ -238,7 +238,7 @@ def test_written_features_are_read_by_tfds() -> None:
 
 
 def test_what_cannot_be_written() -> None:
-    with pytest.raises(UsageError, match="a Video cannot be written"):
+    with pytest.raises(UsageError, match="writing a Video is not supported"):
         features_json({"v": Field("v", "uint8", fast=False, feature="Video")})
     with pytest.raises(UsageError, match="a/b: a is a value"):
         features_json({"a": Field("a", "uint8"), "a/b": Field("a/b", "uint8")})

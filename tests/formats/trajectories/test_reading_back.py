@@ -263,7 +263,7 @@ def record_offsets_of_sound(output: Path) -> list[int]:
 @pytest.mark.parametrize("record", [0, 5, 15])
 def test_a_damaged_record_is_never_returned(converted, record):
     flip_byte(shard_paths(converted)[0], record, "payload", at=30)
-    fails_at(converted, record, "the data do not match their checksum")
+    fails_at(converted, record, "the data does not match its checksum")
 
 
 @pytest.mark.parametrize("part", ["length", "length_crc", "payload_crc"])

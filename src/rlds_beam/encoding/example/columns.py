@@ -1,4 +1,4 @@
-"""Rows of columns read back from tf.Examples (see `layout`): by column where they are alike, else one by one."""
+"""Decodes rows from tf.Examples (see `layout`): all at once if they have the same layout, otherwise one by one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RowDecoder:
     """Decodes the records of one dataset.
 
     Args:
-      fields: as they are stored (`layout.row_field`).
+      fields: the fields as stored (`layout.row_field`).
     """
 
     def __init__(self, fields: Sequence[Field]):
@@ -33,20 +33,20 @@ class RowDecoder:
         self._match: Match | None = None
 
     def decode(self, payloads: Sequence[bytes], wanted: Sequence[str]) -> dict[str, Column]:
-        """The columns of some records.
+        """Decodes records to columns.
 
         Args:
-          wanted: paths of the columns.
+          wanted: the paths of the columns.
 
         Returns:
-          Arrays [k, ...]; images are `EncodedImages`; text, and what differs in shape from row to row, an object array.
+          Arrays [k, ...]; images are `EncodedImages`; text, and values whose shapes vary, are object arrays.
 
         Raises:
-          MalformedError: a record does not hold these columns.
+          MalformedError: a record does not have these columns.
         """
         if self._alike and len({*map(len, payloads)}) == 1:
             rows = np.frombuffer(b"".join(payloads), np.uint8).reshape(len(payloads), -1)
-            match = self._match  # of this call: another thread may replace it
+            match = self._match  # a local copy, since another thread may replace it
             if match is None or match.count(rows) < len(rows):
                 self._match = match = match_of(payloads[0], self._layouts)
             if match is not None and match.count(rows) == len(rows):
@@ -61,7 +61,7 @@ class RowDecoder:
 
 
 def _value(field: Field, record: Mapping[str, Feature]) -> Any:
-    """One value: an array, bytes of a text, or a list of images."""
+    """Decodes one value: an array, the bytes of a text, or a list of images."""
     path = f"{field.path}/value" if with_shape(field) else field.path
     feature = record.get(path, Feature(None))
     if feature.kind != kind_of(field):
@@ -82,13 +82,13 @@ def _value(field: Field, record: Mapping[str, Feature]) -> Any:
     try:
         return values.astype(field.numpy_dtype, copy=False).reshape(shape)
     except ValueError:
-        raise MalformedError(f"{path} has {len(values)} values, which is not of shape {field.shape}") from None
+        raise MalformedError(f"{path} has {len(values)} values, which do not fit shape {field.shape}") from None
 
 
 def _texts(field: Field, texts: list[bytes]) -> Any:
     if not field.shape:
         if len(texts) != 1:
-            raise MalformedError(f"{field.path} has {len(texts)} texts where one is expected")
+            raise MalformedError(f"{field.path} has {len(texts)} text values, but expected one")
         return texts[0]
     array = np.empty(len(texts), object)
     array[:] = texts
@@ -107,7 +107,7 @@ def _column(field: Field, values: list[Any]) -> Column:
 
 
 def objects(values: Sequence[Any]) -> Array:
-    """An object array of these values, whatever they are."""
+    """An object array of arbitrary values."""
     array = np.empty(len(values), object)
     for i, value in enumerate(values):
         array[i] = value

@@ -1,4 +1,4 @@
-"""How a row of columns is stored in a tf.Example, so that TFDS reads it: one feature for each column."""
+"""The storage of a row in a tf.Example that TFDS can read: one feature per column."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from rlds_beam.encoding.example.reading import Kind
 from rlds_beam.episodes.schema import Field
 
 _AS_INTEGERS = ("int64", "uint32", "uint64")
-"""Lists of integers: TensorFlow reads no bytes as unsigned numbers of 32 or 64 bits."""
+"""Stored as integer lists: TensorFlow cannot read bytes as unsigned 32- or 64-bit numbers."""
 
 IMAGES = ("png", "jpeg")
 
 
 def row_field(field: Field) -> Field:
-    """The column as it is stored: `encoding` is `none` (a list of values), `bytes`, `text`, `png` or `jpeg`.
+    """The field as stored: `encoding` is `none` (a list of values), `bytes`, `text`, `png`, or `jpeg`.
 
-    Numbers of one shape are a float list (float32), an integer list (int64, uint32, uint64), or bytes; so are those
-    with an unknown dimension. With two or more TFDS wants the shape beside the bytes: `path/shape`, `path/value`.
+    Numbers of known shape become a float list (float32), an integer list (int64, uint32, uint64), or bytes. With one
+    unknown dimension, uint32 becomes an integer list, and all others bytes. With two or more, TFDS also needs the
+    shape: `path/shape`, `path/value`.
     """
     if field.encoding in IMAGES:
         return Field(field.path, field.dtype, field.shape, field.encoding, "Image")
@@ -29,17 +30,17 @@ def row_field(field: Field) -> Field:
 
 
 def kind_of(field: Field) -> Kind:
-    """The list that a stored column is in."""
+    """The kind of list of a stored column."""
     if field.encoding == "none" and field.dtype != "string":
         return "float" if field.dtype.startswith(("float", "bfloat")) else "int64"
     return "bytes"
 
 
 def is_fixed(field: Field) -> bool:
-    """Whether each value takes as many bytes as the others of an episode."""
+    """Whether all values of an episode take the same number of bytes."""
     return field.encoding in ("none", "bytes") and field.dtype != "string" and all(field.shape)
 
 
 def with_shape(field: Field) -> bool:
-    """Whether the shape of each value is stored beside it."""
+    """Whether the shape of each value is stored next to it."""
     return field.encoding == "bytes" and field.shape.count(None) > 1

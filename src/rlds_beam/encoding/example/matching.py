@@ -1,7 +1,7 @@
-"""Reading many tf.Examples of one layout at once: the inverse of `templates`.
+"""Decodes many tf.Examples of one layout at once; the inverse of `templates`.
 
-Where the values of a feature are in a record, a look at one record as a tf.Example tells. For others of the same length
-it is enough that they agree with it in every byte between, and each feature is one strided copy.
+One record is parsed as a tf.Example to find the offsets of its values. Other records of the same length match if all
+bytes between the values are equal; then each feature is one strided copy.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class FeatureLayout(NamedTuple):
-    """How a feature is stored.
+    """The storage of a feature.
 
     Attributes:
-      path: its name in the record.
-      kind: the list that it is in.
-      dtype: of the values; in a list of bytes, of their bytes.
+      path: the name of the feature in the record.
+      kind: the kind of its list.
+      dtype: the dtype of the values; in a list of bytes, the dtype stored in the bytes.
       size: the number of values.
     """
 
@@ -37,31 +37,31 @@ class FeatureLayout(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where the values of a feature are in a record: the bytes start..stop."""
+    """The offsets of a feature's values in a record."""
 
     layout: FeatureLayout
     start: int
     stop: int
 
     def groups(self, rows: Bytes) -> Bytes:
-        """The varints of an int64 list, which are of one width: [k, size, width]."""
+        """The varints of an int64 list, all of the same width: [k, size, width]."""
         return rows[:, self.start : self.stop].reshape(len(rows), self.layout.size, -1)
 
     def values(self, rows: Bytes) -> Array:
-        """[k, size]."""
+        """Decodes the values, [k, size]."""
         if self.layout.kind == "int64":
             return fitting(decode_fixed_varints(self.groups(rows)), self.layout.dtype)
         return np.ascontiguousarray(rows[:, self.start : self.stop]).view(self.layout.dtype)
 
 
 class Match(NamedTuple):
-    """A record with places for values; those are in the order of the layouts."""
+    """A record and the places of its values, in the order of the layouts."""
 
     row: Bytes
     places: tuple[_Place, ...]
 
     def count(self, rows: Bytes) -> int:
-        """How many of the first rows are this record with other values in the places."""
+        """The number of leading rows that equal this record outside of the places."""
         if rows.shape[1] != len(self.row):
             return 0
         places = sorted((place.start, place.stop) for place in self.places)
@@ -74,12 +74,12 @@ class Match(NamedTuple):
         return int(np.argmin(fits))
 
     def decode(self, rows: Bytes) -> dict[str, Array]:
-        """The values of rows that match, [k, size] by path."""
+        """Decodes matching rows to values [k, size] by path."""
         return {place.layout.path: place.values(rows) for place in self.places}
 
 
 def match_of(payload: bytes, layouts: Sequence[FeatureLayout]) -> Match | None:
-    """The match that a record is of; None where it is not written as ours are."""
+    """Creates a match from a record; None if rlds-beam would write it differently."""
     example = parse_example(payload)
     places = [_place(example.get(layout.path, Feature(None)), payload, layout) for layout in layouts]
     matched = tuple(place for place in places if place is not None)
@@ -87,7 +87,7 @@ def match_of(payload: bytes, layouts: Sequence[FeatureLayout]) -> Match | None:
 
 
 def _place(feature: Feature, payload: bytes, layout: FeatureLayout) -> _Place | None:
-    """The one packed list (or the one string) of a feature."""
+    """Finds the one packed list (or one string) of a feature."""
     numbers = layout.kind == "int64"
     for width in range(1, LONGEST_VARINT + 1) if numbers else (layout.dtype.itemsize,):
         start = feature.end - layout.size * width

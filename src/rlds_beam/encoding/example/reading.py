@@ -1,17 +1,16 @@
-"""Reads a serialised tf.Example with numpy alone.
+"""Parses serialized tf.Examples with numpy only.
 
     message Example  { Features features = 1; }
     message Features { map<string, Feature> feature = 1; }
     message Feature  { oneof kind { BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3; } }
     message XxxList  { repeated ... value = 1; }   // floats and ints packed (as most writers do), or not
 
-An episode is a handful of map entries holding long lists, so walking the entries in Python costs
-nothing; the lists themselves are decoded by numpy, and only those that are asked for. The bytes
-are untrusted: every length is checked against the bytes that are left.
+An episode has few map entries with long lists, so walking the entries in Python costs little. numpy decodes the lists,
+and only those that are read. The bytes are untrusted: every length is checked against the remaining bytes.
 
-Read is what every writer writes: entries of one key and one feature, features of one list, lists that are packed whole
-or not at all. Protobuf takes more (a list in several parts, unknown fields), but its implementations and
-TensorFlow's own parser make different things of it, so here it is malformed. So is all that protobuf refuses.
+Supported is what all writers write: entries of one key and one feature, features of one list, and lists that are packed
+completely or not at all. Protobuf accepts more (a list in several parts, unknown fields), but its implementations and
+TensorFlow's parser disagree on the result, so here it is malformed. So is everything that protobuf rejects.
 """
 
 from __future__ import annotations
@@ -40,24 +39,24 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 Kind = Literal["bytes", "float", "int64"]
 
 _KINDS: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}
-ENTRY = _KEY = _PACKED = _BYTES = 1 << 3 | LEN  # the tag of a map's entry and key, of a packed list, and of bytes
+ENTRY = _KEY = _PACKED = _BYTES = 1 << 3 | LEN  # the tags of a map's entry and key, of a packed list, and of bytes
 _VALUE = 2 << 3 | LEN
-_LONGEST = 1 + LONGEST_SIZE  # bytes of a tag like these, and of the length after it
+_LONGEST = 1 + LONGEST_SIZE  # maximum bytes of such a tag and the length after it
 TAGS: dict[Kind, int] = {kind: number for number, kind in _KINDS.items()}
-"""The number of a feature's field, by the kind of the list in it."""
+"""Field numbers of a feature, by kind of list."""
 MOST_STRINGS = 1 << 21
-"""The most values of a bytes_list: an empty one takes 2 bytes in a record, and 100 in memory."""
+"""Maximum values of a bytes_list; an empty value takes 2 bytes in a record, but 100 in memory."""
 _FLOAT_TAG, _INT_TAG = 1 << 3 | I32, 1 << 3 | VARINT
 _FLOAT = np.dtype("<f4")
 _TAGS = {number << 3 | LEN: kind for number, kind in _KINDS.items()}
 
 
 class Feature(NamedTuple):
-    """One entry of an Example, still undecoded.
+    """The undecoded feature of an entry of an Example.
 
     Attributes:
-      kind: which list it holds; None where the writer put none in.
-      data, start, end: the bytes of that list's message are `data[start:end]`.
+      kind: the kind of list; None if there is no list.
+      data, start, end: the bytes of the list's message are `data[start:end]`.
     """
 
     kind: Kind | None
@@ -66,8 +65,8 @@ class Feature(NamedTuple):
     end: int = 0
 
     def floats(self) -> Array:
-        """The values of a float_list: float32 [N]."""
-        # Sliced out, the values are aligned: a column is read many times, and numpy reads unaligned floats slowly.
+        """Decodes a float_list to float32 [N]."""
+        # The slice is aligned: columns are read many times, and numpy reads unaligned floats slowly.
         packed = self._packed()
         if packed is None:
             packed = self._unpacked_floats()
@@ -76,19 +75,19 @@ class Feature(NamedTuple):
         return np.frombuffer(packed, _FLOAT)
 
     def ints(self, dtype: Any = np.int64) -> Array:
-        """The values of an int64_list: [N] as `dtype`. Raises OutOfRangeError where one does not fit."""
+        """Decodes an int64_list to [N] of `dtype`. Raises OutOfRangeError if a value does not fit."""
         packed = self._packed()
         if packed is None:
             packed = self._unpacked_ints()
         return decode_varints(packed, dtype)
 
     def strings(self) -> list[bytes]:
-        """The values of a bytes_list."""
+        """Decodes a bytes_list."""
         data = self.data
         return [data[start:stop] for start, stop in zip(*self.spans(), strict=True)]
 
     def spans(self) -> tuple[list[int], list[int]]:
-        """Where the values of a bytes_list begin, and where they end, in `data`."""
+        """The start and stop offsets in `data` of the values of a bytes_list."""
         data, at, end = self.data, self.start, self.end
         near = end - 4
         starts: list[int] = []
@@ -98,7 +97,7 @@ class Feature(NamedTuple):
                 break
             if data[at] != _BYTES:
                 raise MalformedError(f"no string at byte {at} of a bytes list")
-            # Most lengths take one to three bytes, and there are many: they are read here.
+            # Inlined for speed: there are many lengths, and most take one to three bytes.
             if at < near and (size := data[at + 1]) < 0x80:
                 start = at + 2
             elif at < near and (more := data[at + 2]) < 0x80:
@@ -109,7 +108,7 @@ class Feature(NamedTuple):
                 size, start = read_size(data, at + 1, end)
             stop = start + size
             if stop > end:
-                read_size(data, at + 1, end)  # which says so
+                read_size(data, at + 1, end)  # raises the error
             starts.append(start)
             stops.append(stop)
             at = stop
@@ -118,14 +117,14 @@ class Feature(NamedTuple):
         return starts, stops
 
     def check(self) -> None:
-        """Reads the list and lets go of it: raises MalformedError where it is none of its kind."""
+        """Decodes the list and discards it; raises MalformedError if it is malformed."""
         if self.kind == "bytes":
             self.strings()
         elif self.kind is not None:
             self.floats() if self.kind == "float" else self.ints()
 
     def _packed(self) -> bytes | None:
-        """The one packed list of numbers; None where they are not packed."""
+        """The one packed list of numbers; None if they are not packed."""
         data, at, end = self.data, self.start, self.end
         if at >= end or data[at] != _PACKED:
             return None
@@ -135,14 +134,14 @@ class Feature(NamedTuple):
         return data[start:end]
 
     def _unpacked_floats(self) -> bytes:
-        """The bytes of numbers that are not packed: each has a tag before it."""
+        """The bytes of unpacked numbers, each after a tag."""
         raw = np.frombuffer(self.data, np.uint8, self.end - self.start, self.start)
         if len(raw) % 5 or (raw[::5] != _FLOAT_TAG).any():
             raise self._no_number()
         return raw.reshape(-1, 5)[:, 1:].tobytes()
 
     def _unpacked_ints(self) -> bytes:
-        """The varints of numbers that are not packed: every other varint is a tag, which takes one byte."""
+        """The varints of unpacked numbers; every other varint is a tag of one byte."""
         raw, parts, of_value = np.frombuffer(self.data, np.uint8, self.end - self.start, self.start), [], 0
         for at in range(0, len(raw), BLOCK):
             block = raw[at : at + BLOCK]
@@ -158,15 +157,14 @@ class Feature(NamedTuple):
         return b"".join(parts)
 
     def _no_number(self) -> MalformedError:
-        return MalformedError(f"not only numbers in the list of numbers at byte {self.start}")
+        return MalformedError(f"the list at byte {self.start} has other values than numbers")
 
 
 def parse_example(payload: bytes) -> dict[str, Feature]:
-    """Key -> feature of a serialised tf.Example; a later entry of a key replaces an earlier one.
+    """Parses a serialized tf.Example to key -> feature; the last entry of a key wins.
 
     Raises:
-      MalformedError: the bytes are not those of an Example, or of one without any entry
-        (nothing at all parses as an empty Example).
+      MalformedError: the bytes are not an Example, or it has no entries (no bytes at all parse as an empty Example).
     """
     features: dict[str, Feature] = {}
     for number, wire, start, end in fields(payload, 0, len(payload)):
@@ -178,30 +176,31 @@ def parse_example(payload: bytes) -> dict[str, Feature]:
             except UnicodeDecodeError:
                 raise MalformedError(f"the key {raw[:40]!r} is not UTF-8") from None
             if key in features:
-                features[key].check()  # it is replaced, so nothing else will look at it
+                features[key].check()  # check it now, since it is replaced
             features[key] = feature
     if not features:
-        raise MalformedError("it has no entries" if payload else "it is empty")
+        raise MalformedError("the record has no entries" if payload else "the record is empty")
     return features
 
 
 def _entries(payload: bytes, at: int, end: int) -> Iterator[tuple[bytes, Feature]]:
-    """(key, feature) of each entry of the map."""
+    """Yields (key, feature) for each entry of the map."""
     while at < end:
         if payload[at] == ENTRY:
             size, start = read_size(payload, at + 1, end)
             at = start + size
             yield parse_entry(payload, start, at)
-        else:  # which is not of the map
+        else:  # not an entry of the map
             at = next(fields(payload, at, end))[3]
 
 
 def entry_spans(payload: bytes) -> dict[str, tuple[int, int]]:
-    """Key -> (start, end) of each entry of a serialised tf.Example, its key and its feature, as they are stored.
+    """Maps keys to (start, end) of the entries of a serialized tf.Example, each with its key and feature.
 
-    To copy features from one record to another without looking at their values.
+    For copying features between records without decoding them.
 
-    Raises: as `parse_example`, which looks at more.
+    Raises:
+      MalformedError: see `parse_example`, which checks more.
     """
     spans = {}
     for number, wire, start, end in fields(payload, 0, len(payload)):
@@ -213,14 +212,14 @@ def entry_spans(payload: bytes) -> dict[str, tuple[int, int]]:
 
 
 def not_an_example(error: MalformedError) -> BadEpisode:
-    """What a `MalformedError` means for an episode."""
+    """Converts a `MalformedError` to a `BadEpisode`."""
     return BadEpisode(Violation("not_an_example", str(error)))
 
 
 def parse_entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
-    """(key, feature) of one entry of the map."""
+    """Parses one entry of the map to (key, feature)."""
     if end - at > 4 and data[at] == _KEY and data[at + 1] < 0x80:
-        # As most writers do it: the key, the feature, its one list, and nothing else.
+        # The usual case: the key, the feature, its one list, and nothing else.
         value = at + 2 + data[at + 1]
         if value < end and data[value] == _VALUE:
             size, start = read_varint(data, value + 1, end)
@@ -235,7 +234,7 @@ def parse_entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
 
 
 def _any_entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
-    """(key, feature) of an entry, however it is written; both are there, once."""
+    """Parses an entry in any valid form to (key, feature); each must occur once."""
     spans = {}
     for _ in range(2):
         if at >= end:
@@ -251,7 +250,7 @@ def _any_entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
 
 
 def _feature(data: bytes, at: int, end: int) -> Feature:
-    """A feature: one list, or nothing."""
+    """Parses a feature: one list, or nothing."""
     if at == end:
         return Feature(None)
     kind = _TAGS.get(data[at])

@@ -1,4 +1,4 @@
-"""Rows of columns as tf.Examples, encoded column by column (see `layout`)."""
+"""Encodes rows as tf.Examples, column by column (see `layout`)."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _LISTS = {"bytes": BYTES_LIST, "float": FLOAT_LIST, "int64": INT64_LIST}
 
 
 class RowEncoder:
-    """Encodes rows.
+    """Encodes rows as tf.Examples.
 
     Args:
-      fields: of the columns of one row.
+      fields: the fields of one row.
 
     Attributes:
-      fields: as they are stored, for features.json.
+      fields: the fields as stored, for features.json.
     """
 
     def __init__(self, fields: Sequence[Field]):
@@ -50,13 +50,13 @@ class RowEncoder:
         self._room: Room | None = None
 
     def framed(self, columns: Mapping[str, Column], rows: int) -> Iterator[tuple[memoryview | bytes, int]]:
-        """The rows as records of a TFRecord file: buffers, and how many records are in each.
+        """Encodes rows as TFRecord records: yields buffers, each with its number of records.
 
-        Each buffer is to be written before the next is taken.
+        Each buffer is valid until the next one is taken. All errors are raised before the first buffer.
 
         Raises:
-          BadEpisode: a row takes 2 GiB or more. Raised, as all errors, before the first buffer.
-          ValueError: a column is not of its field's dtype and shape.
+          BadEpisode: a row takes 2 GiB or more.
+          ValueError: a column does not match its field's dtype and shape.
         """
         if not rows:
             return iter(())
@@ -66,7 +66,7 @@ class RowEncoder:
         return ((frame(payload), 1) for payload in self.payloads(columns, rows))
 
     def payloads(self, columns: Mapping[str, Column], rows: int) -> Iterator[bytes]:
-        """The rows as tf.Examples. What is raised: as by `framed`."""
+        """Encodes rows as tf.Examples. Raises the same errors as `framed`."""
         if not rows:
             return iter(())
         if not self._varying:
@@ -80,7 +80,7 @@ class RowEncoder:
         return examples_of([fixed, *entries])
 
     def _blocks(self, columns: Mapping[str, Column], rows: int, *, whole: bool) -> Iterator[tuple[Room, int]]:
-        """The fixed columns of all rows, a block after the other in one room, and how many rows of it are filled."""
+        """Fills blocks with the fixed columns of all rows; yields the same room each time, with the rows filled."""
         sources = [_source(field, columns[field.path], rows) for field in self._fixed]
         holes = tuple(
             (field.path, _LISTS[kind_of(field)], source.shape[1])
@@ -103,22 +103,22 @@ def _filled(room: Room, sources: Sequence[Bytes], rows: int) -> Iterator[tuple[R
 
 
 def _source(field: Field, column: Column, rows: int) -> Bytes:
-    """The bytes of a fixed column as they are in records, [rows, bytes]."""
+    """The bytes of a fixed column as stored in records, [rows, bytes]."""
     values = cast(Array, column)
     if isinstance(column, EncodedImages) or (values.dtype, values.shape) != (field.numpy_dtype, (rows, *field.shape)):
         got = "encoded images" if isinstance(column, EncodedImages) else f"{values.dtype.name}{list(values.shape)}"
-        raise ValueError(f"{field.path} is {got}, where {rows} rows of {field.dtype}{list(field.shape)} are expected")
+        raise ValueError(f"{field.path} is {got}, but expected {rows} rows of {field.dtype}{list(field.shape)}")
     if kind_of(field) == "int64":
-        # All as wide as the widest, so that the records of an episode are of one size whatever their values are.
+        # All as wide as the widest, so that the records of an episode have equal sizes whatever the values.
         numbers = values.astype(np.int64 if field.dtype != "uint64" else np.uint64, copy=False).view(np.uint64)
         return fixed_varints(numbers, varint_width(int(numbers.max()))).reshape(rows, -1)
     return np.ascontiguousarray(values).reshape(rows, -1).view(np.uint8)
 
 
 def _entries(field: Field, column: Column, rows: int) -> list[bytes]:
-    """The entries of a column whose values differ in size, one for each row."""
+    """Encodes a column of values of varying size, one entry per row."""
     if len(column) != rows:
-        raise ValueError(f"{field.path} has {len(column)} values for {rows} rows")
+        raise ValueError(f"{field.path} has {len(column)} values, but there are {rows} rows")
     if field.encoding in IMAGES:
         return [bytes_entry(field.path, images) for images in images_of(field, column)]
     if field.dtype == "string":
@@ -131,7 +131,7 @@ def _entry(field: Field, value: Array) -> bytes:
         a in (None, b) for a, b in zip(field.shape, value.shape, strict=True)
     )
     if value.dtype != field.numpy_dtype or not known:
-        raise ValueError(f"{field.path} is {value.dtype.name}{list(value.shape)}, which is not {field}")
+        raise ValueError(f"{field.path} is {value.dtype.name}{list(value.shape)}, but expected {field}")
     path = f"{field.path}/value" if with_shape(field) else field.path
     if kind_of(field) == "bytes":
         encoded = bytes_entry(path, [np.ascontiguousarray(value).tobytes()])
@@ -146,16 +146,16 @@ def _entry(field: Field, value: Array) -> bytes:
 
 
 def texts_of(column: Array, path: str) -> Iterator[list[bytes]]:
-    """The texts of each row, as bytes. Raises BadEpisode where a row holds something else."""
+    """The text values of each row, as bytes. Raises BadEpisode if a value is not text."""
     for row in column:
         texts: list[Any] = [row] if isinstance(row, (str, bytes)) else np.asarray(row, object).ravel().tolist()
         yield [text_bytes(text, path) for text in texts]
 
 
 def images_of(field: Field, column: Column) -> Iterator[list[bytes]]:
-    """The encoded images of each row; one of zeros in place of `ZERO_IMAGE`."""
+    """The encoded images of each row; `ZERO_IMAGE` is replaced by an encoded image of zeros."""
     if not isinstance(column, EncodedImages):
-        raise ValueError(f"{field.path} holds pixels, where {field.encoding} images are expected")
+        raise ValueError(f"{field.path} holds pixels, but expected {field.encoding} images")
     real = next((image for image in column.data.reshape(-1) if image != ZERO_IMAGE), None)
     size = (None, None) if real is None else read_image_header(real)
     height, width = (known or actual or 1 for known, actual in zip(field.shape[-3:-1], size, strict=True))
@@ -169,7 +169,7 @@ def images_of(field: Field, column: Column) -> Iterator[list[bytes]]:
 
 @functools.cache
 def zero_image(encoding: str, height: int, width: int, channels: int | None, dtype: str) -> bytes:
-    """A PNG or JPEG of zeros."""
+    """Encodes an image of zeros as PNG or JPEG."""
     zeros: Any = np.zeros((height, width, channels or 3), dtype)
     if encoding == "jpeg" and zeros.shape[-1] in (1, 3):
         return encode_jpeg(zeros[None])[0]

@@ -1,7 +1,7 @@
-"""Many tf.Examples of one layout at once: a template with holes, which are filled in a block of framed records.
+"""Encodes many tf.Examples of one layout at once, by filling the holes of a template.
 
-Records whose values are of the same sizes are the same bytes with other values in the same places. So a block of them
-is a uint8 matrix, every row the template, and a feature is one strided copy into all rows.
+Records whose values have equal sizes differ only in the bytes of the values. So a block of records is a uint8 matrix
+whose rows are the template, and each feature is one strided copy into all rows.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ Array = np.ndarray[Any, Any]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 BLOCK_BYTES = 1 << 18
-"""Bytes of records filled and framed at a time: what fits the second-level cache."""
+"""Bytes of records to fill and frame at a time; fits the second-level cache."""
 
 RECORD_LIMIT = 1 << 31
-"""No protobuf message may be as long."""
+"""Protobuf messages must be shorter."""
 
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
-"""The fields of tf.train.Feature."""
+"""Field numbers of tf.train.Feature."""
 
 _KEPT_HEADS = 1 << 14
 
 Holes = tuple[tuple[str, int, int], ...]
-"""Path, field of Feature and bytes of each hole."""
+"""The path, Feature field, and size in bytes of each hole."""
 
 
 class Template(NamedTuple):
-    """A row with the holes empty, and the offset and the bytes of each hole."""
+    """A row with empty holes, and the offset and size of each hole."""
 
     row: Bytes
     places: tuple[tuple[int, int], ...]
 
 
 class Room(NamedTuple):
-    """Room for a block of records of one template, and views of each hole in it: [rows] of `void`, a hole each."""
+    """A buffer for a block of records of one template, and a view of each hole: [rows] of `void`."""
 
     template: Template
     records: FramedRows
@@ -51,18 +51,18 @@ class Room(NamedTuple):
     @classmethod
     def of(cls, template: Template) -> Room:
         records = FramedRows(max(1, BLOCK_BYTES // max(1, len(template.row))), len(template.row))
-        records.payload[:] = template.row  # does not change when the holes are filled
+        records.payload[:] = template.row  # unchanged when the holes are filled
         holes = (records.payload[:, start : start + size].view((np.void, size)) for start, size in template.places)
         return cls(template, records, tuple(hole[:, 0] for hole in holes))
 
 
 def template_of(holes: Holes, whole: bool) -> Template:
-    """The template of Examples with these holes; not `whole`: of their entries only.
+    """The template of Examples with these holes, or only of their entries if not `whole`.
 
     Raises:
       BadEpisode: a record would take 2 GiB or more.
     """
-    # Episodes are of many lengths; the templates of short items are kept, those of whole episodes of images are not.
+    # Episodes have many lengths: cache the templates of short items, but not of whole episodes of images.
     small = sum(size for _, _, size in holes) <= BLOCK_BYTES
     return _kept_template(holes, whole) if small else _new_template(holes, whole)
 
@@ -86,7 +86,7 @@ def _new_template(holes: Holes, whole: bool) -> Template:
 
 
 class _EntryHeads(dict[int, bytes]):
-    """By size, the `entry_head` of one path: a look into it costs a fraction of the call."""
+    """Caches the `entry_head` of one path by size; a lookup is much cheaper than the call."""
 
     def __init__(self, path: str, kind: int):
         super().__init__()
@@ -101,13 +101,13 @@ class _EntryHeads(dict[int, bytes]):
 
 @functools.lru_cache(maxsize=64)
 def entry_heads(path: str, kind: int) -> Mapping[int, bytes]:
-    """By size, the bytes before the one value of an entry (`entry_head`)."""
+    """The bytes before the one value of an entry, by size of the value (`entry_head`)."""
     return _EntryHeads(path, kind)
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def entry_head(path: str, kind: int, size: int) -> bytes:
-    """The bytes before the one value of `size` bytes in an entry of Features.feature (a map); numbers are packed."""
+    """The bytes before the one value, of `size` bytes, of an entry of Features.feature; numbers are packed."""
     values = tag_and_length(1, size)
     feature = tag_and_length(kind, len(values) + size) + values
     value = tag_and_length(2, len(feature) + size) + feature
@@ -116,24 +116,24 @@ def entry_head(path: str, kind: int, size: int) -> bytes:
 
 
 def entry(path: str, kind: int, values: bytes) -> bytes:
-    """An entry of Features.feature; `values` is the content of the list `kind`."""
+    """Encodes an entry of Features.feature; `values` is the content of the list `kind`."""
     return delimited(1, text(1, path) + delimited(2, delimited(kind, values)))
 
 
 def bytes_entry(path: str, values: Sequence[bytes | memoryview]) -> bytes:
-    """An entry with a list of bytes."""
+    """Encodes an entry with a list of bytes."""
     if len(values) == 1:
         return b"".join((entry_head(path, BYTES_LIST, len(values[0])), values[0]))
     return entry(path, BYTES_LIST, b"".join(piece for v in values for piece in (tag_and_length(1, len(v)), v)))
 
 
 def examples_of(columns: Sequence[Sequence[bytes | memoryview]]) -> Iterator[bytes]:
-    """Examples whose entries are given in pieces: of each piece, that of every Example.
+    """Joins entries to Examples; each column holds a piece of every Example.
 
-    Each is made when it is asked for: all at once they would not fit the processor's cache.
+    Examples are created lazily, since all of them would not fit in the cache.
 
     Raises:
-      BadEpisode: one would take 2 GiB or more. Raised before the first is made.
+      BadEpisode: an Example would take 2 GiB or more. Raised before the first one is created.
     """
     sizes = np.sum([np.fromiter(map(len, column), np.int64, len(column)) for column in columns], axis=0)
     largest = int(sizes.max())
@@ -144,5 +144,5 @@ def examples_of(columns: Sequence[Sequence[bytes | memoryview]]) -> Iterator[byt
 
 def _check_size(size: int) -> None:
     if size >= RECORD_LIMIT:
-        detail = f"an item takes {size} bytes, and a tf.Example holds less than 2 GiB: make shorter items"
+        detail = f"an item takes {size} bytes, but a tf.Example must be smaller than 2 GiB: use shorter items"
         raise BadEpisode(Violation("too_long", detail))

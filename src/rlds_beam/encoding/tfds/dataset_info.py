@@ -1,7 +1,6 @@
-"""TFDS `dataset_info.json`: which shards a dataset has, and how many records are in each.
+"""TFDS `dataset_info.json`: the shards of a dataset, and their numbers of records.
 
-The file is untrusted: names and templates become file names, so they may hold nothing that
-leaves the dataset's directory.
+The file is untrusted: names and templates become file names, so they must not lead out of the dataset's directory.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from rlds_beam.errors import UsageError
 from rlds_beam.text import shortened
 
 FEATURES, DATASET_INFO = "features.json", "dataset_info.json"
-"""The metadata files of a dataset in TFDS's layout."""
+"""The metadata files of a TFDS dataset."""
 
 DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-"""Shard names as TFDS writes them: `bridge_dataset-train.tfrecord-00000-of-00001`."""
+"""TFDS's shard names: `bridge_dataset-train.tfrecord-00000-of-00001`."""
 
 PLACEHOLDERS = ("DATASET", "SPLIT", "FILEFORMAT", "SHARD_INDEX", "NUM_SHARDS", "SHARD_X_OF_Y")
 FILE_FORMATS = ("tfrecord", "array_record")
@@ -30,13 +29,13 @@ _TEMPLATE = re.compile(rf"(?:[A-Za-z0-9_.-]|\{{(?:{'|'.join(PLACEHOLDERS)})\}})+
 
 @dataclasses.dataclass(frozen=True)
 class SplitInfo:
-    """One split.
+    """A split.
 
     Attributes:
-      name: `train`.
-      shard_lengths: records in each shard, in the order of the shards.
-      num_bytes: bytes of all shards together, as the writer counted them.
-      filepath_template: how a shard's file is called, with `PLACEHOLDERS` in braces.
+      name: the name of the split, for example `train`.
+      shard_lengths: the number of records in each shard.
+      num_bytes: the total bytes of all shards, as counted by the writer.
+      filepath_template: the template of shard file names, with `PLACEHOLDERS` in braces.
     """
 
     name: str
@@ -45,7 +44,7 @@ class SplitInfo:
     filepath_template: str = DEFAULT_TEMPLATE
 
     def filename(self, dataset: str, file_format: str, shard: int) -> str:
-        """The file name of a shard; EnvLogger's template leaves the number of shards out."""
+        """The file name of a shard; EnvLogger's template omits the number of shards."""
         index, count = f"{shard:05d}", f"{len(self.shard_lengths):05d}"
         return self.filepath_template.format(
             DATASET=dataset,
@@ -59,7 +58,7 @@ class SplitInfo:
 
 @dataclasses.dataclass(frozen=True)
 class DatasetInfo:
-    """What a `dataset_info.json` says; `splits` by name, in the file's order."""
+    """The content of a `dataset_info.json`; `splits` by name, in the file's order."""
 
     name: str
     version: str
@@ -69,23 +68,23 @@ class DatasetInfo:
 
 
 def read_dataset_info(text: str | bytes, where: str) -> DatasetInfo:
-    """Reads a `dataset_info.json`.
+    """Parses a `dataset_info.json`.
 
     Args:
       text: the file's text.
-      where: its name, for messages.
+      where: the file's name, for messages.
 
     Raises:
-      UsageError: not a dataset_info.json, a field missing or of the wrong kind, a name or a
-        template that could leave the dataset's directory, or a file format that is not read.
+      UsageError: not a dataset_info.json, a field is missing or wrong, a name or template could lead out of the
+        dataset's directory, or the file format is not supported.
     """
     info = parse_json(text, where)
     if not isinstance(info, dict):
-        raise UsageError(f"{where}: this is not a dataset_info.json: it holds a {type(info).__name__}, not an object")
+        raise UsageError(f"{where}: not a dataset_info.json: it holds a {type(info).__name__}, not an object")
     file_format = info.get("fileFormat") or "tfrecord"
     if not isinstance(file_format, str) or file_format not in FILE_FORMATS:
         raise UsageError(
-            f"{where}: fileFormat is {shortened(repr(file_format))}; rlds-beam reads {' and '.join(FILE_FORMATS)}"
+            f"{where}: fileFormat is {shortened(repr(file_format))}; rlds-beam supports {' and '.join(FILE_FORMATS)}"
         )
     splits = info.get("splits", [])
     if not isinstance(splits, list):
@@ -93,7 +92,7 @@ def read_dataset_info(text: str | bytes, where: str) -> DatasetInfo:
     read = [_split(split, where) for split in splits]
     names = [split.name for split in read]
     if len(set(names)) < len(names):
-        raise UsageError(f"{where}: a split is named twice: {shortened(names)}")
+        raise UsageError(f"{where}: duplicate split names: {shortened(names)}")
     config = info.get("configName")
     return DatasetInfo(
         name=_name(info, "name", where),
@@ -111,8 +110,8 @@ def _split(split: Any, where: str) -> SplitInfo:
     template = split.get("filepathTemplate") or DEFAULT_TEMPLATE
     if not isinstance(template, str) or not _TEMPLATE.fullmatch(template) or template in (".", ".."):
         raise UsageError(
-            f"{where}: filepathTemplate of {name} is {shortened(repr(template))}; it may hold letters, digits, `_`, "
-            f"`.`, `-` and {', '.join('{' + p + '}' for p in PLACEHOLDERS)}, and no directories"
+            f"{where}: filepathTemplate of {name} is {shortened(repr(template))}; it may contain letters, digits, `_`, "
+            f"`.`, `-` and {', '.join('{' + p + '}' for p in PLACEHOLDERS)}, but no directories"
         )
     lengths = split.get("shardLengths")
     if lengths is None:
@@ -140,7 +139,7 @@ def _count(value: Any, what: str, where: str) -> int:
     except (OverflowError, TypeError, ValueError):
         count = -1
     if not 0 <= count < 1 << 63:
-        raise UsageError(f"{where}: {what} holds {shortened(repr(value))}, which is not a count")
+        raise UsageError(f"{where}: {what} has {shortened(repr(value))}, which is not a count")
     return count
 
 
@@ -154,15 +153,15 @@ def dataset_info_json(
     alternatives: Sequence[str] = (),
     description: str = "",
 ) -> dict[str, Any]:
-    """The content of a `dataset_info.json` that `tfds.builder_from_directory` opens.
+    """The content of a `dataset_info.json`, for `tfds.builder_from_directory`.
 
     Args:
-      name: dataset name (a Python identifier in lower case, for TFDS).
-      version: `1.0.0`.
+      name: the name of the dataset; TFDS requires a lowercase Python identifier.
+      version: the version, for example `1.0.0`.
       splits: the splits.
-      config_name: where the dataset has configurations.
+      config_name: the name of the configuration, if the dataset has any.
       file_format: `tfrecord` or `array_record`.
-      alternatives: other formats in which the same records lie beside it.
+      alternatives: other formats of the same records in the same directory.
       description: free text.
     """
     info: dict[str, Any] = {

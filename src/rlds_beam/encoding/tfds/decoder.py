@@ -1,6 +1,6 @@
-"""The features that only TFDS can decode (ragged sequences, video, ...), decoded by TFDS itself.
+"""Decodes features that only TFDS supports (ragged sequences, video, ...) with TFDS.
 
-TensorFlow and TFDS are imported when the first record comes, in the process that decodes it.
+TensorFlow and TFDS are imported on the first record, in the process that decodes it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class NotDecodableError(ValueError):
-    """TFDS could not decode the record; the message is its own."""
+    """TFDS could not decode the record; the message is TFDS's."""
 
 
 class TfdsDecoder:
-    """Decodes the fields of a record that our own decoder leaves out, all others untouched.
+    """Decodes only the fields of a record that our decoder does not support.
 
-    A column whose steps differ in shape (or whose shape the schema leaves open) is an object
-    array [T] of arrays; inner sequences of sequences are object arrays of arrays again.
+    A column whose steps differ in shape (or have an open shape in the schema) is an object array [T] of arrays; inner
+    sequences of sequences are again object arrays of arrays.
     """
 
     def __init__(self, schema: Schema, features: str | bytes | Json):
-        """`features`: the features.json. It must have passed `parse_features`."""
+        """Initializes the decoder; `features` is a features.json that `parse_features` accepts."""
         self._json = json.dumps(load_features(features, FEATURES))
         self._reason = schema.slow_reason
         self._steps = [f for f in schema.steps.values() if not f.fast]
@@ -44,13 +44,13 @@ class TfdsDecoder:
         return {name: self.__dict__[name] for name in ("_json", "_reason", "_steps", "_metadata")}
 
     def decode(self, payload: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
-        """(columns of the steps, values of the episode) of the slow fields of one record.
+        """Decodes the slow fields of one record to (step columns, episode values).
 
         Raises:
-          NotDecodableError: TFDS refuses the record.
+          NotDecodableError: TFDS rejects the record.
           MissingExtraError: TFDS is not installed.
         """
-        with needs("tf", f"{self._reason}, which takes TensorFlow and TFDS to decode"):
+        with needs("tf", f"{self._reason}, which needs TensorFlow and TFDS"):
             import tensorflow as tf
             import tensorflow_datasets  # noqa: F401  (for _decode, inside the try)
 
@@ -65,7 +65,7 @@ class TfdsDecoder:
 
     @functools.cached_property
     def _decode(self) -> Any:
-        """TFDS's decoding of the slow fields as one traced function: serialised Example -> values."""
+        """TFDS's decoding of the slow fields as one traced function: serialized Example -> values."""
         import tensorflow as tf
         import tensorflow_datasets as tfds
 
@@ -80,7 +80,7 @@ class TfdsDecoder:
 
 
 def _prune(features: Any, paths: Iterable[str], prefix: str = "") -> dict[str, Any]:
-    """The features of a FeaturesDict at `paths` (or around them), as a plain dict."""
+    """The features of a FeaturesDict at or above `paths`, as a plain dict."""
     kept: dict[str, Any] = {}
     for name, feature in features.items():
         path = prefix + name
@@ -91,10 +91,10 @@ def _prune(features: Any, paths: Iterable[str], prefix: str = "") -> dict[str, A
 
 
 def _open_ended(features: Any) -> Any:
-    """The same features with inner sequences of any length.
+    """Allows any length for inner sequences.
 
-    TFDS writes a step's fixed-length Sequence exactly like an open one, but cannot read it back;
-    the lengths are checked afterwards, against the schema.
+    TFDS stores a step's fixed-length Sequence like an open one, but cannot read it back. The lengths are checked later,
+    against the schema.
     """
     for feature in features.values():
         inner = feature
@@ -113,7 +113,7 @@ def _at(tree: Any, path: str) -> Any:
 
 
 def _column(values: list[Any], field: Field) -> Array:
-    """[T, *shape] where the schema fixes the shape, else an object array [T] of arrays."""
+    """[T, *shape] if the schema fixes the shape, otherwise an object array [T] of arrays."""
     arrays = [_plain(v) for v in values]
     if None not in field.shape:
         for array in arrays:
@@ -124,7 +124,7 @@ def _column(values: list[Any], field: Field) -> Array:
 
 
 def _plain(value: Any) -> Any:
-    """A ragged value as an object array of arrays; anything else as it is."""
+    """Converts a ragged value to an object array of arrays; other values stay unchanged."""
     if hasattr(value, "row_splits"):  # tf.RaggedTensor, or its numpy twin RaggedTensorValue
         rows = np.asarray(value.row_splits)
         flat = _plain(value.values)

@@ -1,7 +1,7 @@
-"""TFDS `features.json` as our `Schema`, and back, without TFDS and without importing anything.
+"""Converts between TFDS `features.json` and our `Schema`, without TFDS.
 
-TFDS imports whatever class a `features.json` names, before it looks at it. Here a class is only
-ever compared with `FEATURES`, the list of what TFDS itself can put into a step.
+TFDS imports any class that a `features.json` names. Here nothing is imported: class names are only compared with
+`FEATURES`, the list of TFDS's own features.
 """
 
 from __future__ import annotations
@@ -40,39 +40,39 @@ FEATURES: dict[str, str] = {
         "translation_feature.TranslationVariableLanguages",
     )
 }
-"""Every class that is read, by its full name in `pythonClassName`."""
+"""Supported classes, by their full name in `pythonClassName`."""
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 DTYPES = frozenset(("bool", *_INTEGERS, "float16", "bfloat16", "float32", "float64", "string"))
 ENCODINGS = ("none", "bytes", "zlib")
 
 DEFAULT_DISCOUNT = Field("discount", "float32", feature="default 1", optional=True)
-"""The field of a dataset without discounts (many robot datasets): the decoder gives 1 everywhere."""
+"""The discount field of datasets without discounts (many robot datasets), which decodes to 1 everywhere."""
 
 
 def parse_features(features: str | bytes | Json, where: str) -> Schema:
-    """The schema that a `features.json` declares.
+    """Parses a `features.json` into a schema.
 
     Args:
-      features: the file's text, or the JSON it holds. Both the form that TFDS writes today
-        (`featuresDict`, `tensor`, ...) and the older `type`/`content` form are read.
+      features: the file's text or JSON, in the current form (`featuresDict`, `tensor`, ...) or the older
+        `type`/`content` form.
       where: the file's name, for messages.
 
     Returns:
-      The schema. Paths of `steps` are relative to the step, those of `metadata` to the episode.
-      A dataset without `discount` gets `DEFAULT_DISCOUNT`; every other RLDS field must exist.
+      The schema. Paths of `steps` are relative to the step, and those of `metadata` to the episode. A missing
+      `discount` becomes `DEFAULT_DISCOUNT`; all other RLDS fields must exist.
 
     Raises:
-      UsageError: not a features.json, a class that is not in `FEATURES`, no `steps`, a required
-        step field missing, or a feature that TFDS cannot read back either; names field and file.
+      UsageError: not a features.json, a class is not in `FEATURES`, `steps` or a required step field is missing, or
+        TFDS could not read a feature either; names the field and the file.
     """
     root = load_features(features, where)
     kind, content = _open(root, "", where)
     if kind != "FeaturesDict":
-        raise UsageError(f"{where}: the features of an RLDS dataset are a FeaturesDict, not a {kind}")
+        raise UsageError(f"{where}: the features of an RLDS dataset must be a FeaturesDict, not a {kind}")
     children = _children(content, where)
     if "steps" not in children:
-        raise UsageError(f"{where}: there is no `steps`, so this is not an RLDS dataset; it has {sorted(children)}")
+        raise UsageError(f"{where}: not an RLDS dataset: it has no `steps`, only {sorted(children)}")
     steps = by_path(_step_fields(children.pop("steps"), where), where)
     metadata = by_path((f for name, node in children.items() for f in _fields(node, name, (), False, where)), where)
     for name in REQUIRED_STEP_FIELDS:
@@ -82,8 +82,8 @@ def parse_features(features: str | bytes | Json, where: str) -> Schema:
             steps[name] = DEFAULT_DISCOUNT
     for field in (*steps.values(), *metadata.values()):
         if 0 in field.shape and (None in field.shape or not field.fast):
-            # With an unknown dimension it cannot be known; TensorFlow divides by 0 and crashes.
-            raise UsageError(f"{where}: {field.path} has shape {field.shape}, whose dimension of 0 cannot be decoded")
+            # The unknown dimension cannot be computed; TensorFlow divides by 0 and crashes.
+            raise UsageError(f"{where}: {field.path} has shape {field.shape}, which has size 0 and cannot be decoded")
     schema = Schema(steps=steps, metadata=metadata)
     schema.check_size(where)
     schema.check_flags(where)
@@ -91,25 +91,25 @@ def parse_features(features: str | bytes | Json, where: str) -> Schema:
 
 
 def load_features(features: str | bytes | Json, where: str) -> Json:
-    """The JSON of a `features.json`, in which no class outside `FEATURES` is named anywhere."""
+    """Parses the JSON of a `features.json`, and rejects classes that are not in `FEATURES`."""
     try:
         root = features if isinstance(features, Mapping) else parse_json(features, where)
         named = list(_class_names(root, where))
     except RecursionError:
-        raise UsageError(f"{where}: this is not a features.json: it is nested too deeply") from None
+        raise UsageError(f"{where}: not a features.json: it is nested too deeply") from None
     if not isinstance(root, Mapping):
-        raise UsageError(f"{where}: this is not a features.json: it holds a {type(root).__name__}, not an object")
+        raise UsageError(f"{where}: not a features.json: it holds a {type(root).__name__}, not an object")
     for path, name in named:
         if name not in FEATURES:
             raise UsageError(
-                f"{where}: {path or 'the root'} is a {name}, which is not one of the features that rlds-beam reads "
-                f"({', '.join(sorted(set(FEATURES.values())))}); nothing was imported"
+                f"{where}: {path or 'the root'} is a {name}, which rlds-beam does not support "
+                f"(it supports {', '.join(sorted(set(FEATURES.values())))}); nothing was imported"
             )
     return root
 
 
 def _class_names(value: Any, where: str, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every class that TFDS would look up, at any place (JSON inside of strings too)."""
+    """Every class that TFDS would look up, anywhere, including JSON inside strings."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if key in ("pythonClassName", "python_class_name", "type") and isinstance(inner, str):
@@ -144,13 +144,13 @@ _CONTENT_KEYS = {
 
 
 def _open(node: Any, path: str, where: str) -> tuple[str, Json]:
-    """(class, what it holds) of one node, in whichever of TFDS's forms it is written."""
+    """The class and content of a node, in any of TFDS's forms."""
     at = f"{where}: {path or 'the root'}"
     if not isinstance(node, Mapping):
         raise UsageError(f"{at} is not a feature: {shortened(repr(node))}")
     name = node.get("type") or _get(node, "pythonClassName")
     if not isinstance(name, str) or name not in FEATURES:
-        raise UsageError(f"{at} names no feature class that rlds-beam reads: {shortened(repr(name))}")
+        raise UsageError(f"{at} has an unsupported feature class: {shortened(repr(name))}")
     kind = FEATURES[name]
     content = node.get("content", {}) if "type" in node else _get(node, _CONTENT_KEYS[kind])
     if content is None:
@@ -159,12 +159,12 @@ def _open(node: Any, path: str, where: str) -> tuple[str, Json]:
     if isinstance(content, str):
         content = parse_json(content, at)
     if not isinstance(content, Mapping):
-        raise UsageError(f"{at} ({kind}) holds {shortened(repr(content))}, which is not its description")
+        raise UsageError(f"{at} ({kind}) holds {shortened(repr(content))}, which does not describe a {kind}")
     return kind, content
 
 
 def _get(content: Json, name: str, default: Any = None) -> Any:
-    """A value by its proto JSON name or by its older snake_case name."""
+    """Gets a value by its proto JSON name or its older snake_case name."""
     snake = re.sub("[A-Z]", lambda m: "_" + m[0].lower(), name)
     return content.get(name, content.get(snake, default))
 
@@ -172,23 +172,23 @@ def _get(content: Json, name: str, default: Any = None) -> Any:
 def _children(content: Json, where: str) -> dict[str, Any]:
     children = content.get("features", {}) if set(content) <= {"features"} else content
     if not isinstance(children, Mapping):
-        raise UsageError(f"{where}: the features of a FeaturesDict are {shortened(repr(children))}, not an object")
+        raise UsageError(f"{where}: the features of a FeaturesDict must be an object, not {shortened(repr(children))}")
     return dict(children)
 
 
 def _step_fields(node: Any, where: str) -> Iterator[Field]:
     kind, content = _open(node, "steps", where)
     if kind not in ("Dataset", "Sequence"):
-        raise UsageError(f"{where}: `steps` is a {kind}; RLDS steps are a Dataset of a FeaturesDict")
+        raise UsageError(f"{where}: `steps` is a {kind}, but must be a Dataset of a FeaturesDict")
     kind, content = _open(content.get("feature"), "steps", where)
     if kind != "FeaturesDict":
-        raise UsageError(f"{where}: `steps` is a Dataset of {kind}; RLDS steps are a Dataset of a FeaturesDict")
+        raise UsageError(f"{where}: `steps` is a Dataset of a {kind}, but must be a Dataset of a FeaturesDict")
     for name, child in _children(content, where).items():
         yield from _fields(child, name, (), True, where)
 
 
 def _fields(node: Any, path: str, lengths: tuple[int | None, ...], in_steps: bool, where: str) -> Iterator[Field]:
-    """The leaves below a node; `lengths` are the inner sequences around it."""
+    """The leaves below a node; `lengths` are those of the inner sequences around it."""
     kind, content = _open(node, path, where)
     if kind == "FeaturesDict":
         for name, child in _children(content, where).items():
@@ -196,7 +196,7 @@ def _fields(node: Any, path: str, lengths: tuple[int | None, ...], in_steps: boo
     elif kind == "Translation":
         languages = content.get("languages", ())
         if not isinstance(languages, list) or not all(isinstance(language, str) for language in languages):
-            raise UsageError(f"{where}: {path} has languages that are not a list of names")
+            raise UsageError(f"{where}: the languages of {path} are not a list of names")
         for language in languages:
             yield _in_sequences(_text(f"{path}/{language}", kind), lengths, in_steps)
     elif kind == "TranslationVariableLanguages":
@@ -212,7 +212,7 @@ def _fields(node: Any, path: str, lengths: tuple[int | None, ...], in_steps: boo
 
 
 def _in_sequences(field: Field, lengths: tuple[int | None, ...], in_steps: bool) -> Field:
-    """`field` inside of inner sequences. Ragged on disk, except one sequence of an episode."""
+    """A field inside inner sequences. Ragged on disk, except one sequence at the episode level."""
     if not lengths:
         return field
     flat = not in_steps and len(lengths) == 1 and field.encoding in ("none", "text") and None not in field.shape
@@ -258,22 +258,22 @@ def _leaf(kind: str, content: Json, path: str, in_steps: bool, where: str) -> Fi
         encoding,
         feature=kind,
         fast=unknown <= 1 and not _get(content, "lazyDecode"),
-        optional=bool(content.get("optional")) and not in_steps,  # in a step TFDS can neither write nor read None
+        optional=bool(content.get("optional")) and not in_steps,  # TFDS can neither write nor read None in a step
     )
 
 
 def _image(kind: str, content: Json, shape: tuple[int | None, ...], path: str, where: str) -> Field:
     dtype = _dtype(content, "uint8", path, where)
     if dtype not in ("uint8", "uint16", "float32"):
-        raise UsageError(f"{where}: {path} is a {kind} of {dtype}; TFDS has images of uint8, uint16 and float32")
+        raise UsageError(f"{where}: {path} is a {kind} of {dtype}; TFDS supports uint8, uint16, and float32")
     encoding = _get(content, "encodingFormat") or "png"
     if encoding not in ("png", "jpeg"):
         raise UsageError(
-            f"{where}: {path} is a {kind} with encoding {shortened(repr(encoding))}; TFDS has png and jpeg"
+            f"{where}: {path} is a {kind} with encoding {shortened(repr(encoding))}; TFDS supports png and jpeg"
         )
     channels = 1 if kind == "LabeledImage" else 3
     shape = shape or ((None,) * (3 if kind == "Video" else 2) + (channels,))
-    # A float image is four uint8 channels in disguise, a GIF has a fourth dimension: both are TFDS's business.
+    # TFDS decodes float images, stored as four uint8 channels, and GIFs, which have a fourth dimension.
     fast = kind != "Video" and dtype != "float32" and len(shape) == 3
     return Field(path, dtype, shape, encoding, feature=kind, fast=fast)
 
@@ -282,7 +282,7 @@ def _dtype(content: Json, default: str | None, path: str, where: str) -> str:
     given = content.get("dtype") or default
     dtype = {"object": "string", "str": "string", "float": "float32"}.get(str(given), str(given))
     if dtype not in DTYPES:
-        raise UsageError(f"{where}: {path} has dtype {shortened(repr(given))}; known are {', '.join(sorted(DTYPES))}")
+        raise UsageError(f"{where}: {path} has dtype {shortened(repr(given))}; supported: {', '.join(sorted(DTYPES))}")
     return dtype
 
 
@@ -301,21 +301,21 @@ def _dimension(value: Any, path: str, where: str) -> int | None:
 
 
 def features_json(fields: Mapping[str, Field], *, scalars: bool = False) -> dict[str, Any]:
-    """The `features.json` of flat records: what `tfds.builder_from_directory` reads.
+    """The `features.json` of flat records, for `tfds.builder_from_directory`.
 
     Args:
-      fields: path -> leaf of one record: Tensors (encoding none, bytes or zlib), text, and
-        images (png, jpeg; of rank 4, a sequence of them). Paths are nested at their `/`, as in the records' keys.
-      scalars: a Tensor without dimensions is a Scalar, which has no encoding.
+      fields: the leaves of a record by path: tensors (encoding none, bytes, or zlib), text, and images (png, jpeg; a
+        sequence of them if of rank 4). Paths are nested at their `/`, as in the records' keys.
+      scalars: write tensors without dimensions as Scalar, which has no encoding.
 
     Raises:
-      UsageError: a leaf that only TFDS's own decoder reads, or a path that is leaf and folder.
+      UsageError: only TFDS's decoder reads a leaf, or a path is both a leaf and a parent.
     """
     return _node(nest(dict(sorted(fields.items()))), scalars)
 
 
 def features_dict(features: Mapping[str, Any]) -> dict[str, Any]:
-    """A FeaturesDict of these features."""
+    """The JSON of a FeaturesDict."""
     return {"pythonClassName": _PACKAGE + "features_dict.FeaturesDict", "featuresDict": {"features": features}}
 
 
@@ -323,7 +323,7 @@ def _node(tree: Field | dict[str, Any], scalars: bool) -> dict[str, Any]:
     if isinstance(tree, dict):
         return features_dict({name: _node(child, scalars) for name, child in tree.items()})
     if not tree.fast:
-        raise UsageError(f"{tree.path}: a {tree.feature} cannot be written")
+        raise UsageError(f"{tree.path}: writing a {tree.feature} is not supported")
     if tree.encoding == "text":
         return {"pythonClassName": _PACKAGE + "text_feature.Text", "text": {}}
     dimensions = [str(-1 if d is None else d) for d in tree.shape]

@@ -1,4 +1,4 @@
-"""RLDS datasets as TFDS stores them: a directory of features.json, dataset_info.json and TFRecord shards."""
+"""Writes RLDS datasets in TFDS's layout: features.json, dataset_info.json, and TFRecord shards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FEATURES = "tensorflow_datasets.core.features"
 
 
 def features_json(schema: Schema) -> dict[str, Any]:
-    """The content of the `features.json` that TFDS writes for the schema."""
+    """The `features.json` that TFDS would write for the schema."""
     steps = {"feature": flat_features_json(schema.steps, scalars=True), "length": "-1"}
     features = {"steps": {"pythonClassName": f"{_FEATURES}.dataset_feature.Dataset", "sequence": steps}}
     if schema.metadata:
@@ -39,17 +39,17 @@ def write_dataset(
     schema: Schema | None = None,
     numbered: bool = True,
 ) -> Path:
-    """Writes one split of a TFDS dataset to `directory/name/version`, and returns that path.
+    """Writes one split of a TFDS dataset to `directory/name/version`; returns this path.
 
-    Another call with another `split` adds it.
+    Calls with other splits add them.
 
     Args:
       directory: the data_dir of TFDS.
-      records: in order; an Episode is encoded, `bytes` are a payload to be stored as they are.
-      name, version, split: as TFDS spells them (`name` may be `name/config`).
-      shards: number of TFRecord files; the records are spread evenly and in order.
-      schema: what features.json says; by default the schema of the first Episode.
-      numbered: shard names end in `-00000-of-00002`; otherwise in `-00000` as EnvLogger's backend has it.
+      records: the records in order; episodes are encoded, and `bytes` are stored unchanged.
+      name, version, split: the names as in TFDS (`name` may be `name/config`).
+      shards: the number of TFRecord files; records are distributed evenly and in order.
+      schema: the schema for features.json; that of the first episode by default.
+      numbered: end shard names in `-00000-of-00002`; otherwise in `-00000`, like EnvLogger's backend.
     """
     records = list(records)
     target = Path(directory) / name / version
@@ -73,7 +73,7 @@ def write_dataset(
 
 
 def _add_split(target: Path, name: str, version: str, split: SplitInfo) -> None:
-    """Names the split in dataset_info.json."""
+    """Adds the split to dataset_info.json."""
     path = target / DATASET_INFO
     dataset, _, config = name.partition("/")
     info: dict[str, Any] = {"name": dataset, "version": version, "fileFormat": "tfrecord", "splits": []}

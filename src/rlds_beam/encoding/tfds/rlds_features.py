@@ -1,4 +1,4 @@
-"""The features.json of an RLDS dataset that was edited: what did not change is described as it was."""
+"""The features.json of an edited RLDS dataset; descriptions of unchanged fields are kept."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ Json = Mapping[str, Any]
 
 
 def same_storage(one: Field | None, other: Field | None) -> bool:
-    """Whether values of both are stored in the same way, and stand for the same."""
+    """Whether both fields store values in the same way and with the same meaning."""
     if one is None or other is None:
         return one is other
     return dataclasses.replace(one, feature="") == dataclasses.replace(other, feature="")
 
 
 def edited_features(schema: Schema, text: str | None = None, stored: Schema | None = None) -> dict[str, Any]:
-    """The `features.json` of a schema.
+    """Creates the `features.json` of a schema.
 
     Args:
-      schema: of the episodes that are written.
-      text: the features.json of those that were read, where they were RLDS: its nodes are taken over for fields that
-        are stored as before, with their descriptions and the names of their classes.
-      stored: the schema of those.
+      schema: the schema of the episodes to write.
+      text: the features.json of the input, if it is RLDS. Its nodes, with descriptions and class names, are kept for
+        fields that are stored as before.
+      stored: the schema of the input.
 
     Raises:
-      UsageError: a field that TFDS cannot hold, or that is only copied as it is and was edited.
+      UsageError: TFDS cannot store a field, or a field that can only be copied was edited.
     """
     steps, episode = _nodes(text) if text else ({}, {})
     schema, old = schema.recorded, (stored or Schema({})).recorded
@@ -46,21 +46,21 @@ def edited_features(schema: Schema, text: str | None = None, stored: Schema | No
 
 
 def check_writable(field: Field, in_steps: bool) -> None:
-    """Raises UsageError for a field of a step (or of the episode) that TFDS cannot hold, or that we cannot write."""
+    """Raises UsageError if TFDS cannot store a step or episode field, or we cannot write it."""
     name = field.path
     if not field.fast:
         raise UsageError(
-            f"--to=rlds: {name} is a {field.feature}, which is copied as it is and not written anew: leave out the "
-            "connectors that change it, or the field (DropFields)"
+            f"--to=rlds: {name} is a {field.feature}, which can be copied but not rewritten: remove the connectors "
+            "that change it, or drop the field (DropFields)"
         )
     if field.encoding in _IMAGES and len(field.shape) != 3:
-        raise UsageError(f"--to=rlds: {name} has images of shape {field.shape}; TFDS has (height, width, channels)")
+        raise UsageError(f"--to=rlds: {name} has images of shape {field.shape}; TFDS needs (height, width, channels)")
     if field.encoding == "none" and None in field.shape and (in_steps or field.shape.count(None) > 1):
-        raise UsageError(f"--to=rlds: {name} has the shape {field.shape}, which TFDS stores with encoding bytes only")
+        raise UsageError(f"--to=rlds: {name} has shape {field.shape}, which TFDS can store only with encoding bytes")
 
 
 def _tree(fields: Mapping[str, Field], old: Mapping[str, Field], nodes: Mapping[str, Json]) -> dict[str, Any]:
-    """The children of a FeaturesDict."""
+    """The children of a FeaturesDict, as JSON."""
     leaves: dict[str, Json] = {}
     kept = {path: node for path, node in nodes.items() if _unchanged(path, fields, old)}
     for path, field in sorted(fields.items()):
@@ -70,7 +70,7 @@ def _tree(fields: Mapping[str, Field], old: Mapping[str, Field], nodes: Mapping[
 
 
 def _unchanged(node: str, fields: Mapping[str, Field], old: Mapping[str, Field]) -> bool:
-    """Whether all that a node describes (of a Translation, several fields) is stored as it was."""
+    """Whether all fields of a node (a Translation has several) are stored as before."""
     before = all_below(old, node)
     return bool(before) and all(
         path in before and same_storage(fields[path], old[path]) for path in all_below(fields, node)
@@ -78,7 +78,7 @@ def _unchanged(node: str, fields: Mapping[str, Field], old: Mapping[str, Field])
 
 
 class _Leaf:
-    """A node that is not looked into."""
+    """An opaque node."""
 
     def __init__(self, node: Json):
         self.node = node
@@ -98,7 +98,7 @@ def _dataset(children: Json) -> dict[str, Any]:
 
 
 def _leaf(field: Field) -> Json:
-    """The node of a field that is written anew."""
+    """Creates the node of a rewritten field."""
     if field.encoding == "text" and not field.shape:
         return {"pythonClassName": f"{_FEATURES}.text_feature.Text", "text": {}}
     shape = {"dimensions": [str(-1 if d is None else d) for d in field.shape]} if field.shape else {}
@@ -112,7 +112,7 @@ def _leaf(field: Field) -> Json:
 
 
 def _nodes(text: str) -> tuple[dict[str, Json], dict[str, Json]]:
-    """The nodes below the steps, and those of the episode, by path; none of the older form, which nests otherwise."""
+    """The nodes of step fields and episode fields by path; empty for the older form, which nests differently."""
     root = json.loads(text)
     children = _children(root)
     steps = (children or {}).pop("steps", None)
@@ -131,7 +131,7 @@ def _flat(children: Json, below: str = "") -> dict[str, Json]:
 
 
 def _children(node: Any) -> dict[str, Any] | None:
-    """Those of a FeaturesDict; None of another node."""
+    """The children of a FeaturesDict; None for other nodes."""
     content = node.get("featuresDict") if isinstance(node, dict) else None
     features = content.get("features") if isinstance(content, dict) else None
     return dict(features) if isinstance(features, dict) else None

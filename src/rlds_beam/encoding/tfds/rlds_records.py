@@ -1,4 +1,4 @@
-"""RLDS episodes as TFDS stores them: one serialised tf.Example for each, and the schema that describes it."""
+"""Encodes RLDS episodes as TFDS does, each as a serialized tf.Example, and derives their schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 
 
 def as_column(values: Any) -> Column:
-    """Text becomes an object array of bytes; arrays and EncodedImages stay as they are."""
+    """Converts text to an object array of bytes; arrays and EncodedImages stay unchanged."""
     if isinstance(values, EncodedImages | np.ndarray):
         return values
     if len(values) and isinstance(values[0], str | bytes):
@@ -24,7 +24,7 @@ def as_column(values: Any) -> Column:
 
 
 def schema_of(episode: Episode) -> Schema:
-    """The schema under which `encode_example` stores the episode, as TFDS would."""
+    """The default schema of `encode_example` for an episode, as in TFDS."""
     metadata = {p: _field(p, as_column([v]) if isinstance(v, str | bytes) else np.asarray(v)[None])
                 for p, v in episode.metadata.items()}  # fmt: skip
     return Schema({path: _field(path, column) for path, column in episode.steps.items()}, metadata)
@@ -36,16 +36,16 @@ def _field(path: str, column: Column) -> Field:
         return Field(path, column.dtype, column.shape, "jpeg" if jpeg else "png", "Image")
     if column.dtype == object:
         return text_field(path, column.shape[1:])
-    # TFDS has no list of numbers for bfloat16, and stores it as bytes only.
+    # TFDS stores bfloat16 only as bytes, not as a list of numbers.
     encoding = "bytes" if column.dtype.name == "bfloat16" else "none"
     return Field(path, column.dtype.name, column.shape[1:], encoding, "Tensor" if column.ndim > 1 else "Scalar")
 
 
 def encode_example(episode: Episode, schema: Schema | None = None) -> bytes:
-    """The episode as TFDS serialises it: a tf.Example with `steps/<path>` and `episode_metadata/<path>`.
+    """Serializes an episode like TFDS: a tf.Example with `steps/<path>` and `episode_metadata/<path>`.
 
-    A column that the schema (by default `schema_of(episode)`) does not name is stored all the same, and
-    one that it names may be missing: so a record can be made to disagree with its features.json.
+    Columns that are not in the schema (by default `schema_of(episode)`) are still stored, and columns of the schema may
+    be missing, so that tests can write records that disagree with features.json.
     """
     schema, own = schema or schema_of(episode), schema_of(episode)
     features = {
@@ -59,10 +59,10 @@ def encode_example(episode: Episode, schema: Schema | None = None) -> bytes:
 
 
 def encode_feature(column: Column, field: Field) -> bytes:
-    """A column as the wire form of tf.train.Feature: 1 bytes_list, 2 float_list, 3 int64_list; numbers packed.
+    """Encodes a column as a tf.train.Feature: 1 bytes_list, 2 float_list, 3 int64_list; numbers are packed.
 
     Args:
-      field: how TFDS stores it.
+      field: the field as stored by TFDS.
     """
     if isinstance(column, EncodedImages):
         return _bytes_list(column)
@@ -72,12 +72,12 @@ def encode_feature(column: Column, field: Field) -> bytes:
         raw = [step.tobytes() for step in column]
         return _bytes_list(map(zlib.compress, raw) if field.encoding == "zlib" else raw)
     values: np.ndarray[Any, Any] = column
-    if values.dtype == object and len(values) and isinstance(values[0], np.ndarray):  # of another shape each
+    if values.dtype == object and len(values) and isinstance(values[0], np.ndarray):  # of varying shapes
         values = np.concatenate([value.ravel() for value in values])
     if values.dtype.kind in "OSU":
         return _bytes_list(v.encode() if isinstance(v, str) else v for v in values.ravel().tolist())
     is_float = values.dtype.kind == "f" or values.dtype.name == "bfloat16"
-    if not len(values):  # as protobuf has it: a list without values is not written, only its kind
+    if not len(values):  # like protobuf: for an empty list, only the kind is written
         return delimited(2 if is_float else 3, b"")
     if is_float:
         return delimited(2, delimited(1, values.astype("<f4").tobytes()))
@@ -85,7 +85,7 @@ def encode_feature(column: Column, field: Field) -> bytes:
 
 
 def _equal_bytes(column: np.ndarray[Any, Any]) -> bytes:
-    """A bytes_list of the bytes of each step, of which there are equally many."""
+    """Encodes a bytes_list of the bytes of each step, all of equal size."""
     steps = np.ascontiguousarray(column).view(np.uint8).reshape(len(column), -1)
     head = np.frombuffer(tag_and_length(1, steps.shape[1]), np.uint8)
     entries = np.empty((len(steps), len(head) + steps.shape[1]), np.uint8)
@@ -94,14 +94,14 @@ def _equal_bytes(column: np.ndarray[Any, Any]) -> bytes:
 
 
 def example(features: Mapping[str, bytes]) -> bytes:
-    """A serialised tf.Example of features by name, each as `encode_feature` gives it."""
+    """Serializes a tf.Example from features by name, each encoded by `encode_feature`."""
     return join_entries(
         delimited(1, name.encode()) + delimited(2, value) for name, value in sorted(features.items())
     )  # fmt: skip
 
 
 def join_entries(entries: Iterable[bytes]) -> bytes:
-    """A serialised tf.Example of the entries of its map, each a name and a feature."""
+    """Serializes a tf.Example from the entries of its map, each a name and a feature."""
     parts: list[bytes] = []
     for entry in entries:
         parts += (tag_and_length(1, len(entry)), entry)

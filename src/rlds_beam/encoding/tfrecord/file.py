@@ -1,8 +1,8 @@
-"""TFRecord files: reading that survives damage and can start anywhere, and writing many records at once.
+"""Reads TFRecord files; survives damage and can start anywhere.
 
-Every byte of a file is accounted for: `read_records` gives each record whose checksums are right as a
-`Record` and everything else as `Damage`, and continues after it. A file can be read in ranges of bytes,
-each by another worker, and the ranges add up to what one reader of the whole file gives.
+Every byte of a file is accounted for: `read_records` yields each record with correct checksums as a `Record`, and
+everything else as `Damage`, and continues after it. Several workers can each read a range of bytes; together, the
+ranges yield the same as one reader of the whole file.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from rlds_beam.encoding.tfrecord.gzip_stream import GzipStream
 MAX_RECORD_BYTES = 1 << 30
 MAX_DAMAGE_BYTES = 1 << 24
 Row = tuple[int, int, int]
-"""Of a record: its position, length and checksum."""
+"""The position, length, and checksum of a record."""
 _FOOTER_AND_HEADER = struct.Struct("<I12s")
 _KNOWN = 1 << 12
-_COUNTED = 1 << 24  # bytes of a file from one count of how far a scan is to the next
-_FAR, _FEW = 1 << 15, 1 << 6  # after a record this long, seek and read this little, instead of reading on
+_COUNTED = 1 << 24  # bytes between two progress reports of a scan
+_FAR, _FEW = 1 << 15, 1 << 6  # after a record longer than _FAR, seek and read _FEW bytes instead of reading on
 
 
 class TFRecordFile(NamedTuple):
     """An open TFRecord file.
 
     Attributes:
-      file: its uncompressed bytes, seekable; the caller closes it.
-      splittable: whether ranges of it can be read on their own. A gzip file's cannot.
-      size: number of uncompressed bytes; None for a gzip file.
+      file: the uncompressed bytes, seekable; the caller closes it.
+      splittable: whether ranges of the file can be read independently; not for a gzip file.
+      size: the number of uncompressed bytes; None for a gzip file.
     """
 
     file: BinaryIO | GzipStream
@@ -54,14 +54,16 @@ class TFRecordFile(NamedTuple):
 
 
 def open_tfrecord(path: str) -> TFRecordFile:
-    """Opens a plain or gzip TFRecord file, told apart by their first bytes, whatever the name says.
+    """Opens a plain or gzip TFRecord file; detects gzip by the first bytes, not by the name.
 
-    Raises OSError if there is no such file, UsageError if nothing here can open the path.
+    Raises:
+      OSError: the file does not exist.
+      UsageError: the path is not supported.
     """
     file = storage.open_read(path)
     start = file.read(HEADER.size)
     file.seek(0)
-    # A plain file whose first record is 559,903 bytes long begins with the magic bytes of gzip, too.
+    # A plain file whose first record is 559,903 bytes long also starts with the magic bytes of gzip.
     plain = len(start) == HEADER.size and start == record_header(int.from_bytes(start[:8], "little"))
     if start.startswith(b"\x1f\x8b\x08") and not plain:
         return TFRecordFile(GzipStream(file), splittable=False, size=None)
@@ -78,33 +80,33 @@ def read_records(
 ) -> Iterator[Record | Damage]:
     """Reads the records whose first byte is in [start, stop), and the damage after them.
 
-    Any offsets will do, they need not be boundaries of records. A damaged region belongs to the range
-    of the last good record before it, and before the first good record to the range that starts at 0;
-    so any partition of a file into ranges gives each record and each damaged region exactly once, in
-    the words of one reader of the whole file. A range that starts after 0 and in which no good record
-    begins gives nothing.
+    Offsets need not be record boundaries. A damaged region belongs to the range of the last good record before it, or,
+    before the first good record, to the range that starts at 0. So any partition of a file into ranges yields each
+    record and each damaged region exactly once, with the same messages as a single reader. A range that starts after 0
+    yields nothing if no good record begins in it.
 
-    Damage costs only the bytes that it hits: the next record after it is found by its checksums. Two things follow
-    from this. First, TFRecords *inside* a record's data are never mistaken for records by a reader that
-    starts at 0, nor by one that starts at a position from `scan_headers`; one that starts at any other
-    offset within such a record may take what is inside for records. Split files at positions from
-    `scan_headers`. Second, where a header is destroyed whose record holds TFRecords, these are found.
+    Damage costs only the damaged bytes: the next record is found by its checksums. This has two consequences for
+    records whose data contains TFRecords. First, a reader that starts at 0 or at a position from `scan_headers` never
+    mistakes the inner ones for records, but a reader that starts at another offset within such a record might; split
+    files at positions from `scan_headers`. Second, if the header of such a record is destroyed, the inner records are
+    found.
 
-    The work is bounded by the size of the file (`framing.EFFORT`): where so much is damaged that
-    it takes more, the rest of the range is one `Damage`.
+    The work is bounded by the size of the file (`framing.EFFORT`): if there is more damage, the rest of the range
+    becomes one `Damage`.
 
     Args:
-      file: a seekable binary file, or what `open_tfrecord` gave; it is not closed.
-      start: first byte of the range.
-      stop: after the last byte of the range; None for the end of the file.
-      max_record_bytes: a longer record is damage; it bounds what is allocated.
-      max_damage_bytes: bytes of a region without frames to keep in `Damage.payload`.
+      file: a seekable binary file, for example from `open_tfrecord`; it is not closed.
+      start: the first byte of the range.
+      stop: the end of the range (exclusive); None for the end of the file.
+      max_record_bytes: longer records are damage; bounds memory.
+      max_damage_bytes: the maximum bytes of an unframed region to keep in `Damage.payload`.
 
     Yields:
-      `Record` and `Damage` in the order of their positions. Memory holds one record and one block.
+      `Record` and `Damage` in the order of their positions. One record and one block are in memory at a time.
 
     Raises:
-      ValueError: if max_record_bytes is not in [1, 2^32). OSError: if the file cannot be read.
+      ValueError: max_record_bytes is not in [1, 2^32).
+      OSError: the file cannot be read.
     """
     if stop is not None and start >= stop:
         return
@@ -124,30 +126,30 @@ def read_records(
             position = unit.stop if isinstance(unit, Damage) else unit.position + len(unit.payload) + OVERHEAD
             if owner:
                 yield unit
-            del unit  # A record may be large: it is let go before the next one is read.
+            del unit  # Release the record, which may be large, before reading the next one.
     except TooDamagedError:
         if owner:
             yield _given_up(finder, position, stop, max_damage_bytes)
         return
     error = finder.window.error
-    if error and owner and not damaged:  # else it is part of that one's reason
+    if error and owner and not damaged:  # otherwise the last damage's reason includes it
         end = finder.window.size or 0
         yield Damage(end, end, error, b"")
 
 
 def _given_up(finder: FrameFinder, position: int, stop: int | None, max_damage_bytes: int) -> Damage:
-    """The rest of a range in which looking for records takes too long."""
+    """The damage for the rest of a range, if searching it for records takes too long."""
     window = finder.window
     end = window.farthest if window.size is None else window.size
     end = max(position, end if stop is None else min(stop, end))
-    reason = "so much is damaged here that the rest is not searched for records"
+    reason = "too much damage; the rest is not searched for records"
     return Damage(position, end, reason, window.bytes_at(position, min(end - position, max_damage_bytes)))
 
 
 def _chain(finder: FrameFinder, position: int, max_damage_bytes: int) -> Iterator[Record | Damage]:
-    """All records and damaged regions from `position`, where an anchor or damage begins, to the file's end."""
+    """Yields all records and damaged regions from `position`, the start of an anchor or damage, to the end."""
     window = finder.window
-    known, length = b"", 0  # a header that was checked, and its length: equal ones need no second check
+    known, length = b"", 0  # the last checked header and its length, so that equal headers need no check
     while window.load(position, 1):
         data, view, base = window.data, window.view, window.base
         offset = position - base
@@ -178,7 +180,7 @@ def _chain(finder: FrameFinder, position: int, max_damage_bytes: int) -> Iterato
 
 
 def _next_unit(finder: FrameFinder, position: int, max_damage_bytes: int) -> Record | Damage | None:
-    """The record or damaged region at `position`, None at the file's end. May cross the window's end."""
+    """The record or damaged region at `position`, or None at the end of the file. May cross the window's end."""
     window = finder.window
     if not window.load(position, 1):
         return None
@@ -189,7 +191,7 @@ def _next_unit(finder: FrameFinder, position: int, max_damage_bytes: int) -> Rec
         if payload is not None:
             (crc,) = FOOTER.unpack_from(window.data, position + HEADER.size + expected - window.base)
             return CheckedRecord.of(position, payload, crc)
-    # What is at hand is kept: to go back for it would be to decompress a gzip stream once more.
+    # Keep these bytes: going back for them would decompress a gzip stream again.
     there = 0 if expected is None else window.load(position, min(expected, finder.max_record_bytes) + OVERHEAD)
     held = window.bytes_at(position, BLOCK)
     stop = finder.follow(position, expected)
@@ -206,41 +208,41 @@ def _next_unit(finder: FrameFinder, position: int, max_damage_bytes: int) -> Rec
 
 
 def _reason(finder: FrameFinder, start: bytes, position: int, stop: int, length: int | None, there: int) -> str:
-    """What is wrong in [position, stop).
+    """Describes the damage in [position, stop).
 
     Args:
-      start: the first 12 bytes, or fewer at the file's end.
-      length: what they say as a header; None where they are none.
-      there: bytes of that record that are in the file.
+      start: the first 12 bytes, or fewer at the end of the file.
+      length: the record length in this header; None if these bytes are not a header.
+      there: the number of bytes of this record in the file.
     """
     if length is not None:
         if length > finder.max_record_bytes:
             return f"the record has {length} bytes, more than max_record_bytes={finder.max_record_bytes}"
         if there < length + OVERHEAD:
-            return f"the record is cut short: {length + OVERHEAD} bytes announced, {there} there"
-        return "the data do not match their checksum"
+            return f"the record is cut short (expected {length + OVERHEAD} bytes, found {there})"
+        return "the data does not match its checksum"
     at_end = finder.window.load(stop, 1) == 0
     if at_end and position == 0:
-        return "there is no record in it; not a TFRecord file?"
+        return "no records found; is this a TFRecord file?"
     if at_end and len(start) < HEADER.size:
-        return f"the record's header is cut short: {len(start)} of {HEADER.size} bytes there"
+        return f"the record's header is cut short (expected {HEADER.size} bytes, found {len(start)})"
     if len(start) == HEADER.size and start == record_header(int.from_bytes(start[:8], "little")):
-        return f"the record announces {int.from_bytes(start[:8], 'little')} bytes, more than a record can have"
+        return f"the header claims {int.from_bytes(start[:8], 'little')} bytes, more than a record can have"
     if start == bytes(HEADER.size):
-        return "zeros where a record should begin"
+        return "zeros instead of a record"
     return "the record's length does not match its checksum"
 
 
 def scan_headers(
     file: BinaryIO | GzipStream, start: int = 0, stop: int | None = None, *, max_record_bytes: int = MAX_RECORD_BYTES
 ) -> Headers:
-    """Lists the records whose first byte is in [start, stop) from their frames alone, seeking over the data.
+    """Lists the records whose first byte is in [start, stop) from their frames, without reading the data.
 
-    The positions are those of the records that `read_records` gives and of damaged data in an intact frame that
-    is followed by another or by the file's end (data are not looked at there). Other damage is left out. Each
-    position is a good place to split the file, and ranges add up as those of `read_records` do.
+    Includes the records that `read_records` yields, and damaged data in an intact frame that is followed by another
+    frame or the end of the file. Other damage is left out. Files can be split at each position, and ranges add up as in
+    `read_records`.
 
-    Args and what is raised: as for `read_records`.
+    Arguments and errors are the same as for `read_records`.
     """
     rows: list[Row] = []
     with contextlib.suppress(TooDamagedError):
@@ -250,9 +252,9 @@ def scan_headers(
 
 
 def _scan(finder: FrameFinder, start: int, stop: int | None, rows: list[Row]) -> None:
-    """Adds the records whose first byte is in [start, stop)."""
+    """Adds the records whose first byte is in [start, stop) to `rows`."""
     window = finder.window
-    window.block = _FEW  # until the first header says how far off the next one is
+    window.block = _FEW  # until the first header gives the distance to the next one
     position = finder.search(start, stop) if start else 0
     length = finder.length_at(position)
     known: dict[bytes, int] = {}
@@ -289,11 +291,14 @@ def _scan(finder: FrameFinder, start: int, stop: int | None, rows: list[Row]) ->
 def _scan_window(
     finder: FrameFinder, position: int, length: int, stop: int | None, known: dict[bytes, int], rows: list[Row]
 ) -> tuple[int, int]:
-    """Adds the records that lie in the window, one after another, each before another one; where that ends.
+    """Adds the chain of records in the window that are each followed by another; returns the first one left.
 
     Args:
-      position, length: of the first record.
-      known: headers that were checked, and their lengths.
+      position, length: the position and length of the first record.
+      known: the headers checked so far, and their lengths.
+
+    Returns:
+      The position and length of the record after the chain.
     """
     window = finder.window
     data, base, filled = window.data, window.base, window.filled
@@ -317,7 +322,7 @@ def _scan_window(
 
 @dataclasses.dataclass(frozen=True)
 class TFRecordFormat:
-    """TFRecord files, plain or gzip (`encoding.base.RecordFormat`). Positions are offsets of bytes."""
+    """TFRecord files, plain or gzip (`encoding.base.RecordFormat`). Positions are byte offsets."""
 
     name: str = "tfrecord"
     unit: str = "bytes"
@@ -340,7 +345,7 @@ class TFRecordFormat:
 
     def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
         positions, lengths, _ = self.scan(path)
-        # Where the last record of a shorter shard ends: not the size of the file, which may be compressed.
+        # The end of the last record if the shard is shorter; the file size may be the compressed one.
         end = int(positions[-1] + lengths[-1]) + OVERHEAD if len(positions) else 1
         start, stop = (int(positions[i]) if i < len(positions) else None for i in (low, high))
         return (end if start is None else start), stop

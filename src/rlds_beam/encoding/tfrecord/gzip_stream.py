@@ -1,4 +1,4 @@
-"""A gzip file as a seekable stream of its uncompressed bytes, which ends instead of raising where it is damaged."""
+"""A seekable stream of the uncompressed bytes of a gzip file; ends at damage instead of raising."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import zlib
 from typing import Any, BinaryIO, NamedTuple
 
 _INPUT = 1 << 16
-_OUTPUT = 1 << 16  # what a damaged place costs at most, and all that is decompressed ahead
+_OUTPUT = 1 << 16  # maximum bytes lost to damage, and maximum read-ahead
 _GZIP = 16 + zlib.MAX_WBITS
-_SPACING = 8 << 20  # uncompressed bytes between two places to start again from
-_MARKS = 32  # of them at most, of 40 KB each
+_SPACING = 8 << 20  # uncompressed bytes between two restart points
+_MARKS = 32  # maximum restart points, 40 KB each
 
 
 class _Mark(NamedTuple):
-    """A place to start again from: an uncompressed position, and the state there."""
+    """A restart point: an uncompressed position, and the decompressor state there."""
 
     position: int
     offset: int
@@ -26,11 +26,11 @@ class _Mark(NamedTuple):
 class GzipStream(io.RawIOBase):
     """Reads concatenated gzip members, a bounded number of bytes at a time.
 
-    Seeking forward decompresses; seeking backward starts again from one of a few places before it.
+    Seeking forward decompresses; seeking backward decompresses from the restart point before the target.
 
     Attributes:
-      error: why the stream ends early (cut short, damaged), once that was detected; else None.
-      inflated: bytes decompressed so far, those included that were decompressed before.
+      error: the reason why the stream ends early (cut short, damaged), once detected; otherwise None.
+      inflated: the number of bytes decompressed so far, including repeated ones.
     """
 
     def __init__(self, file: BinaryIO):
@@ -51,7 +51,7 @@ class GzipStream(io.RawIOBase):
         self._broken = False
 
     def _mark(self) -> None:
-        """Keeps the state, if the last place is far off; every other place is let go when there are many."""
+        """Adds a restart point if the last one is far away; drops every other one if there are too many."""
         if self._position < self._marks[-1].position + self._spacing:
             return
         self._marks.append(_Mark(self._position, self._file.tell(), self._inflate.copy(), self._input))
@@ -59,7 +59,7 @@ class GzipStream(io.RawIOBase):
             self._marks, self._spacing = self._marks[::2], 2 * self._spacing
 
     def _next(self) -> bytes:
-        """The next uncompressed bytes, none at the end of the stream."""
+        """Reads the next uncompressed bytes; empty at the end of the stream."""
         self._mark()
         while not self._broken:
             if self._inflate.eof and not self._begin_member():
@@ -82,7 +82,7 @@ class GzipStream(io.RawIOBase):
         self.error, self._broken = error, True
 
     def _begin_member(self) -> bool:
-        """Goes to the next member; False if there is none. Zeros after a member are padding, as for gzip."""
+        """Starts the next member; False if there is none. Zeros after a member are padding, as in gzip."""
         rest = self._inflate.unused_data.lstrip(b"\0")
         while not rest:
             block = self._file.read(_INPUT)
@@ -104,7 +104,7 @@ class GzipStream(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         if whence != os.SEEK_SET:
-            raise io.UnsupportedOperation("the end of a gzip stream is not known beforehand")
+            raise io.UnsupportedOperation("the size of a gzip stream is unknown before it is decompressed")
         if offset < self._position:
             self._start_at(next(mark for mark in reversed(self._marks) if mark.position <= offset))
         while self._position < offset:

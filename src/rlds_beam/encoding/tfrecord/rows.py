@@ -1,8 +1,8 @@
-"""Reading a sound TFRecord file fast: records of equal length as a matrix.
+"""Reads intact TFRecord files fast, with records of equal length as a matrix.
 
-`tfrecord.read_records` continues after damage, and gives each record on its own. Files of rlds-beam itself must be
-intact, so here damage ends the reading, and all records of a block that are of one length are read together: only
-their checksums are computed record by record.
+`file.read_records` continues after damage and yields records one by one. Files written by rlds-beam must be intact, so
+here damage is an error, and consecutive records of equal length are read together. Only checksums are computed record
+by record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Digest(Protocol):
-    """What `hashlib` and `xxhash` make."""
+    """A hash object of `hashlib` or `xxhash`."""
 
     def update(self, data: bytes, /) -> object: ...
 
@@ -37,27 +37,25 @@ class RowReader:
 
     Args:
       file: a binary file at its start; it is not closed.
-      name: of the file, for messages.
-      digest: is given every byte of the file as it is read.
+      name: the name of the file, for messages.
+      digest: a hash object, updated with every byte read.
 
     Attributes:
-      position: offset of the next record's first byte.
-      records: number of records read so far.
+      position: the offset of the next record.
+      records: the number of records read so far.
     """
 
     def __init__(self, file: BinaryIO, name: str, digest: Digest):
         self._file, self._name, self._digest = file, name, digest
         self._data = b""
-        self._at = 0  # of the next record in _data
+        self._at = 0  # the offset of the next record in _data
         self.position = self.records = 0
 
     def read(self, limit: int) -> Bytes | None:
-        """The data of the next records, which are all of one length: uint8 [k, length], 0 < k <= limit.
-
-        None at the end of the file. It is a view of the bytes that were read, and stays valid.
+        """Reads the next records of equal length: uint8 [k, length], 0 < k <= limit; None at the end of the file.
 
         Raises:
-          RldsBeamError: a checksum does not agree or the file ends within a record; names file and offset.
+          RldsBeamError: a checksum is wrong or the file ends within a record; names the file and the offset.
         """
         if not self._load(1):
             return None
@@ -72,7 +70,7 @@ class RowReader:
         rows = np.frombuffer(self._data, np.uint8, count * size, self._at).reshape(count, size)
         if sound < count:
             self._skip(sound, size)
-            raise self._damaged("the data do not match their checksum")
+            raise self._damaged("the data does not match its checksum")
         self._skip(count, size)
         return rows[:, HEADER.size : HEADER.size + length]
 
@@ -90,7 +88,7 @@ class RowReader:
         return int(length)
 
     def _load(self, count: int) -> int:
-        """Holds `count` bytes from the next record on; returns how many of them there are."""
+        """Loads `count` bytes from the next record on; returns how many are available."""
         there = len(self._data) - self._at
         if there >= count:
             return count
@@ -104,11 +102,11 @@ class RowReader:
 
     def _damaged(self, reason: str) -> RldsBeamError:
         return RldsBeamError(
-            f"{self._name}, byte {self.position}: {reason}; it is not what was written: fetch the file again, or "
+            f"{self._name}, byte {self.position}: {reason}; the file is damaged: fetch it again, or "
             "convert the dataset again"
         )
 
 
 def _leading(good: npt.NDArray[np.bool_]) -> int:
-    """How many come before the first that is False."""
+    """The number of leading True values."""
     return len(good) if good.all() else int(np.argmin(good))

@@ -1,4 +1,4 @@
-"""Framing records for a TFRecord file, one or a matrix of them at a time."""
+"""Frames records for TFRecord files, one at a time or as a matrix."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from rlds_beam.encoding.tfrecord.framing import (
 )
 
 _JOINED = 1 << 17
-"""About so many bytes of records are joined: they stay in the cache. Longer records are not copied once more."""
+"""Join about this many bytes of records, which stay in the cache; longer records are not copied again."""
 
 _known_header = functools.lru_cache(maxsize=1 << 12)(record_header)
 
 
 def frame(payload: bytes) -> bytes:
-    """One record as it is in a TFRecord file."""
+    """Frames one record."""
     return b"".join(framed(payload))
 
 
 def framed(payload: bytes, crc: int | None = None) -> tuple[bytes, bytes, bytes]:
-    """One record as it is in a TFRecord file, in pieces; `crc` is the payload's masked CRC32C, where it is known."""
+    """Frames one record, in pieces; `crc` is the payload's masked CRC32C, if known."""
     return record_header(len(payload)), payload, FOOTER.pack(masked_crc(payload) if crc is None else crc)
 
 
 def frame_all(payloads: Sequence[bytes]) -> bytes:
-    """Records of any lengths, framed and joined."""
+    """Frames and joins records of any lengths."""
     return b"".join(framed_blocks(payloads))
 
 
 def framed_blocks(payloads: Iterable[bytes]) -> Iterator[bytes]:
-    """Records of any lengths as they are in a TFRecord file, in pieces: some short records, or a part of a long one."""
+    """Frames records of any lengths, in pieces: several short records, or part of a long one."""
     rest = iter(payloads)
     for first in rest:
         block = [first, *islice(rest, _JOINED // max(1, len(first)))]
@@ -55,10 +55,10 @@ def framed_blocks(payloads: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class FramedRows:
-    """Room for N framed records of R bytes each: fill `payload` in place, then `finish`; and again.
+    """A reusable buffer for N framed records of R bytes: fill `payload` in place, then call `finish`.
 
     Attributes:
-      payload: uint8 [N, R], a view into the frames, not initialised.
+      payload: the payloads, uint8 [N, R], a view of the frames; initially not set.
     """
 
     def __init__(self, count: int, length: int):
@@ -68,11 +68,10 @@ class FramedRows:
         self._records = self._framed.reshape(-1).view(record_dtype(length))
 
     def finish(self, count: int | None = None) -> npt.NDArray[np.uint8]:
-        """Writes the checksums of the first `count` records (all of them, by default).
+        """Computes the checksums of the first `count` records (all by default).
 
         Returns:
-          uint8 [count, R + 16], whose buffer is what goes into the file. It is overwritten when the
-          room is filled and finished again.
+          uint8 [count, R + 16], the bytes to write to the file; valid until the buffer is filled again.
         """
         records = self._records[:count]
         records["crc"] = payload_crcs(records)
