@@ -1,4 +1,4 @@
-"""A bucket that cannot be used: one line that names it and says what to do, soon, with exit code 2."""
+"""Unusable buckets: fast failure with exit code 2, and one line that names the bucket and says what to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlds_beam.errors import BucketError
 from rlds_beam.testing import make_episode, write_dataset
 
 DEADLINE = 60.0
-"""Seconds, on a busy machine; a quiet one takes less than ten. Google's client alone tried for 120."""
+"""Seconds, on a busy machine; a quiet one takes less than ten. Google's client by itself tried for 120."""
 
 NOWHERE = "http://127.0.0.1:1"
 DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
@@ -37,7 +37,7 @@ def gcs() -> Iterator[Server]:
 
 
 def refused(home: Path, *arguments: str, code: int = 2, **environment: str) -> str:
-    """What a command says, with this environment alone; it fails in one line."""
+    """The one-line error of a command that runs with only this environment."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "GOOGLE_", "STORAGE_"))}
     variables = {**kept, "HOME": str(home), "AWS_REGION": "us-east-1", **environment}
     with start([*RLDS_BEAM, *arguments], env=variables) as process:
@@ -70,10 +70,10 @@ def test_a_store_that_does_not_answer(scheme: str, variable: str, hint: str, tmp
 
 
 def test_s3_without_credentials(tmp_path: Path) -> None:
-    """Requests are not signed then, as public buckets take them."""
+    """Then requests are unsigned, as for public buckets."""
     pytest.importorskip("boto3")
     with faulty("", lambda _: Answer(403, DENIED)) as url, silent() as address:
-        metadata = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{address}"}  # which is asked for credentials
+        metadata = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{address}"}  # queried for credentials
         said = refused(tmp_path, "validate", "s3://bucket/toy", AWS_ENDPOINT_URL=url, **metadata)
     assert said == (
         "s3://bucket: no AWS credentials were found, and the bucket is not public: set AWS_PROFILE, or "
@@ -82,7 +82,7 @@ def test_s3_without_credentials(tmp_path: Path) -> None:
 
 
 def test_s3_with_unknown_credentials(tmp_path: Path) -> None:
-    # moto's server checks credentials after two requests: one that waits for it, one that makes the bucket.
+    # moto's server checks credentials after two requests: one waits for the server, one creates the bucket.
     with serving("s3", INITIAL_NO_AUTH_ACTION_COUNT="2") as server:
         path = server.new_bucket()
         secrets = {"AWS_ACCESS_KEY_ID": "unknown", "AWS_SECRET_ACCESS_KEY": "unknown"}
@@ -103,7 +103,7 @@ def test_a_profile_and_an_endpoint_of_the_configuration_file(s3: Server, tmp_pat
 
 
 def test_gcs_without_credentials(tmp_path: Path) -> None:
-    """The machine that has credentials on Google Compute Engine is asked for a few seconds alone."""
+    """The metadata server of Google Compute Engine is queried for only a few seconds."""
     pytest.importorskip("google.cloud.storage")
     anonymous = b'{"error": {"code": 401, "message": "Anonymous caller does not have storage.objects.list access"}}'
     json = (("Content-Type", "application/json"),)
@@ -126,15 +126,15 @@ def test_gcs_without_credentials(tmp_path: Path) -> None:
         (400, ELSEWHERE, "s3://bucket: the bucket is in another region: set AWS_REGION=eu-west-3"),
     ],
 )
-def test_what_s3_answers(status: int, body: bytes, said: str, tmp_path: Path) -> None:
+def test_errors_of_s3(status: int, body: bytes, said: str, tmp_path: Path) -> None:
     pytest.importorskip("boto3")
     secrets = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     with faulty("", lambda _: Answer(status, body)) as url:
         assert refused(tmp_path, "validate", "s3://bucket/toy", AWS_ENDPOINT_URL=url, **secrets).startswith(said)
 
 
-def test_a_bucket_that_may_only_be_read(tmp_path: Path, s3: Server) -> None:
-    """The refusal comes while the job runs: in a worker, and in one line as well."""
+def test_a_read_only_bucket(tmp_path: Path, s3: Server) -> None:
+    """The error comes while the job runs, in a worker, and is also one line."""
     data = str(write_dataset(tmp_path, [make_episode(5, seed=i) for i in range(4)], name="toy", shards=2))
     path = s3.new_bucket()
     with faulty(s3.url, lambda request: Answer(403, DENIED) if request.method == "PUT" else None) as url:
@@ -148,7 +148,7 @@ def test_a_bucket_that_may_only_be_read(tmp_path: Path, s3: Server) -> None:
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
 def test_retries_end(scheme: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that answers 503 for good: the requests are repeated, not forever, and the error says so."""
+    """A store that always answers 503: retries end, and the error names the code."""
     server: Server = request.getfixturevalue({"s3": "s3", "gs": "gcs"}[scheme])
     path, seen = server.new_bucket(), []
 

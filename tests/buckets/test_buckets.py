@@ -1,4 +1,4 @@
-"""Every output and source on real stores: moto's server (`s3://`) and a GCS emulator (`gs://`), on loopback."""
+"""Every output and source on local stores: moto's server (`s3://`) and a GCS emulator (`gs://`)."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 @pytest.fixture
 def bucket(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty bucket, which this process and its children can use."""
+    """An empty bucket for this process and its children."""
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     return server.new_bucket()
 
 
 class Data:
-    """The datasets of these tests, on the local disk, by name."""
+    """The local datasets of these tests, by name."""
 
     def __init__(self, home: Path):
         columns = {"propensity": np.full(5, 0.5), "action": np.arange(5) % 3, "velocity": np.ones((5, 2), np.float32)}
@@ -55,7 +55,7 @@ class Data:
         self._home = home
 
     def exported(self, name: str) -> Path:
-        """The dataset of an entry of `OUTPUTS`, converted on the local disk."""
+        """The dataset of an entry of `OUTPUTS`, converted locally."""
         output = self._home / "out" / name
         if not output.exists():
             to, kind, options = OUTPUTS[name]
@@ -86,7 +86,7 @@ OUTPUTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_an_output_has_the_bytes_of_a_local_one(name: str, data: Data, bucket: str) -> None:
+def test_an_output_equals_a_local_one(name: str, data: Data, bucket: str) -> None:
     if "lerobot21" in name:
         pytest.importorskip("av")
     to, kind, options = OUTPUTS[name]
@@ -94,11 +94,11 @@ def test_an_output_has_the_bytes_of_a_local_one(name: str, data: Data, bucket: s
     assert content(f"{bucket}/deep/out") == bytes_of(data.exported(name))
     job = open_job(getattr(data, kind), f"{bucket}/deep/out", to, **options)
     assert job.status().complete
-    job.open(overwrite=True)  # all but the plan is removed
+    job.open(overwrite=True)  # removes everything except the plan
     assert [*content(f"{bucket}/deep/out")] == ["plan.json"]
 
 
-def test_an_output_for_local_disks_alone_says_so_when_the_job_opens(data: Data, bucket: str) -> None:
+def test_outputs_for_local_disks_reject_buckets_on_opening(data: Data, bucket: str) -> None:
     for to, options in (("columns", {"format": "array_record"}), ("rlds", {"format": "array_record"})):
         with pytest.raises(UsageError, match=r"ArrayRecord files are written to local disks only|needs .*array-record"):
             open_job(data.plain, f"{bucket}/out", to, **options)
@@ -109,7 +109,7 @@ def test_an_output_for_local_disks_alone_says_so_when_the_job_opens(data: Data, 
     ("name", "source"),
     [("rlds", "rlds"), ("lerobot", "lerobot"), ("lerobot21", "lerobot"), ("trajectories", "trajectories")],
 )
-def test_a_source_reads_the_episodes_of_a_local_one(name: str, source: str, data: Data, bucket: str) -> None:
+def test_a_source_equals_a_local_one(name: str, source: str, data: Data, bucket: str) -> None:
     if name == "lerobot21":
         pytest.importorskip("av")
     local = data.exported(name)
@@ -135,7 +135,7 @@ def test_merged_datasets_and_paths_above_a_version(data: Data, bucket: str) -> N
 
 
 @pytest.mark.parametrize("name", ["numpy", "d3rlpy", "minari"])
-def test_a_source_for_local_disks_alone_says_so(name: str, data: Data, bucket: str) -> None:
+def test_sources_for_local_disks_reject_buckets(name: str, data: Data, bucket: str) -> None:
     there = upload(data.exported(name), f"{bucket}/data")
     with pytest.raises(UsageError, match=r"from local disks only; copy it first"):
         open_source(there, from_=name)
@@ -196,7 +196,7 @@ def test_a_push_of_items_in_a_bucket(data: Data, bucket: str) -> None:
         running.stop()
 
 
-def test_a_killed_conversion_goes_on(tmp_path: Path, bucket: str) -> None:
+def test_a_killed_conversion_resumes(tmp_path: Path, bucket: str) -> None:
     local = write_dataset(tmp_path, [make_episode(200, seed=i) for i in range(16)], name="toy", shards=8)
     there = upload(local, f"{bucket}/toy/1.0.0")
     command = ["convert", there, f"{bucket}/out", "--workers=2", "--shards=8"]
@@ -206,7 +206,7 @@ def test_a_killed_conversion_goes_on(tmp_path: Path, bucket: str) -> None:
     assert run(command)[0] == 0
     assert run([*command[:2], f"{bucket}/whole", *command[3:]])[0] == 0
     found, wanted = content(f"{bucket}/out"), content(f"{bucket}/whole")
-    assert found == wanted  # no temporary files are left either
+    assert found == wanted  # including: no temporary files are left
     assert finished.items() <= content(f"{bucket}/out/_commits").items()
 
 
@@ -249,7 +249,7 @@ def test_files(bucket: str) -> None:
     assert not storage.isdir(root)
 
 
-def test_a_file_whose_writing_fails_is_not_uploaded(bucket: str) -> None:
+def test_a_failed_file_is_not_uploaded(bucket: str) -> None:
     with contextlib.suppress(ZeroDivisionError), storage.open_write(f"{bucket}/a") as file:
         file.write(b"%d" % (1 // 0))
     file = storage.open_write(f"{bucket}/b")
@@ -258,8 +258,8 @@ def test_a_file_whose_writing_fails_is_not_uploaded(bucket: str) -> None:
     assert not content(bucket)
 
 
-def test_a_file_that_is_replaced_while_it_is_read(bucket: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    def changed(request: Request) -> Answer | None:  # as Google answers; the emulator ignores the condition
+def test_a_file_replaced_while_reading(bucket: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed(request: Request) -> Answer | None:  # like Google; the emulator ignores the condition
         return Answer(412, b"{}") if "ifGenerationMatch=" in request.path else None
 
     with faulty(server.url, changed) as url:
@@ -275,13 +275,13 @@ def test_a_file_that_is_replaced_while_it_is_read(bucket: str, server: Server, m
                 file.read(10)
 
 
-# Failures that pass
+# Temporary failures
 
 
-def test_failures_that_pass_lose_nothing(
+def test_temporary_failures_lose_nothing(
     data: Data, bucket: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every fifth request is refused, and the body of every seventh breaks off."""
+    """Every fifth request fails, and the body of every seventh breaks off."""
     there, broken = upload(Path(data.plain), f"{bucket}/plain"), []
 
     def flaky(request: Request) -> Answer | None:
@@ -295,7 +295,7 @@ def test_failures_that_pass_lose_nothing(
         with monkeypatch.context() as brief:
             brief.setattr("time.sleep", lambda _: None)
             assert not export(there, f"{bucket}/out", "rlds").rejected
-        # The emulator names the relay's address in what it says of these files, so they are read through it.
+        # The emulator's metadata of these files has the relay's address, so they are read through the relay.
         found = content(f"{bucket}/out")
     assert len(broken) > 20
     export(there, f"{bucket}/sound", "rlds")
@@ -303,7 +303,7 @@ def test_failures_that_pass_lose_nothing(
 
 
 def test_a_forked_process_has_its_own_connections(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch's data loaders fork; the process id tells a fork from its parent."""
+    """PyTorch's data loaders fork; the process id distinguishes a fork from its parent."""
     storage.write_text(f"{bucket}/a", "text")
     parent = store_of(bucket)
     assert store_of(bucket) is parent

@@ -1,4 +1,4 @@
-"""Beam without the clients of services that a job on this machine does not ask for, and with them where it does."""
+"""Beam imports clients of remote services only if a job needs them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def clients_after_validate(*flags):
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A current directory with a dataset, and a module of the user's with a source."""
+    """A current directory with a dataset, and a user module with a source."""
     directory = tmp_path_factory.mktemp("here")
     write_dataset(directory / "data", [make_episode(5)])
     (directory / "mine.py").write_text("from rlds_beam.formats.rlds.source import RldsSource\n")
@@ -35,7 +35,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(code: str, here: Path, **variables: str) -> None:
-    """Runs `code` in a new interpreter; it succeeds."""
+    """Runs `code` in a new interpreter, which must succeed."""
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=here, env={**os.environ, **variables}, capture_output=True, text=True,
         check=False, timeout=DEADLINE,
@@ -43,7 +43,7 @@ def python(code: str, here: Path, **variables: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_local_job_imports_none_and_others_still_may(here: Path) -> None:
+def test_a_local_job_imports_none_but_user_code_can(here: Path) -> None:
     python(f"{VALIDATE}assert not clients_after_validate()\nimport pymongo", here)
 
 
@@ -58,7 +58,7 @@ assert not {"google.api_core", "pymongo"} & set(sys.modules)
     python(code, here, RLDS_BEAM_HIDDEN_CLIENTS="1")
 
 
-def test_a_bucket_may_be_asked_for_later(here: Path) -> None:
+def test_a_bucket_can_be_used_later(here: Path) -> None:
     pytest.importorskip("google.cloud.storage")
     code = """
 from rlds_beam import lazy, storage
@@ -73,5 +73,5 @@ except BucketError as error:
     python(code, here, STORAGE_EMULATOR_HOST="http://127.0.0.1:1")
 
 
-def test_code_of_the_users_may_need_them(here: Path) -> None:
+def test_user_code_may_need_them(here: Path) -> None:
     python(f"{VALIDATE}assert 'pymongo' in clients_after_validate('--from=mine:RldsSource')", here)

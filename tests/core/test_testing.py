@@ -1,4 +1,4 @@
-"""What rlds_beam.testing writes is what TFDS writes."""
+"""rlds_beam.testing writes the same data as TFDS."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def _rich(length: int, seed: int = 0) -> Episode:
     return make_episode(length, seed=seed, observation={"state": 7}, columns=columns, metadata=metadata)
 
 
-def test_encode_example_is_what_tfds_serialises(tmp_path: Path) -> None:
+def test_encode_example_equals_tfds(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     tfds = pytest.importorskip("tensorflow_datasets")
     episodes = [_rich(4, 0), _rich(1, 1), _rich(0, 2), _rich(7, 3)]
@@ -88,7 +88,7 @@ def test_flags_in_letters() -> None:
         make_episode("F X")
 
 
-def test_files_and_their_faults(tmp_path: Path) -> None:
+def test_damaged_files(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     episodes = [make_episode(3, seed=i) for i in range(5)]
 

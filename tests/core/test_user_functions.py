@@ -1,4 +1,4 @@
-"""Where the modules of a user's functions are found, and that nothing else in the current directory is imported."""
+"""Finding the modules of user functions, without importing anything else from the current directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import contextlib
 import importlib
 
 def info(current, following):
-    for name in {HOSTILE}:  # as a dependency does that has optional ones
+    for name in {HOSTILE}:  # like a library with optional dependencies
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     return {{"reward": current["reward"]}}
@@ -30,7 +30,7 @@ def info(current, following):
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A current directory with a user's module, and modules whose names some dependency may import."""
+    """A current directory with a user module, and modules with names that dependencies may import."""
     (tmp_path / "my_policies.py").write_text(POLICIES)
     for name in HOSTILE:
         (tmp_path / f"{name}.py").write_text(RECORD)
@@ -65,7 +65,7 @@ def test_only_the_named_module_comes_from_the_current_directory(here: Path, comm
 
 
 def test_a_path_in_a_bucket(here: Path) -> None:
-    """Reading from s3:// imports boto3, where it is installed."""
+    """Reading from s3:// imports the installed boto3."""
     done = run(here, [SCRIPT], "convert", "data/testing/1.0.0", "s3://nowhere/out", "--policy_info_fn=my_policies:info")
     assert done.returncode == 2, done.stderr
     assert [path.name for path in here.glob("*.imported")] == []
@@ -85,7 +85,7 @@ def test_a_package_in_the_current_directory(here: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_what_the_module_imports_has_to_be_found_elsewhere(here: Path) -> None:
+def test_imports_of_the_module_must_be_found_elsewhere(here: Path) -> None:
     (here / "helpers.py").write_text("")
     (here / "my_policies.py").write_text("import helpers\n")
     done = run(here, [*RLDS_BEAM], "convert", "data/testing/1.0.0", "out", "--policy_info_fn=my_policies:info")

@@ -1,4 +1,4 @@
-"""What a process notes of its work, what remains of one that dies, and how a job learns of it."""
+"""Notes of processes about their current work, and how a job detects and reports dead workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ keep_note(sys.argv[1])
 
 
 def child(home, body: str, *flags: str) -> int:
-    """The exit code of a process that keeps its note in `home`."""
+    """Runs a process that keeps its note in `home`; returns its exit code."""
     return subprocess.run(
         [sys.executable, "-c", CHILD.format(body=body), str(home), *flags], check=False, timeout=DEADLINE
     ).returncode
@@ -38,14 +38,14 @@ def child(home, body: str, *flags: str) -> int:
 
 @pytest.fixture
 def hostile(tmp_path, monkeypatch):
-    """The current directory: modules in it have the names of installed ones, and end whatever imports them."""
+    """A current directory whose modules have the names of installed ones, and exit on import."""
     for name in ("apache_beam", "json", "logging", "numpy", "runpy"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the current directory')")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_a_process_of_ours_imports_nothing_from_the_current_directory(hostile):
+def test_our_processes_import_nothing_from_the_current_directory(hostile):
     program = "import json, sys; print(__name__, sys.argv[1:], all(sys.path))"
     (hostile / "path").mkdir()
     (hostile / "path" / "its_module.py").write_text(program)
@@ -68,10 +68,10 @@ def notebook(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_blocks_lie_within_each_other(notebook):
+def test_nested_blocks(notebook):
     (note,) = read_notes(str(notebook))
     assert note[:3] == (os.getpid(), (), 0.0)
-    with worker_status.working_on("a range with a long name, so that leftovers after the next line are rubbish"):
+    with worker_status.working_on("a range with a long name, so that leftovers after the next line are garbage"):
         with worker_status.working_on("a file"):
             assert read_notes(str(notebook))[0].at[1:] == ("a file",)
         assert len(read_notes(str(notebook))[0].at) == 1
@@ -85,14 +85,14 @@ def test_an_error_ends_the_block(notebook):
     assert read_notes(str(notebook))[0].at == ()
 
 
-def test_nothing_is_noted_unless_asked_for(tmp_path, monkeypatch):
+def test_nothing_is_noted_by_default(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_status, "_notebook", None)
     monkeypatch.chdir(tmp_path)
     with worker_status.working_on("a range"):
         assert list(tmp_path.iterdir()) == []
 
 
-def test_the_note_of_a_process_that_was_killed_is_left(tmp_path):
+def test_the_note_of_a_killed_process_remains(tmp_path):
     body = "with working_on('range'):\n with working_on('file, bytes 0 to 9'):\n  os.kill(os.getpid(), 9)"
     assert child(tmp_path, body) == -signal.SIGKILL
     (note,) = read_notes(str(tmp_path))
@@ -101,7 +101,7 @@ def test_the_note_of_a_process_that_was_killed_is_left(tmp_path):
 
 @pytest.fixture
 def workers(tmp_path, monkeypatch):
-    """Starts a process in place of a worker; it keeps its note where a worker does."""
+    """Starts a fake worker process, which keeps its note in the same place as a worker."""
     monkeypatch.setattr(worker_processes, "GRACE_SECONDS", 0.2)
     monkeypatch.setattr(worker_processes, "_END_SECONDS", 0.2)
     (tmp_path / "home").mkdir()
@@ -146,16 +146,16 @@ def test_a_worker_that_leaves_without_an_error_ends_the_job(workers):
         watched(hang, workers("with working_on('range'):\n os._exit(0)").error)
 
 
-def test_a_worker_that_is_through_is_no_error(workers, monkeypatch):
+def test_a_finished_worker_is_no_error(workers, monkeypatch):
     monkeypatch.setattr(worker_processes, "GRACE_SECONDS", 60.0)
     started = workers("with working_on('range'): pass")
     assert watched(lambda: {"code": started._processes["worker"].wait(DEADLINE)}, started.error) == {"code": 0}
 
 
-def test_the_last_line_of_the_dead_ones_log_is_said(workers):
+def test_the_error_quotes_the_last_line_of_the_log(workers):
     write = "open(os.path.join(sys.argv[1], f'{os.getpid()}.log'), 'w').write('a\\nno more memory\\n')"
     started = workers(f"{write}\nos._exit(1)")
-    Path(started.home, "1.log").write_text("of one that lives\n")
+    Path(started.home, "1.log").write_text("from a live worker\n")
     with pytest.raises(RldsBeamError, match=r"between two parts \(exit code 1: no more memory\)"):
         watched(hang, started.error)
 
@@ -166,8 +166,8 @@ def test_a_worker_that_does_not_end_is_killed(workers):
     assert started._processes["worker"].returncode == -signal.SIGKILL
 
 
-def test_a_cause_that_is_seen_after_the_job_failed(workers):
-    """Beam fails with a lost connection a moment before the process is known to have ended."""
+def test_a_cause_found_after_the_job_failed(workers):
+    """Beam reports a lost connection just before the process is known to have died."""
     started = workers("os._exit(7)")
 
     def job():
@@ -177,7 +177,7 @@ def test_a_cause_that_is_seen_after_the_job_failed(workers):
         watched(job, started.error)
 
 
-def test_what_is_done_is_counted_and_noted(notebook, monkeypatch):
+def test_progress_is_counted_and_noted(notebook, monkeypatch):
     monkeypatch.setattr(worker_status, "_UPDATE_SECONDS", 0.0)
     before = worker_status.done()
     worker_status.count(records=1, bytes=100, steps=5)

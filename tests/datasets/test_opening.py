@@ -1,4 +1,4 @@
-"""`rlds_beam.open_dataset`: rows at random places, of all that we write and of RLDS itself."""
+"""`rlds_beam.open_dataset`: random access to rows of our outputs and of RLDS."""
 
 from __future__ import annotations
 
@@ -93,17 +93,17 @@ def test_indices(data):
         found[[0.5]]
     with pytest.raises(KeyError):
         found.columns["actions"]
-    found[0]["action"][:] = 0  # a row is the caller's own
+    found[0]["action"][:] = 0  # the caller owns the row
     np.testing.assert_array_equal(found[0]["action"], actions[0])
 
 
-def test_a_slice_of_a_split_is_of_episodes(data):
+def test_slices_of_splits_select_episodes(data):
     found = open_dataset(data, "train[1:3]", unit="steps")
     np.testing.assert_array_equal(found.columns["action"], ACTIONS[5:20])
     assert len(open_dataset(data, "train[50%:]")) == 2
 
 
-def test_images_as_they_are_stored(data):
+def test_encoded_images(data):
     found = open_dataset(data, "train", unit="steps", images="encoded")
     assert found[7]["camera"] == EPISODES[1].steps["camera"].data[2]
 
@@ -129,9 +129,9 @@ def _sum_of_rows(found: rlds_beam.Dataset, part: int, parts: int) -> float:
 
 
 @pytest.mark.parametrize("workers", ["processes", "threads"])
-def test_processes_and_threads_read_it_at_once(data, workers):
+def test_processes_and_threads_read_at_once(data, workers):
     found = open_dataset(data, unit="steps")
-    found[0]  # what is open here is not used by others
+    found[0]  # other processes do not use the files opened here
     expected = float(found.columns["action"].sum(dtype=np.float64))
     if workers == "processes":
         assert len(pickle.dumps(found)) < 20_000
@@ -143,7 +143,7 @@ def test_processes_and_threads_read_it_at_once(data, workers):
     assert sum(sums) == pytest.approx(expected)
 
 
-def test_memory_is_that_of_the_index(tmp_path):
+def test_memory_holds_only_the_index(tmp_path):
     output = write_dataset(tmp_path, [make_episode(200, seed=i) for i in range(100)], name="many")
     found = open_dataset(output)
     found[3]
@@ -187,7 +187,7 @@ def test_what_cannot_be_opened(data, tmp_path):
         ({"path": data, "unit": "step"}, "did you mean steps"),
         ({"path": data, "images": "jpeg"}, "expected pixels or encoded"),
         ({"path": tmp_path / "out", "unit": "steps"}, "is for RLDS datasets"),
-        ({"path": tmp_path / "out", "module": "walker"}, "holds no columns"),
+        ({"path": tmp_path / "out", "module": "walker"}, "has no columns"),
         ({"path": tmp_path / "out", "split": "train[:3]"}, "rows are sliced when they are read"),
         ({"path": tmp_path / "columns", "module": "default_polic"}, "did you mean default_policy"),
         ({"path": tmp_path / "nothing"}, "nothing"),

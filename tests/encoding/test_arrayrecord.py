@@ -1,4 +1,4 @@
-"""ArrayRecord files against the array_record package's own writer, whole and damaged."""
+"""Reading ArrayRecord files from the array_record package's writer, intact and damaged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write(path: Path, payloads: list[bytes], options: str = "group_size:1") -> P
 
 
 @pytest.mark.parametrize("options", ["group_size:1", "group_size:16,zstd", "group_size:1,uncompressed"])
-def test_reads_what_array_record_wrote(tmp_path: Path, options: str) -> None:
+def test_reads_files_from_array_record(tmp_path: Path, options: str) -> None:
     path = str(write(tmp_path / "a", PAYLOADS, options))
     assert arrayrecord.num_records(path) == len(PAYLOADS)
     assert list(arrayrecord.read_records(path)) == [Record(i, p) for i, p in enumerate(PAYLOADS)]
@@ -56,7 +56,7 @@ def test_ranges_add_up(tmp_path: Path) -> None:
         lambda data: b"short",
     ],
 )
-def test_a_file_that_is_not_whole(tmp_path: Path, break_: Callable[[bytes], bytes]) -> None:
+def test_incomplete_files(tmp_path: Path, break_: Callable[[bytes], bytes]) -> None:
     path = write(tmp_path / "a", PAYLOADS)
     path.write_bytes(break_(path.read_bytes()))
     with pytest.raises(arrayrecord.DamagedFileError, match=r"is not a complete ArrayRecord file: .+"):
@@ -78,7 +78,7 @@ def test_a_damaged_record_costs_only_itself(tmp_path: Path) -> None:
     assert (damage.position, damage.stop) == (42, 43) and "cannot be read" in damage.reason
 
 
-def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_paths(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="missing"):
         arrayrecord.num_records(str(tmp_path / "missing"))
     with pytest.raises(UsageError, match="local disks only"):

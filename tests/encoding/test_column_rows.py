@@ -1,4 +1,4 @@
-"""Rows of columns as tf.Examples and as Arrow arrays: what is written is read back, whatever it is."""
+"""Round trips of rows through tf.Examples and Arrow arrays."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def tables(draw: st.DrawFn) -> tuple[list[Field], dict[str, Column], int]:
         field = Field(f"group/{i}.{dtype}", dtype, shape)
         fields.append(field)
         if None in shape:
-            # A size of 0 beside an unknown one cannot be told from the values: only Parquet and two unknown ones can.
+            # Values do not give the unknown size next to a size of 0; only Parquet and two unknown sizes store it.
             made = [values(field, tuple(int(rng.integers(1, 4)) if d is None else d for d in shape), rng)
                     for _ in range(rows)]  # fmt: skip
             columns[field.path] = objects(made)
@@ -108,7 +108,7 @@ def test_rows_round_trip_through_parquet(table: tuple[list[Field], dict[str, Col
         assert_same(field, from_arrow(field, read[field.path].combine_chunks()), columns[field.path])
 
 
-def test_images_stay_as_they_are_and_an_absent_one_is_an_image_of_zeros() -> None:
+def test_images_stay_unchanged_and_zero_images_are_encoded() -> None:
     rng = np.random.default_rng(0)
     jpegs = encode_jpeg(rng.integers(0, 255, (4, 8, 6, 3), np.uint8))
     single = EncodedImages(objects([*jpegs[:3], b""]), (8, 6, 3))
@@ -127,7 +127,7 @@ def test_images_stay_as_they_are_and_an_absent_one_is_an_image_of_zeros() -> Non
         assert zeros.shape == (2, 8, 6, 3) and not zeros.any()
 
 
-def test_a_column_of_another_dtype_or_shape_is_an_error() -> None:
+def test_a_wrong_dtype_or_shape_is_an_error() -> None:
     field = Field("x", "float32", (2,))
     for wrong in (np.zeros((3, 2)), np.zeros((3, 3), np.float32), np.zeros((2, 2), np.float32)):
         with pytest.raises(ValueError, match="x "):
@@ -136,7 +136,7 @@ def test_a_column_of_another_dtype_or_shape_is_an_error() -> None:
             to_arrow(field, wrong, 3)
 
 
-def test_text_that_is_no_text_is_rejected_by_parquet() -> None:
+def test_parquet_rejects_invalid_text() -> None:
     with pytest.raises(BadEpisode, match="not UTF-8"):
         to_arrow(Field("x", "string"), objects([b"\xff"]), 1)
 

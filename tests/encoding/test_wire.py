@@ -1,4 +1,4 @@
-"""Varints of every form: one by one, end to end, and of one width."""
+"""Varints one by one, packed, and of equal width."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-200, 200)
 
 
 def test_one_varint() -> None:
-    """The examples of https://protobuf.dev/programming-guides/encoding, and the bounds."""
+    """The examples from https://protobuf.dev/programming-guides/encoding, and the limits."""
     assert varint(1) == b"\x01"
     assert varint(150) == b"\x96\x01"
     assert varint(-2) == b"\xfe" + b"\xff" * 8 + b"\x01"
@@ -41,7 +41,7 @@ def test_lists_of_varints(numbers: list[int]) -> None:
 
 
 @given(st.lists(INT64, min_size=1))
-def test_varints_of_one_width(numbers: list[int]) -> None:
+def test_varints_of_equal_width(numbers: list[int]) -> None:
     values = np.array(numbers, np.int64)
     width = varint_width(max(number % 2**64 for number in numbers))
     for groups in (fixed_varints(values, width), fixed_varints(values, LONGEST_VARINT)):
@@ -51,7 +51,7 @@ def test_varints_of_one_width(numbers: list[int]) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"\x80", b"\x01\x80", b"\x80" * 10 + b"\x01", b"\x80" * 100_000 + b"\x01"])
-def test_endless_numbers_are_refused(raw: bytes) -> None:
+def test_endless_numbers_are_rejected(raw: bytes) -> None:
     with pytest.raises(MalformedError):
         decode_varints(raw)
     with pytest.raises(MalformedError):

@@ -1,4 +1,4 @@
-"""`--cast`: a value that would change is no value of the data any more."""
+"""`--cast` rejects episodes with values that it would change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOURCES = [np.dtype(name) for name in ("bool", "uint8", "int8", "int16", "uint16
 
 
 def is_changed(value, new: np.dtype, rounding: bool) -> bool:
-    """By Python's own exact numbers."""
+    """Computed with Python's exact numbers."""
     old = float(value) if value.dtype.kind not in "biu" else int(value)
     if new.kind == "b":
         return old not in (0, 1)
@@ -42,7 +42,7 @@ def is_changed(value, new: np.dtype, rounding: bool) -> bool:
 @pytest.mark.parametrize("rounding", [True, False])
 @pytest.mark.parametrize("new", SOURCES, ids=str)
 @pytest.mark.parametrize("source", SOURCES, ids=str)
-def test_what_is_changed(source, new, rounding):
+def test_changed(source, new, rounding):
     for value in VALUES:
         if source.kind in "biu" and (value != value or not np.isfinite(value) or value != int(value)):
             continue
@@ -68,7 +68,7 @@ def source(tmp_path):
 CAST = "--cast=observation/count=int8,observation/level=uint8,observation/wide=float16"
 
 
-def test_an_episode_with_a_changed_value_is_set_aside(source, tmp_path, capsys):
+def test_an_episode_with_a_changed_value_is_rejected(source, tmp_path, capsys):
     assert main(["convert", source, str(tmp_path / "out"), CAST, "--items=frames"]) == 3
     out = capsys.readouterr().out
     assert "cast: 3 rejected" in out
@@ -83,10 +83,10 @@ def test_an_episode_with_a_changed_value_is_set_aside(source, tmp_path, capsys):
     items = read_items(tmp_path / "out")
     assert len(items) == 10
     assert items[3]["observation/count"] == 3
-    assert items[0]["observation/wide"] == np.float16(0.1)  # rounded, as every shorter float is
+    assert items[0]["observation/wide"] == np.float16(0.1)  # rounded, like every shorter float
 
 
-def test_with_an_exclamation_mark_it_is_cast_all_the_same(source, tmp_path):
+def test_an_exclamation_mark_forces_the_cast(source, tmp_path):
     flags = CAST.replace("int8,", "int8!,").replace("float16", "float16!")
     assert main(["convert", source, str(tmp_path / "out"), flags, "--items=frames", "--accept=non_finite"]) == 0
     items = read_items(tmp_path / "out")
@@ -103,7 +103,7 @@ def test_fail_and_accept(source, tmp_path, capsys):
         FrameOptions(cast=("x=int8!!",))
 
 
-def test_the_void_last_step_is_not_judged(tmp_path):
+def test_the_void_last_step_is_not_checked(tmp_path):
     action = np.zeros((4, 2), np.float32)
     action[-1] = np.inf
     path = write_dataset(tmp_path / "data", [make_episode(4, columns={"action": action})])

@@ -1,4 +1,4 @@
-"""A user's output, `--to=test_own_output:ReturnsOutput`: a line with the return of each episode."""
+"""A custom output, `--to=test_own_output:ReturnsOutput`: the return of each episode, one per line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rlds_beam.reading.plan import WorkRange
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
 
 HOLD = "OWN_OUTPUT_HOLDS"
-"""An environment variable: ranges from this number on are never finished."""
+"""Environment variable: ranges from this number on never finish."""
 
 
 def encode(episode: Episode) -> bytes:
@@ -55,7 +55,7 @@ class ReturnsOutput(MetadataFiles):
     @classmethod
     def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> ReturnsOutput:
         if connectors.schema.steps["reward"].shape:
-            raise UsageError("the reward is not one number a step")
+            raise UsageError("the reward is not one number per step")
         return cls(directory)
 
     def plan(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def test_convert(data, tmp_path):
     }
 
 
-def test_killed_and_run_again_it_is_as_if_undisturbed(data, tmp_path):
+def test_a_rerun_after_a_kill_gives_the_same_output(data, tmp_path):
     flags = (OWN, "--shards=5")
     assert run("convert", data, tmp_path / "undisturbed", *flags, "--workers=1")[0] == 3
     output = tmp_path / "out"
@@ -137,7 +137,7 @@ def test_killed_and_run_again_it_is_as_if_undisturbed(data, tmp_path):
     assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in finished.items())
 
 
-def test_another_output_is_another_plan_and_overwrite_leaves_nothing_of_it(data, tmp_path):
+def test_another_output_changes_the_plan_and_overwrite_removes_it(data, tmp_path):
     output = tmp_path / "out"
     assert run("convert", data, output, OWN)[0] == 3
     code, _, err = run("convert", data, output)
@@ -157,13 +157,13 @@ def test_another_output_is_another_plan_and_overwrite_leaves_nothing_of_it(data,
         ([OWN, "--connectors=test_own_output:COLUMNS"], "this output cannot hold columns, but connectors add"),
     ],
 )
-def test_what_is_no_output_is_refused(data, tmp_path, flags, said):
+def test_invalid_outputs_are_rejected(data, tmp_path, flags, said):
     code, out, err = run("convert", data, tmp_path / "out", *flags)
     assert (code, out) == (2, "")
     assert said in err
 
 
-def test_it_cannot_be_pushed_as_trajectories(data, tmp_path):
+def test_it_cannot_be_pushed(data, tmp_path):
     assert run("convert", data, tmp_path / "out", OWN)[0] == 3
     code, _, err = run("push", tmp_path / "out", "--reverb=127.0.0.1:1", "--table=t")
     assert code == 2

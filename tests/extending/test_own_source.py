@@ -1,4 +1,4 @@
-"""A user's source, `--from=test_own_source:JsonSource`: episodes as lines of JSON, through every command."""
+"""A custom source, `--from=test_own_source:JsonSource`, with episodes as JSON lines, in every command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIELDS |= {name: Field(name, "bool") for name in FLAGS}
 
 
 class JsonLines:
-    """A record is a line, and its position the line's number."""
+    """Lines as records; the position is the line number."""
 
     name, unit = "jsonl", "lines"
 
@@ -60,7 +60,7 @@ class JsonDecoder:
             content = json.loads(payload)
             steps = {name: np.array(content[name], field.numpy_dtype) for name, field in FIELDS.items()}
         except (KeyError, ValueError) as error:
-            raise BadEpisode(Violation("not_an_example", f"no episode as JSON: {error}")) from None
+            raise BadEpisode(Violation("not_an_example", f"not an episode in JSON: {error}")) from None
         return Episode(key, steps, payload=payload)
 
 
@@ -92,7 +92,7 @@ def episodes():
 
 @pytest.fixture
 def data(tmp_path, episodes):
-    """Three files of four episodes each, and a line in the second that is none."""
+    """Three files of four episodes each, and an invalid line in the second file."""
     lines = [json.dumps({path: column.tolist() for path, column in e.steps.items()}) for e in episodes]
     lines.insert(5, "not JSON")
     (tmp_path / "json").mkdir()
@@ -118,7 +118,7 @@ def test_validate(data):
     assert (report["valid"], report["rejected"], report["rules"]["not_an_example"]["rejected"]) == (12, 1, 1)
 
 
-def test_convert_gives_what_the_same_episodes_as_rlds_give(data, episodes, tmp_path):
+def test_convert_gives_the_same_as_for_rlds(data, episodes, tmp_path):
     code, _, err = run("convert", data, tmp_path / "own", OWN, "--workers=2", "--shards=4", "--max_rejected=1")
     assert code == 0, err
     rlds = write_dataset(tmp_path / "rlds", episodes)
@@ -147,13 +147,13 @@ def test_duplicates_are_found(data, tmp_path):
         ("--from=test_own_source:JsonDecoder", "not a subclass of rlds_beam.Source"),
     ],
 )
-def test_what_is_no_source_is_refused(data, flag, said):
+def test_invalid_sources_are_rejected(data, flag, said):
     code, out, err = run("validate", data, flag)
     assert (code, out) == (2, "")
     assert said in err
 
 
-# Sources with mistakes: one line that names the source, or rejections; never a traceback.
+# Faulty sources cause rejections or one line that names the source, never a traceback.
 
 
 class _Disagreeing(JsonDecoder):
@@ -242,7 +242,7 @@ class NoMetadata(JsonSource):
 
 
 def found_in(data: Path, source: str) -> list[Violation]:
-    """What is wrong with the first episode."""
+    """The violations of the first episode."""
     opened = checked_source(globals()[source].open(str(data)), f"test_own_source:{source}")
     segment = Segment(opened.splits[0].shards[0], 0, 1)
     (episode,) = EpisodeReader(opened).read("train", segment)

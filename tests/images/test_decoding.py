@@ -1,4 +1,4 @@
-"""Images: the pixels that TFDS would decode, and the damage that its decoder would find."""
+"""Image decoding equals TFDS, in pixels and in damage found."""
 
 import io
 import struct
@@ -36,7 +36,7 @@ from rlds_beam.testing import make_episode
 
 @pytest.fixture(scope="module")
 def files() -> dict[str, bytes]:
-    """Encoded images as a dataset may hold them, by description."""
+    """Encoded images as in datasets, by description."""
     import simplejpeg
     import tensorflow as tf
     from PIL import Image
@@ -57,7 +57,7 @@ def files() -> dict[str, bytes]:
     found["png gAMA"] = png([chunks[0], (b"gAMA", struct.pack(">I", 30000)), *chunks[1:]])
     for dtype in (np.uint8, np.uint16):
         found[f"png interlaced {dtype.__name__}"] = interlaced(picture(dtype=dtype))
-        for channels in (1, 3, 4):  # one of them just beyond 64 kB, where a stored block ends
+        for channels in (1, 3, 4):  # one is just over 64 kB, the size of a stored block
             found[f"png large {channels} {dtype.__name__}"] = tf.io.encode_png(
                 picture(333, 197, channels, dtype)
             ).numpy()
@@ -66,7 +66,7 @@ def files() -> dict[str, bytes]:
     found["png trailing"] = found["png 3"] + b"trailing"
     found["png damaged text"] = png([*chunks[:-1], (b"tEXt", b"a\0b"), chunks[-1]]).replace(b"a\0b", b"a\0c")
     found["jpeg trailing"] = found["jpeg 3 95 {}"] + b"trailing"
-    found["png optimised"] = with_pillow(picture(), "png", optimize=True)
+    found["png optimized"] = with_pillow(picture(), "png", optimize=True)
     palette = io.BytesIO()
     Image.fromarray(picture()).quantize(16).save(palette, "png")
     found["png palette"] = palette.getvalue()
@@ -105,7 +105,7 @@ def test_headers_of_everything_tensorflow_decodes(files: dict[str, bytes]) -> No
 
 
 def test_damage_is_found_where_tensorflow_finds_it(files: dict[str, bytes]) -> None:
-    """Never a false alarm; every cut is found without decoding, every PNG's damage too."""
+    """No false alarms; every cut and all damage to PNGs is found without decoding."""
     for name in ("png 3", "jpeg 3 95 {}", "jpeg 3 75 {'progressive': True}"):
         image = files[name]
         for cut in (1, 2, 5, 13, len(image) // 2, len(image) - 20, len(image) - 2, len(image)):
@@ -128,7 +128,7 @@ def test_damage_is_found_where_tensorflow_finds_it(files: dict[str, bytes]) -> N
 
 
 def odd_pngs() -> dict[str, bytes]:
-    """PNGs of whole chunks, with content that encoders do not write."""
+    """PNGs of valid chunks with unusual content."""
     image = picture()
     header = (b"IHDR", struct.pack(">IIBBBBB", 47, 33, 8, 2, 0, 0, 0))
     lines = b"".join(
@@ -140,7 +140,7 @@ def odd_pngs() -> dict[str, bytes]:
     small_window = b"\x08\x1d" + stream[2:]
 
     def with_header(**fields: int) -> tuple[bytes, bytes]:
-        names = ("width", "height", "depth", "colour", "compression", "filter", "interlace")
+        names = ("width", "height", "depth", "color", "compression", "filter", "interlace")
         values = dict(zip(names, struct.unpack(">IIBBBBB", header[1]), strict=True)) | fields
         return b"IHDR", struct.pack(">IIBBBBB", *values.values())
 
@@ -148,45 +148,45 @@ def odd_pngs() -> dict[str, bytes]:
         name: png(chunks)
         for name, chunks in {
             "sound": [header, data, end],
-            "a part a byte": [header, *((b"IDAT", bytes([b])) for b in stream), end],
+            "one byte per part": [header, *((b"IDAT", bytes([b])) for b in stream), end],
             "an empty part": [header, (b"IDAT", b""), data, (b"IDAT", b""), end],
             "text between parts": [header, (b"IDAT", stream[:99]), text, (b"IDAT", stream[99:]), end],
             "text around": [header, text, data, text, end],
-            "parts too many": [header, data, text, data, end],
+            "too many parts": [header, data, text, data, end],
             "no part": [header, end],
-            "nothing in it": [header, (b"IDAT", b""), end],
+            "empty": [header, (b"IDAT", b""), end],
             "trailing bytes": [header, (b"IDAT", stream + b"trailing"), end],
-            "lines too many": [header, (b"IDAT", zlib.compress(lines + b"\0" * 142)), end],
-            "lines too few": [header, (b"IDAT", zlib.compress(lines[:-142])), end],
+            "too many lines": [header, (b"IDAT", zlib.compress(lines + b"\0" * 142)), end],
+            "too few lines": [header, (b"IDAT", zlib.compress(lines[:-142])), end],
             "one byte too few": [header, (b"IDAT", zlib.compress(lines[:-1])), end],
-            "another checksum": [header, (b"IDAT", stream[:-1] + bytes([stream[-1] ^ 1])), end],
+            "a wrong checksum": [header, (b"IDAT", stream[:-1] + bytes([stream[-1] ^ 1])), end],
             "no checksum": [header, (b"IDAT", stream[:-4]), end],
             "a small window": [header, (b"IDAT", small_window), end],
             "an unknown filter": [header, (b"IDAT", zlib.compress(b"\7" + lines[1:])), end],
             "two headers": [header, header, data, end],
             "a long header": [(b"IHDR", header[1] + b"\0"), data, end],
             "an unknown chunk": [header, (b"teSt", b"?"), data, end],
-            "an unknown chunk that matters": [header, (b"TeST", b"?"), data, end],
-            "an unknown chunk late that matters": [header, data, (b"TeST", b"?"), end],
+            "an unknown critical chunk": [header, (b"TeST", b"?"), data, end],
+            "a late unknown critical chunk": [header, data, (b"TeST", b"?"), end],
             "a background": [header, (b"bKGD", b"\0\1\0\2\0\3"), (b"eXIf", b"II*\0"), data, end],
-            "no name of a chunk": [header, (b"t\x01St", b"?"), data, end],
-            "a palette that is none": [header, (b"PLTE", b"1234"), data, end],
+            "an invalid chunk name": [header, (b"t\x01St", b"?"), data, end],
+            "an invalid palette": [header, (b"PLTE", b"1234"), data, end],
             "a suggested palette": [header, (b"PLTE", b"123"), data, end],
-            "colours": [header, (b"sBIT", b"\5\6\5"), (b"gAMA", b"\0\0\0\0"), (b"cHRM", b"\0" * 32), data, end],
+            "colors": [header, (b"sBIT", b"\5\6\5"), (b"gAMA", b"\0\0\0\0"), (b"cHRM", b"\0" * 32), data, end],
             "transparency late": [header, data, (b"tRNS", b"\0\1\0\2\0\3"), end],
             "no width": [with_header(width=0), data, end],
             "no height": [with_header(height=0), data, end],
             "a negative width": [with_header(width=1 << 31), data, end],
             "wider": [with_header(width=48), data, end],
-            "interlaced, so it says": [with_header(interlace=1), data, end],
-            "another compression": [with_header(compression=1), data, end],
-            "another way to filter": [with_header(filter=1), data, end],
+            "a wrong interlace flag": [with_header(interlace=1), data, end],
+            "an unknown compression": [with_header(compression=1), data, end],
+            "an unknown filter method": [with_header(filter=1), data, end],
         }.items()
     }
 
 
 @pytest.mark.parametrize("channels", [None, 3])
-def test_odd_pngs_as_tensorflow_takes_them(channels: int | None) -> None:
+def test_odd_pngs_equal_tensorflow(channels: int | None) -> None:
     taken = 0
     for name, image in odd_pngs().items():
         if not tensorflow_accepts(image, channels):
@@ -208,8 +208,8 @@ def test_usual_pngs_need_no_tensorflow(files: dict[str, bytes], monkeypatch: pyt
             assert len(column(image, shape=(None, None, None), dtype=dtype).decode()) == 1, name
 
 
-def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A header that claims more than the body can hold is refused."""
+def test_a_bomb_is_not_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header that claims more than the body can hold is rejected."""
     import imagecodecs
 
     inflate, room = imagecodecs.deflate_decode, []
@@ -231,14 +231,14 @@ def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM", b"RIFF1234WEBP", b"\0" * 99]
 )
-def test_no_image(data: bytes) -> None:
+def test_invalid_images(data: bytes) -> None:
     [violation] = check_images(column(data), 1 << 26, "observation/image")
     assert (violation.rule, violation.field, violation.step) == ("undecodable_image", "observation/image", 0)
     with pytest.raises(BadEpisode, match="undecodable_image in observation/image"):
         column(data).decode("observation/image")
 
 
-def test_a_bomb_is_refused_by_its_header(files: dict[str, bytes]) -> None:
+def test_a_bomb_is_rejected_by_its_header(files: dict[str, bytes]) -> None:
     header = struct.pack(">IIBBBBB", 50_000, 60_000, 8, 2, 0, 0, 0)
     bomb = png([(b"IHDR", header), *png_chunks(files["png 3"])[1:]])
     [violation] = check_images(column(files["png 3"], bomb), 1 << 26)
@@ -247,7 +247,7 @@ def test_a_bomb_is_refused_by_its_header(files: dict[str, bytes]) -> None:
 
 
 def two_headed_jpeg(filler: bytes) -> bytes:
-    """65,500 x 65,500 pixels to libjpeg; who does not read markers as it does is led to a comment that says 8 x 8."""
+    """65,500 x 65,500 pixels to libjpeg, but other parsers of the markers find a comment that says 8 x 8."""
     image = bytearray(encode_jpeg(picture(64, 64)[None])[0])
     frame = image.index(b"\xff\xc0")
     image[frame + 5 : frame + 9] = (65_500).to_bytes(2, "big") * 2
@@ -275,15 +275,15 @@ if not faults:
 
 
 @pytest.mark.parametrize("filler", [b"\xff\x00", b"\xff\xff\x00", b"\xff\x00\xff\x01\xff\x00"])
-def test_a_jpeg_is_as_large_as_its_decoder_takes_it_for(filler: bytes) -> None:
-    """In a process that has a gigabyte, where the pixels would take 13."""
+def test_a_jpeg_has_the_size_that_its_decoder_uses(filler: bytes) -> None:
+    """Runs in a process limited to 1 GB; the pixels would take 13."""
     done = subprocess.run(
         [sys.executable, "-c", _DECODE], input=two_headed_jpeg(filler), capture_output=True, timeout=120, check=False
     )
     assert (done.returncode, done.stdout.split()) == (0, [b"image_too_large"]), done.stderr.decode()
 
 
-def test_chroma_that_simplejpeg_has_no_name_for() -> None:
+def test_chroma_subsampling_unknown_to_simplejpeg() -> None:
     image = bytearray(encode_jpeg(picture(64, 64)[None])[0])
     frame = image.index(b"\xff\xc0")
     for sampling in ((0x14, 0x11, 0x11), (0x11, 0x12, 0x11), (0x31, 0x11, 0x11)):
@@ -299,7 +299,7 @@ def test_chroma_that_simplejpeg_has_no_name_for() -> None:
             np.testing.assert_array_equal(pixels[0], tensorflow(bytes(image), 3))
 
 
-def test_another_size_than_the_schema(files: dict[str, bytes]) -> None:
+def test_sizes_that_differ_from_the_schema(files: dict[str, bytes]) -> None:
     image = files["png 3"]
     assert check_images(column(image, shape=(33, 47, 3)), 1 << 26) == []
     assert check_images(column(image, shape=(33, None, 1)), 1 << 26) == []  # TensorFlow converts channels
@@ -321,7 +321,7 @@ def test_columns_of_images(files: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_jpegs_are_read_back_by_tensorflow(channels: int) -> None:
+def test_tensorflow_reads_our_jpegs(channels: int) -> None:
     images = np.stack([picture(channels=channels) for _ in range(3)])
     encoded = encode_jpeg(images, quality=95)
     assert check_images(column(*encoded, shape=(33, 47, channels)), 1 << 26) == []
@@ -335,7 +335,7 @@ def test_real_images_equal_tensorflow() -> None:
     root = REAL_DATA
     shards = sorted(root.glob("bridge_dataset/1.0.0/*.tfrecord-*"))
     if not shards:
-        pytest.skip(f"the real data is not there ({root})")
+        pytest.skip(f"the real data is missing ({root})")
     import tensorflow as tf
 
     from rlds_beam.encoding.example.reading import parse_example
@@ -349,13 +349,13 @@ def test_real_images_equal_tensorflow() -> None:
 
 
 def test_an_image_of_many_pixels_is_not_decoded(monkeypatch):
-    """200 kB of a PNG may be 200 MB of pixels."""
+    """200 kB of PNG can decode to 200 MB of pixels."""
     side = 8192
-    rows = zlib.compress(bytes((1 + 3 * side) * 8))  # the header alone says how large it is
+    rows = zlib.compress(bytes((1 + 3 * side) * 8))  # only the header gives its size
     header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
     image = png([(b"IHDR", header), (b"IDAT", rows), (b"IEND", b"")])
     images = column(image, image)
-    monkeypatch.setattr(EncodedImages, "decode", lambda *_: pytest.fail("it was decoded"))
+    monkeypatch.setattr(EncodedImages, "decode", lambda *_: pytest.fail("the image was decoded"))
     episode = make_episode(2, columns={"observation/x": images})
     verdict = validate_episode(episode, CheckOptions(decode_images=True))
     assert [v.rule for v in verdict.violations] == ["image_too_large"]

@@ -1,4 +1,4 @@
-"""Images within a record are those of an object array of bytes, whatever is asked of them."""
+"""Images stored in a record behave like images in an object array of bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def both(images: list[bytes]) -> tuple[EncodedImages, StoredImages]:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=150), st.binary(max_size=3), st.binary(max_size=2), st.data())
-def test_as_images_of_their_own(images: list[bytes], start: bytes, end: bytes, data: st.DataObject) -> None:
+def test_equals_encoded_images(images: list[bytes], start: bytes, end: bytes, data: st.DataObject) -> None:
     own, stored = both([start * (i % 3 > 0) + image + end * (i % 2) for i, image in enumerate(images)])
     assert len(stored) == len(own)
     assert stored.unlike(start, end) == own.unlike(start, end)
@@ -42,7 +42,7 @@ def test_as_images_of_their_own(images: list[bytes], start: bytes, end: bytes, d
 
 @pytest.mark.parametrize("count", [10, 100])
 def test_each_image_is_checked(count: int) -> None:
-    """Many at once, or one by one."""
+    """Vectorized, or one by one."""
     pixels = np.random.default_rng(0).integers(0, 255, (count, 8, 8, 3), np.uint8)
     images = encode_jpeg(pixels)
     assert check_images(both(images)[1], 1 << 20) == []

@@ -1,4 +1,4 @@
-"""Output directories that another person prepared: no file outside of them is touched, and none that is not ours."""
+"""Output directories prepared by an attacker: files outside of them, and files that are not ours, stay untouched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLAGS = ("--accept=duplicate_episode", "--shards=2")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A dataset, and what it was converted to."""
+    """A dataset and its converted output."""
     directory = tmp_path_factory.mktemp("made")
     source = write_dataset(directory / "data", [make_episode(5, seed=i) for i in range(6)])
     assert main(["convert", str(source), str(directory / "out"), *FLAGS]) == 0
@@ -65,7 +65,7 @@ VICTIMS = ["../victim.txt", "/{parent}/victim.txt", "rejected/../../victim.txt",
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("place", ["file", "beside"])
-def test_a_commit_removes_no_file_that_is_not_of_its_plan(source, output, capsys, victim, place, overwrite):
+def test_a_commit_removes_only_files_of_its_plan(source, output, capsys, victim, place, overwrite):
     outside, inside = output.parent / "victim.txt", output / "thesis.tex"
     for path in (outside, inside):
         path.write_text("mine")
@@ -105,12 +105,12 @@ def each_value(parts: dict[str, list[Any]]) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("content", WRONG, ids=json.dumps)
-def test_a_commit_of_another_form_is_named(source, output, capsys, content):
+def test_a_malformed_commit_is_named(source, output, capsys, content):
     commit = output / "_commits" / "train-00000-of-00002.json"
     commit.write_text(json.dumps(content))
     before = bytes_of(output)
     code = convert(source, output)
-    if content is None:  # nothing: the range is not finished
+    if content is None:  # no content: the range is not finished
         assert code == 0
     else:
         assert_refused(code, capsys, str(commit))
@@ -149,17 +149,17 @@ MANIFESTS = {
     "a negative size": with_shard(bytes=-1),
     "no checksum": with_shard(checksum=None),
     "an unknown checksum": with_shard(checksum="md5:00"),
-    "a dtype that is none": lambda content: {**content, "fields": [{**content["fields"][0], "dtype": "object"}]},
-    "a shape that is none": lambda content: {**content, "fields": [{**content["fields"][0], "shape": "2"}]},
+    "an invalid dtype": lambda content: {**content, "fields": [{**content["fields"][0], "dtype": "object"}]},
+    "an invalid shape": lambda content: {**content, "fields": [{**content["fields"][0], "shape": "2"}]},
     "a negative shape": lambda content: {**content, "fields": [{**f, "shape": [-4]} for f in content["fields"]]},
     "no fields": without("fields"),
     "fields without steps": lambda content: {**content, "fields": content["fields"][1:]},
-    "an encoding that is none": lambda content: {**content, "fields": [{**content["fields"][0], "encoding": 1}]},
+    "an invalid encoding": lambda content: {**content, "fields": [{**content["fields"][0], "encoding": 1}]},
 }
 
 
 @pytest.mark.parametrize("wrong", MANIFESTS)
-def test_a_manifest_of_another_form_is_named_by_all_who_read_it(source, output, capsys, wrong):
+def test_every_reader_names_a_malformed_manifest(source, output, capsys, wrong):
     (output.parent / "victim.txt").write_text("mine")
     edit(output / "manifest.json", MANIFESTS[wrong])
     said = str(output) if "field" in wrong or "shape" in wrong or "dtype" in wrong else str(output / "manifest.json")
@@ -184,7 +184,7 @@ PLANS = {
 
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
 @pytest.mark.parametrize("wrong", PLANS)
-def test_a_plan_of_another_form_is_named(source, output, capsys, wrong, overwrite):
+def test_a_malformed_plan_is_named(source, output, capsys, wrong, overwrite):
     (output.parent / "victim.txt").write_text("mine")
     edit(output / "plan.json", PLANS[wrong])
     before = bytes_of(output.parent)
@@ -194,7 +194,7 @@ def test_a_plan_of_another_form_is_named(source, output, capsys, wrong, overwrit
 
 @pytest.mark.parametrize("content", ["[]", "{}", '"x"', "{", "[" * 100_000, ""])
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
-def test_a_plan_that_is_none_of_ours_makes_the_directory_a_foreign_one(source, output, capsys, content, overwrite):
+def test_a_foreign_plan_makes_the_directory_foreign(source, output, capsys, content, overwrite):
     (output / "plan.json").write_text(content)
     before = bytes_of(output)
     assert_refused(convert(source, output, *overwrite), capsys, "rlds-beam did not write")
@@ -202,12 +202,12 @@ def test_a_plan_that_is_none_of_ours_makes_the_directory_a_foreign_one(source, o
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", "7", '{"records": "many"}', "[" * 100_000])
-def test_a_report_of_another_form_is_named(source, output, capsys, content):
+def test_a_malformed_report_is_named(source, output, capsys, content):
     (output / "report.json").write_text(content)
     assert_refused(convert(source, output), capsys, str(output / "report.json"))
 
 
-def test_overwrite_removes_what_the_plan_names_and_nothing_else(source, output):
+def test_overwrite_removes_only_files_of_the_plan(source, output):
     mine = {
         "other-train.tfrecord-00000-of-00001": b"a dataset",
         "testing-train.tfrecord-00007-of-00009": b"of another plan",
@@ -236,7 +236,7 @@ def test_overwrite_removes_what_the_plan_names_and_nothing_else(source, output):
 
 @pytest.mark.parametrize("name", ["_commits", "rejected", "_parts"])
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
-def test_a_directory_that_leads_elsewhere_is_refused(source, output, capsys, tmp_path, name, overwrite):
+def test_a_directory_that_leads_elsewhere_is_rejected(source, output, capsys, tmp_path, name, overwrite):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     for file in ("train-00000-of-00002.json", "train-00000-of-00002.tfrecord"):

@@ -1,4 +1,4 @@
-"""The contract of an output stays small; what an output without a capability is taken for."""
+"""The Output interface stays small, and capabilities are optional."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_core_has_at_most_eight_members():
     assert len(members(Output)) <= 8, members(Output)
 
 
-def test_each_capability_adds_few_members_and_says_what_it_is():
+def test_each_capability_adds_few_members():
     for name, kind in inspect.getmembers(capabilities, inspect.isclass):
         if issubclass(kind, Output) and kind is not Output:
             assert len(members(kind)) <= 4, name

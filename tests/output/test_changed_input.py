@@ -1,4 +1,4 @@
-"""An output is continued with the input and the code that it was begun with, and with no other."""
+"""An output can be resumed only with the same input and code."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from rlds_beam.user_functions import version_of
 
 @pytest.mark.parametrize("flags", [(), ("--accept=duplicate_episode",)], ids=["", "accept"])
 @pytest.mark.parametrize("kind", FORMATS)
-def test_input_that_was_recorded_anew_is_another_plan(tmp_path, convert, kind, flags):
+def test_rerecorded_input_changes_the_plan(tmp_path, convert, kind, flags):
     source = record(tmp_path / "data", 0, kind)
     sizes = [p.stat().st_size for p in shards_of(source)]
     first = convert(source, *flags)
     assert first.code == 0
-    record(tmp_path / "data", 0, kind)  # the same once more: nothing has changed
+    record(tmp_path / "data", 0, kind)  # the same again: nothing has changed
     again = convert(source, *flags)
     assert again.code == 0 and "nothing to do: " in again.out
     record(tmp_path / "data", 100, kind)
@@ -53,7 +53,7 @@ def test_one_episode_of_many_is_enough(tmp_path, convert):
 
 
 def test_half_an_output_is_not_finished_with_other_input(tmp_path, convert):
-    """As a kill leaves it: one range is committed, the other is not."""
+    """The state after a kill: one range is committed, the other is not."""
     source = record(tmp_path / "data", 0)
     output = convert(source, "--shards=2").output
     (output / "manifest.json").unlink()
@@ -65,7 +65,7 @@ def test_half_an_output_is_not_finished_with_other_input(tmp_path, convert):
     assert convert(source, "--shards=2").code == 0
 
 
-def test_files_of_equal_names_are_told_apart(tmp_path, convert):
+def test_files_of_equal_names_are_distinguished(tmp_path, convert):
     one, other = record(tmp_path / "one", 0), record(tmp_path / "other", 50)
     files = f"{shard_paths(one)[0]},{shard_paths(other)[0]}"
     assert convert(files).code == 0
@@ -86,9 +86,9 @@ FUNCTION = """
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """Writes a module of the user's, as if in a process of its own."""
+    """Writes a user module, and imports it as a new process would."""
     monkeypatch.chdir(tmp_path)
-    name = f"edited_{tmp_path.name}"  # directories of other tests are on the path, too
+    name = f"edited_{tmp_path.name}"  # directories of other tests are also on the path
 
     def forget() -> None:
         sys.modules.pop(name, None)
@@ -108,20 +108,20 @@ def module(tmp_path, monkeypatch):
     forget()
 
 
-def test_a_function_that_was_edited_is_another_plan(tmp_path, convert, module):
+def test_an_edited_function_changes_the_plan(tmp_path, convert, module):
     source = record(tmp_path / "data", 0)
     flag = f"--policy_info_fn={module(1.0)}"
     assert convert(source, flag).code == 0
     module(1.0)
     assert convert(source, flag).code == 0
-    module(2.0)  # not the function, but one that it calls
+    module(2.0)  # edits a function that it calls
     ran = convert(source, flag)
     assert ran.code == 2
     for text in ("the code has changed: edited_test", ":info", "--overwrite"):
         assert text in ran.err
 
 
-def test_a_version_stands_for_the_source(tmp_path, convert, module):
+def test_a_version_replaces_the_source(tmp_path, convert, module):
     source = record(tmp_path / "data", 0)
     flag = f"--policy_info_fn={module(1.0, version='1')}"
     assert convert(source, flag).code == 0
@@ -131,12 +131,12 @@ def test_a_version_stands_for_the_source(tmp_path, convert, module):
     assert "the code has changed" in convert(source, flag).err
 
 
-def test_code_without_source_has_a_version_all_the_same():
+def test_code_without_source_has_a_version():
     assert version_of("math:sqrt") == "no source"
 
 
 def test_a_shard_that_cannot_be_read_is_named(tmp_path):
-    """A directory under its name: a lost permission does not keep root from reading."""
+    """Uses a directory in its place, since root can read files without permission."""
     source = open_source(str(record(tmp_path / "data", 0)))
     shard = dataclasses.replace(source.splits[0].shards[0], path=str(tmp_path))
     for look in (lambda framing: framing.content([shard]), lambda framing: framing.record_starts(shard, [7])):

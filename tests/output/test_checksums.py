@@ -1,4 +1,4 @@
-"""The checksums of an output: what the usual command says about them, and what is refused."""
+"""The checksums of an output: checked with xxh128sum, and when reading."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLAGS = ("--shards=3", "--max_rejected=1")
 
 @pytest.fixture
 def dataset(tmp_path):
-    """One of its episodes is rejected."""
+    """A dataset with one rejected episode."""
     return write_dataset(tmp_path / "data", [*episodes(), make_episode(STEPS, breaks=["missing_is_last"])])
 
 
@@ -73,7 +73,7 @@ def test_files_without_records_are_not_listed():
 
 
 def test_records_in_another_order_are_an_error(output):
-    """Each of them is sound, and the file is as long as the one that was written."""
+    """Every record is intact, and the file has the same size."""
     replay = open_converted(str(output))
     shard, records = shards_of(output)[0], replay.ranges[0].items
     data = shard.read_bytes()
@@ -83,7 +83,7 @@ def test_records_in_another_order_are_an_error(output):
         list(replay.read_items(replay.ranges[0]))
 
 
-def test_a_checksum_of_another_algorithm_is_refused_before_anything_is_read(output):
+def test_a_checksum_of_another_algorithm_is_rejected_before_reading(output):
     text = (output / "manifest.json").read_text()
     (output / "manifest.json").write_text(text.replace("xxh3-128:", "xxh4-256:"))
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Outputs with several files a range, in directories of their own: commits, plans, removal."""
+"""Outputs with several files per range, in separate directories: commits, plans, and removal."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def test_several_files_are_one_range(output: Path) -> None:
     assert (output / "checksums.xxh128").read_text().split() == [manifest["shards"][0]["checksum"][9:], FILES[0]]
 
 
-def test_each_file_has_to_hold_what_was_predicted(output: Path) -> None:
+def test_each_file_must_match_the_prediction(output: Path) -> None:
     with pytest.raises(NotVerifiedError, match="b/data-train holds 2 items, but 3 were predicted"):
         commit(output, write(output, FILES[0], 3), write(output, FILES[1], 2, predicted=3))
 
 
-def test_a_range_is_to_be_done_again_where_one_of_its_files_is_gone(output: Path) -> None:
+def test_a_range_with_a_missing_file_is_redone(output: Path) -> None:
     commit(output, write(output, FILES[0], 3), write(output, FILES[1], 2))
     (output / FILES[1]).unlink()
     assert read_commit(str(output), WORK, FILES, PLAN.digest) is None
     assert not directory.find_finished(str(output)).ranges
 
 
-def test_overwriting_leaves_nothing_but_what_is_not_ours(output: Path) -> None:
+def test_overwriting_removes_only_our_files(output: Path) -> None:
     commit(output, write(output, FILES[0], 3), write(output, FILES[1], 2))
     (output / "a" / "info.json").write_text("{}")
     (output / "a" / ".info.json.01234567.tmp").write_text("{")
@@ -75,14 +75,14 @@ def test_overwriting_leaves_nothing_but_what_is_not_ours(output: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "a//c", "/x", "a/../x", "a/", "_commits/x", "rejected/x"])
-def test_a_plan_that_names_other_places_is_refused(output: Path, name: str) -> None:
+def test_a_plan_that_names_other_places_is_rejected(output: Path, name: str) -> None:
     content = json.loads((output / "plan.json").read_text())
     (output / "plan.json").write_text(json.dumps({**content, "files": [name]}))
     with pytest.raises(UsageError, match=r"plan\.json is damaged or not written by rlds-beam"):
         read_plan(str(output))
 
 
-def test_a_link_in_place_of_a_directory_is_refused(output: Path, tmp_path: Path) -> None:
+def test_a_link_in_place_of_a_directory_is_rejected(output: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (output / "a").rmdir()
     (output / "a").symlink_to(tmp_path / "elsewhere")

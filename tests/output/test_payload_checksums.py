@@ -1,4 +1,4 @@
-"""A record's checksum is computed once: where it was compared in reading, a copy of the record is given the same."""
+"""A record's checksum is computed once: copies of a record reuse the checksum verified on reading."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AddOneToReward(EpisodeConnector):
 
 
 PAYLOADS = [b"", b"a", bytes(1000), b"x" * (3 << 20)]
-"""The last is longer than a block, and is read on another way."""
+"""The last one is longer than a block and takes another code path."""
 
 
 def test_every_record_has_the_checksum_of_its_payload():
@@ -47,11 +47,11 @@ def test_a_copy_of_an_episode_has_no_checksum():
     assert episode.slice(0, 1).payload_crc is None
 
 
-def test_a_file_takes_the_checksum_that_is_known(tmp_path, monkeypatch):
+def test_a_file_reuses_the_known_checksum(tmp_path, monkeypatch):
     expected = frame_all(PAYLOADS)
     crcs = [masked_crc(payload) for payload in PAYLOADS]
     assert b"".join(piece for payload in PAYLOADS for piece in framed(payload)) == expected
-    monkeypatch.setattr(tfrecord_writing, "masked_crc", lambda data: pytest.fail("it was computed again"))
+    monkeypatch.setattr(tfrecord_writing, "masked_crc", lambda data: pytest.fail("the checksum was computed again"))
     file = TFRecordFileWriter(str(tmp_path / "copy"))
     for payload, crc in zip(PAYLOADS, crcs, strict=True):
         file.add(payload, "key", crc)
@@ -60,7 +60,7 @@ def test_a_file_takes_the_checksum_that_is_known(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("edits", [False, True])
-def test_what_is_copied_is_not_summed_again_and_what_is_edited_is(tmp_path, monkeypatch, edits):
+def test_only_edited_records_are_checksummed_again(tmp_path, monkeypatch, edits):
     data = write_dataset(tmp_path / "data", [make_episode(n) for n in (4, 9)])
     connectors = [AddOneToReward()] if edits else []
     job = prepare(ConvertOptions.create(str(data), str(tmp_path / "out"), to="rlds", connectors=connectors))

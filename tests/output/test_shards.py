@@ -1,4 +1,4 @@
-"""Shards, commits and the manifest: an output is finished, or known not to be."""
+"""Shards, commits, and the manifest: an output is finished, or known to be unfinished."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def checksum_of(data: bytes) -> str:
     return f"xxh3-128:{xxhash.xxh3_128_hexdigest(data)}"
 
 
-def test_a_shard_is_there_when_committed_and_not_before(tmp_path):
+def test_a_shard_appears_on_commit(tmp_path):
     path = tmp_path / "shard"
     with ShardWriter(str(path)) as writer:
         writer.write([b"ab", memoryview(b"c")], 2, "first")
@@ -66,13 +66,13 @@ def test_a_shard_is_there_when_committed_and_not_before(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["shard"]
 
 
-def test_a_shard_that_is_not_committed_leaves_nothing(tmp_path):
+def test_an_uncommitted_shard_leaves_nothing(tmp_path):
     with ShardWriter(str(tmp_path / "shard")) as writer:
         writer.write([b"ab"], 1)
     assert not list(tmp_path.iterdir())
 
 
-def test_rejected_records_are_kept_as_they_were(tmp_path):
+def test_rejected_records_are_kept_unchanged(tmp_path):
     with RejectedWriter(str(tmp_path / "r")) as writer:
         writer.write(b"original \x00", {"key": "k", "detail": "é\n"}, "k")
         assert writer.commit().records == 1
@@ -84,7 +84,7 @@ def test_rejected_records_are_kept_as_they_were(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_dataset_is_committed_whole(tmp_path):
+def test_commit_of_a_dataset(tmp_path):
     made = make_dataset(tmp_path)
     assert made["items"] == 6
     assert made == manifest.read_manifest(str(tmp_path))
@@ -105,9 +105,9 @@ def test_an_empty_split_is_left_out(tmp_path):
     assert directory.open_output(str(tmp_path), PLAN).complete
 
 
-def test_an_empty_dataset_is_no_tfds_dataset(tmp_path):
+def test_an_empty_dataset_is_not_a_tfds_dataset(tmp_path):
     assert make_dataset(tmp_path, (0, 0, 0, 0))["items"] == 0
-    expected = {"plan.json", "manifest.json", "checksums.xxh128", "rejected", "_commits"}  # of what was rejected
+    expected = {"plan.json", "manifest.json", "checksums.xxh128", "rejected", "_commits"}  # for rejected records
     assert {p.name for p in tmp_path.iterdir()} == expected
     assert directory.open_output(str(tmp_path), PLAN).complete
 
@@ -159,7 +159,7 @@ def lose_manifest(output):
 @pytest.mark.parametrize(
     "fault", [damage_file, lose_file, lose_spec, lose_commit, cut_commit, lose_rejected, lose_manifest]
 )
-def test_a_rerun_does_what_is_missing_and_ends_the_same(tmp_path, fault):
+def test_a_rerun_completes_the_output(tmp_path, fault):
     make_dataset(tmp_path)
     before = bytes_of(tmp_path)
     fault(tmp_path)
@@ -177,7 +177,7 @@ def test_killed_before_the_plan_was_written(tmp_path):
     assert not directory.open_output(str(tmp_path), PLAN).ranges
 
 
-def test_another_plan_is_refused_and_replaced_on_demand(tmp_path):
+def test_another_plan_needs_overwrite(tmp_path):
     make_dataset(tmp_path)
     before = bytes_of(tmp_path)
     other = plan(**{**CONTENT, "options": {"items": "frames", "shards": [1, 2]}})
@@ -221,12 +221,12 @@ def test_a_damaged_shard_is_not_committed(tmp_path):
     assert not (tmp_path / "manifest.json").exists()
 
 
-def test_other_than_predicted_is_an_error(tmp_path):
+def test_a_wrong_prediction_is_an_error(tmp_path):
     directory.open_output(str(tmp_path), PLAN)
     with pytest.raises(NotVerifiedError, match="holds 2 items, but 3 were predicted"):
         make_range(tmp_path, RANGES[0], 2, predicted=3)
 
 
-def test_a_manifest_is_asked_of_an_output_only(tmp_path):
+def test_only_outputs_have_a_manifest(tmp_path):
     with pytest.raises(UsageError, match="rlds-beam did not write"):
         manifest.read_manifest(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Broken records: what is wrong with them is named. The protobuf of TFDS writes the Examples, without TensorFlow."""
+"""Violations of broken records. TFDS's protobuf writes the Examples, without TensorFlow."""
 
 import tracemalloc
 import zlib
@@ -16,7 +16,7 @@ from rlds_beam.errors import BadEpisode
 from rlds_beam.reading.decoding import EpisodeDecoder
 
 KEY = EpisodeKey("made/1.0.0", "train", 0, 0)
-# Broken records. No TensorFlow from here on: the protobuf of TFDS writes the Examples.
+# TFDS's protobuf writes the Examples, without TensorFlow.
 
 
 SCHEMA = Schema(
@@ -37,7 +37,7 @@ SCHEMA = Schema(
 
 
 def example(**changes: Any) -> bytes:
-    """An episode of three steps for `SCHEMA`; `changes` are lists by the last name of their path."""
+    """An episode of three steps for `SCHEMA`; `changes` replace lists, by the last name of their path."""
     from tensorflow_datasets.proto import tf_example_pb2
 
     content = {
@@ -133,7 +133,7 @@ def test_not_an_example(payload: bytes) -> None:
 def test_zero_steps() -> None:
     nothing: dict[str, Any] = {name: [] for name in ("packed", "raw", "text", "image", "action")}
     payload = example(**nothing, state=[])
-    # Empty lists have a kind too; the helper writes them as int64, so only those are right.
+    # Empty lists also have a kind; the helper writes all as int64, so only int64 fields are valid.
     assert {rule for rule, _ in violations(payload)} == {"wrong_dtype_or_shape"}
     schema = Schema({"action": Field("action", "int64"), "empty": Field("empty", "float32", (0,))})
     from tensorflow_datasets.proto import tf_example_pb2

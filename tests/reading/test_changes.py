@@ -1,4 +1,4 @@
-"""An input file that changes while a job runs ends the job: nothing is of two versions of its input."""
+"""An input file that changes during a job ends it, so that no output mixes two versions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlds_beam.testing import write_dataset
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Puts another file in the place of one, of the same modification time."""
+    """Replaces a file by another with the same modification time."""
     times = path.stat()
     other = path.with_name("other")
     other.write_bytes(content)
@@ -53,7 +53,7 @@ NEEDED = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_of_any_source_is_seen_to_change(tmp_path, kind):
+def test_changes_are_detected_for_every_source(tmp_path, kind):
     if kind in NEEDED:
         pytest.importorskip(NEEDED[kind])
     make, arguments = KINDS[kind]
@@ -71,7 +71,7 @@ def test_a_file_of_any_source_is_seen_to_change(tmp_path, kind):
             snapshot.verify_all()
         before, stat = file.read_bytes(), file.stat()
         middle = len(before) // 2
-        # In a TFRecord, the length or checksum of a record, which say what is in it; of others any byte.
+        # In a TFRecord, a record's length or checksum, which identify its content; in other files, any byte.
         changed = b"\1" + before[1:] if "tfrecord" in file.name and before[:2] != b"\x1f\x8b" else (
             before[:middle] + bytes([before[middle] ^ 1]) + before[middle + 1 :]
         )  # fmt: skip
@@ -82,10 +82,10 @@ def test_a_file_of_any_source_is_seen_to_change(tmp_path, kind):
                 snapshot.verify_all()
             assert name in str(raised.value) and "do this" in str(raised.value)
         replace(file, before)
-        of_content.verify_all()  # it is another file, with the same content
+        of_content.verify_all()  # another file with the same content
 
 
-def test_all_videos_are_among_the_files(tmp_path):
+def test_the_files_include_all_videos(tmp_path):
     pytest.importorskip("av")
     videos(tmp_path / "input")
     source = open_source(str(tmp_path / "input"), from_="lerobot")
@@ -94,16 +94,16 @@ def test_all_videos_are_among_the_files(tmp_path):
 
 
 def other_version(data: Path, kind: str) -> Callable[[], None]:
-    """Replaces the last shard of a dataset by that of another recording, of equal size."""
+    """Replaces the last shard of a dataset by one from another recording, of equal size."""
     changed = shards_of(record(data.parent / "other", 100, kind))[-1].read_bytes()
     return lambda: replace(shards_of(data / "testing" / "1.0.0")[-1], changed)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("to", ["trajectories", "rlds", "numpy", "minari", "lerobot"])
-def test_no_range_is_committed_of_a_file_that_changed(tmp_path, to, kind):
+def test_no_range_of_a_changed_file_is_committed(tmp_path, to, kind):
     if kind != "tfrecord" and to != "trajectories":
-        pytest.skip("what notices it is the reader, which all outputs have in common")
+        pytest.skip("the reader, shared by all outputs, detects it")
     source = record(tmp_path / "data", 0, kind)
     options: dict[str, Any] = {"fps": 10} if to == "lerobot" else {}
     job = open_job(source, tmp_path / "out", to, shards=2, **options)

@@ -1,4 +1,4 @@
-"""Records to episodes: against TFDS for every feature it can store, and for broken records."""
+"""Decoding records to episodes, compared with TFDS for every feature."""
 
 import json
 import pickle
@@ -41,7 +41,7 @@ def required_fields(step: int) -> dict[str, Any]:
 
 
 def write_dataset(directory: Path, features: Any, episodes: list[Any]) -> list[bytes]:
-    """A dataset as TFDS stores it, with our own dataset_info.json."""
+    """Writes a dataset with TFDS's encoder and our dataset_info.json."""
     import tensorflow as tf
 
     directory.mkdir(parents=True)
@@ -126,7 +126,7 @@ def test_numbers_of_every_dtype_and_encoding_equal_tfds(tmp_path: Path) -> None:
     values: dict[str, Any] = {}
     for name in (*INTEGERS, *FLOATS, "bool"):
         forms: list[tuple[tuple[int | None, ...], str]] = [((), "none"), ((2, 3), "none")]
-        if name != "uint32":  # which TFDS writes encoded, but cannot read (tf.io.decode_raw has no uint32)
+        if name != "uint32":  # TFDS writes it encoded, but cannot read it (tf.io.decode_raw has no uint32)
             forms += [((2, 3), "bytes"), ((2, 3), "zlib"), ((None, 2), "zlib")]
         for shape, encoding in forms:
             key = f"{name}_{len(shape)}_{encoding}_{None in shape}"
@@ -224,7 +224,7 @@ def test_text_labels_and_images_equal_tfds(tmp_path: Path) -> None:
     assert decoder.schema.fast
 
 
-def test_what_only_tfds_decodes_equals_tfds(tmp_path: Path) -> None:
+def test_features_that_only_tfds_decodes(tmp_path: Path) -> None:
     import tensorflow_datasets as tfds
 
     f = tfds.features

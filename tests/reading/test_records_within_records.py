@@ -1,4 +1,4 @@
-"""A record whose data hold TFRecords: what is inside is never read as episodes, wherever the work is cut."""
+"""Records whose data contains TFRecords: the inner ones are never read as episodes, wherever ranges are split."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EPISODES, STEPS, INSIDE = 7, 5, 20
 
 
 def phantom(seed: int) -> bytes:
-    """Sound TFRecords of sound episodes, for the inside of a text field."""
+    """Valid TFRecords of valid episodes, to put into a text field."""
     payloads = [encode_example(episode(1000 * seed + i, b"")) for i in range(INSIDE)]
     return frame_all(payloads)
 
@@ -55,7 +55,7 @@ def goals(items: list[dict[str, Any]]) -> list[bytes]:
 
 @pytest.mark.parametrize("accept", ["", "duplicate_episode"])
 @pytest.mark.parametrize("shards", [2, 9, 50])
-def test_convert_writes_the_episodes_and_nothing_from_inside(tmp_path, hostile, convert, shards, accept):
+def test_convert_writes_only_the_outer_episodes(tmp_path, hostile, convert, shards, accept):
     flags = [f"--accept={accept}"] if accept else []
     whole = convert(hostile, "--shards=1", *flags, output=tmp_path / "whole")
     ran = convert(hostile, f"--shards={shards}", *flags)
@@ -65,7 +65,7 @@ def test_convert_writes_the_episodes_and_nothing_from_inside(tmp_path, hostile, 
     assert goals(ran.items) == goals(whole.items)
 
 
-def test_the_ranges_that_the_planner_chooses(hostile, small_ranges, convert, validate):
+def test_ranges_of_the_planner(hostile, small_ranges, convert, validate):
     assert convert(hostile).report["records"] == EPISODES
     code, report, _ = validate(hostile)
     assert (code, report["records"]) == (0, EPISODES)
@@ -73,15 +73,15 @@ def test_the_ranges_that_the_planner_chooses(hostile, small_ranges, convert, val
     assert found.complete and found.sampled.records == EPISODES
     ranges = plan_ranges(open_source(str(hostile)))
     begins = [segment.start for work in ranges for segment in work.segments]
-    assert begins == record_offsets(shard_paths(hostile)[0])[:-1]  # each range holds a record, and begins with it
+    assert begins == record_offsets(shard_paths(hostile)[0])[:-1]  # one record per range
 
 
-def test_a_slice_reads_its_own(hostile, small_ranges, convert):
+def test_a_slice_reads_its_episodes(hostile, small_ranges, convert):
     ran = convert(hostile, "--split=train[2:5]", "--shards=8")
     assert (ran.code, ran.report["records"]) == (0, 3)
 
 
-def test_reading_in_a_pipeline_of_ones_own(hostile, small_ranges):
+def test_reading_in_a_custom_pipeline(hostile, small_ranges):
     source = open_source(str(hostile))
     with beam.Pipeline("FnApiRunner", PipelineOptions([])) as root:
         count = root | ReadFromRlds(source) | beam.combiners.Count.Globally()
@@ -106,7 +106,7 @@ def test_a_runner_may_split_while_reading(hostile, fraction):
         assert found == offsets
 
 
-def test_duplicates_are_found_beside_what_looks_like_records(tmp_path, small_ranges, convert):
+def test_duplicates_are_found_despite_inner_records(tmp_path, small_ranges, convert):
     episodes = [episode(i, phantom(i)) for i in range(EPISODES)]
     path = write_dataset(tmp_path / "data", [*episodes, episodes[2], episodes[4]])
     ran = convert(path)
@@ -114,8 +114,8 @@ def test_duplicates_are_found_beside_what_looks_like_records(tmp_path, small_ran
     assert (ran.report["records"], ran.rules) == (EPISODES + 2, {"duplicate_episode": 2})
 
 
-def test_after_damage_the_search_may_find_them_and_the_count_says_so(hostile, convert):
-    """Where a record's header is destroyed, nothing says where it ends; the count of records shows it."""
+def test_inner_records_found_after_damage_show_in_the_count(hostile, convert):
+    """A destroyed header does not give the end of its record, but the number of records reveals inner ones."""
     flip_byte(shard_paths(hostile)[0], 3, "length")
     ran = convert(hostile)
     assert ran.code == 3

@@ -1,4 +1,4 @@
-"""Files in buckets are requested in advance while they are read from start to end, and only then."""
+"""Files in buckets are prefetched during sequential reads, and only then."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def small_windows() -> Iterator[None]:
 
 
 class Object:
-    """An object in a bucket. Requests made in advance can be held up until `go`; those that start at `fails` fail."""
+    """An object in a bucket. Prefetches can be delayed until `go`; requests that start at `fails` fail."""
 
     def __init__(self, *, waits: bool = False) -> None:
         self.requests: list[tuple[int, int]] = []
@@ -78,7 +78,7 @@ def test_each_byte_is_requested_once_and_windows_grow() -> None:
     there.end_threads()
 
 
-def test_reading_is_never_further_ahead_than_it_has_come() -> None:
+def test_prefetching_is_never_further_ahead_than_the_bytes_read() -> None:
     there = Object()
     with files.reader(there.fetch, len(CONTENT)) as file:
         for position in range(0, 300, 2):
@@ -89,7 +89,7 @@ def test_reading_is_never_further_ahead_than_it_has_come() -> None:
     there.end_threads()
 
 
-def test_small_reads_at_random_places_request_nothing_in_advance() -> None:
+def test_small_random_reads_prefetch_nothing() -> None:
     there = Object()
     with files.reader(there.fetch, len(CONTENT)) as file:
         for position in (1000, 8, 500, 1500, 30, 2000):
@@ -111,11 +111,11 @@ def test_an_error_is_raised_by_the_read_that_needs_the_bytes() -> None:
     there.end_threads()
 
 
-def test_a_closed_file_waits_for_nothing_and_requests_nothing_more() -> None:
+def test_a_closed_file_waits_for_nothing_and_stops_prefetching() -> None:
     there = Object(waits=True)
     file = files.reader(there.fetch, len(CONTENT))
     file.read(20)
-    file.close()  # a request is on its way
+    file.close()  # a request is in flight
     there.wait_for_threads(1)
     requests = [*there.requests]
     assert len(there.threads) == 1 and there.threads[0].is_alive()
@@ -155,7 +155,7 @@ assert threading.active_count() > 1
 
 
 @pytest.mark.parametrize(("last", "code"), [("", 0), ("file.close()", 0), ("1 / 0", 1), ("sys.exit(3)", 3)])
-def test_a_process_ends_while_a_request_is_on_its_way(last: str, code: int) -> None:
+def test_a_process_ends_while_a_request_is_in_flight(last: str, code: int) -> None:
     program = [sys.executable, "-c", STUCK + last]
     assert subprocess.run(program, check=False, timeout=DEADLINE, stderr=subprocess.DEVNULL).returncode == code
 
@@ -169,7 +169,7 @@ def test_ctrl_c_ends_a_read_that_waits() -> None:
 
 
 def test_a_forked_process_reads_without_the_threads_of_its_parent() -> None:
-    """A reader knows by the process id that it was forked."""
+    """A reader detects a fork by the process id."""
     child = "import os\nos.getpid = lambda: -1\nassert file.read() == bytes((100 << 20) - 300_000)\n"
     subprocess.run([sys.executable, "-c", STUCK + child], check=True, timeout=DEADLINE)
 

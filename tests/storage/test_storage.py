@@ -1,4 +1,4 @@
-"""Storage on local paths and, through Beam, on a remote one."""
+"""Storage on local paths and, through Beam, on remote paths."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rlds_beam.testing import make_episode, write_dataset
 
 @pytest.fixture(scope="module")
 def remote() -> Iterator[str]:
-    """The root of a store in memory, known to Beam as `mem://`."""
+    """The root of an in-memory store, registered with Beam as `mem://`."""
     with memory_store() as store:
         yield store.root
 
@@ -67,11 +67,11 @@ def test_life_of_a_directory(root: str) -> None:
     assert not storage.exists(two)
 
 
-def test_a_remote_store_is_asked_many_things_at_once(remote: str) -> None:
+def test_requests_to_a_remote_store_are_concurrent(remote: str) -> None:
     together = threading.Barrier(8)
 
     def ask(number: int) -> int:
-        together.wait(60)  # broken, and an error, unless all of them ask
+        together.wait(60)  # raises an error unless all of them arrive
         return number * number
 
     assert storage.at_once(ask, range(8), remote) == [n * n for n in range(8)]
@@ -80,7 +80,7 @@ def test_a_remote_store_is_asked_many_things_at_once(remote: str) -> None:
         storage.at_once(lambda n: 1 // n, [1, 0, 1], remote)
 
 
-def test_a_local_disk_is_asked_one_after_the_other(tmp_path: Path) -> None:
+def test_a_local_disk_is_used_sequentially(tmp_path: Path) -> None:
     asked: list[int] = []
     thread = threading.get_ident()
     assert storage.at_once(lambda n: asked.append(n) or threading.get_ident(), range(3), str(tmp_path)) == [thread] * 3
@@ -92,7 +92,7 @@ def test_a_dataset_in_a_store_is_found_by_one_listing(remote: str, tmp_path: Pat
     there = f"{remote}/{tmp_path.name}/toy/1.0.0"
     for file in made.iterdir():
         put(storage.join(there, file.name), file.read_bytes())
-    monkeypatch.setattr(storage, "size", None)  # would be a request for each shard
+    monkeypatch.setattr(storage, "size", None)  # would send a request per shard
     source = open_source(there)
     assert [(shard.path.rsplit("/", 1)[1], shard.size) for shard in source.splits[0].shards] == [
         (file.name, file.stat().st_size) for file in sorted(made.glob("*.tfrecord-*"))

@@ -1,4 +1,4 @@
-"""Our reader of tf.Examples against protobuf and TensorFlow, on messages that are not as they should be.
+"""Compares our tf.Example reader with protobuf and TensorFlow, on broken messages.
 
 RLDS_BEAM_FUZZ=100000 pytest tests/encoding/example/test_fuzz.py
 """
@@ -26,25 +26,25 @@ SEED = int(os.environ.get("RLDS_BEAM_FUZZ_SEED", "0"))
 
 
 def canonical(values: Values | None) -> Values | None:
-    """An Example without entries is malformed to us, and empty to protobuf."""
+    """Maps empty to malformed: we reject an Example without entries, but protobuf accepts it."""
     return values or None
 
 
 @pytest.mark.timeout(1200)
-def test_protobuf_refuses_what_we_do_not_read_and_reads_the_same():
-    """All that we read protobuf reads, with the same values; so what it refuses is refused."""
+def test_we_accept_only_what_protobuf_accepts_with_equal_values():
+    """Protobuf accepts every message that we accept, with the same values."""
     fuzz, seen = Fuzz(SEED), Counter[str]()
     for _ in range(MESSAGES):
         data = fuzz.example()
         ours, theirs = by_us(data), canonical(by_protobuf(data))
-        seen["both" if ours and theirs else "refused by protobuf" if not theirs else "refused by us alone"] += 1
+        seen["both" if ours and theirs else "rejected by protobuf" if not theirs else "rejected only by us"] += 1
         assert ours is None or ours == theirs, data.hex()
-    assert min(seen["both"], seen["refused by protobuf"], seen["refused by us alone"]) > MESSAGES // 50
+    assert min(seen["both"], seen["rejected by protobuf"], seen["rejected only by us"]) > MESSAGES // 50
 
 
 @pytest.mark.timeout(1200)
-def test_tensorflow_reads_the_same():
-    """What TFDS reads with: where it and we read a message, the values are the same."""
+def test_values_equal_tensorflow():
+    """If both TensorFlow (used by TFDS) and we accept a message, the values are the same."""
     tf = pytest.importorskip("tensorflow")
     dtypes = {"bytes": tf.string, "float": tf.float32, "int64": tf.int64}
     fuzz, compared = Fuzz(SEED + 1), 0
@@ -58,7 +58,7 @@ def test_tensorflow_reads_the_same():
             continue
         try:
             read = tf.io.parse_single_example(data, expected)
-        except (tf.errors.InvalidArgumentError, UnicodeDecodeError):  # its message quotes the bytes
+        except (tf.errors.InvalidArgumentError, UnicodeDecodeError):  # UnicodeDecodeError: the message quotes the bytes
             continue
         for key in expected:
             values = read[key].values.numpy().tolist()
@@ -67,9 +67,9 @@ def test_tensorflow_reads_the_same():
     assert compared > MESSAGES // 5
 
 
-def test_what_every_writer_writes_is_read():
+def test_usual_messages_are_accepted():
     fuzz = Fuzz(SEED + 2)
-    fuzz_example = [fuzz.features() for _ in range(200)]  # `odd` is 0: nothing but what the grammar asks for
+    fuzz_example = [fuzz.features() for _ in range(200)]  # `odd` is 0: only usual messages
     for features in fuzz_example:
         data = delimited(1, features)
         assert by_us(data) == by_protobuf(data) is not None
@@ -93,8 +93,8 @@ ODD = {
 }
 
 
-def test_a_tag_that_is_longer_than_need_be_is_malformed():
-    """Protobuf knows it, and TensorFlow skips it as one that it does not know."""
+def test_a_tag_longer_than_necessary_is_malformed():
+    """Protobuf accepts it, but TensorFlow skips it as unknown."""
     data = delimited(1, entry(b"a", delimited(2, FLOATS)))
     long = b"\x8a\x00" + data[1:]
     assert by_protobuf(long) == by_protobuf(data) == by_us(data)
@@ -102,21 +102,21 @@ def test_a_tag_that_is_longer_than_need_be_is_malformed():
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_what_readers_disagree_about_is_malformed(odd):
+def test_messages_on_which_readers_disagree_are_malformed(odd):
     data = delimited(1, entry(b"a", ODD[odd]))
     with pytest.raises(MalformedError):
         parse_example(data)["a"].floats()
 
 
-def test_numbers_that_are_not_packed_are_read():
+def test_unpacked_numbers():
     numbers = b"".join(b"\x0d" + np.float32(i).tobytes() for i in range(3))
     example = parse_example(delimited(1, entry(b"a", delimited(2, numbers))))
     assert example["a"].floats().tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("name", ["steps/reward", "steps/not/asked", "nor/for/this"])
-def test_a_malformed_list_makes_the_record_no_example(name: str) -> None:
-    """Whether a field is asked for or not: protobuf refuses the record."""
+def test_a_malformed_list_makes_the_record_malformed(name: str) -> None:
+    """Even if the field is not wanted, since protobuf rejects the record."""
     episode = make_episode(3)
     decoder, key = EpisodeDecoder(schema_of(episode)), EpisodeKey("a/1.0.0", "train", 0, 0)
     sound = encode_example(episode, schema_of(episode))
@@ -128,7 +128,7 @@ def test_a_malformed_list_makes_the_record_no_example(name: str) -> None:
     assert [v.rule for v in bad.value.violations] == ["not_an_example"]
 
 
-def test_a_key_that_is_there_twice_must_be_sound_twice() -> None:
+def test_both_entries_of_a_duplicate_key_must_be_valid() -> None:
     bad, good = delimited(2, delimited(1, bytes(7))), delimited(2, FLOATS)
     data = delimited(1, entry(b"a", bad) + entry(b"a", good))
     assert by_protobuf(data) is None

@@ -1,4 +1,4 @@
-"""tf.Examples of a few bytes that would take gigabytes: lists that are not packed, and lists of nothing."""
+"""Small tf.Examples that would take gigabytes: unpacked lists, and lists of empty strings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def example(kind: int, values: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "value", "expected"), [(2, b"\x0d\0\0\x80?", 1.0), (3, b"\x08\x05", 5), (3, b"\x08\xff\x01", 255)]
 )
-def test_numbers_that_are_not_packed_take_no_object_each(kind: int, value: bytes, expected: float) -> None:
+def test_unpacked_numbers_take_no_object_each(kind: int, value: bytes, expected: float) -> None:
     payload = example(kind, value * COUNT)
     tracemalloc.start()
     try:
@@ -29,7 +29,7 @@ def test_numbers_that_are_not_packed_take_no_object_each(kind: int, value: bytes
     finally:
         tracemalloc.stop()
     assert len(values) == COUNT and (values == expected).all()
-    assert most < 40 * COUNT  # an object for each number took 70 bytes, and its place in lists
+    assert most < 40 * COUNT  # one object per number took 70 bytes, plus list entries
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The parser that remembers the last record, against the one that does not: the same result for whatever comes next."""
+"""The parser that remembers the last record has the same results as the one that does not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlds_beam.testing import make_episode
 
 
 def outcome(parse, payload: bytes) -> list[tuple[str, Feature]] | str:
-    """The features in their order, or what is said of a malformed record."""
+    """The features in order, or the error for a malformed record."""
     try:
         return list(parse(payload).items())
     except MalformedError as error:
@@ -43,7 +43,7 @@ RECORDS = [record(length) for length in (1, 3, 3, 40, 200)]
 
 @pytest.fixture(scope="module")
 def warm() -> ExampleParser:
-    """One that has read a record, as it was pickled to a worker."""
+    """A parser that has read a record and was pickled to a worker."""
     parser = ExampleParser()
     parser.parse(RECORDS[1])
     return pickle.loads(pickle.dumps(parser))
@@ -56,7 +56,7 @@ def warm() -> ExampleParser:
     ),
     st.binary(min_size=1, max_size=12),
 )  # fmt: skip
-def test_sound_damaged_and_cut_records_in_any_order(chosen: list[tuple[bytes, int, str]], other: bytes) -> None:
+def test_intact_damaged_and_cut_records_in_any_order(chosen: list[tuple[bytes, int, str]], other: bytes) -> None:
     parser = ExampleParser()
     for payload, place, kind in chosen:
         at = place % len(payload)
@@ -69,8 +69,8 @@ def test_sound_damaged_and_cut_records_in_any_order(chosen: list[tuple[bytes, in
         check_all([payload, changed], parser)
 
 
-def test_every_byte_of_what_is_remembered_counts(warm: ExampleParser) -> None:
-    """Each byte of a record changed in three ways, after a sound one of the same lengths."""
+def test_every_remembered_byte_matters(warm: ExampleParser) -> None:
+    """Changes each byte of a record in three ways, after an intact record of the same lengths."""
     payload = RECORDS[1]
     for at in range(len(payload)):
         for flip in (1, 0x80, 0xFF):
@@ -79,23 +79,23 @@ def test_every_byte_of_what_is_remembered_counts(warm: ExampleParser) -> None:
             check_all([payload, bytes(changed), payload[:at]], warm)
 
 
-def test_unusual_examples_among_each_other() -> None:
-    """Entries that are out of order, there twice, of no kind, or written in a way that few writers use."""
+def test_unusual_examples_in_sequence() -> None:
+    """Entries that are out of order, duplicate, without a kind, or in an unusual encoding."""
     fuzz, parser, order = Fuzz(5), ExampleParser(), random.Random(5)
     examples = [fuzz.example() for _ in range(600)] + [delimited(1, fuzz.features()) for _ in range(200)]
     check_all((order.choice(examples) for _ in range(2_000)), parser)
     check_all((one for example in examples for one in (example, example)), parser)
 
 
-def test_a_record_that_is_alike_is_not_read_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_similar_record_is_not_parsed_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     parser = ExampleParser()
     parser.parse(RECORDS[0])
     expected = [parse_example(payload) for payload in RECORDS]
-    monkeypatch.setattr(example_parsing, "parse_example", lambda payload: pytest.fail("it was read from the start"))
+    monkeypatch.setattr(example_parsing, "parse_example", lambda payload: pytest.fail("parsed from the start"))
     assert [parser.parse(payload) for payload in RECORDS] == expected
 
 
-def test_a_key_before_the_first_and_after_the_last_is_seen() -> None:
+def test_keys_before_the_first_and_after_the_last() -> None:
     entry = delimited(1, delimited(1, b"a") + delimited(2, delimited(2, delimited(1, np.float32([1]).tobytes()))))
     other = entry.replace(b"\x01a", b"\x01b")
     parser = ExampleParser()

@@ -1,4 +1,4 @@
-"""The tf.Example wire format, compared with protobuf."""
+"""Parsing the tf.Example wire format, compared with protobuf."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from rlds_beam.encoding.wire import MalformedError, OutOfRangeError
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
-def test_int64_lists_are_what_protobuf_wrote(values: list[int]) -> None:
+def test_int64_lists_equal_protobuf(values: list[int]) -> None:
     from tensorflow_datasets.proto import tf_example_pb2
 
     message = tf_example_pb2.Example()
@@ -36,7 +36,7 @@ def check_varints(values: Any) -> None:
 
 
 def check_ints(feature: Feature, values: Any) -> None:
-    """The values as they are, and in narrower dtypes, which refuse those that do not fit."""
+    """Checks the values as int64 and in narrower dtypes, which reject values that do not fit."""
     np.testing.assert_array_equal(feature.ints(), values)
     for dtype, low, high in ((np.uint8, 0, 255), (np.int32, -(2**31), 2**31 - 1), (np.bool_, 0, 1)):
         if ((values >= low) & (values <= high)).all():
@@ -54,9 +54,9 @@ def message(number: int, content: bytes) -> bytes:
 
 @st.composite
 def wire_features(draw: st.DrawFn) -> tuple[bytes, bool]:
-    """A Feature as an odd writer may put it, packed or not, in pieces, of several kinds; and whether readers agree.
+    """A Feature in an unusual encoding (packed or not, in pieces, of several kinds), and whether readers agree on it.
 
-    Protobuf merges the pieces, where TensorFlow's parser takes the first and lets go of the others.
+    Protobuf merges the pieces, but TensorFlow's parser takes the first one and drops the others.
     """
     feature, kinds = b"", draw(st.lists(st.integers(1, 3), max_size=3))
     agreed = len(kinds) < 2
@@ -84,7 +84,7 @@ VARINTS = (b"\x05", b"\xac\x02", b"\xff" * 9 + b"\x01")
 
 
 @given(st.lists(st.tuples(st.sampled_from(("a", "b")), st.lists(wire_features(), max_size=2)), min_size=1, max_size=3))
-def test_any_wire_form_means_what_protobuf_says_or_is_malformed(
+def test_any_wire_form_equals_protobuf_or_is_malformed(
     entries: list[tuple[str, list[tuple[bytes, bool]]]],
 ) -> None:
     from tensorflow_datasets.proto import tf_example_pb2

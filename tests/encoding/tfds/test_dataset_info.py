@@ -1,4 +1,4 @@
-"""dataset_info.json: what is read from it, and what it cannot make us read."""
+"""Parsing dataset_info.json, and rejecting hostile content."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ def read_split(**changes: Any) -> SplitInfo:
     return read(splits=[split]).splits[split["name"]]
 
 
-def test_what_tfds_writes() -> None:
+def test_output_of_tfds() -> None:
     info = read()
     assert info == DatasetInfo("bridge_dataset", "1.0.0", None, "tfrecord", {"train": SplitInfo("train", (25, 3), 347)})
     assert (
@@ -34,7 +34,7 @@ def test_what_tfds_writes() -> None:
     )
 
 
-def test_what_the_episode_writer_writes() -> None:
+def test_output_of_the_episode_writer() -> None:
     split = read_split(filepathTemplate="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}")
     assert split.filename("catch", "tfrecord", 1) == "catch-train.tfrecord-00001"
 
@@ -61,7 +61,7 @@ def test_defaults_of_tfds() -> None:
         ({"splits": [INFO["splits"][0]] * 2}, "duplicate split names"),
     ],
 )
-def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_invalid_files(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=f"^info.json: .*{message}"):
         read(**changes)
 
@@ -85,18 +85,18 @@ def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
         ({"numBytes": "x"}, "numBytes of train"),
     ],
 )
-def test_what_is_refused_of_a_split(changes: dict[str, Any], message: str) -> None:
+def test_invalid_splits(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=f"(?s)^info.json: .*{message}"):
         read_split(**changes)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "[" * 100_000])
-def test_no_json(text: str) -> None:
+def test_invalid_json(text: str) -> None:
     with pytest.raises(UsageError, match=r"info\.json: (not|cannot read)"):
         read_dataset_info(text, "info.json")
 
 
-def test_written_and_read_back() -> None:
+def test_round_trip() -> None:
     splits = [SplitInfo("train", (3, 4), 99), SplitInfo("test", (), 0, "{SPLIT}-{SHARD_INDEX}")]
     info = dataset_info_json("made", "2.0.0", splits, config_name="small", file_format="array_record")
     assert read_dataset_info(json.dumps(info), "x") == DatasetInfo(

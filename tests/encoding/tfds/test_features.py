@@ -1,4 +1,4 @@
-"""features.json as a schema, against TFDS's own reading of it."""
+"""Parsing features.json into a schema, compared with TFDS."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_a_schema() -> None:
     assert schema.metadata == {"episode_metadata/id": Field("episode_metadata/id", "int64")}
 
 
-def test_without_discount_there_is_a_default() -> None:
+def test_default_discount() -> None:
     assert parse({"discount": None}).steps["discount"] == DEFAULT_DISCOUNT
 
 
@@ -85,7 +85,7 @@ def legacy(name: str, content: Any, **more: Any) -> dict[str, Any]:
         {"type": CORE + "sequence_feature.Sequence", "content": '{"feature": {"pythonClassName": "evil.X"}}'},
     ],
 )
-def test_a_class_off_the_list_is_named(planted: dict[str, Any]) -> None:
+def test_unsupported_classes_are_named(planted: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"features.json: steps/action(/\w+)* is a (evil|tensorflow_datasets)\."):
         parse({"action": planted})
 
@@ -113,7 +113,7 @@ def test_no_features(text: str) -> None:
         (7, "is not a feature"),
     ],
 )
-def test_what_cannot_be_read_is_said(feature: Any, message: str) -> None:
+def test_unsupported_features_are_named(feature: Any, message: str) -> None:
     with pytest.raises(UsageError, match=f"^features.json: .*{message}"):
         parse({"observation": features_dict(x=feature)})
 
@@ -154,7 +154,7 @@ def tensor_infos(tree: Any, prefix: str = "") -> dict[str, Any]:
     return {p: i for name, child in tree.items() for p, i in tensor_infos(child, f"{prefix}{name}/").items()}
 
 
-def test_every_feature_has_the_shape_and_dtype_that_tfds_gives_it(tmp_path: Path) -> None:
+def test_shapes_and_dtypes_equal_tfds(tmp_path: Path) -> None:
     import tensorflow_datasets as tfds
 
     numbers = dict.fromkeys(("action", "reward", "discount", "is_first", "is_last", "is_terminal"), np.float32)
@@ -179,8 +179,8 @@ def test_every_feature_has_the_shape_and_dtype_that_tfds_gives_it(tmp_path: Path
     assert schema.metadata["maybe"].optional
 
 
-def test_the_older_form_is_read() -> None:
-    """As TFDS wrote before its features.json was a proto: `type` and `content`, snake_case, null."""
+def test_the_older_form() -> None:
+    """The form before features.json was a proto: `type` and `content`, snake_case, null."""
 
     def old(name: str, content: Any) -> dict[str, Any]:
         return {"type": CORE + name, "content": content}
@@ -204,7 +204,7 @@ def test_the_older_form_is_read() -> None:
     assert ours.steps["observation/image"].encoding == "jpeg"
 
 
-def test_to_json_of_tfds_is_read() -> None:
+def test_output_of_tfds_to_json() -> None:
     import tensorflow_datasets as tfds
 
     numbers = dict.fromkeys(("action", "reward", "discount", "is_first", "is_last", "is_terminal"), np.float32)
@@ -226,7 +226,7 @@ FLAT = {
 }
 
 
-def test_written_features_are_read_by_tfds() -> None:
+def test_tfds_reads_written_features() -> None:
     import tensorflow_datasets as tfds
 
     features = tfds.features.FeatureConnector.from_json(json.loads(json.dumps(features_json(FLAT))))
@@ -237,7 +237,7 @@ def test_written_features_are_read_by_tfds() -> None:
     assert features["observation"]["image"]._encoding.value == "bytes"
 
 
-def test_what_cannot_be_written() -> None:
+def test_unsupported_features_are_not_written() -> None:
     with pytest.raises(UsageError, match="writing a Video is not supported"):
         features_json({"v": Field("v", "uint8", fast=False, feature="Video")})
     with pytest.raises(UsageError, match="a/b: a is a value"):

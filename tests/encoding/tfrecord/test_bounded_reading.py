@@ -1,4 +1,4 @@
-"""Damage that is made to be expensive: what is read and checked is bounded by the size of the file."""
+"""Damage crafted to be expensive: the bytes read and checked are bounded by the size of the file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZE = 6 << 20
 
 
 class CostHint:
-    """Counts the bytes that are read from a file, and those of which a CRC is computed."""
+    """Counts the bytes that are read from a file, and the bytes that are checksummed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.read = self.checked = 0
@@ -55,17 +55,17 @@ def effort(monkeypatch):
 
 
 def headers_everywhere() -> bytes:
-    """Nothing but headers, each of which announces half of the file."""
+    """Only headers, each claiming half of the file."""
     return record_header(SIZE // 2 - 101) * (SIZE // 12)
 
 
 def headers_and_records() -> bytes:
-    """A header that announces half of the file, and a sound record; and so on: each damage ends at once."""
+    """Alternating headers that claim half of the file and intact records: every damaged region ends at once."""
     return (record_header(SIZE // 2 - 100) + frame(b"sound")) * (SIZE // 33)
 
 
 def headers_of_falling_length() -> bytes:
-    """Headers each of which announces all that is left, short of a few bytes."""
+    """Headers that each claim the rest of the file, except a few bytes."""
     return b"".join(record_header(SIZE - at - 40) for at in range(0, SIZE - 100, 12)) + bytes(100)
 
 
@@ -74,20 +74,20 @@ HOSTILE = (headers_everywhere, headers_and_records, headers_of_falling_length)
 
 @pytest.mark.timeout(100)
 @pytest.mark.parametrize("made", HOSTILE)
-def test_headers_that_announce_much(effort, made):
+def test_headers_that_claim_much(effort, made):
     data = made()
     position = 0
     for unit in read_records(effort.file(data)):
         assert unit.position == position
         position = unit.stop if isinstance(unit, Damage) else position + 16 + len(unit.payload)
-    assert position == len(data)  # every byte is accounted for all the same
+    assert position == len(data)  # every byte is still accounted for
     assert "not searched" in unit.reason
     effort.assert_bounded(len(data))
 
 
 @pytest.mark.timeout(100)
 @pytest.mark.parametrize("made", HOSTILE)
-def test_looking_at_their_framing(effort, made):
+def test_scanning_these_headers(effort, made):
     data = made()
     scan_headers(effort.file(data))
     effort.assert_bounded(len(data))
@@ -95,7 +95,7 @@ def test_looking_at_their_framing(effort, made):
 
 @pytest.mark.timeout(100)
 @pytest.mark.parametrize("made", HOSTILE)
-def test_the_same_in_a_gzip_file(effort, made):
+def test_these_headers_in_a_gzip_file(effort, made):
     data = made()
     for read in (lambda file: list(read_records(file)), scan_headers):
         stream = GzipStream(io.BytesIO(gzip.compress(data, 1)))
@@ -103,12 +103,12 @@ def test_the_same_in_a_gzip_file(effort, made):
         assert stream.inflated <= (EFFORT + 2) * len(data) + 2 * EFFORT_BYTES
 
 
-def test_honest_damage_in_every_record_is_read_to_the_end(effort):
+def test_accidental_damage_in_every_record_is_read_to_the_end(effort):
     random = np.random.default_rng(0)
     payloads = [random.bytes(int(n)) for n in random.integers(1000, 60_000, 200)]
     data, at = bytearray(frame_all(payloads)), 0
     for i, payload in enumerate(payloads):
-        data[at + (2, 9, 13, len(payload) + 13)[i % 4]] ^= 0x40  # length, its checksum, data, their checksum
+        data[at + (2, 9, 13, len(payload) + 13)[i % 4]] ^= 0x40  # length, its checksum, data, its checksum
         at += len(payload) + 16
     good = frame(b"good")
     for file in (effort.file(bytes(data) + good), GzipStream(io.BytesIO(gzip.compress(bytes(data) + good, 1)))):
@@ -118,7 +118,7 @@ def test_honest_damage_in_every_record_is_read_to_the_end(effort):
     assert effort.read + effort.checked <= 8 * len(data) + EFFORT_BYTES
 
 
-def test_damages_in_a_gzip_file_do_not_decompress_it_again_and_again():
+def test_damage_in_a_gzip_file_does_not_decompress_it_repeatedly():
     random = np.random.default_rng(1)
     payloads = [random.bytes(200_000) for _ in range(150)]
     data, at = bytearray(frame_all(payloads)), 0
@@ -152,7 +152,7 @@ def test_going_back_in_a_gzip_file_starts_near(monkeypatch):
     assert len(stream._marks) <= 8
 
 
-def test_damage_of_the_stream_itself_is_met_again_after_going_back():
+def test_stream_damage_is_found_again_after_going_back():
     data = bytearray(gzip.compress(frame_all([b"x" * 100_000] * 300), 0))
     data[len(data) // 2 : len(data) // 2 + 8] = struct.pack("<Q", zlib.crc32(b"damage"))
     units = list(read_records(GzipStream(io.BytesIO(bytes(data)))))

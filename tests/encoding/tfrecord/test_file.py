@@ -1,4 +1,4 @@
-"""TFRecord bytes: reading against TensorFlow and against every kind of damage, splitting, writing."""
+"""TFRecord files: reading compared with TensorFlow, every kind of damage, splitting, and writing."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from rlds_beam.encoding.tfrecord.writing import FramedRows, frame, frame_all
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_ranges_add_up(name: str) -> None:
-    """Any partition into ranges gives what one reader gives, each record exactly once.
+    """Any partition into ranges yields the same as one reader, each record exactly once.
 
-    Each place is the end of a range, and every third the beginning of one that ends elsewhere.
+    Each offset is the end of a range, and every third one also the start of a range that ends elsewhere.
     """
     data = FAULTS[name]
     whole = read(data)
@@ -82,7 +82,7 @@ def test_damage_costs_only_what_it_hits(name: str, lost: list[int], reason: str)
     assert reason in damages(units)[0].reason
 
 
-def test_each_bad_record_is_a_damage_of_its_own() -> None:
+def test_each_bad_record_is_a_separate_damage() -> None:
     for name in ("two data in a row", "data, then length", "length, then data"):
         assert len(damages(read(FAULTS[name]))) == 2, name
 
@@ -96,7 +96,7 @@ def test_damage_keeps_the_bytes() -> None:
     assert (capped.payload, capped.stop) == (unframed.payload[:5], unframed.stop)
 
 
-def test_a_record_above_the_bound_is_skipped_unread() -> None:
+def test_a_record_above_the_limit_is_skipped() -> None:
     data = frame_all([b"ok", b"x" * 100, b"too"])
     units = read(data, max_record_bytes=50)
     assert records(units) == [b"ok", b"too"]
@@ -105,7 +105,7 @@ def test_a_record_above_the_bound_is_skipped_unread() -> None:
         read(data, max_record_bytes=1 << 32)
 
 
-def test_a_length_that_lies_allocates_nothing() -> None:
+def test_a_wrong_length_allocates_nothing() -> None:
     data = tfrecord_framing.record_header((1 << 30) - 1) + b"short"
     tracemalloc.start()
     try:
@@ -154,7 +154,7 @@ def test_ranges_add_up_on_anything(
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 1 << 32), block=st.integers(64, 300))
 def test_blocks_leave_no_seams(seed: int, block: int) -> None:
-    """Nothing depends on where the reader's blocks end."""
+    """The results do not depend on the reader's block boundaries."""
     random = np.random.default_rng(seed)
     payloads = [random.bytes(int(n)) for n in random.integers(0, 400, 12)]
     data = frame_all(payloads)
@@ -173,7 +173,7 @@ def test_blocks_leave_no_seams(seed: int, block: int) -> None:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_headers_are_those_of_records_and_framed_damage(name: str) -> None:
+def test_headers_include_records_and_framed_damage(name: str) -> None:
     data = FAULTS[name]
     units = {unit.position: unit for unit in read(data)}
     headers = scan_headers(io.BytesIO(data))
@@ -204,7 +204,7 @@ def test_find_headers_finds_every_alignment_and_length() -> None:
         assert tfrecord_framing.find_headers(memoryview(bytes(short))).tolist() == []
 
 
-# Against TensorFlow
+# Compared with TensorFlow
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +233,7 @@ def test_rows_same_bytes_as_tensorflow(tf: Any, tmp_path: Path, count: int, leng
     rows = np.random.default_rng(1).integers(0, 256, (count, length), np.uint8)
     expected = written_by_tf(tf, tmp_path / "a", [row.tobytes() for row in rows])
     room = FramedRows(count, length)
-    for _ in range(2):  # the room can be used again
+    for _ in range(2):  # the buffer can be reused
         room.payload[:] = rows
         assert memoryview(room.finish()).tobytes() == expected
 
@@ -244,7 +244,7 @@ def test_read_back_by_tf_data(tf: Any, tmp_path: Path) -> None:
     assert list(tf.data.TFRecordDataset(str(tmp_path / "a")).as_numpy_iterator()) == payloads
 
 
-def test_open_goes_by_bytes_not_by_name(tf: Any, tmp_path: Path) -> None:
+def test_open_detects_gzip_by_bytes_not_by_name(tf: Any, tmp_path: Path) -> None:
     random = np.random.default_rng(2)
     payloads = [random.bytes(300_000), b"", b"last" * 50_000]
     zipped, plain = tmp_path / "x.tfrecord.gz-00000-of-00010", tmp_path / "plain.gz"
@@ -283,7 +283,7 @@ def test_memory_does_not_grow_with_the_file() -> None:
     assert peak(1000) < 1.1 * peak(100)
 
 
-def test_checksum_mask_is_that_of_the_format() -> None:
+def test_checksum_mask() -> None:
     mask: Callable[[bytes], int] = tfrecord_framing.masked_crc
     crc = crc32c(b"123456789")
     assert crc == 0xE3069283  # the check value of CRC32C

@@ -1,4 +1,4 @@
-"""TFRecord files that are compressed: members, padding, damage, seeking."""
+"""Compressed TFRecord files: members, padding, damage, and seeking."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def test_gzip_with_trailing_garbage(end: bytes) -> None:
     assert "gzip stream is" in damages(units)[0].reason
 
 
-def test_gzip_damaged_records_are_read_around() -> None:
+def test_gzip_reading_continues_after_damaged_records() -> None:
     for data in FAULTS.values():
         assert read_gzip(gzip.compress(data)) == read(data)
 
 
-def test_gzip_stream_expands_without_growing() -> None:
+def test_gzip_stream_memory_is_bounded() -> None:
     bomb = gzip.compress(bytes(64 << 20), 9)
     tracemalloc.start()
     try:

@@ -185,15 +185,15 @@ def test_records_of_another_program(numbers):
 @pytest.mark.parametrize(
     ("leaf", "frames", "message"),
     [
-        (SpecLeaf("observation", "float32", (4,)), 3, "step_type is of 3 frames where 2 are expected"),
+        (SpecLeaf("observation", "float32", (4,)), 3, "step_type has 3 frames, expected 2"),
         (
             SpecLeaf("observation", "int64", (4,)),
             2,
-            "observation is a list of float, where int64 is a list of int64",
+            "observation is a list of float, but int64 needs a list of int64",
         ),
         (SpecLeaf("observation/state", "float32", (4,)), 2, "observation/state is missing"),
-        (SpecLeaf("observation", "float32", (3,)), 2, r"observation has 8 values, which are no frames of \[3\]"),
-        (SpecLeaf("observation", "float32", (2,)), 2, "observation is of 4 frames where 2 are expected"),
+        (SpecLeaf("observation", "float32", (3,)), 2, r"8 values, which is not a multiple of frames of \[3\]"),
+        (SpecLeaf("observation", "float32", (2,)), 2, "observation has 4 frames, expected 2"),
     ],
 )
 def test_records_of_other_leaves(leaf, frames, message):
