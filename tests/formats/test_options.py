@@ -132,7 +132,7 @@ def test_the_help_lists_formats_and_the_options_of_the_chosen_ones(run: Run) -> 
         (["--to=rlds", "--format=parquet"], "--format=parquet: expected one of tfrecord, array_record"),
         ([OUTPUT, "--fps=3"], f"--fps is an option of --to=lerobot, not {OUTPUT}"),
         ([OUTPUT, "--gamma=-1"], "--gamma=-1.0: must be at least 0"),
-        ([OUTPUT, "--gamma=2"], "--gamma=2.0: it cannot be above 1"),
+        ([OUTPUT, "--gamma=2"], "--gamma=2.0: it must be at most 1"),
         ([OUTPUT, "--unit=point"], "--unit=point: expected one of points, percent; did you mean points"),
         ([OUTPUT, "--gama=2"], "has no flag --gama; did you mean --gamma"),
         ([SOURCE, "--limit=0"], "--limit=0: must be at least 1"),

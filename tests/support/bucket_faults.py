@@ -1,4 +1,4 @@
-"""An HTTP relay before a store: it answers some requests itself, and breaks off some answers halfway."""
+"""An HTTP relay in front of a store: it answers some requests itself and cuts some answers short."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 
 class Answer(NamedTuple):
-    """What a client gets. With `half`, the connection ends in the middle of the body."""
+    """The response to a client. With `half`, the connection closes in the middle of the body."""
 
     status: int
     body: bytes = b""
@@ -22,7 +22,7 @@ class Answer(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A request: its number (from 1), its method, its path with the query."""
+    """A request: its number (from 1), method, and path with the query."""
 
     number: int
     method: str
@@ -30,15 +30,15 @@ class Request(NamedTuple):
 
 
 HALF = Answer(0, half=True)
-"""The store's own answer, broken off."""
+"""The store's answer, cut short."""
 
 Fault = Callable[[Request], "Answer | None"]
-"""The answer to a request in place of the store's; None passes the request on."""
+"""Maps a request to the answer to send instead of the store's; None passes the request on."""
 
 
 @contextlib.contextmanager
 def faulty(url: str, fault: Fault) -> Iterator[str]:
-    """The address of a relay before `url` (empty if `fault` answers every request)."""
+    """Yields the address of a relay in front of `url` (empty if `fault` answers every request)."""
     lock, count = threading.Lock(), 0
 
     class Handler(BaseHTTPRequestHandler):
@@ -89,6 +89,6 @@ def faulty(url: str, fault: Fault) -> Iterator[str]:
 
 @contextlib.contextmanager
 def silent() -> Iterator[str]:
-    """The address (`host:port`) of a server that accepts connections, and never answers."""
+    """Yields the address (`host:port`) of a server that accepts connections but never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"

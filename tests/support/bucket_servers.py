@@ -1,4 +1,4 @@
-"""Object stores on loopback, in their own processes: moto's server for S3, gcp-storage-emulator for Google's."""
+"""Object stores on loopback, each in its own process: moto's server for S3, gcp-storage-emulator for GCS."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Server:
 
     Attributes:
       scheme: `s3` or `gs`.
-      url: its address.
-      environment: what a process needs to use it.
+      url: the address.
+      environment: the variables that a process needs to use it.
     """
 
     def __init__(self, scheme: str, url: str):
@@ -41,7 +41,7 @@ class Server:
         }[scheme]  # fmt: skip
 
     def new_bucket(self) -> str:
-        """The path of an empty bucket."""
+        """Creates a bucket and returns its path."""
         name = f"bucket-{next(_NAMES)}"
         if self.scheme == "s3":
             request = urllib.request.Request(f"{self.url}/{name}", method="PUT", headers=_signed())
@@ -54,13 +54,13 @@ class Server:
 
 
 def _signed() -> dict[str, str]:
-    """What tells moto's server which service a request is for."""
+    """The header that tells moto's server which service a request is for."""
     return {"Authorization": "AWS4-HMAC-SHA256 Credential=tests/20260101/us-east-1/s3/aws4_request"}
 
 
 @contextlib.contextmanager
 def serving(scheme: str, **environment: str) -> Iterator[Server]:
-    """A server with no buckets; skips the test if the package is not installed."""
+    """Runs a server with no buckets; skips the test if the package is not installed."""
     module = {"s3": "moto.server", "gs": "gcp_storage_emulator"}[scheme]
     client = {"s3": "boto3", "gs": "google.cloud.storage"}[scheme]
     for name in (module.partition(".")[0], client.partition(".")[0], client):
@@ -88,11 +88,11 @@ def _wait(url: str, process: subprocess.Popen[str]) -> None:
             urllib.request.urlopen(url, timeout=5).close()
             return
         time.sleep(0.05)
-    raise AssertionError(f"{url} does not answer; the server's exit code: {process.poll()}")
+    raise AssertionError(f"{url} does not answer; exit code of the server: {process.poll()}")
 
 
 def upload(directory: Path, path: str) -> str:
-    """Copies a directory to `path`, which is returned."""
+    """Copies a directory to `path` and returns `path`."""
     files = [file for file in directory.rglob("*") if file.is_file()]
     storage.at_once(
         lambda file: storage.write_bytes(f"{path}/{file.relative_to(directory)}", file.read_bytes()), files, path
@@ -101,7 +101,7 @@ def upload(directory: Path, path: str) -> str:
 
 
 def content(path: str) -> dict[str, bytes]:
-    """The files below a path."""
+    """Reads the files below a path."""
     names = storage.glob(f"{path}/**")
 
     def read(name: str) -> bytes:

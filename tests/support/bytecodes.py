@@ -1,4 +1,4 @@
-"""How much Python a call executes: the same on every machine, so a test can bound it."""
+"""Counts the bytecode that a call executes: the same on every machine, so a test can bound it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 def bytecodes(call: Callable[[], Any]) -> int:
-    """The number of bytecode instructions that a call executes, in all functions it calls."""
+    """Counts the bytecode instructions that a call executes, including those in the functions it calls."""
     return _monitored(call) if sys.version_info >= (3, 12) else _traced(call)
 
 
 def _monitored(call: Callable[[], Any]) -> int:
-    """From Python 3.12 on, `settrace` misses instructions of code that was not traced before."""
+    """Counts with `sys.monitoring`: since Python 3.12, `settrace` misses code that was not traced before."""
     count, monitoring = 0, sys.monitoring
 
     def executed(*_: Any) -> None:

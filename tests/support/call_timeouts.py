@@ -1,4 +1,4 @@
-"""The timeouts of the gRPC calls that a test makes: what bounds a wait, whatever the clock says."""
+"""Checks the timeouts of the gRPC calls that a test makes, so that no test has to measure time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Recorder(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def calls_end_within(seconds: float) -> Iterator[None]:
-    """Fails unless there are unary calls on channels opened meanwhile, each with a timeout of at most `seconds`."""
+    """Fails unless the block makes unary calls on new channels, each with a timeout of at most `seconds`."""
     recorder, insecure_channel = _Recorder(), grpc.insecure_channel
 
     def channel(*arguments: Any, **options: Any) -> Any:

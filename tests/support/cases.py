@@ -1,4 +1,4 @@
-"""How many random cases the tests try: a quarter of them, and all with RLDS_BEAM_ALL_CASES (`make test-all`)."""
+"""How many random cases the tests try: a quarter, or all with RLDS_BEAM_ALL_CASES (`make test-all`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FEWEST = 5
 
 
 def cases(count: int) -> int:
-    """Of so many cases in all, those to try now."""
+    """Returns how many of `count` cases to try in this run."""
     return count if ALL else max(count // 4, min(count, _FEWEST))
 
 

@@ -1,4 +1,4 @@
-"""Where things are in this checkout."""
+"""Paths in this checkout."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from pathlib import Path
 SUPPORT = Path(__file__).resolve().parent
 ROOT = SUPPORT.parents[1]
 REAL_DATA = Path(os.environ.get("RLDS_BEAM_REAL_DATA") or ROOT.parent / "shared" / "data")
-"""Real datasets, which are not in the repository."""
+"""Real datasets (not in the repository)."""

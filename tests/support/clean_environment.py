@@ -1,4 +1,4 @@
-"""Environments that hold what the image of a worker holds, made by the commands of examples/dataflow/Dockerfile."""
+"""Environments like the worker image, built with the commands of examples/dataflow/Dockerfile."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ DOCKERFILE = ROOT / "examples" / "dataflow" / "Dockerfile"
 
 
 def steps() -> list[str]:
-    """The commands of the Dockerfile's RUN, in their order."""
+    """The commands of the Dockerfile's RUN, in order."""
     (block,) = re.findall(r"^RUN (.*?[^\\])$", DOCKERFILE.read_text(), re.DOTALL | re.MULTILINE)
     return [step.strip() for step in block.replace("\\\n", "").split("&&")]
 
 
 def build(home: Path, wheel: Path) -> Path:
-    """Does in `home` what the Dockerfile does in /opt/rlds-beam; the interpreter that it gives to a worker."""
+    """Does in `home` what the Dockerfile does in /opt/rlds-beam; returns the worker's interpreter."""
     home.mkdir()
     (home / "requirements.lock").symlink_to(DOCKERFILE.parent / "requirements.lock")
     (home / wheel.name).symlink_to(wheel)
@@ -31,7 +31,7 @@ def build(home: Path, wheel: Path) -> Path:
 
 
 def beside(python: Path, home: Path, package: Path) -> Path:
-    """Another environment with the same dependencies, whose rlds-beam is `package`."""
+    """Creates another environment with the same dependencies, whose rlds-beam is `package`."""
     run([sys.executable, "-m", "venv", "--without-pip", str(home)], home.parent)
     (libraries,) = (python.parents[1] / "lib").glob("python*/site-packages")
     (own,) = (home / "lib").glob("python*/site-packages")
@@ -43,9 +43,9 @@ def beside(python: Path, home: Path, package: Path) -> Path:
 
 
 def run(command, cwd: Path, env=None, **kwargs):
-    """A command outside the checkout; fails with what it said."""
+    """Runs a command outside the checkout; fails with its output."""
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    # Bytecode of all modules, of which few are imported, would be most of the work of an installation.
+    # Compiling every module would take most of the installation time, and few of them are imported.
     clean |= {
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_ROOT_USER_ACTION": "ignore",

@@ -1,8 +1,7 @@
-"""Google Cloud Storage and Dataflow on loopback, as far as Beam's real clients ask for them.
+"""Fake Google Cloud Storage and Dataflow on loopback: the parts that Beam's real clients use.
 
-The store keeps objects in memory. The job service does with a job what Dataflow does: it fetches the staged pipeline
-from the store, has it executed by another interpreter (`execute.py`, on Beam's FnApiRunner), and tells of its state,
-messages and metrics.
+The store keeps objects in memory. The job service acts like Dataflow: it fetches the staged pipeline from the store,
+runs it in another interpreter (`execute.py`, on Beam's FnApiRunner), and reports its state, messages and metrics.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ class Cloud:
     """Both services on one port.
 
     Attributes:
-      objects: from `bucket/name` to what is in it.
-      jobs: those that were submitted, as JSON, each with its `state`, `error` and `metrics`.
+      objects: the content of each `bucket/name`.
+      jobs: the submitted jobs as JSON, each with its `state`, `error` and `metrics`.
     """
 
     def __init__(self, execute: Callable[[str, Path], subprocess.CompletedProcess[str]], home: Path):
@@ -77,12 +76,12 @@ class Cloud:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to take this for the cloud."""
+        """The variables that make a process use these services instead of the cloud."""
         return {"STORAGE_EMULATOR_HOST": self.address, "GOOGLE_APPLICATION_CREDENTIALS": str(self._credentials)}
 
     @property
     def _credentials(self) -> Path:
-        """Of a service account whose tokens come from here."""
+        """Writes the credentials of a service account whose tokens come from this server."""
         path = self._home / "credentials.json"
         if not path.exists():
             key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
@@ -99,14 +98,14 @@ class Cloud:
         return _json({"access_token": "token", "token_type": "Bearer", "expires_in": 3600})
 
     def upload(self, directory: Path, where: str) -> str:
-        """Copies a directory into the store; the path there."""
+        """Copies a directory into the store and returns its path there."""
         for path in directory.rglob("*"):
             if path.is_file():
                 self.objects[f"{where}/{path.relative_to(directory)}"] = path.read_bytes()
         return f"gs://{where}"
 
     def download(self, where: str, directory: Path) -> Path:
-        """Copies what lies below `where` to a directory."""
+        """Copies everything below `where` to a directory."""
         for name, content in self.objects.items():
             if name.startswith(f"{where}/"):
                 path = directory / name.removeprefix(f"{where}/")
@@ -124,7 +123,7 @@ class Cloud:
                     found = [unquote(group) for group in match.groups()]
                     try:
                         return route(self, *found, query=query, headers=headers, body=body)
-                    except Exception:  # told at once: 4xx is what clients do not try again
+                    except Exception:  # 4xx, because clients retry any other error
                         return _json({"error": {"code": 400, "message": traceback.format_exc()}}, 400)
         return _json({"error": {"code": 501, "message": f"{method} {url} is not served here"}}, 501)
 
@@ -290,7 +289,7 @@ def serving(execute: Callable[[str, Path], subprocess.CompletedProcess[str]], ho
 
 
 def content(directory: Path) -> dict[str, bytes]:
-    """The files of an output, without what they say of the input: a bucket gives other fingerprints of its content."""
+    """Reads the files of an output, without the input's fingerprints: a bucket's differ from a directory's."""
     read = {path: (directory / path).read_bytes() for path in files(directory)}
     plan = json.loads(read["plan.json"])
     digest = json.loads(read["manifest.json"])["plan_sha256"]

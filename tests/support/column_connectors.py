@@ -1,4 +1,4 @@
-"""Connectors that make columns of two modules, with images and text; one of them can be held at an episode."""
+"""Connectors that compute columns for two modules, with images and text; one can be made to hang at an episode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlds_beam.connectors import (
 from rlds_beam.connectors.base import Batch
 
 HOLD = "COLUMNS_HOLD"
-"""An environment variable: the episode of this number is never finished."""
+"""An environment variable: the number of the episode that never finishes."""
 
 
 def hold(batch: Batch) -> Batch:

@@ -1,4 +1,4 @@
-"""The blocks of docs/how_to/columns.md and random_access.md that import other programs, for tests that have them."""
+"""The blocks of docs/how_to/columns.md and random_access.md that import other packages, for tests that have them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PAGES = [ROOT / "docs" / "how_to" / name for name in ("columns.md", "random_acce
 
 
 def blocks(module: str) -> list[str]:
-    """The blocks that import a module."""
+    """Returns the blocks that import a module."""
     text = "".join(page.read_text() for page in PAGES)
     found = re.findall(r"^```text\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return [code for code in found if re.search(rf"^(import|from) {re.escape(module)}\b", code, re.MULTILINE)]
 
 
 def write(folder: Path) -> None:
-    """What the page's commands write: `columns`, and `transitions` as Parquet."""
+    """Writes what the page's commands write: `columns`, and `transitions` as Parquet."""
     example(ExampleConfig(str(folder / "data")))
     source = folder / "data" / "point_mass" / "1.0.0"
     connectors = re.search(r"<<END\n(.*?)^END", PAGES[0].read_text(), re.DOTALL | re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Items of any leaves, converted and read back."""
+"""Converts items with any leaves and reads them back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def leaves_of(*observation: SpecLeaf) -> tuple[SpecLeaf, ...]:
 
 
 def make_frames(leaves: tuple[SpecLeaf, ...], n: int, seed: int, most: int = 64) -> Frames:
-    """Random bits; int64 of at most `most` bits, so that their varints are as long as these."""
+    """Makes frames of random bits; int64 values have at most `most` bits, which sets the length of their varints."""
     rng = np.random.default_rng(seed)
     columns: dict[str, Any] = {}
     for leaf in leaves:
@@ -48,14 +48,14 @@ def make_frames(leaves: tuple[SpecLeaf, ...], n: int, seed: int, most: int = 64)
         if leaf.encoding == "jpeg":
             data = np.empty(n, object)
             data[:] = encode_jpeg(columns[leaf.path])
-            data[n // 2] = b""  # an added image
+            data[n // 2] = b""  # the image of an added step
             columns[leaf.path] = EncodedImages(data, leaf.shape)
     columns["step_type"] = np.array([0, *[1] * (n - 2), 2][-n:], np.int32)
     return Frames(columns, KEY)
 
 
 def write(output: Path, leaves, options, episodes, images="raw", split="train", shards=1) -> list[Items]:
-    """Converts the frames of episodes to `output`, and returns the items that are in it."""
+    """Converts the frames of episodes to `output` and returns the items in it."""
     spec = TrajectorySpec(leaves, () if options.items == "frames" else (options.length,))
     encoder = TrajectoryEncoder(spec, images)
     directory.open_output(str(output), plan(options=str(options)))
@@ -77,7 +77,7 @@ def write(output: Path, leaves, options, episodes, images="raw", split="train", 
 
 
 def expected_of(made: list[Items], leaves, images="raw") -> list[dict[str, np.ndarray]]:
-    """Each item, gathered by items.py, as it comes back: images are pixels, through a JPEG where they are JPEGs."""
+    """What reading should return for each item: images decoded to pixels, after JPEG encoding for JPEGs."""
     rows = []
     for items in made:
         columns = {}

@@ -1,4 +1,4 @@
-"""File systems of a test's own, which it fills, or makes read-only."""
+"""File systems for one test, to fill or make read-only."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from processes import DEADLINE
 
 @contextlib.contextmanager
 def small_filesystem(path: Path, size: str) -> Iterator[Path]:
-    """A file system of so many bytes (`700k`) at `path`, for as long as the block takes."""
+    """Mounts a file system of `size` bytes (`700k`) at `path` during the block."""
     path.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path]
     mounted = subprocess.run(command, capture_output=True, timeout=DEADLINE)
     if mounted.returncode:
-        pytest.skip(f"a file system cannot be mounted: {mounted.stderr.decode().strip()}")
+        pytest.skip(f"cannot mount a file system: {mounted.stderr.decode().strip()}")
     try:
         yield path
     finally:

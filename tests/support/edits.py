@@ -1,4 +1,4 @@
-"""Episodes to edit, and as connectors edit them."""
+"""Episodes before and after a connector edits them."""
 
 from __future__ import annotations
 

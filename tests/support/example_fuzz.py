@@ -1,4 +1,4 @@
-"""Serialised tf.Examples, well-formed and not, and what protobuf makes of them."""
+"""Serialized tf.Examples, well-formed and malformed, and how protobuf reads them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rlds_beam.encoding.example.reading import parse_example
 from rlds_beam.encoding.wire import MalformedError
 
 Values = dict[str, tuple[str | None, list[Any]]]
-"""By key: the kind of the list, and its values (floats as their bits, so that NaN equals NaN)."""
+"""Maps a key to the kind of its list and its values (floats as bits, so that NaN equals NaN)."""
 
 KEYS = (b"a", b"b", b"steps/x", b"", "\u00e9".encode())
 
 
 @functools.cache
 def example_class() -> Any:
-    """tf.Example, by its public definition: TensorFlow is not needed for it."""
+    """Builds tf.Example from its public definition, without TensorFlow."""
     file = descriptor_pb2.FileDescriptorProto(name="fuzz_example.proto", package="fuzz", syntax="proto3")
     field = descriptor_pb2.FieldDescriptorProto
 
@@ -60,7 +60,7 @@ _NAMES = {"BytesList": "bytes", "FloatList": "float", "Int64List": "int64", None
 
 
 def by_protobuf(data: bytes) -> Values | None:
-    """What protobuf reads; None where it refuses."""
+    """Reads with protobuf; None if it refuses."""
     try:
         example = example_class().FromString(data)
     except DecodeError:
@@ -74,7 +74,7 @@ def by_protobuf(data: bytes) -> Values | None:
 
 
 def by_us(data: bytes) -> Values | None:
-    """What our parser reads, all features of it; None where it refuses."""
+    """Reads all features with our parser; None if it refuses."""
     try:
         read = {}
         for key, feature in parse_example(data).items():
@@ -95,7 +95,7 @@ def bits(values: list[float]) -> list[int]:
 
 
 class Fuzz:
-    """Makes messages: by the grammar of the wire format, with everything that it allows and some that it does not."""
+    """Generates messages by the grammar of the wire format, including some that it forbids."""
 
     def __init__(self, seed: int):
         self.random = random.Random(seed)
@@ -147,7 +147,7 @@ class Fuzz:
         )
 
     def stray(self) -> bytes:
-        """An unknown field, mostly none."""
+        """Returns an unknown field, or usually nothing."""
         if not self.is_odd():
             return b""
         number, wire = self.pick(1, 2, 3, 9, 15, 16, 5000, 0), self.random.randrange(8)
@@ -168,7 +168,7 @@ class Fuzz:
         return self.varint(number << 3 | wire)
 
     def varint(self, value: int) -> bytes:
-        """As short as it can be, mostly; else with more bytes than it needs, or bits that nothing holds."""
+        """Usually the shortest encoding; otherwise one with extra bytes, or with bits beyond 64."""
         groups = []
         while value > 0x7F:
             groups.append(value & 0x7F)

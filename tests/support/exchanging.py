@@ -1,4 +1,4 @@
-"""Exports and imports without a runner: the ranges of a conversion one after another, and the episodes of a source."""
+"""Exports and imports without a runner: runs the ranges of a conversion in order, and reads a source's episodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rlds_beam.testing import make_episode, write_dataset
 
 
 def export(data: Path | str, output: Path | str, to: str, **options: Any) -> Report:
-    """Converts; the report."""
+    """Converts and returns the report."""
     job = open_job(data, output, to, **options)
     for work in job.open():
         job.converter.convert(work, {})
@@ -36,7 +36,7 @@ def open_job(data: Path | str, output: Path | str, to: str, **options: Any) -> C
 
 
 def read_back(path: Path | str, from_: str, split: str | None = None, ranges: int | None = None) -> list[Episode]:
-    """The episodes of a source, in order, read in ranges."""
+    """Reads the episodes of a source in order, range by range."""
     source = open_source(str(path), split=split, from_=from_)
     reader = EpisodeReader(source)
     works = plan_ranges(source, ranges)
@@ -44,7 +44,7 @@ def read_back(path: Path | str, from_: str, split: str | None = None, ranges: in
 
 
 def rich_episode(steps: int, seed: int, *, terminal: bool) -> Episode:
-    """A dict of observations with an image, text and a discrete action, fields of the episode, other step fields."""
+    """An episode with a dict of observations (image, text), a discrete action, metadata and extra step fields."""
     rng = np.random.default_rng(seed)
     pixels = np.repeat(rng.integers(0, 255, (steps, 5, 5, 3), np.uint8), 8, 1).repeat(8, 2)  # 40 x 40
     images = EncodedImages(np.fromiter(encode_jpeg(pixels), object, steps), (40, 40, 3))
@@ -63,13 +63,13 @@ def rich_episode(steps: int, seed: int, *, terminal: bool) -> Episode:
 
 
 def rich_dataset(directory: Path, episodes: int = 7, shards: int = 2) -> tuple[Path, list[Episode]]:
-    """A dataset of `rich_episode`s of 2 to 8 steps, every third one truncated."""
+    """Writes a dataset of `rich_episode`s of 2 to 8 steps, every third one truncated."""
     made = [rich_episode(2 + i % 7, i, terminal=i % 3 != 2) for i in range(episodes)]
     return write_dataset(directory, made, shards=shards, name="rich"), made
 
 
 def plain(column: Any) -> Any:
-    """A column as something that `==` compares."""
+    """Converts a column to something that `==` compares."""
     if isinstance(column, EncodedImages) or is_text(column):
         return [bytes(value) for value in column]
     return column.tolist()
@@ -78,7 +78,7 @@ def plain(column: Any) -> Any:
 def assert_equal(
     found: Episode, expected: Episode, *, void: tuple[str, ...] = (), without: tuple[str, ...] = ()
 ) -> None:
-    """The same step columns: dtype and values; of those that are `void`, all but the last step."""
+    """Asserts equal dtypes and values of the step columns; ignores the last step of `void` columns."""
     assert found.faults == ()
     assert sorted(found.steps) == sorted({*expected.steps} - {*without})
     for path, column in found.steps.items():

@@ -1,6 +1,6 @@
-"""Executes a serialised pipeline, as a worker does: in an interpreter that knows it only by its pickled steps.
+"""Runs a serialized pipeline as a worker does: in an interpreter that has only its pickled steps.
 
-`python execute.py PIPELINE_FILE` prints the metrics of the run as JSON; nothing of the checkout may be importable.
+`python execute.py PIPELINE_FILE` prints the metrics of the run as JSON. The checkout must not be importable.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def main(path: str) -> None:
         pipeline = beam_runner_api_pb2.Pipeline.FromString(file.read())
     for environment in pipeline.components.environments.values():
         assert environment.urn == common_urns.environments.DOCKER.urn, environment.urn
-        environment.urn, environment.payload = python_urns.EMBEDDED_PYTHON, b""  # the image is this interpreter
-        del environment.dependencies[:]  # and holds what was staged
+        environment.urn, environment.payload = python_urns.EMBEDDED_PYTHON, b""  # run in this interpreter
+        del environment.dependencies[:]  # staged files are already installed
     assert "rlds_beam" not in sys.modules
     result = FnApiRunner().run_via_runner_api(pipeline, PipelineOptions([]))
     result.wait_until_finish()

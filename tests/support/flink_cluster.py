@@ -1,7 +1,7 @@
 """A standalone Flink cluster on loopback: one JobManager, and TaskManagers each with its own pool of SDK workers.
 
-Every process is a real one, in a group of its own, to be killed and started again. All ports are dynamic; the only one
-that a client has to know is that of the JobManager's REST interface.
+Every process is real and in its own group, so tests can kill and restart it. All ports are dynamic; a client needs only
+the JobManager's REST port.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from flink_artifacts import JOB_SERVER, LIB, class_path
 from servers import free_port
 
 DEADLINE = 300.0
-"""Seconds that the cluster may take to come up, or to do what is waited for, on a machine that is busy."""
+"""Seconds to wait for the cluster to start, or for any condition, on a busy machine."""
 
 SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-"""Java's options for processes that no optimising compiler pays for."""
+"""Java options for processes too short-lived for an optimizing compiler."""
 
 _OPENS = [
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
@@ -36,7 +36,7 @@ _OPENS = [
     )
 ]  # fmt: skip
 
-# Flink's shell scripts derive these from one total; without the scripts each has to be said.
+# Flink's shell scripts derive these from one total; without the scripts each must be set.
 _SIZES = {
     "framework.heap": 128, "framework.off-heap": 128, "task.heap": 256, "task.off-heap": 0, "managed": 128,
     "jvm-metaspace": 256,
@@ -55,18 +55,18 @@ appender.console.layout.pattern = %d{HH:mm:ss,SSS} %-5p %c{1} %m%n
 
 
 class Cluster:
-    """A running cluster, to be used in a `with` block.
+    """A running cluster, for a `with` block.
 
     Args:
-      home: a new directory, for the configuration and the logs.
-      task_managers: how many, each with one slot and one pool of SDK workers.
-      restarts: how often Flink starts a failing job again.
-      environment: of the processes, besides that of the tests.
+      home: a new directory for the configuration and the logs.
+      task_managers: the number of TaskManagers, each with one slot and one pool of SDK workers.
+      restarts: how often Flink restarts a failing job.
+      environment: extra environment variables for the processes.
 
     Attributes:
-      address: `127.0.0.1:port` of the REST interface: what `--flink_master` takes.
-      pool: `sdk-workers:port`, the pool beside each TaskManager: what `--environment_config` takes. Every TaskManager
-        has a loopback address of its own, and a file of host names in which `sdk-workers` is that address.
+      address: the REST interface as `127.0.0.1:port`, for `--flink_master`.
+      pool: the pool next to each TaskManager as `sdk-workers:port`, for `--environment_config`. Every TaskManager has
+        its own loopback address, and a hosts file that maps `sdk-workers` to it.
     """
 
     def __init__(
@@ -98,16 +98,16 @@ class Cluster:
             self.kill(name)
 
     def start_job_manager(self) -> None:
-        """The JobManager (again); it has no memory of jobs that another one ran."""
+        """Starts the JobManager (again); it remembers no earlier jobs."""
         self._java("jobmanager", "runtime.entrypoint.StandaloneSessionClusterEntrypoint", "-Xmx512m")
 
     def start_pool(self, number: int) -> None:
-        """The pool of SDK workers beside a TaskManager (again)."""
+        """Starts the SDK worker pool of a TaskManager (again)."""
         module = [sys.executable, "-m", "rlds_beam.runners.worker_pool"]
         self._start(f"pool-{number}", [*module, f"--host={_host(number)}", f"--port={self.pool.split(':')[1]}"])
 
     def start_task_manager(self, number: int) -> None:
-        """A TaskManager (again)."""
+        """Starts a TaskManager (again)."""
         hosts = self.home / f"hosts-{number}"
         hosts.write_text(f"127.0.0.1 localhost {socket.gethostname()}\n{_host(number)} sdk-workers\n")
         sizes = [f"-Dtaskmanager.memory.{name}.size={size}m" for name, size in _SIZES.items()]
@@ -119,14 +119,14 @@ class Cluster:
         )  # fmt: skip
 
     def kill(self, name: str) -> None:
-        """SIGKILL to a process (`jobmanager`, `taskmanager-0`, `pool-1`) and to those that it started."""
+        """Sends SIGKILL to a process (`jobmanager`, `taskmanager-0`, `pool-1`) and its children."""
         process = self._processes.pop(name)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(DEADLINE)
 
     def workers(self, number: int) -> list[int]:
-        """The SDK worker processes of a pool, by process id."""
+        """The process ids of a pool's SDK workers."""
         pool, found = self._processes[f"pool-{number}"].pid, []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError):
@@ -136,28 +136,28 @@ class Cluster:
         return found
 
     def pools_and_workers(self) -> list[int]:
-        """The processes of the pools, and of their SDK workers."""
+        """The process ids of the pools and their SDK workers."""
         pools = [process.pid for name, process in self._processes.items() if name.startswith("pool-")]
         return [*pools, *(worker for number in range(self.task_managers) for worker in self.workers(number))]
 
     def connected_to(self, address: str) -> int:
-        """The number of a TaskManager with a worker that has a connection to `127.0.0.1:port`."""
+        """The number of a TaskManager with a worker that is connected to `127.0.0.1:port`."""
         port = int(address.rpartition(":")[2])
         for number in range(self.task_managers):
             if any(port in _remote_ports(worker) for worker in self.workers(number)):
                 return number
-        raise AssertionError(f"no worker has a connection to {address}")
+        raise AssertionError(f"no worker is connected to {address}")
 
     def jobs(self) -> list[dict[str, Any]]:
-        """All jobs, as the REST interface tells of them, the latest first."""
+        """All jobs as reported by the REST interface, latest first."""
         return sorted(self.get("/jobs/overview")["jobs"], key=lambda job: -job["start-time"])
 
     def was_restarted(self) -> bool:
-        """Whether the latest job was started again by Flink."""
+        """Whether Flink restarted the latest job."""
         return bool(self.get(f"/jobs/{self.jobs()[0]['jid']}")["timestamps"]["RESTARTING"])
 
     def options(self) -> dict[str, Any]:
-        """Of a job on this cluster, as fields of `RunOptions`."""
+        """The options of a job on this cluster, as fields of `RunOptions`."""
         return {
             "runner": "flink", "flink_master": self.address, "environment_config": self.pool,
             "flink_job_server_jar": str(JOB_SERVER),
@@ -168,13 +168,13 @@ class Cluster:
         }  # fmt: skip
 
     def flags(self) -> list[str]:
-        """The same for the command line, after flags of its own, without progress."""
+        """The same options as command-line flags, without progress."""
         options = {**self.options(), "progress": "none"}
         beam_options = options.pop("beam_options")
         return [*(f"--{name}={value}" for name, value in options.items()), "--", *beam_options]
 
     def get(self, path: str) -> Any:
-        """An answer of the REST interface."""
+        """Gets a path of the REST interface."""
         with urllib.request.urlopen(f"http://{self.address}{path}", timeout=10) as answer:
             return json.load(answer)
 
@@ -187,7 +187,7 @@ class Cluster:
         self.wait_until(there)
 
     def wait_until(self, condition: Callable[[], object]) -> None:
-        """Returns when it holds; fails where it does not, or where the cluster is not whole."""
+        """Waits for a condition; fails after a timeout, or if a process of the cluster ends."""
         deadline = time.monotonic() + DEADLINE
         while not condition():
             for name, process in list(self._processes.items()):
@@ -196,7 +196,7 @@ class Cluster:
             time.sleep(0.1)
 
     def log(self, name: str) -> str:
-        """The log of a process, over all its runs."""
+        """The log of a process, across its restarts."""
         return (self.home / f"{name}.log").read_text(errors="replace")
 
     def _java(self, name: str, main: str, *options: str, flags: Sequence[str] = ()) -> None:
@@ -207,7 +207,7 @@ class Cluster:
 
     def _start(self, name: str, command: list[str]) -> None:
         with open(self.home / f"{name}.log", "ab") as log:
-            # The kernel ends it when the process of the tests is killed, or the thread that started it ends.
+            # The kernel ends it when the test process is killed or the thread that started it ends.
             self._processes[name] = subprocess.Popen(
                 ["setpriv", "--pdeathsig=KILL", *command],
                 env=self._environment, stdout=log, stderr=log, start_new_session=True,
@@ -241,11 +241,11 @@ def _configuration(home: Path, rest: int, rpc: int, restarts: int) -> dict[str, 
             "127.0.0.1",
         ),
         "jobmanager.rpc.port": rpc, "rest.port": rest, "io.tmp.dirs": str(home / "tmp"),
-        # What is gone is missed in seconds (by two heartbeats that do not get through); what is slow, hardly ever.
+        # A dead process is noticed within seconds (two failed heartbeats); a slow one is tolerated.
         "heartbeat.interval": 1000, "heartbeat.timeout": 300_000,
         "pekko.ask.timeout": "300 s", "pekko.startup-timeout": "300 s", "web.timeout": 300_000,
-        # Beam's jar is in the class path of the cluster, and is not sent with each job (`files_to_stage`).
+        # Beam's jar is on the cluster's class path, so it is not sent with each job (`files_to_stage`).
         "classloader.resolve-order": "parent-first",
         "restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": restarts,
-        "restart-strategy.fixed-delay.delay": "3 s",  # a new pool of workers takes its time on a busy machine
+        "restart-strategy.fixed-delay.delay": "3 s",  # time for a new worker pool on a busy machine
     }  # fmt: skip

@@ -1,7 +1,7 @@
-"""A policy info function, and a connector, that make the workers of a conversion wait at a known place.
+"""A policy info function and a connector that make the workers of a conversion wait at a known point.
 
-While the file `closed` is in the directory `FLINK_GATE`, each worker waits at its next episode, once the first shard of
-the output that `closed` names is committed. So a fault meets a job that has done something, and has something to do.
+While the directory `FLINK_GATE` holds a file `closed`, which names an output, each worker waits at its next episode
+once the first shard of that output is committed. So a fault always hits a job with work done and work left.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from rlds_beam.connectors.base import Batch
 
 
 def hold(current: dict[str, Any], following: dict[str, Any]) -> dict[str, Any]:
-    """Adds nothing that depends on the waiting."""
+    """Waits; the values do not depend on it."""
     _wait()
     return {"policy_reward": current["reward"]}
 
 
 def hold_episode(batch: Batch) -> Batch:
-    """Changes nothing."""
+    """Waits and changes nothing."""
     _wait()
     return batch
 
@@ -53,7 +53,7 @@ class Gate:
         self.open()
 
     def close(self, output: Path) -> None:
-        """From the first shard of `output` on, workers wait."""
+        """Makes workers wait once the first shard of `output` is committed."""
         for left in self.directory.glob("waiting-*"):
             left.unlink()
         (self.directory / "closed.new").write_text(str(output))
@@ -63,5 +63,5 @@ class Gate:
         (self.directory / "closed").unlink(missing_ok=True)
 
     def waiting(self) -> set[int]:
-        """The processes that wait, by their ids."""
+        """The ids of the waiting processes."""
         return {int(path.name.removeprefix("waiting-")) for path in self.directory.glob("waiting-*")}

@@ -1,4 +1,4 @@
-"""TFRecord files in memory, sound and damaged."""
+"""TFRecord files in memory, intact and damaged."""
 
 from __future__ import annotations
 

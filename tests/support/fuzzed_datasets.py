@@ -1,4 +1,4 @@
-"""A small dataset for each source, and which of its files are metadata."""
+"""A small dataset for each source, and its metadata files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlds_beam.testing import make_episode, write_dataset
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Files that are damaged.
+    """Files to damage.
 
     Attributes:
       pattern: a glob below the dataset.
@@ -29,12 +29,12 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class Fuzzed:
-    """A dataset to be damaged.
+    """A dataset to damage.
 
     Attributes:
-      make: writes it into a directory.
-      targets: its metadata.
-      arguments: how a command names it.
+      make: writes the dataset into a directory.
+      targets: the metadata files.
+      arguments: the command-line arguments that name the dataset.
     """
 
     make: Callable[[Path], object]
@@ -108,7 +108,7 @@ def _d3rlpy(directory: Path) -> None:
 
 
 def minari_hdf5(directory: Path) -> None:
-    """As Minari itself writes it."""
+    """Writes an HDF5 dataset as Minari does."""
     import h5py
 
     (directory / "data").mkdir(parents=True)
@@ -131,7 +131,7 @@ def minari_hdf5(directory: Path) -> None:
 
 
 def minari_directory(data: Path, kind: str) -> None:
-    """Two episodes, as Minari lays them out: the last row of an action, a reward and a flag is padding."""
+    """Writes two episodes in Minari's layout: the last row of actions, rewards and flags is padding."""
     import pyarrow as pa
     from pyarrow import parquet
 

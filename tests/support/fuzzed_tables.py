@@ -1,4 +1,4 @@
-"""Damage to tables and arrays: columns, datasets and headers that are sound, and not what is expected."""
+"""Damages tables and arrays: columns, datasets and headers that are well-formed but not what is expected."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _hdf5(path: Path, rng: random.Random) -> None:
         del file[name]
         if how == 2:
             file.create_group(name)
-        elif how == 3:  # never written
+        elif how == 3:  # never filled
             file.create_dataset(name, (10 ** rng.randrange(4, 12), *shape[1:]), dtype, chunks=(100, *shape[1:]))
         elif how == 4:
             file.create_dataset(name, (10 ** rng.randrange(4, 10), 1000), "f4", fillvalue=1, chunks=(100, 10))
@@ -74,7 +74,7 @@ def _npy(path: Path, rng: random.Random) -> None:
         np.save(path, array[..., None])
     elif how == 6:
         np.save(path, array.astype(rng.choice(["c8", "U3", "i1", "f8", "datetime64[s]"])))
-    else:  # a header that promises more
+    else:  # a header with a larger size than the data
         content = path.read_bytes()
         shape = str(array.shape).encode()
         other = rng.choice([b"(999999999999,)", b"(10**9,)", b"(-1,)", b"(2, 2)", b"()", b"(1e9,)", b"(" * 60])

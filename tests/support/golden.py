@@ -1,14 +1,14 @@
-"""What the commands write: `tests/golden.json` holds exit codes and digests, `tests/project/test_golden.py` compares.
+"""Records what the commands write: exit codes and digests in `tests/golden.json`, checked by `test_golden.py`.
 
     python tests/support/golden.py            # print the record of this checkout
-    python tests/support/golden.py --write    # make it the record
+    python tests/support/golden.py --write    # save it to tests/golden.json
 
-A case is a command on one of the datasets of `golden_data.py`. Only the command line, `rlds_beam.testing`, files on
-disk and Reverb's own client are used, so that the record outlives any change of the code in between.
+A case is a command on one of the datasets of `golden_data.py`. Cases use only the command line, `rlds_beam.testing`,
+files on disk and Reverb's own client, so the record survives refactoring.
 
 Left out on purpose: manifest.json, plan.json, _commits and checksums.xxh128 (no reader of the data needs them), times,
-and wording: the `detail` of a violation and why fields are `left_out` are removed from report.json and from the lines
-about rejected records before these are hashed.
+and wording: a violation's `detail` and the reasons in `left_out` are removed from report.json and rejected records
+before hashing.
 The record is for requirements.lock on Python 3.11, on x86-64: JPEG bytes and pixels depend on the version of
 libjpeg-turbo in simplejpeg, gzip and PNG inputs on zlib and imagecodecs.
 """
@@ -128,7 +128,7 @@ CONVERSIONS = (
 )  # fmt: skip
 
 _DUPLICATES_LOOKED_FOR = ("array_record", "broken", "damaged", "duplicates", "gzip", "unnumbered")
-"""Datasets in which duplicates are looked for, which is most of what a tiny job takes; the others have none."""
+"""Datasets checked for duplicates; the others skip this, since it takes most of the time of a tiny job."""
 
 READINGS = (
     "validate plain",
@@ -187,13 +187,13 @@ class Push(NamedTuple):
     """A push.
 
     Attributes:
-      flags: dataset and flags.
-      tables: of each server.
-      servers: how many. An episode's server follows from the addresses, and so from the ports, which are new each
-        time: what the servers hold together is recorded.
-      convert: if set, the dataset is converted with these flags first, and the result is pushed.
-      keys: whether keys are recorded. Those of a converted directory follow from the checksums in its manifest.json,
-        and TF-Agents' observers choose theirs by chance.
+      flags: the dataset and the flags.
+      tables: the tables of each server.
+      servers: the number of servers. Ports differ in each run and decide which server gets an episode, so the record
+        covers all servers together.
+      convert: if set, the dataset is converted with these flags first and the result is pushed.
+      keys: whether keys are recorded. Keys of a converted directory depend on the checksums in its manifest.json, and
+        TF-Agents' observers choose random ones.
     """
 
     flags: str
@@ -230,17 +230,17 @@ PUSHES = (
 
 
 def record_conversion(case: str, datasets: Datasets, directory: Path) -> Record:
-    """The exit code of a conversion and a digest of every file that readers read, by its name in the output."""
+    """Returns the exit code of a conversion and a digest of every data file, by its name in the output."""
     dataset, *flags = case.split()
     output = directory / "out"
     code, _ = _run(["convert", str(datasets[dataset]), str(output), *_accepted(dataset), *flags])
-    # Which ranges are there when a job failed depends on the order of the work.
+    # If a job fails, the committed ranges depend on the order of the work.
     complete = (output / "manifest.json").exists()
     return {"exit": code, **(_digests(output) if complete else {})}
 
 
 def record_reading(case: str, datasets: Datasets, directory: Path) -> Record:
-    """The exit code of `validate` or `inspect`, and a digest of each part of what it prints as JSON."""
+    """Returns the exit code of `validate` or `inspect`, and a digest of each part of its JSON output."""
     command, dataset, *flags = case.split()
     code, out = _run([command, str(datasets[dataset]), "--json", *flags])
     content = json.loads(out.replace(str(datasets.directory), "")) if out else {}
@@ -250,14 +250,14 @@ def record_reading(case: str, datasets: Datasets, directory: Path) -> Record:
 
 
 def record_usage(case: str, datasets: Datasets, directory: Path) -> Record:
-    """The exit code alone."""
+    """Returns only the exit code."""
     paths = {"out": directory / "out", "nowhere": directory / "nowhere"}
     paths |= {name: datasets[name] for name in ("plain", "gzip", "missing_shard") if name in case.split()}
     return {"exit": _run([str(paths.get(word, word)) for word in case.split()])[0]}
 
 
 def record_push(case: Push, datasets: Datasets, directory: Path) -> Record:
-    """The exit code of a push, the items of each table as `key priority digest`, and the files of rejected records."""
+    """Returns the exit code of a push, each table's items as `key priority digest`, and the rejected-record files."""
     dataset, *flags = case.flags.replace("--rejected=out", f"--rejected={directory / 'rejected'}").split()
     source = datasets[dataset]
     if case.convert is not None:
@@ -271,13 +271,13 @@ def record_push(case: Push, datasets: Datasets, directory: Path) -> Record:
         found: Record = {"exit": _run(command)[0]}
         for table in case.tables:
             items = [item for a in addresses for item in _within(functools.partial(drain, a, table))]
-            assert len({item.info.key for item in items}) == len(items), f"{table}: a key twice, or on two servers"
+            assert len({item.info.key for item in items}) == len(items), f"{table}: duplicate key"
             found[f"table {table}"] = sorted(_item(item, case.keys) for item in items)
     return {**found, **_digests(directory / "rejected")}
 
 
 def record_everything(directory: Path) -> dict[str, dict[str, Record]]:
-    """The record of this checkout, as `tests/golden.json` has it."""
+    """Returns the record of this checkout, in the form of `tests/golden.json`."""
     datasets, found = Datasets(directory / "data"), {}
     for kind, (cases, record) in CASES.items():
         found[kind] = {}
@@ -292,7 +292,7 @@ CASES: dict[str, tuple[tuple[Any, ...], Callable[[Any, Datasets, Path], Record]]
     "usage": (USAGE, record_usage),
     "push": (PUSHES, record_push),
 }
-"""By kind: the cases, and what records one, given the datasets and a directory of its own."""
+"""Maps a kind to its cases and the function that records one, given the datasets and an empty directory."""
 
 
 def _accepted(dataset: str) -> list[str]:
@@ -300,7 +300,7 @@ def _accepted(dataset: str) -> list[str]:
 
 
 def _run(arguments: list[str]) -> tuple[int, str]:
-    """A command in this process: its exit code, and what it prints."""
+    """Runs a command in this process; returns its exit code and output."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
         code = _within(lambda: main(arguments))
@@ -308,7 +308,7 @@ def _run(arguments: list[str]) -> tuple[int, str]:
 
 
 def _within(call: Callable[[], Result]) -> Result:
-    """What the call returns or raises, if it does so before the deadline."""
+    """Returns the result of the call; fails if it misses the deadline."""
     future: concurrent.futures.Future[Result] = concurrent.futures.Future()
 
     def work() -> None:
@@ -323,7 +323,7 @@ def _within(call: Callable[[], Result]) -> Result:
 
 @contextlib.contextmanager
 def _servers(case: Push) -> Iterator[list[str]]:
-    """Addresses of Reverb servers whose tables give each item once."""
+    """Yields addresses of Reverb servers whose tables return each item once."""
     import reverb
 
     fifo, limiter = reverb.selectors.Fifo, reverb.rate_limiters.MinSize
@@ -339,7 +339,7 @@ def _servers(case: Push) -> Iterator[list[str]]:
 
 
 def _item(item: Any, with_key: bool) -> str:
-    """`key priority digest` of a sampled item."""
+    """Formats a sampled item as `key priority digest`."""
     data = [f"{column.dtype} {column.shape}".encode() + column.tobytes() for column in item.data]
     key = [f"{item.info.key:020d}"] if with_key else []
     return " ".join([*key, f"{item.info.priority:g}", _digest(*data)])
@@ -349,14 +349,14 @@ _FOR_JOBS = ("manifest.json", "plan.json", "_commits", "checksums.xxh128")
 
 
 def _digests(directory: Path) -> dict[str, str]:
-    """A digest of each file below, by its path."""
+    """Returns a digest of each file below a directory, by path."""
     files = [path for path in sorted(directory.rglob("*")) if path.is_file()]
     names = [(path.relative_to(directory).as_posix(), path) for path in files]
     return {name: _digest(_content(path)) for name, path in names if name.split("/")[0] not in _FOR_JOBS}
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a file; of what it says about violations, all but the wording."""
+    """Reads a file, without the wording of violations."""
     if path.name == "report.json":
         return _canonical(json.loads(path.read_text()))
     if path.suffix == ".jsonl":
@@ -365,7 +365,7 @@ def _content(path: Path) -> bytes:
 
 
 def _canonical(content: Any) -> bytes:
-    """JSON in the order that it has, without what is worded for a person and what depends on time."""
+    """Encodes JSON in its own order, without wording and times."""
 
     def strip(node: Any) -> Any:
         if isinstance(node, dict):
@@ -376,17 +376,17 @@ def _canonical(content: Any) -> bytes:
 
 
 def _lasting(name: str) -> bool:
-    # What connectors did is counted in report.json since; the records have not changed with it.
+    # report.json has since gained counts of connector edits; the rest of the record is unchanged.
     return name not in ("detail", "seconds", "left_out", "connectors")
 
 
 def _digest(*parts: bytes) -> str:
-    """64 bits of SHA-256, as hex."""
+    """Returns 64 bits of SHA-256 as hex."""
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
 def _text(found: dict[str, dict[str, Record]]) -> str:
-    """The record as JSON, a line for each case."""
+    """Formats the record as JSON, one line per case."""
     kinds = []
     for kind, cases in found.items():
         lines = [f"  {json.dumps(case)}: {json.dumps(content)}" for case, content in cases.items()]

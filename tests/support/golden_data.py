@@ -1,6 +1,6 @@
-"""The small datasets of the recorded outputs (`golden.py`), each built when it is first used.
+"""The small datasets of the recorded outputs (`golden.py`), each built on first use.
 
-Only `rlds_beam.testing` is used of the project, so that the same bytes are read whatever becomes of the rest of it.
+They use only `rlds_beam.testing`, so their bytes stay the same when the rest of the project changes.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _array_record(directory: Path) -> Path:
 
 
 def _nested(directory: Path) -> Path:
-    """Nested leaves of many dtypes, text, metadata of the episode."""
+    """Nested leaves of many dtypes, text, and episode metadata."""
 
     def episode(n: int, seed: int) -> Any:
         rng = np.random.default_rng(100 + seed)
@@ -107,7 +107,7 @@ def _nested(directory: Path) -> Path:
 
 
 def _images(directory: Path, encoding: str, shape: tuple[int | None, ...] = (16, 24, 3), dtype: str = "uint8") -> Path:
-    """A camera and a float leaf; what is left open of `shape` is another size in each episode."""
+    """A camera and a float leaf; sizes that are None in `shape` differ between episodes."""
 
     def episode(n: int, seed: int) -> Any:
         size = [d or 8 + 4 * seed for d in shape]
@@ -131,7 +131,7 @@ def _encode(pixels: Any, encoding: str) -> bytes:
 
 
 def _as_images(target: Path, shape: tuple[int | None, ...], encoding: str, dtype: str = "uint8") -> Path:
-    """Makes features.json call the strings of `observation/camera` images: in a record they look the same."""
+    """Declares `observation/camera` as images in features.json; in a record they are strings anyway."""
 
     def edit(features: Any) -> None:
         steps = features["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
@@ -149,7 +149,7 @@ def _as_images(target: Path, shape: tuple[int | None, ...], encoding: str, dtype
 
 
 def _bad_images(directory: Path) -> Path:
-    """Of five episodes: a truncated PNG, one of another size, bytes that are none, a JPEG (which is fine)."""
+    """Five episodes, with a truncated PNG, one of another size, bytes that are no image, and a JPEG (accepted)."""
     good = _encode(np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3), "png")
     large = _encode(np.zeros((8, 12, 3), np.uint8), "png")
     jpeg = _encode(np.full((8, 8, 3), 90, np.uint8), "jpeg")
@@ -161,7 +161,7 @@ def _bad_images(directory: Path) -> Path:
 
 
 def _broken(directory: Path) -> Path:
-    """An episode for every rule that `make_episode` can break, records that cannot be decoded, and four good ones."""
+    """An episode for every rule that `make_episode` can break, records that cannot be decoded, and four valid ones."""
     good = [make_episode(5, seed=i) for i in range(4)]
     rows = [make_episode(5, seed=20 + i, breaks=[rule]) for i, rule in enumerate(BREAKABLE)]
     short = make_episode(5, seed=30, columns={"reward": np.zeros(3, np.float32)})
@@ -173,13 +173,13 @@ def _broken(directory: Path) -> Path:
 
 
 def _several(directory: Path) -> Path:
-    """Records of several episodes, and of episodes without a beginning or an end."""
+    """Records with several episodes, and with episodes that lack a first or last step."""
     flags = ["F M L | F M LT", "F M | F L", "F M M", "M M L", "F MT M L", "F M L"]
     return write_dataset(directory, [make_episode(f, seed=i) for i, f in enumerate(flags)], shards=2)
 
 
 def _damaged(directory: Path) -> Path:
-    """Bytes that changed in the first shard, a length that lies in the second; the third ends too early."""
+    """Flipped bytes in the first shard, a wrong length in the second, a truncated third shard."""
     target = write_dataset(directory, [make_episode(5, seed=i) for i in range(12)], shards=3)
     first, second, third = shard_paths(target)
     flip_byte(first, 1, at=40)
@@ -213,7 +213,7 @@ def _short_shard(directory: Path) -> Path:
 
 
 def _not_float32(directory: Path) -> Path:
-    """Reward and discount in float64."""
+    """Rewards and discounts in float64."""
     episodes = [
         make_episode(n, seed=i, columns={"reward": np.arange(n) / 4, "discount": np.ones(n)})
         for i, n in enumerate(LENGTHS)
@@ -226,7 +226,7 @@ def _no_episodes(directory: Path) -> Path:
 
 
 def _older_schema(directory: Path) -> Path:
-    """Records with a column that features.json does not name."""
+    """Records with a column that is not in features.json."""
     schema = schema_of(make_episode(3))
     columns = {"observation_later": np.zeros((4, 2), np.float32)}
     return write_dataset(directory, [encode_example(make_episode(4, seed=i, columns=columns)) for i in range(3)],

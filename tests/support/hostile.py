@@ -1,4 +1,4 @@
-"""A gRPC relay before a Reverb server, which says something else than the server did."""
+"""A gRPC relay in front of a Reverb server that changes the server's answers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rlds_beam.reverb.protocol.info import SERVER_INFO
 from rlds_beam.reverb.protocol.inserts import METHOD
 
 DEADLINE = 60.0
-"""Seconds that the server may take for an answer."""
+"""Seconds to wait for an answer from the server."""
 
 Tamper = Callable[[int, Iterator[bytes]], Iterable[bytes]]
-"""(number of the InsertStream call, from 1; what the server answers) -> what the client gets. The end ends the call."""
+"""Maps the number of the InsertStream call (from 1) and the server's answers to the client's answers."""
 
 
 class HostileRelay(grpc.GenericRpcHandler):
@@ -24,12 +24,12 @@ class HostileRelay(grpc.GenericRpcHandler):
 
     Args:
       target: `host:port` of a Reverb server.
-      tamper: what becomes of its answers to InsertStream.
-      info: what is answered to ServerInfo; None: what the server says.
+      tamper: changes the answers to InsertStream.
+      info: the answer to ServerInfo; None passes on the server's answer.
 
     Attributes:
       address: `host:port` of the relay.
-      calls: InsertStream calls so far.
+      calls: the number of InsertStream calls so far.
     """
 
     def __init__(self, target: str, tamper: Tamper, info: bytes | None = None):
@@ -64,5 +64,5 @@ class HostileRelay(grpc.GenericRpcHandler):
 
 
 def response(*keys: int) -> bytes:
-    """An InsertStreamResponse that acknowledges these."""
+    """Builds an InsertStreamResponse that acknowledges these keys."""
     return delimited(1, b"".join(map(varint, keys)))

@@ -1,4 +1,4 @@
-"""Small datasets, and commands that ran on them: what the fault cases have in common."""
+"""Small datasets and the results of commands on them, for the fault tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def episodes(count: int = EPISODES) -> list[Any]:
 
 @dataclasses.dataclass
 class Ran:
-    """A command that ran: its exit code, what it printed, and where it wrote."""
+    """The result of a command: exit code, output, and where it wrote."""
 
     code: int
     out: str
@@ -50,7 +50,7 @@ class Ran:
         return read_items(self.output)
 
     def assert_nothing_done(self, *mentioned: str) -> None:
-        """Exit code 2: refused before any work, with a message that names what is wrong."""
+        """Asserts exit code 2: refused before any work, with a message that names the problem."""
         assert self.code == 2, self.err
         assert self.out == ""
         assert self.err.startswith("rlds-beam: ")
@@ -60,7 +60,7 @@ class Ran:
         assert not self.output.exists()
 
     def assert_one_rejected(self, rule: str, *mentioned: str, field: str | None = None) -> tuple[dict[str, Any], bytes]:
-        """Exit code 3: one record is set aside for `rule`, and all others are written."""
+        """Asserts exit code 3: one record is rejected for `rule`, and all others are written."""
         assert self.code == 3, self.err
         assert complaints(self.err) == []
         ((line, payload),) = self.rejected
@@ -83,7 +83,7 @@ def dataset(tmp_path: Path, records: Any = None, shards: int = 2, **kwargs: Any)
 
 
 def complaints(err: str) -> list[str]:
-    """The lines of standard error, without those on how much will be written and, on a busy machine, on progress."""
+    """Returns the lines of standard error, without the estimated size and, on a busy machine, progress."""
     expected = re.compile(r"rlds-beam: (writing about \S+ [kMG]?B to .+|.*, [\d:]+ (so far|left))")
     return [line for line in err.splitlines() if not expected.fullmatch(line)]
 

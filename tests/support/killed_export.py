@@ -1,7 +1,7 @@
 """An export that kills itself: `python killed_export.py DATA DIRECTORY TO SEED`
 
-It exports to DIRECTORY/whole, and counts what is asked of the file system after the first commit. Then it exports to
-DIRECTORY/out, and ends by SIGKILL at one of these requests, chosen by the seed.
+It exports to DIRECTORY/whole and counts the file-system requests after the first commit. Then it exports to
+DIRECTORY/out and kills itself (SIGKILL) at one of these requests, chosen by the seed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 class Requests:
-    """An audit hook: counts the requests that change files in a directory, from its first commit on.
+    """An audit hook that counts the requests that change files in a directory, after its first commit.
 
     Attributes:
-      count: of them.
+      count: the number of requests so far.
     """
 
     def __init__(self, output: Path, last: int | None = None):

@@ -1,4 +1,4 @@
-"""Datasets of any size, and the memory that a conversion of them takes."""
+"""Datasets of any size, and the memory that converting them takes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARK = np.float32(-1234.5678)
 
 
 def large_shard(directory: Path, episode: Episode, count: int) -> Path:
-    """A dataset of one shard of `count` records that differ in one number: quick to make, whatever its size."""
+    """Writes a dataset of one shard of `count` records that differ in one number, which is fast at any size."""
     episode.steps["reward"][0] = MARK
     target = write_dataset(directory, [episode] * count if count == 1 else [episode])
     before, after = encode_example(episode).split(struct.pack("<f", MARK))
@@ -33,7 +33,7 @@ def large_shard(directory: Path, episode: Episode, count: int) -> Path:
 
 
 def peak_mb(source: Path, output: Path, *flags: str) -> int:
-    """Peak resident memory of a conversion, in a process of its own that does nothing else before."""
+    """Measures the peak resident memory of a conversion in a fresh process."""
     command = [sys.executable, "-m", "rlds_beam", "convert", source, output, "--workers=1", "--json", *flags]
     ran = subprocess.run([str(a) for a in command], capture_output=True, text=True, timeout=300, check=True)
     return json.loads(ran.stdout)["peak_memory_mb"]

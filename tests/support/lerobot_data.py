@@ -1,4 +1,4 @@
-"""A small dataset of robot episodes, and a LeRobot dataset read as it is stored: without LeRobot."""
+"""A small dataset of robot episodes, and readers of LeRobot's files that do not use LeRobot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INVALID = 9
 
 
 def robot_episode(length: int, size: int = 16) -> Episode:
-    """Two cameras (JPEG, and PNG depth), a state, an instruction that changes in one of them, metadata."""
+    """An episode with two cameras (JPEG, and PNG depth), a state, an instruction that may change, and metadata."""
     import imagecodecs
 
     made = make_episode(
@@ -53,7 +53,7 @@ def images(data: list[bytes], shape: tuple[int, ...], dtype: str = "uint8") -> E
 
 
 def write_robot_data(directory: Path) -> tuple[str, list[Episode]]:
-    """Two splits; the dataset, and its valid episodes in order."""
+    """Writes two splits; returns the dataset and its valid episodes in order."""
     episodes = [robot_episode(length) for length in LENGTHS]
     write_dataset(directory, episodes[:6], name="robot", shards=3)
     path = write_dataset(directory, episodes[6:], name="robot", split="val")
@@ -61,7 +61,7 @@ def write_robot_data(directory: Path) -> tuple[str, list[Episode]]:
 
 
 def frames(output: Path) -> Any:
-    """All rows of the data files, in the order in which LeRobot reads them."""
+    """All rows of the data files, in LeRobot's reading order."""
     import pyarrow as pa
 
     return pa.concat_tables([pq.read_table(file) for file in sorted(output.glob("data/*/*.parquet"))])
@@ -79,7 +79,7 @@ def meta(output: Path, name: str) -> dict[str, Any]:
 
 
 def moving_episode(length: int, size: int = 64) -> Episode:
-    """Two cameras of a bright bar that moves, and depth."""
+    """An episode with two cameras that see a moving bright bar, and depth."""
     made = robot_episode(length, size)
     steps = dict(made.steps)
     for camera, step in (("image_0", 3), ("wrist", 5)):
@@ -93,13 +93,13 @@ def moving_episode(length: int, size: int = 64) -> Episode:
 
 
 def write_moving_data(directory: Path) -> tuple[str, list[Episode]]:
-    """The dataset, and its episodes."""
+    """Writes a dataset; returns it and its episodes."""
     episodes = [moving_episode(length) for length in (5, 12, 3, 7, 10)]
     return str(write_dataset(directory, episodes, name="moving", shards=2)), episodes
 
 
 def read_episodes(path: str, kind: str) -> list[Episode]:
-    """All episodes of a dataset, as its source reads them."""
+    """Reads all episodes of a dataset through its source."""
     from rlds_beam.formats.sources import open_source
     from rlds_beam.reading.plan import plan_ranges
     from rlds_beam.reading.reader import EpisodeReader
@@ -113,7 +113,7 @@ def read_episodes(path: str, kind: str) -> list[Episode]:
 
 
 def convert_here(source: object, path: object, **options: Any) -> Report:
-    """`convert --to=lerobot` in this process, without a pipeline."""
+    """Runs `convert --to=lerobot` in this process, without a pipeline."""
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.output.lock import locked
     from rlds_beam.pipelines.convert import ConvertConfig
@@ -129,12 +129,12 @@ def convert_here(source: object, path: object, **options: Any) -> Report:
 
 
 def lines(output: Path, name: str) -> list[dict[str, Any]]:
-    """A file of JSON lines of meta/."""
+    """A JSON Lines file of meta/."""
     return [json.loads(line) for line in (output / "meta" / f"{name}.jsonl").read_text().splitlines()]
 
 
 def assert_equal(found: Episode, wanted: Episode) -> None:
-    """The same steps and metadata, wherever in the steps' tree the metadata is."""
+    """Asserts equal steps and metadata, wherever the metadata is in the tree."""
     assert found.steps.keys() == wanted.steps.keys()
     for path, column in wanted.steps.items():
         other = found.steps[path]

@@ -1,4 +1,4 @@
-"""What the tests beside LeRobot share: those of v3.0 and of v2.1 of its format, by the LeRobot that is installed."""
+"""Shared code of the LeRobot comparison tests, for format v3.0 or v2.1, whichever the installed LeRobot uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 def _format_version() -> str:
     try:
         installed = metadata.version("lerobot")
-    except metadata.PackageNotFoundError:  # the tests that import it fail
+    except metadata.PackageNotFoundError:  # tests that import it fail
         return "3.0"
     return "2.1" if tuple(map(int, installed.split(".")[:2])) < (0, 4) else "3.0"
 
@@ -38,12 +38,12 @@ def opened(root: Path, **options: Any) -> Any:
 
 
 def pixels_of(item: Any, feature: str) -> Any:
-    """An image of an item as floats from 0 to 255, channels last."""
+    """Returns an image of an item as floats from 0 to 255, channels last."""
     return item[feature].numpy().transpose(1, 2, 0) * 255
 
 
 def assert_windows(item: Any, episode: Episode, t: int) -> None:
-    """The windows of an item lie in its episode, and are padded at the ends."""
+    """Asserts that the windows of an item stay within its episode and are padded at the ends."""
     for name, path, deltas in (
         ("observation.state", "observation/state", (-2, -1, 0)),
         ("action", "action", (0, 1, 2)),
@@ -54,7 +54,7 @@ def assert_windows(item: Any, episode: Episode, t: int) -> None:
 
 
 def write_with_lerobot(root: Path, episodes: Sequence[Episode], kind: str = "image", **chunk_settings: Any) -> None:
-    """A dataset that LeRobot itself writes: one camera ("image" or "video"), the task `task K` in episode K."""
+    """Writes a dataset with LeRobot itself: one camera ("image" or "video"), the task `task K` in episode K."""
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
     features = {
@@ -83,12 +83,12 @@ def write_with_lerobot(root: Path, episodes: Sequence[Episode], kind: str = "ima
 
 
 def assert_reads_what_lerobot_wrote(root: Path, episodes: Sequence[Episode], error: float = 0.0) -> None:
-    """`--from=lerobot` gives the episodes of `write_with_lerobot`.
+    """Asserts that `--from=lerobot` reads the episodes that `write_with_lerobot` wrote.
 
     Args:
       root: the dataset.
-      episodes: what was written.
-      error: the mean difference that its pixels may have.
+      episodes: the episodes that were written.
+      error: the largest accepted mean difference of pixels.
     """
     read = data.read_episodes(str(root), "lerobot")
     for k, (one, e) in enumerate(zip(read, episodes, strict=True)):

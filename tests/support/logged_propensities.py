@@ -10,7 +10,7 @@ EPSILON, ACTIONS = 0.3, 3
 
 
 def recorded(propensities, target=None, actions=None, **more):
-    """An episode of one more step than there are propensities; the last step's are void."""
+    """An episode with one step more than propensities; the last step's values are void."""
     steps = len(propensities) + 1
     columns = {"propensity": np.append(propensities, 0.0), **more}
     if target is not None:
@@ -21,7 +21,7 @@ def recorded(propensities, target=None, actions=None, **more):
 
 
 def behavior(steps):
-    """Of an epsilon-greedy policy whose greedy action is 1."""
+    """Probabilities of an epsilon-greedy policy whose greedy action is 1."""
     return np.where(steps["action"] == 1, 1 - EPSILON + EPSILON / ACTIONS, EPSILON / ACTIONS)
 
 
@@ -30,7 +30,7 @@ def always_one(steps):
 
 
 def logged(seed, steps=50, wrong=1.0):
-    """An episode of that policy, whose recorded propensity of action 0 is `wrong` times the right one."""
+    """An episode of that policy whose recorded propensity of action 0 is `wrong` times the true one."""
     rng = np.random.default_rng(seed)
     actions = rng.choice(ACTIONS, steps, p=[EPSILON / ACTIONS, 1 - EPSILON + EPSILON / ACTIONS, EPSILON / ACTIONS])
     propensity = behavior({"action": actions}) * np.where(actions == 0, wrong, 1.0)

@@ -1,4 +1,4 @@
-"""A store in memory, known to Beam as `mem://`."""
+"""An in-memory store that Beam sees as `mem://`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 
 
 class MemoryStore(NamedTuple):
-    """A store.
+    """An in-memory store.
 
     Attributes:
-      root: its path, `mem://bucket`.
-      files: what is in it, by path.
+      root: the path, `mem://bucket`.
+      files: the content of each file, by path.
     """
 
     root: str
@@ -25,7 +25,7 @@ class MemoryStore(NamedTuple):
 
 @contextlib.contextmanager
 def memory_store() -> Iterator[MemoryStore]:
-    """An empty one; skips the test where Beam is not installed."""
+    """Yields an empty store; skips the test if Beam is not installed."""
     files = _registered()
     files.clear()
     yield MemoryStore("mem://bucket", files)
@@ -34,7 +34,7 @@ def memory_store() -> Iterator[MemoryStore]:
 
 @functools.cache
 def _registered() -> dict[str, bytes]:
-    """The files of a filesystem that Beam finds from then on, in this process."""
+    """Registers a filesystem with Beam in this process and returns its files."""
     filesystem = pytest.importorskip("apache_beam.io.filesystem")
     files: dict[str, bytes] = {}
 
@@ -110,4 +110,4 @@ def _registered() -> dict[str, bytes]:
 
 
 _kept: list[type] = []
-"""Beam knows its filesystems by weak references."""
+"""Keeps the class alive: Beam holds its filesystems by weak reference."""

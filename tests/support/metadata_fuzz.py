@@ -1,9 +1,9 @@
-"""Fuzzing of metadata: a small dataset for each source, and files of it that are damaged one at a time.
+"""Fuzzes metadata: takes a small dataset for each source and damages one file at a time.
 
     python metadata_fuzz.py DIRECTORY SOURCE,SOURCE SEED CASES [FIRST]
 
-runs `inspect`, `validate` and a conversion on the damaged datasets, under a bound on memory and time. It prints a JSON
-line before each command, and one after it with what is wrong with its end.
+runs `inspect`, `validate` and a conversion on the damaged datasets, with bounded memory and time. It prints a JSON
+line before each command, and one after it with the problem found, if any.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from fuzzed_tables import damage_table
 CODES = {0, 1, 2, 3}
 SECONDS = 120
 MEMORY = 600 << 20
-"""Bytes that a case may add to what the process holds: the datasets have a few kB."""
+"""Bytes that a case may add to resident memory; the datasets have a few kB."""
 
 _LONG = "7" * 5000
 
 
 class _Raw(float):
-    """A number that `json.dumps` writes as this text."""
+    """A number that `json.dumps` writes as the given text."""
 
     def __new__(cls, text: str) -> _Raw:
         made = super().__new__(cls, 0.5)
@@ -77,7 +77,7 @@ VALUES: tuple[Callable[[Any], Any], ...] = (
 
 
 def damage_json(content: Any, rng: random.Random) -> str:
-    """The text of JSON in which a value or a key is another one."""
+    """Returns JSON text with one value or key changed."""
     places = list(_places(content))
     holder, key = rng.choice(places) if places else (None, None)
     how = rng.randrange(12)
@@ -95,7 +95,7 @@ def damage_json(content: Any, rng: random.Random) -> str:
     text = json.dumps(content, indent=rng.choice([None, 1]), ensure_ascii=rng.random() < 0.5)
     if how == 3 and isinstance(content, dict) and content:
         name = json.dumps(rng.choice(list(content)))
-        text = text.rstrip()[:-1] + f", {name}: {json.dumps(rng.choice(VALUES)(0))}}}"  # a key that is there twice
+        text = text.rstrip()[:-1] + f", {name}: {json.dumps(rng.choice(VALUES)(0))}}}"  # a duplicate key
     return text
 
 
@@ -107,7 +107,7 @@ def _places(content: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def damage_text(content: bytes, rng: random.Random) -> bytes:
-    """Bytes that are no text, or are cut."""
+    """Returns bytes that are not valid text, or are truncated."""
     at = rng.randrange(len(content) + 1)
     how = rng.randrange(8)
     if how == 0:
@@ -126,7 +126,7 @@ def damage_text(content: bytes, rng: random.Random) -> bytes:
 
 
 def damage_file(path: Path, rng: random.Random) -> None:
-    """The file is gone, or something else."""
+    """Removes the file, or replaces it with something else."""
     whole = path.read_bytes()
     path.unlink()
     how = rng.randrange(6)
@@ -145,7 +145,7 @@ def damage_file(path: Path, rng: random.Random) -> None:
 
 
 def damage(root: Path, target: Target, rng: random.Random) -> str:
-    """Damages one file of a dataset; says which, and how."""
+    """Damages one file of a dataset; returns a description."""
     found = [path for path in sorted(root.glob(target.pattern)) if path.is_file()]
     path = rng.choice(found)
     kind = target.kind
@@ -171,7 +171,7 @@ def damage(root: Path, target: Target, rng: random.Random) -> str:
 
 
 def run(argv: list[str]) -> tuple[int | str, str]:
-    """The exit code, or what was raised; and what was printed."""
+    """Returns the exit code or the exception, and the output."""
     from rlds_beam.pipelines import cli
 
     out, err = io.StringIO(), io.StringIO()
@@ -184,7 +184,7 @@ def run(argv: list[str]) -> tuple[int | str, str]:
 
 
 def problem(code: int | str, said: str, grown: int) -> str | None:
-    """What is wrong with the end of a command."""
+    """Returns what is wrong with how a command ended, or None."""
     if not isinstance(code, int):
         return code
     if code not in CODES:
@@ -199,7 +199,7 @@ def problem(code: int | str, said: str, grown: int) -> str | None:
 
 
 def resident(what: str) -> int:
-    """Bytes of memory that this process holds: `VmRSS`, or `VmHWM` for the most since `forget`."""
+    """Resident memory of this process in bytes: `VmRSS`, or `VmHWM` for the peak since `forget`."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(what):
             return int(line.split()[1]) << 10
@@ -212,7 +212,7 @@ def forget() -> None:
 
 
 def commands(source: str, where: str, output: str, rng: random.Random) -> list[list[str]]:
-    """Mostly `inspect` alone: the others take longer."""
+    """Chooses commands: usually only `inspect`, since the others take longer."""
     given, *more = DATASETS[source].arguments(where)
     made = [["inspect", given, *more]]
     if rng.random() < 0.05:
@@ -223,7 +223,7 @@ def commands(source: str, where: str, output: str, rng: random.Random) -> list[l
 
 
 def fuzz(directory: Path, source: str, seed: str, cases: range) -> None:
-    """Runs the commands on datasets that are damaged, each in another way; prints what happened."""
+    """Runs the commands on datasets that are damaged in different ways; prints the results."""
     whole, scratch = directory / source, directory / f"{source}-{os.getpid()}"
     dataset = DATASETS[source]
     if not whole.exists():
@@ -258,7 +258,7 @@ def report(**facts: Any) -> None:
 
 
 def main(directory: str, sources: str, seed: str, cases: str, first: str = "0") -> None:
-    # Address space, not memory: a bound on what one allocation may ask for.
+    # Limits address space rather than memory, which bounds the size of one allocation.
     resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
     for source in sources.split(","):
         fuzz(Path(directory), source, seed, range(int(first), int(first) + int(cases)))

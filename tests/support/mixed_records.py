@@ -1,4 +1,4 @@
-"""Records of every kind, and damage to their files."""
+"""Records of every kind, and ways to damage their files."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Made:
     """One record of a generated dataset.
 
     Attributes:
-      id: the first number of the observation in all of its steps.
-      payload: its bytes.
-      sound: whether it breaks no rule as it stands (it may still be a duplicate, or damaged later).
-      steps: its length.
+      id: the first number of every observation.
+      payload: the bytes.
+      sound: whether it breaks no rule on its own (it may still be a duplicate, or damaged later).
+      steps: the number of steps.
     """
 
     id: int
@@ -36,10 +36,10 @@ class Made:
 
 
 def make_record(kind: str, id: int, steps: int, nested: bool) -> Made:
-    """One record; `id` is the first number of every observation."""
+    """Makes a record; `id` is the first number of every observation."""
     breaks = [kind] if kind in BREAKABLE else []
     inner = ("unexpected_is_first", "unexpected_is_last", "terminal_not_last", "unequal_lengths")
-    if kind in (*inner, "non_finite", "discount_out_of_range"):  # the last step's values are void, and not judged
+    if kind in (*inner, "non_finite", "discount_out_of_range"):  # the last step's values are void and not checked
         steps = max(steps, 3)
     observation: Any = {"id": 2, "inner/more": 1} if nested else 3
     episode = make_episode(steps, seed=id, observation=observation, breaks=breaks)
@@ -94,7 +94,7 @@ def insert(at: int, junk: bytes) -> Callable[[bytes, list[int]], bytes]:
 
 
 def drop(at: int) -> Callable[[bytes, list[int]], bytes]:
-    """Removes a whole record: nothing is damaged, only the count differs."""
+    """Removes a whole record: only the count is wrong."""
 
     def apply(data: bytes, offsets: list[int]) -> bytes:
         if len(offsets) < 2:

@@ -1,4 +1,4 @@
-"""Calls of observers, and the tables that they fill: ours and TF-Agents' own, compared."""
+"""Observer calls and the tables they fill, to compare our observers with TF-Agents'."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 def queue_like(name: str) -> Any:
-    """A table that gives back its items once each, in the order of insertion."""
+    """A table that returns each item once, in insertion order."""
     return reverb.Table(
         name,
         sampler=reverb.selectors.Fifo(),
@@ -32,7 +32,7 @@ def queue_like(name: str) -> Any:
 
 
 class Tables:
-    """Two tables on a server of their own."""
+    """Two tables on their own server."""
 
     names = ("a", "b")
 
@@ -41,12 +41,12 @@ class Tables:
         self.client = reverb.Client(f"localhost:{self.server.port}")
 
     def sizes(self) -> list[tuple[int, int]]:
-        """Of each table: its items and its episodes."""
+        """The number of items and episodes of each table."""
         infos = self.client.server_info(timeout=10)
         return [(infos[name].current_size, infos[name].num_episodes) for name in self.names]
 
     def drain(self) -> list[tuple[int, list[tuple[float, list[Array]]]]]:
-        """For each table the number of its episodes, and of each item the priority and the columns."""
+        """Removes all items; returns each table's number of episodes, and each item's priority and columns."""
         infos = self.client.server_info(timeout=10)
         drained = []
         for name in self.names:
@@ -57,7 +57,7 @@ class Tables:
 
 
 def run_of(step_types: list[int], seed: int = 0) -> Any:
-    """Frames [n, ...] of these step types, no two alike, of many dtypes and deeply nested."""
+    """Distinct frames [n, ...] with these step types, of many dtypes and deeply nested."""
     n, rng = len(step_types), np.random.default_rng(seed)
     step_type = np.array(step_types, np.int32)
     return trajectory.Trajectory(
@@ -72,7 +72,7 @@ def run_of(step_types: list[int], seed: int = 0) -> Any:
 
 
 def pick(run: Any, which: Any) -> Any:
-    """One frame of it, or some."""
+    """Selects one or more frames of a run."""
     return trajectory.Trajectory(
         step_type=run.step_type[which],
         observation={"b": run.observation["b"][which], "a": (run.observation["a"][0][which], ())},
@@ -86,7 +86,7 @@ def pick(run: Any, which: Any) -> Any:
 
 @dataclasses.dataclass
 class Case:
-    """A call of an observer's method."""
+    """A sequence of calls to an observer."""
 
     kind: str
     arguments: dict[str, Any]
@@ -112,14 +112,14 @@ class Case:
     @staticmethod
     def _step_types(rng: np.random.Generator) -> list[int]:
         if rng.random() < 0.1:
-            return rng.integers(0, 3, 20).tolist()  # not episodes at all
+            return rng.integers(0, 3, 20).tolist()  # no valid episodes
         lengths = rng.integers(1, 9, rng.integers(1, 6)).tolist()
         whole = [t for n in lengths for t in ([0] + [1] * (n - 2) + [2] if n > 1 else [2])]
         return whole[: len(whole) - int(rng.integers(0, 3))] or [1]
 
     @staticmethod
     def _steps(rng: np.random.Generator, kind: str, n: int) -> list[tuple[Any, ...]]:
-        """Pieces of the frames, with other calls in between; rarely in the plain cases, often in the others."""
+        """Splits the frames into pieces with other calls in between: rarely in plain cases, often in others."""
         wild, steps, at = rng.random() < 0.5, [], 0
         others: list[tuple[Any, ...]] = [
             ("reset", True), ("reset", False), ("reopen",), ("close",), ("open",), ("flush",),
@@ -135,7 +135,7 @@ class Case:
         return [*steps, ("reset", bool(rng.integers(2)))] if wild else steps
 
     def play(self, module: Any, client: Any, **extra: Any) -> list[str]:
-        """Makes all calls on the observer of that name in `module`; returns the errors."""
+        """Makes all calls on the observer of that name in `module` and returns the errors."""
         observer, errors = getattr(module, self.kind)(client, **self.arguments, **extra), []
         theirs = module is reverb_utils
         for name, *rest in self.steps:
@@ -163,7 +163,7 @@ class Case:
                 observer(frame)
             except ValueError as error:
                 if theirs and "exceeds" in str(error) and frame.is_boundary():
-                    # The one difference: without this the next episode is lost too.
+                    # The only difference: without this the next episode is lost.
                     observer.reset(write_cached_steps=False)
                 raise
 

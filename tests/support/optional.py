@@ -1,4 +1,4 @@
-"""A test whose own code imports a package that is not installed is skipped; one whose product code does so fails.
+"""Skips a test whose own code imports a missing package; a missing import in product code still fails it.
 
 So `pytest tests` runs in any environment, and a base install that suddenly needs TensorFlow is still an error.
 """
@@ -16,7 +16,7 @@ OPTIONAL = frozenset((
     "IPython", "array_record", "cv2", "google.cloud", "ipykernel", "reverb", "tensorflow", "tensorflow_datasets",
     "tensorflow_metadata", "tf_agents",
 ))  # fmt: skip
-"""What an extra brings, or an environment of `make test-pythons`."""
+"""Packages of the extras and of the environments of `make test-pythons`."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -39,7 +39,7 @@ def _skipping() -> Generator[None]:
 
 
 def _is_imported_by_a_test(error: ImportError) -> bool:
-    """Whether the innermost frame, after those of the import system, is of a file below tests/."""
+    """Whether the innermost frame outside the import system is in a file below tests/."""
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     importers = [file for file in files if not file.startswith("<frozen importlib")]
     return bool(importers) and TESTS in Path(importers[-1]).parents

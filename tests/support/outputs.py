@@ -1,4 +1,4 @@
-"""Committed directories of trajectory records, made range by range without a conversion."""
+"""Writes committed trajectory datasets range by range, without a conversion."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = "data"
 
 
 def plan(**content: Any) -> OutputPlan:
-    """A plan whose shards are those of `shard_path`."""
+    """Makes a plan whose shards are at `shard_path`."""
     return OutputPlan.of(content, name=NAME)
 
 
@@ -33,7 +33,7 @@ def shard_path(output: Path | str, work: WorkRange) -> str:
 def commit_range(
     output: Path | str, work: WorkRange, shard: ShardInfo, fields: Sequence[Field], **counts: Any
 ) -> RangeCommit:
-    """Commits the shard that stands at `shard_path`, with its spec."""
+    """Commits the shard at `shard_path`, with its spec."""
     path = shard_path(output, work)
     storage.write_bytes(path + SPEC, encode_spec_file(fields))
     file = Path(path).name
@@ -46,7 +46,7 @@ def commit_range(
 
 
 def commit_dataset(output: Path | str, ranges: Sequence[WorkRange], fields: Sequence[Field]) -> dict[str, Any]:
-    """Finishes the dataset; its manifest."""
+    """Finishes the dataset and returns its manifest."""
 
     def complete(done: Sequence[RangeCommit]) -> dict[str, Any]:
         splits = split_infos(str(output), [(commit.split, one) for commit in done for one in commit.files])

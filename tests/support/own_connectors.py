@@ -22,7 +22,7 @@ class ClipReward(EpisodeConnector):
 
 
 class Sum:
-    """The sum and number of rewards that were clipped or not."""
+    """The sum and number of rewards."""
 
     def __init__(self, total: float = 0.0, count: int = 0):
         self.total, self.count = total, count

@@ -1,4 +1,4 @@
-"""Commands whose current directory holds the test modules, as it would hold a user's modules."""
+"""Runs commands with the test modules in the current directory, like a user's modules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MODULES = SUPPORT.with_name("extending")
 
 
 def options(**environment: str) -> dict[str, Any]:
-    """Of `processes.running`."""
+    """Options for `processes.running`."""
     return {
         "cwd": _MODULES,
         "env": {**os.environ, "PYTHONPATH": str(SUPPORT), **environment},
@@ -30,17 +30,17 @@ def options(**environment: str) -> dict[str, Any]:
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command in this process."""
+    """Runs a command in this process; returns its exit code, output and errors."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.chdir(_MODULES)
-        patch.setenv("PYTHONPATH", str(SUPPORT))  # of its workers
+        patch.setenv("PYTHONPATH", str(SUPPORT))  # for its workers
         code = main([*map(str, arguments)])
     return code, out.getvalue(), err.getvalue()
 
 
 def committed_times(output: Path) -> dict[Path, int]:
-    """When the files of the ranges that are finished were written, in ns."""
+    """Modification times, in ns, of the files of finished ranges."""
     commits = [
         RangeCommit.from_json(json.loads(path.read_text()), str(path)) for path in output.glob("_commits/*.json")
     ]
@@ -49,7 +49,7 @@ def committed_times(output: Path) -> dict[Path, int]:
 
 @dataclasses.dataclass(frozen=True)
 class NamedSource(RldsSource):
-    """A user's source with any name and split: its input is `DIRECTORY,DATASET,SPLIT`."""
+    """A user's source with any name and split; the input is `DIRECTORY,DATASET,SPLIT`."""
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> RldsSource:

@@ -1,4 +1,4 @@
-"""Models as a user writes them: functions of numpy arrays by name."""
+"""Models as a user writes them: functions of a dict of numpy arrays."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from rlds_beam import configurable
 
 @configurable
 def values(columns):
-    """Of the observation alone; and the action's probability, of both."""
+    """Computes values from the observation, and the action's probability from both."""
     return {"vf_preds": columns["obs"].sum(axis=-1), "action_logp": -np.square(columns["actions"]).sum(axis=-1)}
 
 
 def recurrent(columns):
-    """h = tanh(h / 2 + obs), and a value of h."""
+    """Computes h = tanh(h / 2 + obs) and a value from h."""
     state = np.tanh(columns["state_in/h"] / 2 + columns["obs"])
     return {"state_out/h": state, "vf_preds": state.sum(axis=-1)}
 
 
 class Policy:
-    """Weights that are loaded once in each process."""
+    """A policy whose weights are loaded once per process."""
 
     loaded = 0
 

@@ -14,10 +14,10 @@ from rlds_beam.output.options import ImageOptions
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScaleOptions(Options):
-    """How values are scaled."""
+    """Options for scaling values."""
 
     gamma: float = option(1.0, "a factor", least=0)
-    unit: Literal["points", "percent"] = option("points", "what a value is in")
+    unit: Literal["points", "percent"] = option("points", "the unit of values")
 
 
 class ScaledOutput(NumpyOutput):
@@ -27,15 +27,15 @@ class ScaledOutput(NumpyOutput):
     def create(cls, source: Any, connectors: Any, directory: str, options: ScaleOptions) -> NumpyOutput:
         assert type(options) is ScaleOptions
         if options.gamma > 1:
-            raise UsageError(f"--gamma={options.gamma}: it cannot be above 1")
+            raise UsageError(f"--gamma={options.gamma}: it must be at most 1")
         return super().create(source, connectors, directory, ImageOptions())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadOptions(Options):
-    """Which files are read."""
+    """Options for choosing files."""
 
-    limit: int | None = option(None, "files to read at most", least=1)
+    limit: int | None = option(None, "the maximum number of files to read", least=1)
 
 
 class HeadSource(RldsSource):

@@ -16,7 +16,7 @@ ANY = (None, None, 3)
 
 
 def picture(height: int = 33, width: int = 47, channels: int = 3, dtype: Any = np.uint8) -> Any:
-    """Smooth with noise on it, as photographs are."""
+    """A smooth image with noise, like a photograph."""
     y, x = np.mgrid[0:height, 0:width]
     smooth = np.stack([np.sin(y / (5 + c) + x / (9 - c)) for c in range(channels)], -1)
     top = np.iinfo(dtype).max
@@ -58,7 +58,7 @@ def png(chunks: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def interlaced(image: Any) -> bytes:
-    """The seven passes of Adam7, no filters."""
+    """Encodes an Adam7-interlaced PNG without filters."""
     height, width, channels = image.shape
     lines = b""
     for y, x, dy, dx in (

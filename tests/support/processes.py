@@ -1,7 +1,7 @@
-"""Commands in process groups of their own. Every wait for one has a deadline, and none outlives its test.
+"""Runs commands in their own process groups. Every wait has a deadline, and no process outlives its test.
 
-Nothing here forks this process, in which gRPC and TensorFlow run threads: see `test_processes.py`. What a child has to
-be given before it starts comes from a program that sets it and then executes the command (`prlimit`, `setpriv`).
+Nothing here forks this process, since gRPC and TensorFlow run threads in it: see `test_processes.py`. Limits and
+privileges of a child are set by a program that then executes the command (`prlimit`, `setpriv`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ DEADLINE = 120.0
 """Seconds that a command may take on a busy machine."""
 
 _PROGRESS = re.compile(r"rlds-beam: .*, [\d:]+ (so far|left)\n")
-"""What a command says every 30 s: on a busy machine, one that takes a second elsewhere."""
+"""The progress line that a command prints every 30 s; on a busy machine even a short one may print it."""
 
 
 @contextlib.contextmanager
 def running(arguments: Sequence[object], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """`rlds-beam` with these arguments; it and its workers are gone at the end.
+    """Runs `rlds-beam` with these arguments; kills it and its workers at the end.
 
     Args:
-      arguments: after the name of the command.
-      options: of `subprocess.Popen`; output and errors are pipes by default.
+      arguments: the arguments after `rlds-beam`.
+      options: passed to `subprocess.Popen`; stdout and stderr are pipes by default.
     """
     with start([*RLDS_BEAM, *map(str, arguments)], **options) as process:
         yield process
@@ -39,7 +39,7 @@ def running(arguments: Sequence[object], **options: Any) -> Iterator[subprocess.
 
 @contextlib.contextmanager
 def start(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """Any command, as `running`."""
+    """Like `running`, for any command."""
     process = subprocess.Popen(
         command,
         **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True, **options},
@@ -52,9 +52,9 @@ def start(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[s
 
 
 def run(arguments: Sequence[object], **options: Any) -> tuple[int, str, str]:
-    """Exit code, output and errors of `rlds-beam` with these arguments; fails if it takes longer than `DEADLINE`.
+    """Runs `rlds-beam` and returns its exit code, output and errors; fails if it takes longer than `DEADLINE`.
 
-    Lines of progress are left out.
+    Progress lines are removed.
     """
     with running(arguments, **options) as process:
         out, err = process.communicate(timeout=DEADLINE)
@@ -62,13 +62,13 @@ def run(arguments: Sequence[object], **options: Any) -> tuple[int, str, str]:
 
 
 def kill(process: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:
-    """Signals the whole group: a command and its workers."""
+    """Signals the whole process group: a command and its workers."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
 
 
 def members(group: int, module: str = "") -> list[int]:
-    """The living processes of a process group that run a Python module (any, by default), oldest first."""
+    """The live processes of a group that run a Python module (any by default), oldest first."""
     living = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
@@ -80,8 +80,8 @@ def members(group: int, module: str = "") -> list[int]:
 
 
 def wait_until(condition: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
-    """Returns when the condition holds, or when the process has ended; fails after `DEADLINE`."""
+    """Waits until the condition holds or the process has ended; fails after `DEADLINE`."""
     deadline = time.monotonic() + DEADLINE
     while not condition() and (process is None or process.poll() is None):
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""A TCP relay before a Reverb server, in which things go wrong at a given byte, not at a given time."""
+"""A TCP relay in front of a Reverb server that injects faults at a given byte rather than a given time."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import threading
 from collections.abc import Callable, Iterator
 
 DEADLINE = 30.0
-"""Seconds that the relay waits for anything."""
+"""Seconds that the relay waits for any event."""
 
-_DATA = 0  # type of an HTTP/2 frame: what a call answers, here acknowledgements
-_HEAD_BYTES = 9  # of an HTTP/2 frame's head: length, type, flags, stream
+_DATA = 0  # the HTTP/2 frame type of a call's answers, here acknowledgments
+_HEAD_BYTES = 9  # an HTTP/2 frame header: length, type, flags, stream
 
 
 @dataclasses.dataclass
 class _Link:
-    """One connection: the client's end, the server's end."""
+    """One connection: the client's end and the server's end."""
 
     client: socket.socket
     server: socket.socket
@@ -33,16 +33,16 @@ class _Link:
 
 
 class Proxy:
-    """Relays connections to `target`, which may come and go.
+    """Relays connections to `target`, which may be restarted meanwhile.
 
-    `at_byte(n, action)` calls `action()` when clients have sent n bytes and no byte more has been passed on;
-    `at_connection(k, action)` when the k-th connection (from 1) is about to be made. The relay passes nothing
-    on meanwhile. Each happens once.
+    `at_byte(n, action)` calls `action()` once clients have sent n bytes, before any further byte is passed on;
+    `at_connection(k, action)` just before the k-th connection (from 1) is made. The relay passes nothing on during the
+    action. Each action runs once.
 
     Attributes:
-      sent: bytes of clients that were passed on.
-      connections: that were made.
-      swallowed: answers that were kept from the clients.
+      sent: the number of client bytes passed on.
+      connections: the number of connections made.
+      swallowed: the number of answers kept from clients.
     """
 
     def __init__(self, target: str):
@@ -55,7 +55,7 @@ class Proxy:
         self._at_byte: list[tuple[int, Callable[[], object]]] = []
         self._at_connection: dict[int, Callable[[], object]] = {}
         self._links: list[_Link] = []
-        self._moving = threading.RLock()  # one message at a time, and none while something goes wrong
+        self._moving = threading.RLock()  # one message at a time, and none during an action
         self.errors: list[BaseException] = []
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
@@ -66,7 +66,7 @@ class Proxy:
         self._at_connection[count] = action
 
     def cut_every(self, count: int) -> None:
-        """Breaks every connection that sends so many bytes, for as long as there are any."""
+        """Breaks every connection after `count` bytes, until the relay closes."""
 
         def cut_and_go_on() -> None:
             self.cut()
@@ -82,7 +82,7 @@ class Proxy:
         self._links = []
 
     def swallow(self) -> None:
-        """Keeps the next acknowledgement from the clients, and then cuts: it is lost for certain."""
+        """Keeps the next acknowledgment from the clients and then cuts, so it is certainly lost."""
         self._swallowing = True
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class Proxy:
         if action is not None:
             try:
                 action()
-            except BaseException as error:  # shown by the test, not by a thread
+            except BaseException as error:  # raised by the test, not in this thread
                 self.errors.append(error)
 
     def _up(self, link: _Link) -> None:
@@ -134,7 +134,7 @@ class Proxy:
         while self._at_byte and self.sent + len(data) >= self._at_byte[0][0]:
             count, action = self._at_byte[0]
             before, data = data[: count - self.sent], data[count - self.sent :]
-            link.server.sendall(before)  # fails where the connection was cut; then it is for the next one to get there
+            link.server.sendall(before)  # fails if the connection was cut; the client then sends again
             self.sent += len(before)
             self._at_byte.pop(0)
             self._happen(action)
@@ -153,7 +153,7 @@ class Proxy:
 
 
 def _frames(end: socket.socket) -> Iterator[bytes]:
-    """The HTTP/2 frames that come from a server, whole."""
+    """Yields the complete HTTP/2 frames from a server."""
     buffer = b""
     while data := end.recv(1 << 16):
         buffer += data

@@ -1,4 +1,4 @@
-"""What the fault tests of `rlds-beam push` have in common: a dataset, its expected items, and commands that run."""
+"""Shared code of the fault tests of `rlds-beam push`: a dataset, its expected items, and the command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 STEPS, EPISODES, SHARDS = 61, 60, 3
 PAIRS = EPISODES * (STEPS - 1)
 STREAM_BYTES = 2_400_000
-"""No push of all of it sends less. Of each half of it the server has had one message whole, at least."""
+"""Any complete push sends more bytes; each half contains at least one complete message."""
 
 
 def episodes() -> list[Any]:
@@ -38,7 +38,7 @@ def dataset(directory: Path) -> Path:
 
 
 def due(options: ItemOptions | None = None) -> collections.Counter[bytes]:
-    """The items of the dataset, each by its bytes in the order of a table's columns."""
+    """The expected items of the dataset, each as bytes in the order of a table's columns."""
     options = options or ItemOptions()
     shards = np.array_split(np.arange(EPISODES), SHARDS)
     every = episodes()
@@ -53,7 +53,7 @@ def due(options: ItemOptions | None = None) -> collections.Counter[bytes]:
 
 
 def held(server: str, table: str = "t") -> collections.Counter[bytes]:
-    """The items of a table that gives each once; this removes them."""
+    """Removes and returns the items of a table that returns each once."""
     return collections.Counter(
         b"".join(column.tobytes() for column in item.data) for item in drain(server, table, timeout=60)
     )
@@ -69,14 +69,14 @@ def size(server: str, table: str = "t") -> int:
 
 
 def wait_for_items(server: str, table: str = "t") -> None:
-    """Returns when the table has items: from here on, something was written."""
+    """Waits until the table has items."""
     deadline = time.monotonic() + DEADLINE
     while look(server, table).limiter.inserts == 0:
-        assert time.monotonic() < deadline, "nothing arrives"
+        assert time.monotonic() < deadline, "no items arrived"
 
 
 def one_table(max_size: int = 1_000_000, name: str = "t") -> list[Any]:
-    """A table that gives each item once."""
+    """A table that returns each item once."""
     import reverb
 
     fifo = reverb.selectors.Fifo
@@ -91,29 +91,29 @@ RUN_AGAIN = re.compile("run (the same command )?again", re.IGNORECASE)
 
 
 WAITING = re.compile(r"rlds-beam: \S+: no answer yet; waiting up to \S+ s for a Reverb server \(--timeout\)$")
-"""The line that says so, before the wait."""
+"""The line printed before waiting for a server."""
 
 
 class Ran(NamedTuple):
-    """A command that ran: its exit code, its report, and what it said of a failure."""
+    """The result of a command: exit code, report, and error."""
 
     code: int
     report: dict[str, Any]
     said: str
 
     def assert_refused(self, *mentioned: str) -> None:
-        """Exit code 2, and one line that names what is wrong."""
+        """Asserts exit code 2 and one line that names the problem."""
         self._assert_failed(2)
         self._assert_says(*mentioned)
 
     def assert_not_verified(self, *mentioned: str) -> None:
-        """Exit code 4, and one line that says what is wrong and what to do."""
+        """Asserts exit code 4 and one line that says what is wrong and what to do."""
         self._assert_failed(4)
         self._assert_says(*mentioned)
         assert RUN_AGAIN.search(self.said), self.said
 
     def assert_clean(self) -> dict[str, Any]:
-        """Exit code 0; the check of the only table."""
+        """Asserts exit code 0; returns the check of the only table."""
         assert (self.code, self.said) == (0, "")
         (table,) = self.report["tables"]
         assert table["predicted"] == table["acknowledged"] == PAIRS
@@ -121,7 +121,7 @@ class Ran(NamedTuple):
         return table
 
     def _assert_failed(self, code: int) -> None:
-        """This exit code, no report, and the error as JSON."""
+        """Asserts this exit code, no report, and the error as JSON."""
         assert (self.code, set(self.report)) == (code, {"error"}), self.said
         assert self.report["error"]["exit_code"] == code
         assert self.report["error"]["message"] in self.said
@@ -134,7 +134,7 @@ class Ran(NamedTuple):
 
 
 class Push:
-    """The command in this process, with a deadline."""
+    """Runs the command in this process, with a deadline."""
 
     def __init__(self, data: Path, capsys: Any):
         self._data, self._capsys = data, capsys

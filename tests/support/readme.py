@@ -1,8 +1,8 @@
-"""The code blocks of pages as one bash script, each exactly as printed: python tests/support/readme.py README.md ...
+"""Turns the code blocks of pages into one bash script: python tests/support/readme.py README.md ...
 
-A line of a shell block may say how its command ends: `rlds-beam validate data  # exit code 3`. In a tutorial, a `text`
-block right after a block shows its output. `...` stands for any lines. The width of columns and the numbers in a `took`
-line may differ, and so may a number after `loss` or `return`.
+Blocks run exactly as printed. A shell line may state its exit code: `rlds-beam validate data  # exit code 3`. In a
+tutorial, a `text` block right after a block shows its output: `...` stands for any lines. Column widths, the numbers in
+a `took` line, and a number after `loss` or `return` may differ.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ AGENTS = "TF-Agents and Reverb"
 """The heading of the blocks that need the extra."""
 
 MARK = "@@ end of block"
-"""What a script with `marks` prints after each block."""
+"""The line that a script with `marks` prints after each block."""
 
 
 class Block(NamedTuple):
-    """A block of code, the heading that it is under, and the output that the page shows below it."""
+    """A code block, the heading above it, and the output shown below it."""
 
     heading: str
     language: str
@@ -43,7 +43,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> list[Block]:
-    """The blocks of a page that run: `sh` and `python`."""
+    """Returns the blocks of a page that run: `sh` and `python`."""
     found, heading = [], ""
     for part in _PART.finditer(page.read_text()):
         heading = part["heading"] or heading
@@ -53,7 +53,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def script(wanted: Iterable[Block], marks: bool = False) -> str:
-    """A bash script that runs the blocks in order, and ends at the first one that fails."""
+    """Returns a bash script that runs the blocks in order and stops at the first failure."""
     lines = ["set -euxo pipefail"]
     for block in wanted:
         if block.language == "python":
@@ -71,7 +71,7 @@ def script(wanted: Iterable[Block], marks: bool = False) -> str:
 
 
 def matches(output: str, printed: str) -> bool:
-    """Whether a page's output block fits what the block printed."""
+    """Whether the output block of a page matches the printed output."""
     lines = [_pattern(line) for line in output.splitlines()]
     return re.fullmatch("".join(lines), printed) is not None
 

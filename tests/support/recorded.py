@@ -1,4 +1,4 @@
-"""Recordings of the tests, in this process, and reading them back."""
+"""Records episodes in this process and reads them back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GREEDY = f"EpsilonGreedyHead({Q}, epsilon=0.3, name=greedy)"
 
 
 def recorded(output: Path, *policies: Any, **options: Any) -> ConvertJob:
-    """A recording of `Walk` episodes (by default), finished, without Beam."""
+    """Records episodes (of `Walk` by default) without Beam."""
     options = {"env": WALK, "policy": policies or (GREEDY,), "logger": "own", **options}
     if "steps" not in options:
         options.setdefault("episodes", 20)
@@ -25,6 +25,6 @@ def recorded(output: Path, *policies: Any, **options: Any) -> ConvertJob:
 
 
 def episodes_of(output: Path, split: str | None = None) -> list[dict[str, Any]]:
-    """The episodes of a recording, by our own reader."""
+    """Reads the episodes of a recording with our reader."""
     rows = open_dataset(output, split)
     return [{path.removeprefix("episode_metadata/"): value for path, value in row.items()} for row in rows]

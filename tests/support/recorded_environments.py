@@ -61,7 +61,7 @@ class FailsInStep(Walk):
 
 
 class Unseeded(Walk):
-    """What is random in it comes from the seed that it was made with."""
+    """Its randomness depends only on the seed given to the constructor."""
 
     def __init__(self, seed: int):
         super().__init__()
@@ -80,19 +80,19 @@ def seeded(seed: int) -> Unseeded:
 
 
 def endless() -> Walk:
-    """It never ends, and says no limit."""
+    """An environment that never ends and declares no limit."""
     return Walk(length=10**9, ends=False)
 
 
 @rlds_beam.configurable
 def q_function(observations: Any) -> Any:
-    """Values of the three actions of a `Walk`: towards 0."""
+    """Values of the three actions of a `Walk`; the best one moves toward 0."""
     place = observations[:, 0]
     return np.stack([place, np.full(len(place), 0.3), -place], axis=1)
 
 
 class Slide(gymnasium.Env):
-    """One step a unit: a continuous action of two dimensions, between -1 and 1."""
+    """A continuous two-dimensional action between -1 and 1."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = spaces.Box(-1, 1, (2,), np.float32)
@@ -121,12 +121,12 @@ def slide() -> Slide:
 
 
 def towards_zero(observations: Any) -> Any:
-    """Actions of a `Slide`."""
+    """Actions of a `Slide` that move toward 0."""
     return np.clip(-observations, -1, 1)
 
 
 class Everything(gymnasium.Env):
-    """Each kind of observation and action, nested."""
+    """An environment with every kind of observation and action, nested."""
 
     observation_space = spaces.Dict(
         {
@@ -167,7 +167,7 @@ def everything() -> Everything:
 
 
 class Counting:
-    """A policy with a state, which a behaviour policy must not have."""
+    """A policy with state, which a behavior policy must not have."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -181,12 +181,12 @@ counting = Counting()
 
 
 def of_walk(columns: Any) -> Any:
-    """Logits of a `Walk`; twice as sure as its Q function."""
+    """Logits for a `Walk`: twice its Q values."""
     return {"action_dist_inputs": 2 * q_function(columns["obs"]).astype(np.float32)}
 
 
 def of_stacked(columns: Any) -> Any:
-    """Of the last three places, one after the other."""
+    """Logits from the last three positions, concatenated."""
     place = columns["obs"].reshape(len(columns["obs"]), -1)[:, ::2].sum(axis=1)
     return {"action_dist_inputs": np.stack([place, 0 * place, -place], axis=1).astype(np.float32)}
 
@@ -197,7 +197,7 @@ def of_slide(columns: Any) -> Any:
 
 
 class Forgetful:
-    """It has a state, which it does not show."""
+    """A policy with hidden state."""
 
     calls = 0
 
@@ -215,7 +215,7 @@ def without_logits(columns: Any) -> Any:
 
 
 class Remembering:
-    """A policy with a state: the best action is the number of steps so far, modulo 3.
+    """A policy with state: the best action is the number of steps so far modulo 3.
 
     It asserts that the state belongs to the environment: a `Walk` observes its own age.
     """
@@ -230,7 +230,7 @@ class Remembering:
 
 
 class RememberingModule:
-    """The same as a model between connectors: surer with each step."""
+    """The same as a model between connectors; its logits grow with each step."""
 
     def get_initial_state(self) -> Any:
         return {"steps": np.zeros(1, np.float32)}
@@ -243,7 +243,7 @@ class RememberingModule:
 
 
 class Growing(Remembering):
-    """Its state does not keep its shape."""
+    """A policy whose state changes shape."""
 
     def __call__(self, observations: Any, state: Any) -> Any:
         values, after = super().__call__(observations, state)
@@ -251,7 +251,7 @@ class Growing(Remembering):
 
 
 class Faulty(Walk):
-    """Every second episode has a reward that is not a number."""
+    """An environment in which every second episode has a NaN reward."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self._is_faulty = bool(seed % 2) if seed is not None else False

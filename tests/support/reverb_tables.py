@@ -26,7 +26,7 @@ SPEC = TrajectorySpec(LEAVES, (2,))
 
 
 def spec_with(*leaves: SpecLeaf, length: int = 2) -> TrajectorySpec:
-    """SPEC with these leaves added, or in place of those of the same path."""
+    """SPEC with these leaves added; leaves with the same path are replaced."""
     replaced = {leaf.path: leaf for leaf in (*LEAVES, *leaves)}
     order = ("step_type", "observation", "action", "policy_info", "next_step_type", "reward", "discount")
     return TrajectorySpec(
@@ -69,7 +69,7 @@ def make_tables() -> list[Any]:
 
 
 def push(address: str, name: str, keys: range) -> int:
-    """Puts one-number items of these keys into a table; how many were acknowledged."""
+    """Inserts one-number items with these keys into a table; returns how many were acknowledged."""
     if not keys:
         return 0
     ids = np.array(keys, np.uint64)

@@ -1,4 +1,4 @@
-"""Episodes with images, connectors that edit some of them, and any schema."""
+"""Episodes with images, connectors that edit some of them, and random schemas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DTYPES = ("bool", "int8", "uint8", "int32", "int64", "uint64", "float16", "bfloa
 
 
 class EditSome(EpisodeConnector):
-    """Changes rewards, adds a column and a field of the episode, and leaves one out; short episodes as they are."""
+    """Changes rewards, adds a column and an episode field, drops a column; leaves short episodes unchanged."""
 
     def edit(self, episode, fields):
         steps = {path: column for path, column in episode.steps.items() if path != "extra"}
@@ -32,7 +32,7 @@ class EditSome(EpisodeConnector):
 
 
 class Halves(EpisodeConnector):
-    """Two episodes of each."""
+    """Splits each episode in two."""
 
     def edit(self, episode, fields):
         return [episode.slice(0, 2), episode.slice(2, len(episode))]

@@ -1,4 +1,4 @@
-"""RLDS datasets of tf.data, in memory."""
+"""In-memory RLDS datasets for tf.data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Columns = dict[str, Any]
 
 
 def columns(*lengths: int, start: int = 0, **changes: Any) -> list[Columns]:
-    """Valid episodes of these lengths; the observation and the action of each step are unlike all others."""
+    """Makes valid episodes of these lengths; every step has a unique observation and action."""
     episodes = []
     for length in lengths:
         step = np.arange(start, start + length)
@@ -34,7 +34,7 @@ def columns(*lengths: int, start: int = 0, **changes: Any) -> list[Columns]:
 
 
 def dataset(episodes: list[Columns]) -> tf.data.Dataset:
-    """An RLDS dataset."""
+    """Makes an RLDS dataset."""
     return tf.data.Dataset.from_tensor_slices(
         {"steps": [tf.data.Dataset.from_tensor_slices(episode) for episode in episodes]}
     )

@@ -1,4 +1,4 @@
-"""The same generated episodes for our connectors and for RLlib's, and the columns that both make of them."""
+"""The same generated episodes for our connectors and RLlib's, and the columns that each computes."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ INITIAL_STATE = {"h": np.full(2, -1, np.float32)}
 DEFAULT_MODULE = "default_policy"
 
 QUICK = settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
-"""A failing example is shown as it was found: to make a smaller one of it takes minutes here."""
+"""Skips shrinking of failing examples, which would take minutes."""
 
 
 @dataclasses.dataclass
 class Recorded:
-    """An episode of T transitions, as arrays of its own.
+    """An episode of T transitions, as arrays.
 
     Attributes:
-      observations: leading axis T + 1; an array, or one for each name.
+      observations: an array with leading axis T + 1, or one for each name.
       end: terminated, truncated or unfinished.
-      logp: different in every transition of all episodes, so it tells rows apart.
+      logp: unique for every transition of all episodes, so it identifies rows.
     """
 
     observations: Any
@@ -55,7 +55,7 @@ class Recorded:
         return len(self.actions)
 
     def ours(self, metadata: Mapping[str, Any] | None = None) -> Episode:
-        """As RLDS: T + 1 steps, the last of which has no action and no reward."""
+        """Converts to RLDS: T + 1 steps, the last one without action and reward."""
         count = len(self) + 1
         flags = {name: np.zeros(count, bool) for name in ("is_first", "is_last", "is_terminal")}
         flags["is_first"][0], flags["is_last"][-1] = True, self.end != "unfinished"
@@ -72,7 +72,7 @@ class Recorded:
         return Episode(EpisodeKey("d/1.0.0", "train", 0, self.number), steps, dict(metadata or {}))
 
     def theirs(self, *, as_numpy: bool = True, stop: int | None = None, **names: Any) -> SingleAgentEpisode:
-        """As RLlib records it, up to the observation `stop`."""
+        """Converts to an RLlib episode, up to the observation `stop`."""
         stop = len(self) if stop is None else stop
         extras: dict[str, Any] = {"action_logp": list(self.logp[:stop])}
         if self.states is not None:
@@ -97,19 +97,19 @@ class Recorded:
         return self.observations[t]
 
     def values(self) -> np.ndarray:
-        """What the module of `module` says the T + 1 observations are worth."""
+        """The values that `module` predicts for the T + 1 observations."""
         return np.asarray(worth(self.observations))
 
 
 def with_void(values: np.ndarray) -> np.ndarray:
-    """With one value more, which says nothing and must not be seen."""
+    """Appends a void value, which must never be used."""
     return np.concatenate([values, np.full((1, *values.shape[1:]), 77, values.dtype)])
 
 
 def recorded(
     length: int, *, nested: bool = False, end: str = "terminated", states: bool = True, number: int = 0
 ) -> Recorded:
-    """An episode of random values that depend on `number` alone."""
+    """Makes an episode of random values that depend only on `number`."""
     rng = np.random.default_rng([number, length])
     box = rng.integers(-9, 9, (length + 1, 3)).astype(np.float32)
     return Recorded(
@@ -125,7 +125,7 @@ def recorded(
 
 @st.composite
 def recordings(draw: Any, most: int = 4, nested: bool | None = None) -> list[Recorded]:
-    """Several episodes of one kind."""
+    """Draws several episodes of one kind."""
     nested = draw(st.booleans()) if nested is None else nested
     states = draw(st.booleans())
     ends = st.sampled_from(("terminated", "truncated", "unfinished"))
@@ -134,7 +134,7 @@ def recordings(draw: Any, most: int = 4, nested: bool | None = None) -> list[Rec
 
 
 class Stateless(TorchRLModule, ValueFunctionAPI):
-    """A module that only says what observations are worth."""
+    """A module that only predicts values."""
 
     def setup(self) -> None: ...
 
@@ -146,21 +146,21 @@ class Stateless(TorchRLModule, ValueFunctionAPI):
 
 
 class Recurrent(Stateless):
-    """One with a state."""
+    """A module with state."""
 
     def get_initial_state(self) -> dict:
         return INITIAL_STATE
 
 
 def worth(observations: Any) -> Any:
-    """A value for each observation; arrays or tensors."""
+    """Computes a value for each observation; takes arrays or tensors."""
     if isinstance(observations, dict):
         return observations["a"].sum(-1) * 0.5 + observations["z"]
     return observations.sum(-1) * 0.5
 
 
 def module(kinds: Mapping[str, type] | type, max_seq_len: int = 20) -> Any:
-    """RLlib's MultiRLModule of these modules."""
+    """Makes an RLlib MultiRLModule of these modules."""
     kinds = {DEFAULT_MODULE: kinds} if isinstance(kinds, type) else kinds
     specs = {
         name: RLModuleSpec(
@@ -175,7 +175,7 @@ def module(kinds: Mapping[str, type] | type, max_seq_len: int = 20) -> Any:
 
 
 def their_batch(pieces: Sequence[Any], episodes: Sequence[Any], rl_module: Any) -> dict[str, dict[str, np.ndarray]]:
-    """What RLlib's pieces make, as module -> column -> array."""
+    """Runs RLlib's connectors; returns module -> column -> array."""
     batch: dict = {}
     shared: dict = {}
     for piece in pieces:
@@ -188,13 +188,13 @@ def leaves(name: str, values: Any) -> list[tuple[str, np.ndarray]]:
 
 
 def our_batch(pieces: Sequence[Any], episodes: Sequence[Episode]) -> dict[str, dict[str, np.ndarray]]:
-    """What our connectors make, as module -> column -> array."""
+    """Runs our connectors; returns module -> column -> array."""
     modules = connect(pieces, episodes).modules or {}
     return {name: {k: np.asarray(v) for k, v in columns.items()} for name, columns in modules.items()}
 
 
 def assert_equal(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], *, dtypes: bool = True) -> None:
-    """The same columns of the same values, shapes and (but for `seq_lens`) dtypes."""
+    """Asserts equal columns, values, shapes and (except for `seq_lens`) dtypes."""
     assert ours.keys() == theirs.keys()
     for name, values in theirs.items():
         assert ours[name].shape == values.shape, name
@@ -203,7 +203,7 @@ def assert_equal(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray
 
 
 def sorted_rows(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The rows in the order of their first `action_logp`, where the order is not defined."""
+    """Sorts rows by their first `action_logp`, for outputs without a defined order."""
     logp = columns["action_logp"]
     order = np.argsort(logp if logp.ndim == 1 else logp[:, 0])
     return {name: values[order] for name, values in columns.items()}

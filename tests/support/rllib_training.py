@@ -1,4 +1,4 @@
-"""RLlib algorithms that train from columns of ours."""
+"""RLlib algorithms that train from our columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_SEQ_LEN = 5
 
 
 def lessons(count: int, *, states: bool = False) -> list[peer.Recorded]:
-    """Episodes whose action says which of the first observations is the largest, and the sign of the last."""
+    """Makes episodes whose actions encode which of the first observations is largest, and the sign of the last."""
     rng, made = np.random.default_rng(0), []
     for i in range(count):
         lesson = peer.recorded(int(rng.integers(6, 17)), end=("terminated", "truncated")[i % 2], number=i)
@@ -35,7 +35,7 @@ def lessons(count: int, *, states: bool = False) -> list[peer.Recorded]:
 
 
 def write_columns(directory: Path, connectors: Sequence[Any], episodes: Sequence[Episode], *, shards: int = 2) -> str:
-    """What `convert --to=columns --format=parquet` makes of a dataset of these episodes."""
+    """Writes these episodes as `convert --to=columns --format=parquet` does."""
     dataset = write_dataset(directory.with_name(f"{directory.name}-rlds"), episodes, name="lessons", shards=shards)
     rlds_beam.convert(dataset, directory, to="columns", format="parquet", connectors=connectors, workers=1)
     return str(directory)
@@ -48,7 +48,7 @@ def model(*, lstm: bool = False) -> DefaultModelConfig:
 
 
 def configured(config: Any, *, lstm: bool = False, batch: int = 64, **training: Any) -> Any:
-    """A configuration for lessons, with a learner in this process."""
+    """Configures an algorithm for `lessons`, with a learner in this process."""
     return (
         config.environment(observation_space=peer.OBSERVATION, action_space=peer.ACTION)
         .learners(num_learners=0)

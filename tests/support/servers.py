@@ -1,6 +1,6 @@
-"""Real Reverb servers in processes of their own, to be killed, stopped and started again.
+"""Real Reverb servers in their own processes, for tests that kill, stop and restart them.
 
-A server that no test harms is cheaper inside the test's own process: `reverb.Server(tables)`.
+Other tests should run the server in their own process, which is cheaper: `reverb.Server(tables)`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 DEADLINE = 120.0
-"""Seconds that a server may take to start or to stop on a busy machine."""
+"""Seconds that a server may take to start or stop on a busy machine."""
 
 
 class _Host:
-    """Imports Reverb, which takes 3 seconds, and then runs servers, one at a time. It ends when this process does."""
+    """A process that imports Reverb (3 s) and then runs servers one at a time. It ends when this process does."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -31,7 +31,7 @@ class _Host:
         )
 
     def request(self, what: tuple[bytes, int, str | None] | None) -> None:
-        """Has it start a server, or stop the one that it runs (None); returns when that is done."""
+        """Starts a server, or stops the running one (None); returns when done."""
         assert self.process.stdin is not None and self.process.stdout is not None
         pickle.dump(what, self.process.stdin)
         self.process.stdin.flush()
@@ -44,7 +44,7 @@ _spare_hosts: list[_Host] = []
 
 
 def _take_host() -> _Host:
-    """A spare host. The next one is started in the meantime, so that a server that was killed is soon back."""
+    """Takes a spare host and starts the next one, so that a killed server can restart quickly."""
     host = _spare_hosts.pop() if _spare_hosts else _Host()
     if not _spare_hosts:
         _spare_hosts.append(_Host())
@@ -64,7 +64,7 @@ class ServerProcess:
 
         pytest.importorskip("reverb")
 
-        # A test module cannot be imported elsewhere: what it defines travels by value.
+        # A test module cannot be imported elsewhere, so pickle its functions by value.
         cloudpickle.register_pickle_by_value(sys.modules[make_tables.__module__])
         self._make_tables = cloudpickle.dumps(make_tables)
         self._checkpoint = checkpoint
@@ -82,19 +82,19 @@ class ServerProcess:
         return self._host.process
 
     def start(self) -> None:
-        """Starts the server (again); it is up when this returns. With a checkpoint directory it loads the latest."""
+        """Starts the server (again) and waits until it is up. It loads the latest checkpoint, if any."""
         assert self._host is None, "the server is running"
         self._host = _take_host()
         self._host.request((self._make_tables, self._port, self._checkpoint))
 
     def kill(self) -> None:
-        """SIGKILL; what the server held is gone."""
+        """Sends SIGKILL; the server's items are lost."""
         self._process.kill()
         self._process.communicate(timeout=DEADLINE)
         self._host = None
 
     def stop(self) -> None:
-        """SIGSTOP: the server is there, and does not answer; it has stopped when this returns."""
+        """Sends SIGSTOP and waits for it: the server stays but does not answer."""
         self._process.send_signal(signal.SIGSTOP)
         deadline = time.monotonic() + DEADLINE
         while not all(" (stopped)" in (task / "status").read_text() for task in self._tasks()):
@@ -102,7 +102,7 @@ class ServerProcess:
             time.sleep(0.001)
 
     def _tasks(self) -> list[Path]:
-        """Its threads, as the kernel shows them."""
+        """The /proc entries of its threads."""
         return list(Path(f"/proc/{self._process.pid}/task").iterdir())
 
     def resume(self) -> None:
@@ -124,17 +124,16 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """A free port of the loopback interface."""
+    """Finds a free port on loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def drain(address: str, table: str, count: int | None = None, timeout: float = 10) -> list[Any]:
-    """The items of a table whose sampler is Fifo and whose items are sampled once, in the order of insertion.
+    """Removes and returns the items of a Fifo table whose items are sampled once, in insertion order.
 
-    Each is a `reverb.ReplaySample`: `.info.key`, `.info.priority`, `.data` (its columns, flat). They are gone
-    from the table then.
+    Each is a `reverb.ReplaySample`: `.info.key`, `.info.priority`, `.data` (the flat columns).
     """
     import reverb
 
@@ -153,9 +152,9 @@ def tight(max_size: int, **options: Any) -> Any:
 
 
 def _serve_requests() -> None:
-    """What a `_Host` runs."""
+    """Main loop of a `_Host` process."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what anything else prints does not get between the answers
+    os.dup2(2, 1)  # other output must not mix with the answers
     import reverb
 
     server = None

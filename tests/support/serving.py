@@ -1,4 +1,4 @@
-"""`rlds-beam serve` in a process, as a user starts it, and tables to compare it with."""
+"""Runs `rlds-beam serve` in a process, as a user does; tables to compare with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlds_beam.pipelines.cli import main
 
 
 class Serve:
-    """The command in a process, as a user starts it."""
+    """The command in its own process."""
 
     def __init__(self, *flags: object):
         script = Path(sys.executable).with_name("rlds-beam")
@@ -25,7 +25,7 @@ class Serve:
         self.text = ""
 
     def wait_ready(self, tables: int) -> Serve:
-        """Returns when it has said that so many tables are served."""
+        """Waits until the command has listed this many tables."""
         assert self.process.stdout is not None
         deadline = threading.Timer(DEADLINE, self.process.kill)
         deadline.start()
@@ -75,7 +75,7 @@ def a_table(name: str = "replay", **changes: Any) -> Any:
 
 
 def refused(capsys, *flags: object, code: int = 2) -> str:
-    """What the command says when it refuses to start."""
+    """Returns the error of a command that refuses to start."""
     assert main(["serve", *map(str, flags)]) == code
     captured = capsys.readouterr()
     assert captured.out == ""

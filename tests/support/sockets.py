@@ -1,4 +1,4 @@
-"""What processes listen at, as the kernel tells it."""
+"""The sockets that processes listen on, according to the kernel."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 _TCP_LISTEN = "0A"
 _UNIX_ACCEPTS = 0x10000
-"""The flag of a Unix socket that listens (`__SO_ACCEPTCON`)."""
+"""The flag of a listening Unix socket (`__SO_ACCEPTCON`)."""
 
 
 class Listening(NamedTuple):
     """A TCP socket that accepts connections.
 
     Attributes:
-      process: that holds it.
-      address: that it is bound to; `::` and `0.0.0.0` are every network interface.
-      port: likewise.
+      process: the id of the process that owns it.
+      address: the bound address; `::` and `0.0.0.0` are every network interface.
+      port: the bound port.
     """
 
     process: int
@@ -35,7 +35,7 @@ class Listening(NamedTuple):
 
 
 def listening(processes: Iterable[int]) -> list[Listening]:
-    """The TCP sockets, of either version of IP, at which these processes accept connections."""
+    """The TCP sockets (IPv4 and IPv6) on which these processes accept connections."""
     tables = [_table(name) for name in ("tcp", "tcp6")]
     found = []
     for process in processes:
@@ -47,7 +47,7 @@ def listening(processes: Iterable[int]) -> list[Listening]:
 
 
 def unix_sockets(processes: Iterable[int]) -> set[Path]:
-    """The files of the Unix sockets at which these processes accept connections."""
+    """The paths of the Unix sockets on which these processes accept connections."""
     inodes = {inode for process in processes for inode in _inodes(process)}
     lines = [line for line in _table("unix") if len(line) > 7 and int(line[3], 16) & _UNIX_ACCEPTS]
     return {Path(line[7]) for line in lines if line[6] in inodes}
@@ -58,7 +58,7 @@ def _table(name: str) -> list[list[str]]:
 
 
 def _inodes(process: int) -> set[str]:
-    """Of the sockets that a process holds; none, if it has ended."""
+    """The inodes of the sockets of a process; empty if it has ended."""
     inodes = set()
     with contextlib.suppress(OSError):
         for descriptor in Path(f"/proc/{process}/fd").iterdir():
@@ -70,6 +70,6 @@ def _inodes(process: int) -> set[str]:
 
 
 def _address(text: str) -> str:
-    """An address as /proc/net/tcp writes it: words of 32 bits in the byte order of the machine."""
+    """Parses an address of /proc/net/tcp: 32-bit words in the machine's byte order."""
     words = [int(text[i : i + 8], 16) for i in range(0, len(text), 8)]
     return str(ipaddress.ip_address(struct.pack(f"={len(words)}I", *words)))

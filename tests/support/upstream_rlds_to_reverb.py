@@ -1,4 +1,4 @@
-"""TF-Agents' own tests of `rlds_to_reverb`, with ours in its place.
+"""Runs TF-Agents' own tests of `rlds_to_reverb` against ours.
 
 python tests/support/upstream_rlds_to_reverb.py
 """

@@ -1,4 +1,4 @@
-"""Datasets that are recorded again under the same names, with files of the same size."""
+"""Datasets re-recorded under the same names, with files of the same size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def episodes(first: int) -> list[Any]:
 
 
 def record(directory: Path, first: int, kind: str = "tfrecord") -> Path:
-    """Records a dataset of files of always the same names, sizes (where not compressed) and modification times."""
+    """Records a dataset whose file names, modification times and (uncompressed) sizes are always the same."""
     path = write_dataset(directory, episodes(first), shards=2)
     for shard in shard_paths(path) if kind != "tfrecord" else ():
         recode(shard, kind)
@@ -30,7 +30,7 @@ def record(directory: Path, first: int, kind: str = "tfrecord") -> Path:
 
 def recode(shard: Path, kind: str) -> None:
     if kind == "gzip":
-        shard.write_bytes(gzip.compress(shard.read_bytes(), 0, mtime=0))  # stored: of equal size
+        shard.write_bytes(gzip.compress(shard.read_bytes(), 0, mtime=0))  # stored uncompressed, so sizes are equal
         return
     module = pytest.importorskip("array_record.python.array_record_module")
     writer = module.ArrayRecordWriter(

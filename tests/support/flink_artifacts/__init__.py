@@ -1,8 +1,8 @@
-"""What the tests on a Flink cluster run: Flink's own jars, and a job server of Beam's; fetched once and verified.
+"""The jars for tests on a Flink cluster: Flink and Beam's job server, fetched once and verified.
 
 `python tests/support/flink_artifacts/__init__.py` (`make test-flink`) puts them into `.flink` in the checkout. Flink
-comes from PyPI, as the jars in `apache-flink-libraries`. The job server is made of Beam's jars from Maven Central: the
-one jar that Beam publishes, which `--runner=flink` takes by itself, is not held by every mirror of it.
+comes from PyPI, as the jars in `apache-flink-libraries`. The job server is built from Beam's jars on Maven Central: the
+single jar that Beam publishes, and that `--runner=flink` downloads, is missing from some mirrors.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _SERVICES = "META-INF/services/"
 
 
 def ready() -> bool:
-    """Whether all is there, made from the pins that this directory holds now."""
+    """Whether everything is there, built from the current pins."""
     return _stamp().exists()
 
 
 def class_path() -> str:
-    """Of the processes of a cluster."""
+    """The class path of a cluster's processes."""
     return f"{LIB}/*"
 
 
@@ -45,10 +45,10 @@ def _stamp() -> Path:
 
 
 def fetch() -> None:
-    """Makes `.flink`, where it is not made yet.
+    """Creates `.flink` if it is missing or outdated.
 
     Raises:
-      SystemExit: a program that is needed is not there, or a file is not the one that was pinned.
+      SystemExit: a program is missing, or a file does not match its pin.
     """
     if ready():
         return
@@ -72,7 +72,7 @@ def fetch() -> None:
 
 
 def _fetch_flink(scratch: Path, lib: Path) -> None:
-    """Flink's jars, out of the source package that PyPI has of this version."""
+    """Extracts Flink's jars from its source package on PyPI."""
     _run(
         sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation", "--no-binary=:all:",
         f"--dest={scratch}", _FLINK,
@@ -97,12 +97,12 @@ def _verify(files: list[Path]) -> None:
 
 
 def _merge(jars: list[Path], main: Path, merged: Path) -> None:
-    """One jar of many, with a main class; Flink's own jars stay beside it."""
+    """Merges jars into one with a main class; Flink's own jars stay next to it."""
     beside = " ".join(sorted(path.name for path in merged.parent.glob("*.jar")))
     services: dict[str, bytes] = {}
     seen = set()
     with zipfile.ZipFile(merged, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as target:
-        # A line of a manifest has 72 bytes at most, and continues after a space.
+        # A manifest line has at most 72 bytes; a continuation starts with a space.
         lines = ["Manifest-Version: 1.0", "Main-Class: JobServer", *_folded(f"Class-Path: {beside}"), "", ""]
         target.writestr("META-INF/MANIFEST.MF", "\r\n".join(lines))
         target.write(main, main.name)
@@ -124,7 +124,7 @@ def _folded(line: str) -> list[str]:
 
 
 def _run(*command: object) -> None:
-    for _ in range(_ATTEMPTS):  # a download may break off; what Maven has by then it keeps
+    for _ in range(_ATTEMPTS):  # a download may fail; Maven keeps what it has
         done = subprocess.run(
             [str(part) for part in command], capture_output=True, text=True, check=False, timeout=1800
         )
