@@ -14,7 +14,7 @@ from rlds_beam.output.options import ImageOptions
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScaleOptions(Options):
-    """Options for scaling values."""
+    """How values are scaled."""
 
     gamma: float = option(1.0, "a factor", least=0)
     unit: Literal["points", "percent"] = option("points", "the unit of values")
@@ -33,7 +33,7 @@ class ScaledOutput(NumpyOutput):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadOptions(Options):
-    """Options for choosing files."""
+    """Which files are read."""
 
     limit: int | None = option(None, "the maximum number of files to read", least=1)
 
