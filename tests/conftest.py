@@ -1,4 +1,4 @@
-"""The commands as fixtures: they run in this process, on Beam's in-process runner."""
+"""Fixtures that run the commands in this process, on Beam's in-process runner."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from rlds_beam.pipelines.cli import main
 
 pytest_plugins = ["cases", "optional"]
 
-# No test is to depend on how fast the machine is.
+# No test may depend on the speed of the machine.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
-# Where bytecode is not kept, each command that a test starts compiles our modules again: a tenth of its time.
+# If bytecode is not cached, each command that a test starts compiles our modules again, a tenth of its time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
@@ -36,7 +36,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, lambda *_: None)
 
 GRACE = 120.0
-"""Seconds after its deadline that a test has to fail, and that its fixtures have to clean up after a failure."""
+"""Seconds that a test has to fail after its deadline, and its fixtures to clean up after a failure."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,9 +45,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _end_process_after(seconds: float) -> None:
-    """Dumps the stacks and ends this process if it is still at the same test after so many seconds.
+    """Dumps the stacks and ends this process if the same test is still running after `seconds`.
 
-    It is a thread of C that does it, so it needs no Python to run: a test may be stuck in a library, with the GIL held.
+    A C thread does this without running Python, since a test may be stuck in a library that holds the GIL.
     """
     faulthandler.dump_traceback_later(seconds, exit=True, file=_watchdog_log)
 
@@ -62,18 +62,18 @@ def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    # pytest and pytest-timeout cancel their deadlines when a test fails; this one is for the fixtures after it.
+    # pytest and pytest-timeout cancel their deadlines when a test fails; this one covers fixture teardown.
     _end_process_after(GRACE)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _each_signature_once() -> Iterator[None]:
-    """Beam inspects a function's arguments once, which cannot change, and not for each use of it in each pipeline.
+    """Caches Beam's inspection of function signatures.
 
-    In a small pipeline that is 3,000 times: a quarter of the time of hundreds of tests.
+    Without it, Beam inspects signatures 3,000 times in a small pipeline: a quarter of the time of hundreds of tests.
     """
     core = sys.modules.get("apache_beam.transforms.core")
-    if core is None:  # no module of this run's tests uses Beam
+    if core is None:  # no test module in this run uses Beam
         yield
         return
     inspect, known = core.get_function_args_defaults, weakref.WeakKeyDictionary[Any, dict[bool, Any]]()
@@ -106,7 +106,7 @@ def convert(tmp_path, capsys):
 
 @pytest.fixture
 def convert_only(convert):
-    """Without the look for duplicates, which is most of what a tiny job takes."""
+    """Skips the duplicate check, which takes most of the time of a tiny job."""
 
     def run(source: Path | str, *flags: str, **kwargs: Any) -> Ran:
         return convert(source, "--accept=duplicate_episode", *flags, **kwargs)
@@ -126,7 +126,7 @@ def validate(tmp_path, capsys):
 
 @pytest.fixture
 def table():
-    """Starts a Reverb server in this process with the tables that are given; its address."""
+    """Returns a function that starts a Reverb server in this process with the given tables and returns its address."""
     import reverb
 
     with contextlib.ExitStack() as stack:

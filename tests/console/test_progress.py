@@ -1,4 +1,4 @@
-"""Progress: what is printed while a job runs, where, and when."""
+"""Progress output while a job runs."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def eager(monkeypatch) -> None:
 
 
 def read_until(master: int, pattern: bytes) -> bytes:
-    """The output of a terminal up to a match of this pattern, or to the end."""
+    """Reads a terminal until a match of `pattern`, or to the end."""
     seen, deadline = b"", time.monotonic() + DEADLINE
     while not re.search(pattern, seen) and time.monotonic() < deadline and select.select([master], [], [], DEADLINE)[0]:
-        with contextlib.suppress(OSError):  # the end of the last process at it
+        with contextlib.suppress(OSError):  # raised when the last process on the terminal ends
             seen += os.read(master, 65536)
             continue
         break
@@ -80,11 +80,11 @@ def test_a_terminal_has_a_live_line(data, tmp_path, gate, workers) -> None:
         seen += read_until(master, b"took ")
         assert process.wait(DEADLINE) == 0, seen
     os.close(master)
-    assert b"\r" in seen and b"\x1b[2K" in seen  # the line is written over, and gone at the end
+    assert b"\r" in seen and b"\x1b[2K" in seen  # the line is overwritten, and cleared at the end
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_elsewhere_there_are_plain_lines(data, gate, convert, monkeypatch, eager, workers) -> None:
+def test_without_a_terminal_there_are_plain_lines(data, gate, convert, monkeypatch, eager, workers) -> None:
     printed = Progress._print
 
     def print_and_open(self: Progress, line: str) -> None:
@@ -126,7 +126,7 @@ def test_validate_and_a_short_job(data, validate) -> None:
 
 
 def line(total: Total, *ticks: tuple[float, Done]) -> str:
-    """The last progress line of a job with this progress after these seconds."""
+    """The last progress line of a job, given its progress at these times in seconds."""
     shown = Progress(total, "plain", stream=io.StringIO())
     text = ""
     for seconds, done in ticks:
@@ -148,7 +148,7 @@ def test_the_line_of_a_conversion() -> None:
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_all_of_the_files_is_counted_while_a_job_is_planned(tmp_path, monkeypatch, capsys, damaged) -> None:
+def test_scanned_bytes_are_counted_while_a_job_is_planned(tmp_path, monkeypatch, capsys, damaged) -> None:
     source = write_dataset(tmp_path / "data", [make_episode(20, seed=i) for i in range(40)], shards=2)
     if damaged:
         flip_byte(shard_paths(source)[0], record=1, part="length")
@@ -163,7 +163,7 @@ def test_all_of_the_files_is_counted_while_a_job_is_planned(tmp_path, monkeypatc
     assert worker_status.done().framed - before == size
 
 
-def test_the_size_of_the_output_is_said_before_the_work(data, convert, tmp_path) -> None:
+def test_the_size_of_the_output_is_printed_before_the_work(data, convert, tmp_path) -> None:
     ran = convert(data, "--accept=duplicate_episode")
     (said,) = re.findall(rf"^rlds-beam: writing about (\S+) kB to {ran.output}$", ran.err)
     assert 1000 * float(said) == pytest.approx(sum(f.stat().st_size for f in ran.output.glob("*.tfrecord-*")), rel=0.01)
@@ -176,19 +176,19 @@ def test_the_line_of_a_job_without_ranges() -> None:
     assert line(total, begun, half) == "validate 7,200 steps, 2 steps/s, 500.0 kB of 1.0 MB, 1:00:00 left"
 
 
-def test_a_slice_is_the_whole_of_what_is_to_be_done(data) -> None:
+def test_the_total_of_a_slice_is_the_slice(data) -> None:
     whole = open_source(str(data))
     assert whole.size == sum(shard.stat().st_size for shard in shard_paths(data))
     for text, part in (("train[:25%]", 0.25), ("train[5:7]", 0.05), ("train[15:25]", 0.25)):
         sliced = open_source(str(data), split=text)
         assert sliced.size == pytest.approx(part * whole.size, rel=0.02)
         assert sliced.splits[0].size == sliced.size
-        assert sliced.most_steps() == whole.most_steps()  # which is a bound, and must not be too small
+        assert sliced.most_steps() == whole.most_steps()  # an upper bound, which must not be too small
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory) -> Path:
-    """So many records that a command is still running when it is interrupted."""
+    """A dataset with enough records that a command is still running when it is interrupted."""
     path = write_dataset(tmp_path_factory.mktemp("large"), [make_episode(2, seed=i) for i in range(100)])
     (shard,) = shard_paths(path)
     shard.write_bytes(shard.read_bytes() * 4_000)
@@ -205,7 +205,7 @@ def large(tmp_path_factory) -> Path:
     ],
     ids=["example", "validate", "convert"],
 )  # fmt: skip
-def test_what_an_interrupted_command_says_is_true(tmp_path, large, command, shown, said) -> None:
+def test_an_interrupted_command_says_what_was_kept(tmp_path, large, command, shown, said) -> None:
     master, terminal = pty.openpty()
     arguments = [text.format(large=large, out=tmp_path / "out") for text in command]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160"}
@@ -228,7 +228,7 @@ def test_compressed_input_is_larger_than_its_files() -> None:
     assert line(Total("convert", ranges=4, bytes=1_000_000), begun, later) == expected
 
 
-def test_a_runner_that_does_not_know_how_far_it_is(capsys, eager) -> None:
+def test_a_runner_that_does_not_report_progress(capsys, eager) -> None:
     """On Flink, finished ranges are counted in the output."""
     shown = Progress(Total("convert", ranges=4), "plain", poll=lambda: Done(ranges=2))
     shown._began -= 60
@@ -237,7 +237,7 @@ def test_a_runner_that_does_not_know_how_far_it_is(capsys, eager) -> None:
     assert capsys.readouterr().err == "rlds-beam: convert 2 of 4 parts, 1:00 left\n"
 
 
-def test_a_line_that_cannot_be_printed_is_no_error() -> None:
+def test_a_line_that_cannot_be_printed_is_not_an_error() -> None:
     with open("/dev/full", "w") as full:
         shown = Progress(Total("push", ranges=2), "plain", stream=full)
         shown._printed -= progress.EVERY_SECONDS
@@ -246,6 +246,6 @@ def test_a_line_that_cannot_be_printed_is_no_error() -> None:
             full.close()
 
 
-def test_counting_costs_nothing_to_speak_of() -> None:
+def test_counting_is_nearly_free() -> None:
     """No note is written and no lock is taken, because an episode may take only 20 microseconds."""
     assert bytecodes(lambda: worker_status.count(records=1, bytes=100, steps=10)) < 200

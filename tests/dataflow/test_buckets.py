@@ -1,4 +1,4 @@
-"""Outputs in a bucket, by jobs of this machine: Google's own client writes them to a store on loopback (`cloud.py`)."""
+"""Bucket outputs of jobs on this machine, which Google's client writes to a store on loopback (`cloud.py`)."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_the_bytes_are_those_of_a_local_output(cloud: Cloud, tmp_path: Path, name: str) -> None:
-    # As many steps in each shard: a file in a bucket is not cut, so the ranges of a local copy are the same.
+def test_the_bytes_equal_a_local_output(cloud: Cloud, tmp_path: Path, name: str) -> None:
+    # Every shard has the same number of steps. A file in a bucket is not cut, so a local copy has the same ranges.
     episodes = [make_episode(12, seed=i, breaks=["missing_is_last"] if i == 3 else []) for i in range(8)]
     source = write_dataset(tmp_path / "data", episodes, name="toy", shards=2)
     (tmp_path / "learner.yaml").write_text(CONNECTORS)
@@ -56,7 +56,7 @@ def test_the_bytes_are_those_of_a_local_output(cloud: Cloud, tmp_path: Path, nam
         assert main(["convert", there, "gs://bucket/out", *options]) == 0, run
     assert main(["convert", str(source), str(tmp_path / "local"), *options]) == 0
     remote, local = content(cloud.download("bucket/out", tmp_path / "remote")), content(tmp_path / "local")
-    for files in (remote, local):  # it names the input's fingerprint, which is another in a bucket
+    for files in (remote, local):  # it contains the input's fingerprint, which differs in a bucket
         files.pop("provenance.json", None)
     assert remote == local
     rows = rlds_beam.open_dataset("gs://bucket/out")
@@ -65,7 +65,7 @@ def test_the_bytes_are_those_of_a_local_output(cloud: Cloud, tmp_path: Path, nam
 
 
 def test_array_record_files_are_written_on_this_machine(cloud: Cloud, tmp_path: Path, capsys) -> None:
-    """Their library opens paths of this machine alone."""
+    """The ArrayRecord library opens only local paths."""
     there = cloud.upload(write_dataset(tmp_path / "data", [make_episode(5)], name="toy"), "bucket/toy/1.0.0")
     assert main(["convert", there, "gs://bucket/out", "--to=columns", "--format=array_record"]) == 2
     said = capsys.readouterr().err

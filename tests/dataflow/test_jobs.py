@@ -1,7 +1,7 @@
-"""Jobs on Dataflow from the command to the report: all but the service, the store and the image is the real thing.
+"""Dataflow jobs from the command to the report: everything is real except the service, the store and the image.
 
-Beam's Dataflow runner submits to a job service on loopback (`cloud.py`), which does what Dataflow does: it fetches the
-staged pipeline from the store, and has it executed by an interpreter that has only what the worker's image holds.
+Beam's Dataflow runner submits to a job service on loopback (`cloud.py`), which acts like Dataflow: it fetches the
+staged pipeline from the store and runs it in an interpreter that has only what the worker image has.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.install, pytest.mark.timeout(900)]
 STEPS, EPISODES = (
     12,
     8,
-)  # as many in each shard: a file in a bucket is not cut, so the ranges of a local copy are the same
+)  # equal shards; a file in a bucket is not cut, so a local copy has the same ranges
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def image(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter that the Dockerfile's commands make."""
+    """The interpreter that the Dockerfile's commands install."""
     return build(tmp_path_factory.mktemp("image") / "rlds-beam", wheel)
 
 
@@ -73,7 +73,7 @@ def cloud(image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """One of its episodes never ends."""
+    """A dataset in which one episode never ends."""
     episodes = [make_episode(STEPS, seed=i, breaks=["missing_is_last"] if i == 3 else []) for i in range(EPISODES)]
     return write_dataset(tmp_path / "data", episodes, name="toy", shards=2)
 
@@ -135,7 +135,7 @@ class Counting(Environment):
 def q_function(observations):
     return np.stack([observations[:, 0] % 3 == action for action in range(3)], axis=1).astype(np.float64)
 """
-"""An environment and a policy of a user's, installed in the image; neither needs more than rlds-beam."""
+"""A user's environment and policy, installed in the image; they need only rlds-beam."""
 
 
 def test_record_gives_the_bytes_of_a_local_run(
@@ -203,7 +203,7 @@ def test_ctrl_c_cancels_the_job(cloud: Cloud, source: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(cloud, "_execute", wait)
     monkeypatch.setattr(cloud, "looked_at", once(lambda: os.kill(os.getpid(), signal.SIGINT)))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job ignores
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     try:
         assert main(["validate", there, *flags(cloud)]) == 130
     finally:

@@ -1,4 +1,4 @@
-"""A dataset, the items that are due of it, and its push, for the tests of pushes."""
+"""A dataset, its expected items, and its push, for the push tests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Commands on a machine whose clock is set while they run, forward and back by a year: the same bytes, no wrong waits.
+"""Commands while the clock jumps forward and back by a year: same bytes, correct waits.
 
-The clock is that of Python's `time.time` in the command and in each of its workers. What waits is measured by
-`time.monotonic`, which no one can set.
+The clock is Python's `time.time` in the command and its workers. Waits use `time.monotonic`, which cannot be set.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ def _jumping():
 time.time = _jumping
 time.time_ns = lambda: int(_jumping() * 1e9)
 """
-"""Every fifth look finds another year, in every process that starts with it (`sitecustomize`).
+"""A `sitecustomize` that changes the year at every fifth call.
 
-Except gRPC's: it waits for a connection by `time.time`, so a jump in the moment in which a worker connects to its
-command ends the worker. The command then fails in one line and can be run again, as after any death of a worker.
+gRPC is excluded: it waits for a connection by `time.time`, so a jump while a worker connects to its command would end
+the worker. The command would then fail in one line and could be run again, as after any death of a worker.
 """
 
 
@@ -59,7 +58,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def result(command: list[Any], environment: dict[str, str], code: int = 0) -> Any:
-    """What a command says as JSON; its figures are times that can have passed."""
+    """Runs a command and returns its JSON; asserts that its times are plausible."""
     found, out, err = run([*command, "--json", "--progress=none"], env=environment)
     assert (found, err) == (code, ""), err
     content = json.loads(out)
@@ -96,7 +95,7 @@ def test_a_recording(tmp_path: Path, jumping: dict[str, str]) -> None:
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
 
 
-def test_a_push_and_a_server_that_is_not_there(data: Path, jumping: dict[str, str]) -> None:
+def test_a_push_and_a_missing_server(data: Path, jumping: dict[str, str]) -> None:
     reverb = pytest.importorskip("reverb")
     from servers import free_port
 
@@ -115,7 +114,7 @@ def test_a_push_and_a_server_that_is_not_there(data: Path, jumping: dict[str, st
 
 
 def test_the_clock_jumps(jumping: dict[str, str]) -> None:
-    """In the processes of these tests, that is: the fixture works."""
+    """Checks that the fixture works."""
     import subprocess
 
     program = "import time; years = {int(time.time() / 31e6) for _ in range(20)}; print(len(years))"

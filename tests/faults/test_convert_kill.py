@@ -1,4 +1,4 @@
-"""Case 27: a job that is killed at any moment is resumed, and ends with the output of an undisturbed run."""
+"""Case 27: a job that is killed at any moment can be resumed and ends with the output of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_27_killed_and_run_again(tmp_path, source, undisturbed, moment):
     output = tmp_path / "out"
     rng = random.Random(moment)
     workers = ["--workers=2"] if moment == "third_shard" else []
-    for _ in range(TRIES):  # on a busy machine, a job may be done before it is killed
+    for _ in range(TRIES):  # on a busy machine, a job may finish before it is killed
         with running(["convert", source, output, *FLAGS, *workers]) as process:
             wait_until(MOMENTS[moment](output, rng), process)
             time.sleep(rng.random() * 0.01)
@@ -93,14 +93,14 @@ def test_27_killed_and_run_again(tmp_path, source, undisturbed, moment):
             break
         shutil.rmtree(output)
     else:
-        pytest.fail(f"the job was done before it was killed, {TRIES} times")
+        pytest.fail(f"the job finished before it was killed, {TRIES} times")
     finished = {path: identity(path) for path in map(shard_of, commits_in(output))}
 
-    # Half of an output is no output.
+    # Half an output is not an output.
     if killed_in_time:
         assert not (output / "dataset_info.json").exists() or moment == "metadata"
 
-    # Another plan is refused, and nothing is changed.
+    # Another plan is refused and changes nothing.
     before = bytes_of(output)
     assert main(["convert", str(source), str(output), "--shards=4"]) == 2
     assert bytes_of(output) == before
@@ -121,7 +121,7 @@ def test_27_killed_several_times(tmp_path, source, undisturbed):
     assert bytes_of(output) == undisturbed
 
 
-def test_27_overwrite_replaces_the_whole(tmp_path, source, undisturbed, capsys):
+def test_27_overwrite_replaces_everything(tmp_path, source, undisturbed, capsys):
     output = tmp_path / "out"
     with running(["convert", source, output, "--shards=4", "--items=frames", "--max_rejected=2"]) as process:
         wait_until(lambda: commits_in(output), process)
@@ -130,7 +130,7 @@ def test_27_overwrite_replaces_the_whole(tmp_path, source, undisturbed, capsys):
     assert "--overwrite" in capsys.readouterr().err
     (output / "notes.txt").write_text("mine")
     assert main(["convert", str(source), str(output), *FLAGS, "--overwrite"]) == 0
-    assert (output / "notes.txt").read_text() == "mine"  # files of others are not removed
+    assert (output / "notes.txt").read_text() == "mine"  # other files are not removed
     (output / "notes.txt").unlink()
     assert bytes_of(output) == undisturbed
 
@@ -143,7 +143,7 @@ def test_27_a_finished_job_is_not_done_again(tmp_path, source, undisturbed, caps
     assert main(["convert", str(source), str(output), *FLAGS]) == 0
     assert "nothing to do: " in capsys.readouterr().out
     assert {p: identity(p) for p in output.rglob("*") if p.is_file()} == files
-    # A shard that was lost or cut since is written again, and only that one.
+    # A shard that was lost or truncated since is written again, and no other.
     lost, torn = shards_in(output)[1], shards_in(output)[4]
     lost.unlink()
     torn.write_bytes(torn.read_bytes()[:-1])

@@ -1,4 +1,4 @@
-"""Disks that are full, read-only or elsewhere: at any byte of the output, nothing half-written counts."""
+"""Full and read-only disks, and other file systems: a partly written file never counts, at any byte."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlds_beam.pipelines.cli import main
 from rlds_beam.storage import is_temporary
 from rlds_beam.testing import make_episode, read_rejected
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
 FLAGS = ("--shards=3", "--max_rejected=1", "--accept=duplicate_episode")
 PAGE = 4096
@@ -34,13 +34,13 @@ def source(tmp_path):
 
 
 def test_full_at_any_byte(tmp_path, convert, source, monkeypatch):
-    """From a disk that takes no plan, over one that takes a shard and a half, to one that lacks only a page."""
+    """From a disk too small for the plan, to one with room for a shard and a half, to one that lacks a page."""
     whole = convert(source, *FLAGS, output=tmp_path / "whole")
     assert whole.code == 0
     expected = bytes_of(whole.output)
     pages = sum(-(-len(content) // PAGE) for content in expected.values())
     failed = 0
-    # No other process fills this disk after the look at it, so the look is told of room that does not exist.
+    # Nothing else fills this disk after the check for space, so make the check pass.
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 40, 0, 1 << 40))
     for room in (1, 2, pages // 4, pages // 2, pages - 8, pages - 4, pages - 2, pages - 1):
         with small_filesystem(tmp_path / f"disk{room}", f"{room * PAGE}") as disk:
@@ -63,7 +63,7 @@ def test_full_at_any_byte(tmp_path, convert, source, monkeypatch):
 
 
 def test_input_output_and_temporary_files_on_other_file_systems(tmp_path, convert, source, monkeypatch):
-    """A file is renamed in the directory where it was written: no move ever crosses from one file system to another."""
+    """A file is renamed in the directory where it was written, so no move crosses file systems."""
     whole = convert(source, *FLAGS, output=tmp_path / "whole")
     with small_filesystem(tmp_path / "disk", "16m") as disk, small_filesystem(tmp_path / "tmp", "1m") as temporary:
         monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -75,7 +75,7 @@ def test_input_output_and_temporary_files_on_other_file_systems(tmp_path, conver
 
 
 def test_no_room_for_temporary_files(tmp_path, convert, source):
-    """Notes that worker processes cannot write do not fail the job."""
+    """Progress notes that worker processes cannot write do not fail the job."""
     whole = convert(source, *FLAGS, output=tmp_path / "whole")
     with small_filesystem(tmp_path / "tmp", f"{PAGE}") as temporary:
         (temporary / "full").write_bytes(bytes(PAGE))
@@ -88,7 +88,7 @@ def test_no_room_for_temporary_files(tmp_path, convert, source):
 
 @pytest.fixture
 def push(source, table, capsys):
-    """Pushes the dataset into a table of its own; the exit code, its message, and the number of items in the table."""
+    """Pushes into a new table; returns the exit code, the message, and the number of items in the table."""
     import reverb
 
     selectors = reverb.selectors

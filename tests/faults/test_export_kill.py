@@ -1,4 +1,4 @@
-"""Exports that are killed or interrupted, and run again, end with the bytes of an undisturbed one; so does `record`."""
+"""Exports and recordings that are killed or interrupted and run again end with the bytes of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def data(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("seed", ["1", "2"])
 @pytest.mark.parametrize("to", ["numpy", "d3rlpy", "minari", "rllib", "scope_rl"])
 def test_killed_anywhere_after_the_first_commit(data, tmp_path, to, seed):
-    """The export kills itself at a request to the file system that the seed chooses: see `killed_export.py`."""
+    """The export kills itself at a file-system request chosen by the seed: see `killed_export.py`."""
     if to in ("minari", "d3rlpy"):
         pytest.importorskip("h5py")
     command = [sys.executable, str(SUPPORT / "killed_export.py"), str(data), str(tmp_path), to, seed]

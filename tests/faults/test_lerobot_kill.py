@@ -1,4 +1,4 @@
-"""A conversion to LeRobot that is killed at random moments ends with the bytes of an undisturbed one."""
+"""A conversion to LeRobot that is killed at random moments ends with the bytes of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def commits(output: Path) -> int:
 
 
 def disturb(command: list[Any], out: Path, rng: random.Random, how: str) -> None:
-    """Runs the command, and ends it at a random moment: before all ranges are finished, or (parent) after that."""
+    """Runs the command and ends it at a random moment: before all ranges are finished, or (parent) after that."""
     with running(command) as process:
         wanted = rng.randrange(1, 10)
         last = [lambda: commits(out) == 12, lambda: [*out.glob("meta/*.json*")], (out / "report.json").exists]
@@ -41,7 +41,7 @@ def disturb(command: list[Any], out: Path, rng: random.Random, how: str) -> None
             kill(process, signal.SIGINT if how == "Ctrl-C" else signal.SIGKILL)
         _, err = process.communicate(timeout=DEADLINE)
     code = {"parent": -signal.SIGKILL, "worker": 1, "Ctrl-C": 130}[how]
-    assert process.returncode in (code, 3), err  # 3: it was done before, with a record that was rejected
+    assert process.returncode in (code, 3), err  # 3: it had finished, with one rejected record
     if process.returncode == 130:
         assert complaints(err) == ["rlds-beam: interrupted; finished work is kept, run the same command to resume"]
 

@@ -1,4 +1,4 @@
-"""A system that starts no more threads or processes: the job ends, in one line, whatever it was doing."""
+"""A system that cannot start more threads or processes: the job ends with one line, whatever it was doing."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from processes import DEADLINE, RLDS_BEAM, start
 
 from rlds_beam.testing import make_episode, write_dataset
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user, whose threads are counted")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user whose threads are limited")
 USER = 50_000
 CAPABILITIES = "+dac_override,+dac_read_search"
-"""Of a user that is not root, so that the limit holds, and reads what root reads."""
+"""Capabilities of a non-root user (so that the limit applies) who can read what root reads."""
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_no_more_threads(home: Path, workers: int, limit: int) -> None:
     command = [*RLDS_BEAM, "convert", str(data), str(home / "out"), f"--workers={workers}", "--progress=none"]
     with start([*become, *limited, *command], env={**os.environ, "TMPDIR": str(home)}) as process:
         out, err = process.communicate(timeout=DEADLINE)
-    if process.returncode == 0:  # so many were enough
+    if process.returncode == 0:  # the limit was high enough
         return
     assert (process.returncode, out) == (1, "")
     assert len(complaints(err)) == 1 and err.startswith("rlds-beam: "), err

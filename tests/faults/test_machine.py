@@ -36,7 +36,7 @@ def assert_failed_cleanly(output: Path, code: int, err: str, mentioned: str) -> 
     assert not (output / "dataset_info.json").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_28_disk_full(tmp_path, convert, big):
     whole = convert(big, "--shards=3", output=tmp_path / "whole")
     assert whole.code == 0
@@ -44,7 +44,7 @@ def test_28_disk_full(tmp_path, convert, big):
         ran = convert(big, "--shards=3", output=disk / "out")
         assert (ran.code, ran.err.count("\n")) == (2, 1) and "needs about" in ran.err
         assert not ran.output.exists()
-        with pytest.MonkeyPatch.context() as patch:  # another program fills the disk after the look
+        with pytest.MonkeyPatch.context() as patch:  # another program fills the disk after the check
             patch.setattr("rlds_beam.jobs.convert.check_room", lambda *_: None)
             ran = convert(big, "--shards=3", output=disk / "out")
         assert_failed_cleanly(ran.output, ran.code, ran.err, "is full; ")
@@ -64,7 +64,7 @@ def test_28_file_too_large(tmp_path, convert, big):
     assert bytes_of(output) == bytes_of(whole.output)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="root writes into a read-only directory, but not a read-only filesystem")
+@pytest.mark.skipif(os.geteuid() != 0, reason="root can write to a read-only directory, so it needs to mount one")
 def test_28_read_only_output(tmp_path, convert, big):
     with small_filesystem(tmp_path / "disk", "16m") as disk:
         remount(disk, "ro")
@@ -109,7 +109,7 @@ def test_28_worker_killed_by_a_fault(tmp_path, convert, big, moment):
             os.kill(workers[0], signal.SIGSEGV)
         _, err = process.communicate(timeout=DEADLINE)
         if process.returncode == 0:
-            assert moment == "working"  # it was faster than the signal
+            assert moment == "working"  # it finished before the signal
         else:
             assert_failed_cleanly(output, process.returncode, err, "a worker process died")
             assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
@@ -119,7 +119,7 @@ def test_28_worker_killed_by_a_fault(tmp_path, convert, big, moment):
 
 
 def test_rejected_records_are_the_originals(tmp_path, convert):
-    """The content of `rejected/` is enough to make a dataset of it."""
+    """The content of `rejected/` is enough to build a dataset from."""
     source = dataset(tmp_path, [make_episode("F M M", seed=i) for i in range(4)])
     ran = convert(source)
     assert ran.code == 3

@@ -1,4 +1,4 @@
-"""Ten times the data takes no more memory: into every output, and out of each source of another project's format."""
+"""Ten times the data takes no more memory, for every output and every source of another project's format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from large_data import large_shard, peak_mb
 from rlds_beam.testing import make_episode, shard_paths
 
 EPISODES, STEPS = 800, 100
-"""Of the small dataset: 8 MB. The large one has ten times the episodes."""
+"""Episodes of the small dataset (8 MB). The large one has ten times as many."""
 
 FORMATS = {
     "minari": (["--to=minari"], "minari"),
@@ -30,7 +30,7 @@ FORMATS = {
 """The flags of an output, and the name of the source that reads it back."""
 
 PER_EPISODE = {"lerobot 2.1": 12_000}
-"""Bytes that a source holds for each episode: LeRobot 2.1 has two files and three lines of JSON for each."""
+"""Bytes that a source holds per episode: LeRobot 2.1 has two files and three JSON lines for each."""
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """`rlds-beam push`, killed at any moment and run again: in the end each item is in the table once.
 
-The moments are bytes of the stream (`proxy.Proxy`), so the test hits them however fast the machine is.
+The moments are byte positions of the stream (`proxy.Proxy`), so they do not depend on the speed of the machine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def data(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[list[str]]:
-    """Two servers that run through all tests; each test leaves their tables empty."""
+    """Two servers for all tests; each test leaves their tables empty."""
     running = [reverb.Server(one_table()) for _ in range(2)]
     yield [f"127.0.0.1:{server.port}" for server in running]
     for server in running:
@@ -48,9 +48,9 @@ def servers() -> Iterator[list[str]]:
 def interrupt(
     command: list[str], proxy: Proxy, byte: int, action: Callable[[subprocess.Popen[str]], None]
 ) -> tuple[int, str, str]:
-    """Runs a command and calls `action` when it has sent so many bytes; no byte more is passed on before that.
+    """Runs a command and calls `action` once it has sent `byte` bytes, before any further byte is passed on.
 
-    The server answers nothing until the command has ended, so the command cannot have finished before.
+    The server does not answer until the command has ended, so the command cannot finish earlier.
     """
     with running(command) as process:
 
@@ -70,7 +70,7 @@ def sizes(servers: list[str]) -> int:
 def assert_killed_and_completed(
     data: Path, servers: list[str], flags: tuple[str, ...], items: ItemOptions, lives: list[tuple[str, ...]], seed: int
 ) -> None:
-    """Runs with each of the flags, killed at a random byte, and then one that is not killed."""
+    """Runs the command with each of the flags, killed at a random byte, and then once undisturbed."""
     rng, expected, seen = random.Random(seed), due(items), 0
     with contextlib.ExitStack() as stack:
         proxies = [stack.enter_context(Proxy(server)) for server in servers]
@@ -103,7 +103,7 @@ def test_two_servers(data, servers) -> None:
 
 
 def test_only_the_command_is_killed_and_run_again_at_once(data, servers) -> None:
-    """Its workers continue for a moment, and write the same items as the next run."""
+    """Its workers continue for a moment and write the same items as the next run."""
     command = arguments(data, servers[:1], "--timeout=30")
     with Proxy(servers[0]) as proxy:
         workers = running(arguments(data, [proxy.address], "--workers=2"))
@@ -116,7 +116,7 @@ def test_only_the_command_is_killed_and_run_again_at_once(data, servers) -> None
 
 
 def test_a_table_without_room_for_a_second_copy(data, capsys) -> None:
-    """What a killed run leaves in a table makes it seem too small for the next one; --allow_eviction is the way."""
+    """Items of a killed run make the table look too small for the next run; --allow_eviction permits it."""
     server = reverb.Server(one_table(PAIRS))
     address = f"127.0.0.1:{server.port}"
     with Proxy(address) as proxy:
@@ -135,7 +135,7 @@ def test_a_table_without_room_for_a_second_copy(data, capsys) -> None:
 
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 2)])
 def test_interrupted(data, servers, number, workers) -> None:
-    """A push that waits for a server which does not answer; its workers end with it."""
+    """A push that waits for a server that does not answer; its workers end with it."""
     with Proxy(servers[0]) as proxy:
         groups = []
 
@@ -158,7 +158,7 @@ def test_interrupted(data, servers, number, workers) -> None:
 
 
 def test_observers_write_at_least_once(data, servers) -> None:
-    """Killed and run again, they leave nothing out; what was written before is in the table twice."""
+    """Killed and run again, they omit nothing; items written before are in the table twice."""
     with Proxy(servers[0]) as proxy:
         command = arguments(data, [proxy.address], "--writer=observer")
         code, _, _ = interrupt(command, proxy, 150_000, kill)
@@ -169,7 +169,7 @@ def test_observers_write_at_least_once(data, servers) -> None:
     found, expected = held(servers[0]), due()
     assert expected - found == Counter()
     assert set(found) == set(expected)
-    assert found.total() >= PAIRS + there  # the server may not have processed all that it was sent
+    assert found.total() >= PAIRS + there  # the server may not have processed everything it was sent
 
 
 def test_a_worker_dies(data, servers) -> None:

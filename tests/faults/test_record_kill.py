@@ -1,4 +1,4 @@
-"""A recording that is killed at any moment is resumed, and ends with the bytes of an undisturbed one."""
+"""A recording that is killed at any moment can be resumed and ends with the bytes of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def test_killed_and_run_again(tmp_path, moment, to, monkeypatch):
     kept = {path: path.stat().st_mtime_ns for path in (output / "_commits").glob("train-*.json")}
     assert main(["record", str(output), *flags]) == 0
     assert bytes_of(output) == bytes_of(tmp_path / "undisturbed")
-    if not to:  # a LeRobot dataset's ranges are committed once more, with their global indices
+    if not to:  # LeRobot commits its ranges a second time, with their global indices
         assert {path: path.stat().st_mtime_ns for path in kept} == kept

@@ -1,6 +1,6 @@
 """Fault cases 21 to 24, through the real command: Reverb servers that are gone, stopped, killed or restarted.
 
-What has to happen in the middle of a push happens at a byte of it (`proxy.Proxy`), whatever the time.
+Events in the middle of a push happen at a given byte (`proxy.Proxy`), not at a given time.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class TestUnreachable:
             refused = push(address, "--timeout=1", *workers)
         refused.assert_refused(address, "no Reverb server answers", "serve")
 
-    def test_21_a_wait_is_told_when_it_begins(self, data) -> None:
-        """The line is there while the command waits, and the command goes on when the server comes up."""
+    def test_21_a_wait_is_announced(self, data) -> None:
+        """The line is printed while the command waits, and the command continues when the server comes up."""
         address = f"127.0.0.1:{free_port()}"
         with running(arguments(data, [address], "--timeout=120", "--dry_run")) as process:
             assert process.stderr is not None
@@ -141,20 +141,20 @@ class TestKilled:
 
     @pytest.mark.parametrize("harm", ["kill", "stop"])
     def test_22_with_worker_processes(self, data, process, harm) -> None:
-        """The command reports what a worker raised."""
+        """The command reports the error of a worker."""
         with Proxy(process.address) as proxy:
 
             def fail() -> None:
                 wait_for_items(process.address)
                 getattr(process, harm)()
 
-            proxy.at_byte(STREAM_BYTES * 9 // 10, fail)  # of two streams
+            proxy.at_byte(STREAM_BYTES * 9 // 10, fail)  # of each of two streams
             code, out, err = run(arguments(data, [proxy.address], "--timeout=2", "--workers=2"))
             Ran(code, json.loads(out or "{}"), err).assert_not_verified(proxy.address)
 
     @pytest.mark.parametrize("harm", ["kill", "stop"])
     def test_22_with_observers(self, data, process, harm) -> None:
-        """In its own process: an abandoned observer keeps trying, and logging, as long as its process lives."""
+        """In its own process, since an abandoned observer keeps retrying and logging while its process lives."""
 
         def fail() -> None:
             wait_for_items(process.address)
@@ -163,19 +163,19 @@ class TestKilled:
         with Proxy(process.address) as proxy:
             proxy.at_byte(100_000, fail)
             code, out, err = run(arguments(data, [proxy.address], "--timeout=3", "--writer=observer"))
-        (said,) = (line for line in err.splitlines() if line.startswith("rlds-beam: "))  # among what Reverb says
+        (said,) = (line for line in err.splitlines() if line.startswith("rlds-beam: "))  # among Reverb's own lines
         Ran(code, json.loads(out or "{}"), said).assert_not_verified("TF-Agents observer", "written twice")
 
     @pytest.mark.parametrize("harm", ["kill", "stop"])
     def test_22_when_all_is_acknowledged(self, push, process, harm) -> None:
-        """The third connection is the one that asks what the tables hold."""
+        """The third connection asks for the content of the tables."""
         with Proxy(process.address) as proxy:
             proxy.at_connection(3, getattr(process, harm))
             push(proxy.address, "--timeout=2").assert_not_verified("cannot be verified", proxy.address)
 
 
 class TestRestarted:
-    """Case 23: a server dies with items that it acknowledged, and the job says so; a second run restores them."""
+    """Case 23: a server dies with acknowledged items, and the job reports it; a second run restores them."""
 
     @pytest.mark.parametrize("moment", [0.5, 0.9])
     def test_23_empty(self, push, process, pairs, moment) -> None:
@@ -241,8 +241,8 @@ class TestRestarted:
         assert held(address) == pairs
 
 
-class TestLostAcknowledgements:
-    """Case 24: what is sent twice is in the table once."""
+class TestLostAcknowledgments:
+    """Case 24: items that are sent twice are in the table once."""
 
     @pytest.fixture
     def server(self):
@@ -262,7 +262,7 @@ class TestLostAcknowledgements:
 
     @pytest.mark.parametrize("seed", range(2))
     @pytest.mark.parametrize("flags", [(), ("--items=sequences", "--sequence_length=7", "--across_episodes")])
-    def test_24_acknowledgements_are_lost(self, push, server, seed, flags) -> None:
+    def test_24_acknowledgments_are_lost(self, push, server, seed, flags) -> None:
         rng = random.Random(seed)
         kind = ItemOptions(items="sequences", sequence_length=7, across_episodes=True) if flags else ItemOptions()
         with Proxy(server) as proxy:
@@ -270,14 +270,14 @@ class TestLostAcknowledgements:
                 proxy.at_byte(begin, proxy.swallow)
             ran = push(proxy.address, *flags)
             assert (ran.code, ran.said) == (0, "")
-            assert proxy.swallowed  # once or twice: the second may fall into the first
+            assert proxy.swallowed  # once or twice: the second cut may coincide with the first
         expected = due(kind)
         (check,) = ran.report["tables"]
         assert check["inserted"] == check["acknowledged"] == check["size"] == expected.total()
         assert held(server) == expected
 
     def test_24_a_connection_that_never_lasts(self, push, server, pairs) -> None:
-        """A connection that always breaks before a request is complete: the retries end."""
+        """A connection always breaks before a request is complete: retrying stops."""
         with Proxy(server) as proxy:
             proxy.at_byte(STREAM_BYTES // 2, lambda: proxy.cut_every(5_000))
             push(proxy.address, "--timeout=2").assert_not_verified(proxy.address, "2 s")
@@ -286,7 +286,7 @@ class TestLostAcknowledgements:
         assert held(server) == pairs
 
     def test_24_all_at_once(self, push, data, server, pairs) -> None:
-        """Worker processes, each bundle twice, acknowledgements lost, and the same again."""
+        """Worker processes, each bundle twice, lost acknowledgments, and a second run."""
         with Proxy(server) as proxy:
             proxy.at_byte(STREAM_BYTES // 4, proxy.swallow)
             code, out, err = run(

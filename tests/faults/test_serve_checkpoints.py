@@ -1,4 +1,4 @@
-"""Checkpoints of served tables, whole and damaged, and the server's process."""
+"""Checkpoints of served tables, intact and damaged, and the server process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def spec(dataset) -> TrajectorySpec:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
-    """A checkpoint of two tables, `replay` with 7 items and `line` with 3 of the same, without signatures."""
+    """A checkpoint of two tables without signatures: `replay` with 7 items, `line` with 3 of them."""
     import reverb
 
     root = tmp_path_factory.mktemp("checkpoint")
@@ -57,7 +57,7 @@ def checkpoint(tmp_path_factory) -> Path:
 
 
 def held(address: str, table: str) -> list[bytes]:
-    """What each item of a table holds, sorted, read by a sampler that does not wait for more."""
+    """The sorted contents of a table's items, read by a sampler that does not wait for more."""
     import reverb
 
     client = reverb.Client(address)
@@ -70,7 +70,7 @@ def held(address: str, table: str) -> list[bytes]:
 
 
 def test_a_checkpoint_is_served_by_the_next_run(dataset, tmp_path, checkpoint):
-    """A checkpoint at the end, loaded by the next run; the server of that one is killed."""
+    """A checkpoint is written at the end and loaded by the next run, whose server is killed."""
     root, again = tmp_path / "root", f"--checkpoint={tmp_path / 'root'}"
     with Serve(f"--load={checkpoint}", again) as command:
         command.wait_ready(2)
@@ -92,7 +92,7 @@ def test_a_checkpoint_is_served_by_the_next_run(dataset, tmp_path, checkpoint):
     assert err.startswith("rlds-beam: the Reverb server ended, and its items are lost: exit code -9")
 
 
-def test_the_parent_killed_the_server_gone(checkpoint):
+def test_the_server_ends_when_its_parent_is_killed(checkpoint):
     script = f"""
 import os, signal
 from rlds_beam.reverb.serving.server import EmbeddedServer
@@ -114,10 +114,10 @@ with EmbeddedServer((), None, load={str(checkpoint)!r}) as server:
         except TimeoutError:  # no process accepts it, but the port still listens
             continue
         time.sleep(0.05)
-    raise AssertionError("the server is still there")
+    raise AssertionError("the server is still running")
 
 
-def test_a_checkpoint_is_proved_or_not(checkpoint, tmp_path):
+def test_a_checkpoint_is_verified(checkpoint, tmp_path):
     verify_checkpoint(str(checkpoint), {"replay": 7, "line": 3})
     with pytest.raises(NotVerifiedError, match="7 items in table 'replay', not 8"):
         verify_checkpoint(str(checkpoint), {"replay": 8})
@@ -130,8 +130,8 @@ def test_a_checkpoint_is_proved_or_not(checkpoint, tmp_path):
         verify_checkpoint(str(damaged), {"replay": 7})
 
 
-def test_a_checkpoint_without_done_is_none(checkpoint, tmp_path, capsys):
-    """Reverb would start empty, and say nothing."""
+def test_a_checkpoint_without_done_is_refused(checkpoint, tmp_path, capsys):
+    """Reverb would silently start empty."""
     unfinished = shutil.copytree(checkpoint, tmp_path / checkpoint.name)
     (unfinished / "DONE").unlink()
     for path in (unfinished, tmp_path):
@@ -144,7 +144,7 @@ def test_a_checkpoint_without_done_is_none(checkpoint, tmp_path, capsys):
     assert find_checkpoint(str(tmp_path)) == str(older)
 
 
-def test_a_checkpoint_that_is_not_what_was_asked_for(checkpoint, spec, capsys):
+def test_a_checkpoint_with_other_tables_is_refused(checkpoint, spec, capsys):
     def start(table: ServedTable, spec: TrajectorySpec | None = None) -> None:
         EmbeddedServer([table], spec, load=str(checkpoint))
 
@@ -169,7 +169,7 @@ def test_a_checkpoint_that_cannot_be_read(checkpoint, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "zzz", "2001-01-01T00:00:00+00:00/mine"])
-def test_reverb_deletes_what_is_in_its_checkpoint_directory_so_it_is_given_none_of_ours(tmp_path, name, capsys):
+def test_a_checkpoint_directory_with_other_content_is_refused_because_reverb_would_delete_it(tmp_path, name, capsys):
     import reverb
 
     def fill(directory: Path) -> Path:
@@ -181,14 +181,14 @@ def test_reverb_deletes_what_is_in_its_checkpoint_directory_so_it_is_given_none_
     theirs, ours = fill(tmp_path / "theirs"), fill(tmp_path / "ours")
     server = reverb.Server([a_table()], checkpointer=reverb.checkpointers.DefaultCheckpointer(str(tmp_path / "theirs")))
     written = reverb.Client(f"localhost:{server.port}").checkpoint()
-    assert theirs.exists() != os.path.exists(written)  # it keeps what comes last in the alphabet
+    assert theirs.exists() != os.path.exists(written)  # it keeps the last name in alphabetical order
     text = refused(capsys, "--tables=a:uniform", f"--checkpoint={tmp_path / 'ours'}")
     assert name.split("/")[0] in text and "Reverb deletes" in text
     assert ours.exists()
 
 
-def test_sizes_are_read_as_reverb_has_them(tmp_path):
-    """After any operation on a table, and after a checkpoint was loaded."""
+def test_sizes_equal_those_reverb_reports(tmp_path):
+    """After any operation on a table, and after loading a checkpoint."""
     import reverb
 
     def serve() -> tuple[Any, Any]:
@@ -217,7 +217,7 @@ def test_sizes_are_read_as_reverb_has_them(tmp_path):
     assert agrees(client) == {"replay": 1, "other": 8, "line": 5}
 
 
-# The server in a process
+# The server process
 
 
 def test_it_starts_while_other_work_is_done(checkpoint):

@@ -1,4 +1,4 @@
-"""Fault cases 25 and 26, through the real command: tables that are full, that wait, or that are for something else."""
+"""Fault cases 25 and 26, through the real command: tables that are full, that block, or that do not match."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class TestNoRoom:
         assert (check["inserted"], check["size"]) == (PAIRS, 100)
         assert check["note"].startswith(f"{PAIRS - 100:,} items were dropped")
 
-    def test_25_to_the_item(self, push, table, pairs) -> None:
+    def test_25_one_item_too_many(self, push, table, pairs) -> None:
         address = table(tight(PAIRS - 1))
         push(address).assert_refused("would silently drop 1.", f"--tables=t:uniform:{PAIRS}")
         assert look(address).limiter.inserts == 0
         address = table(tight(PAIRS, max_times_sampled=1))
         assert push(address).assert_clean()["size"] == PAIRS
-        # The items exist already, which cannot be known before: --allow_eviction permits the push, and drops nothing.
+        # The items exist already, but the command cannot know: --allow_eviction permits the push and drops nothing.
         push(address).assert_refused(f"--tables=t:uniform:{2 * PAIRS}", "the same items from an earlier run")
         check = push(address, "--allow_eviction").assert_clean()
         assert (check["inserted"], check["already_there"]) == (0, PAIRS)
@@ -97,11 +97,11 @@ def _spec(data: Path) -> TrajectorySpec:
 
 
 class TestOtherTables:
-    """Case 26: a table of another signature, or none of that name: refused, and nothing is written."""
+    """Case 26: a table with another signature or name is refused, and nothing is written."""
 
     @pytest.fixture(scope="class")
     def server(self, data):
-        """Tables that are nearly right."""
+        """Tables that almost match."""
         right = _spec(data).to_tf()
         other = tf.TensorSpec
         signatures = {
@@ -150,7 +150,7 @@ class TestOtherTables:
         ran.assert_refused("no table 'nope'. It has: dtype, fewer")
         assert look(server, "replay").limiter.inserts == 0
 
-    def test_26_the_remedy_is_one(self, push, server, data) -> None:
+    def test_26_the_suggested_fix_works(self, push, server, data) -> None:
         """The option that the message names makes the push work."""
         ran = push(server, "--cast=action=float64", table="dtype")
         assert ran.assert_clean()["size"] == PAIRS

@@ -1,4 +1,4 @@
-"""Several commands that write into one output at once: exit code 0 means that the output is what its plan says."""
+"""Several commands write to one output at once: exit code 0 means that the output matches its plan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def held(source, tmp_path):
-    """A conversion that stands still when two of its ranges are finished."""
+    """A conversion that pauses when two of its ranges are finished."""
     output = tmp_path / "out"
     with running(["convert", source, output, *FLAGS], **options(**{HOLD: "2"})) as process:
         wait_until(lambda: len(list(output.glob("_commits/*.json"))) >= 2, process)
@@ -55,7 +55,7 @@ def test_a_command_that_was_killed_leaves_no_lock(source, held, flags):
     assert not list(output.glob(".*"))
 
 
-def test_of_many_at_once_the_output_is_of_one_that_ended_with_0(source, tmp_path):
+def test_the_output_of_many_commands_is_that_of_one_with_exit_code_0(source, tmp_path):
     output, lengths = tmp_path / "out", (2, 3, 4)
     commands = [
         ["convert", source, output, "--overwrite", "--items=sequences", f"--sequence_length={length}", "--workers=1"]
@@ -74,7 +74,7 @@ def test_of_many_at_once_the_output_is_of_one_that_ended_with_0(source, tmp_path
     assert run(["convert", source, output, *commands[lengths.index(length)][4:]])[0] == 0
 
 
-def test_the_lock_is_of_one_at_a_time(tmp_path):
+def test_only_one_command_holds_the_lock(tmp_path):
     with lock.locked(str(tmp_path / "new")):
         with pytest.raises(UsageError, match="another rlds-beam is writing into"), lock.locked(str(tmp_path / "new")):
             pass
@@ -87,7 +87,7 @@ def test_the_lock_is_of_one_at_a_time(tmp_path):
 
 
 def test_a_plan_that_was_replaced_meanwhile_is_not_committed(source, tmp_path):
-    """Where there is no lock: a pipeline of one's own, a bucket, a network file system without locks."""
+    """Without a lock: in a user's pipeline, a bucket, or a network file system without locks."""
     import apache_beam as beam
 
     output = tmp_path / "out"
@@ -120,7 +120,7 @@ def test_a_pipeline_that_is_not_run_removes_nothing(source, tmp_path):
 
 
 def test_a_commit_of_a_killed_job_of_another_plan_does_not_count(source, tmp_path):
-    """Its worker wrote it after the next job began, into the same directory."""
+    """A worker of the killed job commits to the same directory after the next job has begun."""
     from rlds_beam.jobs.convert import prepare
 
     other = prepare(ConvertConfig.create(str(source), str(tmp_path / "out"), items="frames", shards=2))

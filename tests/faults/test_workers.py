@@ -1,6 +1,6 @@
-"""Worker processes that die, through the real command: its message, and that nothing is lost or left over.
+"""Worker processes that die, through the real command: its message, and nothing is lost or left behind.
 
-They are killed by a `policy_info_fn` when they meet one episode: so the place is known, however fast they are.
+A `policy_info_fn` kills them at a given episode, so the point does not depend on their speed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from processes import DEADLINE, RLDS_BEAM, running, wait_until
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
-# To the thread itself, as a segmentation fault comes: of a signal to the process another thread may be the one to die,
-# in its time, and this one would continue meanwhile.
+# Signal the thread itself, as a segmentation fault does: a signal to the process may be handled by another thread,
+# while this one continues.
 KILLER = """
 import dataclasses
 import os
@@ -83,7 +83,7 @@ CONNECTORS = ["killer:kill", "AddObservationsFromEpisodesToBatch", "AddColumnsFr
 
 @pytest.fixture
 def data(tmp_path):
-    """Four shards; the third holds the episode that kills."""
+    """Four shards; the third has the episode that kills."""
     columns = {"propensity": np.full(20, 0.5), "action": np.arange(20) % 3}
     episodes = [make_episode(20, seed=i, observation=50, columns=columns) for i in range(EPISODES)]
     episodes[VICTIM].steps["reward"][3] = 777
@@ -92,7 +92,7 @@ def data(tmp_path):
 
 @pytest.fixture
 def killer(tmp_path, monkeypatch):
-    """A command whose workers die by a signal at the victim."""
+    """A command whose workers die by a signal at that episode."""
     modules, temporary = tmp_path / "modules", tmp_path / "tmp"
     modules.mkdir()
     temporary.mkdir()
@@ -135,7 +135,7 @@ def test_the_range_is_named(tmp_path, data, killer, convert, death):
 
 @pytest.mark.parametrize("name", EVERY_OUTPUT)
 def test_a_worker_is_killed_in_the_middle_of_a_range_of_any_output(tmp_path, data, killer, name):
-    """What the others finished is kept, and the same command ends with the bytes of an undisturbed run."""
+    """Finished work is kept, and the same command ends with the bytes of an undisturbed run."""
     if name in ("minari", "d3rlpy"):
         pytest.importorskip("h5py")
     (tmp_path / "kill.json").write_text(
@@ -160,7 +160,7 @@ def test_a_worker_is_killed_in_the_middle_of_a_range_of_any_output(tmp_path, dat
 
 @pytest.mark.parametrize("command", ["validate", "stats"])
 def test_a_worker_of_a_job_that_only_reads_is_killed(tmp_path, data, killer, command):
-    """An own source kills it while it decodes."""
+    """A custom source kills it while it decodes."""
     ran = killer(command, data, "--workers=2", "--from=killer:Rlds", "--progress=none", death="SIGKILL")
     assert (ran.returncode, ran.stdout) == (1, ""), ran.stderr
     (said,) = complaints(ran.stderr)
@@ -170,7 +170,7 @@ def test_a_worker_of_a_job_that_only_reads_is_killed(tmp_path, data, killer, com
 
 
 def test_the_only_process_dies(tmp_path, data, killer, convert):
-    """Without workers there is no message; the output is recognised as unfinished."""
+    """Without workers there is no message; the output is recognized as unfinished."""
     output = tmp_path / "out"
     ran = killer("convert", data, output, "--workers=1", *FLAGS, death="SIGKILL")
     assert (ran.returncode, ran.stdout, complaints(ran.stderr)) == (-signal.SIGKILL, "", [])
@@ -180,14 +180,14 @@ def test_the_only_process_dies(tmp_path, data, killer, convert):
 
 
 def assert_goes_on(data: Path, output: Path, convert) -> None:
-    """Without the kill the same command does the rest, and the result is that of an undisturbed run."""
+    """Without the kill, the same command does the rest and gives the result of an undisturbed run."""
     assert convert(data, *FLAGS, output=output).code == 0
     assert convert(data, *FLAGS, output=output.parent / "whole").code == 0
     assert bytes_of(output) == bytes_of(output.parent / "whole")
 
 
 def test_the_command_is_killed_and_its_workers_tidy_up(tmp_path, data, monkeypatch):
-    """`kill -9` of the command alone: its workers end by themselves, and remove their directory."""
+    """After `kill -9` of only the command, its workers end by themselves and remove their directory."""
     temporary, output = tmp_path / "tmp", tmp_path / "out"
     temporary.mkdir()
     arguments = ["convert", data, output, "--shards=8", "--workers=2"]

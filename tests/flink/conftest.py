@@ -1,4 +1,4 @@
-"""A cluster for all tests of this directory, which are left out where `make test-flink` has not set it up."""
+"""A cluster for all tests in this directory; they are skipped if `make test-flink` has not set it up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flink_gate import Gate
 
 @pytest.fixture(scope="session", autouse=True)
 def gate_is_importable() -> Iterator[None]:
-    """By commands that run in processes of their own."""
+    """Makes the gate importable in commands that run in their own processes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(SUPPORT))
         yield
@@ -26,9 +26,9 @@ def gate(tmp_path_factory) -> Gate:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory, gate) -> Iterator[Cluster]:
-    """Two TaskManagers with a slot each. A test that harms it makes it whole again."""
+    """Two TaskManagers with one slot each. A test that breaks the cluster must restore it."""
     if not flink_artifacts.ready():
-        pytest.skip("Flink is not set up here: make test-flink does it")
+        pytest.skip("Flink is not set up; run make test-flink")
     home = tmp_path_factory.mktemp("flink")
     with Cluster(home, environment={"FLINK_GATE": str(gate.directory)}) as running:
         yield running

@@ -1,7 +1,7 @@
 """A Flink cluster whose processes are killed during a job: the job ends with the result of an undisturbed run.
 
-The moments are not random: a conversion's workers wait at a gate once a first shard is committed, and a push
-stops at a byte of its stream until the fault has happened.
+The moments are not random: a conversion's workers wait at a gate once the first shard is committed, and a push stops at
+a given byte of its stream until the fault has happened.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def server() -> Iterator[str]:
 
 
 def ended(process: subprocess.Popen[str]) -> dict[str, object]:
-    """The report of a command, whose exit code is 0."""
+    """Asserts exit code 0 and returns the report of a command."""
     out, err = process.communicate(timeout=JOB_SECONDS)
     assert (process.returncode, err) == (0, "")
     return json.loads(out)
@@ -69,7 +69,7 @@ def ended(process: subprocess.Popen[str]) -> dict[str, object]:
 
 @contextlib.contextmanager
 def held_up(command: list[str], cluster: Cluster, gate: Gate, output: Path) -> Iterator[subprocess.Popen[str]]:
-    """A conversion whose workers wait at the gate, a first shard committed."""
+    """A conversion whose workers wait at the gate after the first shard is committed."""
     gate.close(output)
     with running(command) as process:
         cluster.wait_until(lambda: gate.waiting() or process.poll() is not None)
@@ -78,7 +78,7 @@ def held_up(command: list[str], cluster: Cluster, gate: Gate, output: Path) -> I
 
 
 def kill_task_manager(cluster: Cluster, number: int) -> None:
-    """SIGKILL, and a new one in its place, as the operator of a cluster would start it."""
+    """Kills a TaskManager and starts a new one, as a cluster operator would."""
     cluster.kill(f"taskmanager-{number}")
     cluster.start_task_manager(number)
 
@@ -90,7 +90,7 @@ def kill_worker(cluster: Cluster, number: int) -> None:
 
 
 def kill_pool(cluster: Cluster, number: int) -> None:
-    """With its workers; a new one in its place."""
+    """Kills a pool and its workers, and starts a new one."""
     cluster.kill(f"pool-{number}")
     cluster.start_pool(number)
 
@@ -104,7 +104,7 @@ def test_in_the_middle_of_convert(cluster, gate, source, undisturbed, tmp_path, 
     output = tmp_path / "out"
     gate.close(output)
     with running(["convert", str(source), str(output), *FLAGS, "--json", *cluster.flags()]) as process:
-        # A worker of the first TaskManager is in the middle of a range, and others are done.
+        # A worker of the first TaskManager is in the middle of a range, and other ranges are done.
         cluster.wait_until(lambda: gate.waiting() & set(cluster.workers(0)) or process.poll() is not None)
         assert process.poll() is None, process.communicate(timeout=DEADLINE)
         committed = {path: path.stat().st_mtime_ns for path in (output / "_commits").glob("*.json")}
@@ -114,13 +114,13 @@ def test_in_the_middle_of_convert(cluster, gate, source, undisturbed, tmp_path, 
         report = ended(process)
     assert bytes_of(output) == undisturbed
     assert report["items_written"] == report["items_predicted"] == 40 * 59
-    # The job was started again, and what was finished before is not done twice.
+    # Flink restarted the job, and finished work was not repeated.
     assert cluster.was_restarted()
     assert {path: path.stat().st_mtime_ns for path in committed} == committed
 
 
-def test_a_task_manager_that_is_killed_while_lerobot_is_written(cluster, gate, tmp_path) -> None:
-    """Numbers of episodes and frames, statistics and files are those of one machine."""
+def test_a_task_manager_is_killed_while_lerobot_is_written(cluster, gate, tmp_path) -> None:
+    """Episode and frame numbers, statistics and files equal those of one machine."""
     data, _ = lerobot_data.write_robot_data(tmp_path / "data")
     flags = ("--to=lerobot", f"--fps={lerobot_data.FPS}", "--shards=6", "--connectors=flink_gate:CONNECTORS")
     with running(["convert", data, str(tmp_path / "whole"), *flags]) as process:
@@ -142,7 +142,7 @@ def test_in_the_middle_of_push(cluster, data, server, fault: Fault) -> None:
     reached, done = threading.Event(), threading.Event()
 
     def stand_still() -> None:
-        # The main thread causes the fault: what a thread starts ends with it (PR_SET_PDEATHSIG).
+        # The main thread causes the fault, since processes end with the thread that started them (PR_SET_PDEATHSIG).
         reached.set()
         done.wait(JOB_SECONDS)
 
@@ -171,7 +171,7 @@ def test_a_job_manager_that_is_killed(cluster, gate, source, undisturbed, tmp_pa
         cluster.start_job_manager()
         out, err = process.communicate(timeout=JOB_SECONDS)
     gate.open()
-    for number in range(2):  # they would find out by themselves, by a heartbeat that is minutes here
+    for number in range(2):  # they would notice by a heartbeat, but only after minutes
         kill_task_manager(cluster, number)
     cluster.wait_for_task_managers(2)
     assert (process.returncode, out) == (1, "")

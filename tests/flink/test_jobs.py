@@ -1,4 +1,4 @@
-"""convert, validate and push on a real Flink cluster: the same bytes as on one machine, the same items, the figures."""
+"""convert, validate and push on a real Flink cluster: the same bytes, items and metrics as on one machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLAGS = ("--shards=6", "--repair=missing_is_last", "--max_rejected=1")
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
-    """Episodes of which one breaks a rule, one can be repaired, and one is there twice."""
+    """Episodes, of which one breaks a rule, one can be repaired, and one is a duplicate."""
     episodes = [make_episode(40, seed=i) for i in range(20)]
     broken = [make_episode(9, seed=100, breaks=["non_finite"]), make_episode("F" + " M" * 30, seed=9)]
     return write_dataset(tmp_path_factory.mktemp("data"), [*episodes, *broken], shards=2)
@@ -36,15 +36,15 @@ def test_convert(cluster, source, tmp_path, capsys) -> None:
     assert main([*command, *cluster.flags()]) == 0
     report = json.loads(capsys.readouterr().out)
     assert bytes_of(tmp_path / "there") == bytes_of(tmp_path / "here")
-    # The workers' own measurements came back.
+    # The workers' metrics came back.
     assert report["steps_this_run"] == report["steps"] == 20 * 40 + 31
     assert report["working_seconds"] > 0 and report["peak_memory_mb"] > 10
-    # All of it was done on the cluster, by both of its TaskManagers.
+    # All the work was done on the cluster, by both TaskManagers.
     job = cluster.get(f"/jobs/{cluster.jobs()[0]['jid']}")
     assert job["state"] == "FINISHED"
     assert {vertex["parallelism"] for vertex in job["vertices"] if "Convert" in vertex["name"]} == {2}
     before = len(cluster.jobs())
-    assert main([*command, *cluster.flags()]) == 0  # nothing is left to do, and no worker is needed
+    assert main([*command, *cluster.flags()]) == 0  # nothing is left to do and no worker is needed
     assert len(cluster.jobs()) == before
 
 
@@ -75,8 +75,8 @@ def test_validate(cluster, source, tmp_path, capsys) -> None:
     assert reports[0]["records"] == 22
 
 
-def test_a_rule_that_is_to_fail(cluster, source, capsys) -> None:
-    """The cause in one line, in our words; Flink has tried again as often as it was told to."""
+def test_a_rule_that_fails_the_job(cluster, source, capsys) -> None:
+    """The cause is one line in our words; Flink has retried as often as configured."""
     assert main(["validate", str(source), "--fail=non_finite", *cluster.flags()]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -102,7 +102,7 @@ def test_push(cluster, tmp_path, capsys) -> None:
 
 
 def test_its_url_and_its_sockets(cluster, gate, source, tmp_path) -> None:
-    """Where the job can be looked at is said at once. Ours listen on loopback; Beam's job server, in Java, does not."""
+    """The URL of the job is printed at once. Our processes listen on loopback; Beam's Java job server does not."""
     gate.close(tmp_path / "out")
     flags = [flag for flag in cluster.flags() if flag != "--progress=none"]
     command = ["convert", str(source), str(tmp_path / "out"), "--policy_info_fn=flink_gate:hold", "--shards=6"]

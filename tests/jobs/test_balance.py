@@ -72,7 +72,7 @@ def compress(path):
     path.write_bytes(gzip.compress(path.read_bytes(), 1))
 
 
-def test_a_gzip_shard_is_named_as_what_cannot_be_cut(skewed, tmp_path, capsys):
+def test_a_gzip_shard_is_named_because_it_cannot_be_cut(skewed, tmp_path, capsys):
     huge = shard_paths(skewed)[0]
     compress(huge)
     source = open_source(str(skewed))
@@ -85,12 +85,12 @@ def test_a_gzip_shard_is_named_as_what_cannot_be_cut(skewed, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["ranges"] == found.to_json()
 
 
-def test_a_stream_over_episodes_is_named_as_what_is_kept_whole(skewed, capsys):
+def test_a_stream_across_episodes_is_named_because_it_is_kept_whole(skewed, capsys):
     assert main(["inspect", str(skewed), "--items=sequences", "--sequence_length=3", "--across_episodes"]) == 0
     assert f"{shard_paths(skewed)[0]} is read as one stream for --across_episodes" in capsys.readouterr().out
 
 
-def test_an_even_dataset_needs_no_word(skewed, tmp_path, capsys):
+def test_an_even_dataset_needs_no_remark(skewed, tmp_path, capsys):
     assert main(["convert", str(skewed), str(tmp_path / "out"), "--dry_run", "--shards=2"]) == 0
     said = capsys.readouterr().out
     assert "parts     2 of " in said and "one worker" not in said
@@ -123,9 +123,9 @@ def test_more_work_never_takes_fewer_workers(one, other, cores):
     assert paying_workers(less, cores) in (1, cores)
 
 
-def test_workers_pay_only_where_they_win():
+def test_workers_are_used_only_if_they_save_time():
     assert paying_workers(1e9, 1) == 1
-    assert paying_workers(START_SECONDS, 64) == 1  # more workers gain nothing before they have started
+    assert paying_workers(START_SECONDS, 64) == 1  # the job ends before more workers have started
     assert paying_workers(100 * START_SECONDS, 2) == 2
 
 
@@ -142,8 +142,8 @@ def effort(items: ItemOptions, images: str = "raw") -> CostHint:
     return TrajectoryOutput("", "x", Conversion(FrameOptions(), items, spec, images)).cost_hint
 
 
-def test_the_cost_follows_the_kind_of_job():
-    """Expensive work pays for workers sooner; overlapping items are written more than once."""
+def test_the_cost_depends_on_the_kind_of_job():
+    """Expensive work justifies workers sooner; overlapping items are written more than once."""
     state, jpeg = source_of(10**9), source_of(10**9, "jpeg")
     pairs, frames = ItemOptions(), ItemOptions(items="frames")
     long = ItemOptions(items="sequences", sequence_length=64)
@@ -195,7 +195,7 @@ def test_videos_are_worth_workers(tmp_path):
     assert whole.decode_seconds() > 0 and whole.decode_seconds() == pytest.approx(4 * third.decode_seconds())
 
 
-def test_the_cost_is_what_was_measured():
+def test_the_cost_equals_the_measured_rates():
     """The rates for step pairs and for Reverb are within a third of `benchmarks/rates/rates.json`."""
     measured = json.loads((ROOT / "benchmarks" / "rates" / "rates.json").read_text())
 

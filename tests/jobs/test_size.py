@@ -92,7 +92,7 @@ def source(tmp_path):
     return str(write_dataset(tmp_path / "data", episodes))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_a_disk_without_room_is_refused_before_any_work(source, tmp_path, capsys):
     with small_filesystem(tmp_path / "disk", "1m") as disk:
         output = disk / "new" / "out"
@@ -105,10 +105,10 @@ def test_a_disk_without_room_is_refused_before_any_work(source, tmp_path, capsys
             assert not list(disk.rglob("*.json"))
         frames = ["convert", source, str(output), "--items=frames"]
         assert main(frames) == 0
-        assert main([*frames, "--terminal_discount=boundary", "--overwrite"]) == 0  # what is removed makes room
+        assert main([*frames, "--terminal_discount=boundary", "--overwrite"]) == 0  # removing the old output makes room
 
 
-def test_what_is_merged_needs_room_twice(source, tmp_path, capsys, monkeypatch):
+def test_a_merged_output_needs_room_twice(source, tmp_path, capsys, monkeypatch):
     command = ["convert", source, str(tmp_path / "out"), "--to=numpy"]
     assert main([*command, "--dry_run", "--json"]) == 0
     size = json.loads(capsys.readouterr().out)["output_bytes"]
@@ -118,7 +118,7 @@ def test_what_is_merged_needs_room_twice(source, tmp_path, capsys, monkeypatch):
         assert main(command) == code
 
 
-def test_what_is_finished_needs_no_room(source, tmp_path, monkeypatch):
+def test_finished_work_needs_no_room(source, tmp_path, monkeypatch):
     command = ["convert", source, str(tmp_path / "out"), "--shards=4"]
     assert main(command) == 0
     size = written(tmp_path / "out")

@@ -1,7 +1,8 @@
-"""Completion in real shells: each is given its script, and asked what may follow an unfinished command."""
+"""Completion in real shells: each loads its script and completes an unfinished command."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import select
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from processes import DEADLINE
+from processes import DEADLINE, start
 
 from rlds_beam.checking.rules import POLICIES, RULES
 from rlds_beam.formats.registry import OUTPUTS
@@ -39,7 +40,7 @@ def test_commands_and_flags() -> None:
 
 
 def test_flags_of_a_format_or_a_runner_follow_its_name() -> None:
-    assert words("convert", "--ite") == ["--items="]  # those of the default format
+    assert words("convert", "--ite") == ["--items="]  # of the default format
     assert words("convert", "--to=lerobot", "--ite") == []
     assert words("convert", "--to=lerobot", "--fp") == ["--fps="]
     assert words("convert", "--flink") == []
@@ -59,7 +60,7 @@ def test_values() -> None:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """An environment with this `rlds-beam`, an empty home, and scripts/<shell>."""
+    """An environment with this `rlds-beam`, an empty home directory, and scripts/<shell>."""
     (tmp_path / "scripts").mkdir()
     for shell, script in SCRIPTS.items():
         (tmp_path / "scripts" / shell).write_text(script)
@@ -119,16 +120,17 @@ def test_a_shell_completes(shell: Callable[..., list[str]], tmp_path: Path, envi
 @pytest.fixture
 def terminal(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[[str, str], str]]:
     """Types keys into a shell in a terminal; returns the text on the screen."""
-    children: list[int] = []
+    stack = contextlib.ExitStack()
 
     def ask(shell: str, keys: str) -> str:
-        start = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}[shell]
-        path = needs(shell)
-        child, terminal = pty.fork()
-        if child == 0:
-            os.chdir(tmp_path)
-            os.execve(path, [shell, *start], {**environment, "PS1": "ready> "})
-        children.append(child)
+        options = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}[shell]
+        terminal, other_end = pty.openpty()
+        stack.callback(os.close, terminal)
+        stack.callback(os.close, other_end)
+        # The leader of a new session that opens a terminal gets it as its controlling terminal.
+        command = ["sh", "-c", 'exec "$0" "$@" <"$TERMINAL" >"$TERMINAL" 2>&1', needs(shell), *options]
+        variables = {**environment, "PS1": "ready> ", "TERMINAL": os.ttyname(other_end)}
+        stack.enter_context(start(command, cwd=tmp_path, env=variables))
         setup = "autoload -U compinit; compinit -u -D; " if shell == "zsh" else ""
         show(terminal, b"ready> ")
         os.write(terminal, f"PS1='loaded'': '; {setup}source scripts/{shell}\n".encode())
@@ -136,14 +138,12 @@ def terminal(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[[
         os.write(terminal, keys.encode())
         return show(terminal, b"done")
 
-    yield ask
-    for child in children:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
+    with stack:
+        yield ask
 
 
 def show(terminal: int, text: bytes) -> str:
-    """What a terminal shows until `text` appears."""
+    """Reads a terminal until `text` appears."""
     seen, deadline = b"", time.monotonic() + DEADLINE
     while text not in seen:
         assert time.monotonic() < deadline and select.select([terminal], [], [], DEADLINE)[0], seen

@@ -97,7 +97,7 @@ def test_formats_of_other_projects(source, tmp_path):
         (["--by=tasks"], "no such field"),
     ],
 )
-def test_what_is_wrong_is_said(source, tmp_path, capsys, flags, message):
+def test_wrong_use_is_reported(source, tmp_path, capsys, flags, message):
     assert main(["stats", str(source), f"--output={tmp_path / 'out.json'}", "--runner=FnApiRunner", *flags]) != 0
     assert message in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""d3rlpy opens what `convert --to=d3rlpy` wrote, counts our transitions, and fits a step of BC and CQL; and back."""
+"""d3rlpy reads what `convert --to=d3rlpy` wrote and trains BC and CQL on it; `--from=d3rlpy` reads d3rlpy's files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_it_learns_discrete_actions_from_images(tmp_path, algorithm):
     ]  # fmt: skip
     export(write_dataset(tmp_path / "data", episodes), tmp_path / "out", "d3rlpy")
     buffer = load(tmp_path / "out" / "testing-train.h5")
-    assert buffer.episodes[0].observations.shape == (5, 1, 84, 84)  # channels first, as its encoders want them
+    assert buffer.episodes[0].observations.shape == (5, 1, 84, 84)  # channels first, as its encoders expect
     learner = getattr(d3rlpy.algos, f"{algorithm}Config")(batch_size=4).create(device="cpu:0")
     learner.build_with_dataset(buffer)
     losses = learner.update(buffer.sample_transition_batch(4))
@@ -69,7 +69,7 @@ def test_it_learns_discrete_actions_from_images(tmp_path, algorithm):
 
 
 def test_its_own_file_is_read(tmp_path):
-    """And written again, and loaded again: the same buffer."""
+    """Writing and loading it again gives the same buffer."""
     rng = np.random.default_rng(0)
     ends = np.zeros(20, bool)
     ends[[6, 13]] = True

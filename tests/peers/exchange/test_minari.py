@@ -35,7 +35,7 @@ def test_it_iterates(rich, tmp_path, images):
         assert theirs.observations["image"].shape == (end + 1, 40, 40, 3)
         column = ours.steps["observation/image"]
         same = column.decode() if images == "raw" else [np.array(Image.open(io.BytesIO(data))) for data in column]
-        assert np.array_equal(theirs.observations["image"], same)  # Minari's decoder, of our JPEGs
+        assert np.array_equal(theirs.observations["image"], same)  # Minari decodes our JPEGs
         assert np.array_equal(theirs.actions, ours.steps["action"][:-1])
         assert np.array_equal(theirs.rewards, ours.steps["reward"][:-1])
         assert theirs.terminations.tolist() == [False] * (end - 1) + [terminal]

@@ -1,4 +1,4 @@
-"""Datasets, and what `convert --to=lerobot` makes of them in the version that the installed LeRobot reads."""
+"""Datasets, and their conversions to the LeRobot version that the installed LeRobot reads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def output(folder: Path, source: tuple[str, list[Any]]) -> Path:
 
 @pytest.fixture(scope="session")
 def moving(folder: Path) -> tuple[str, list[Any]]:
-    """Episodes with two cameras that a codec can hold: squares that move over a soft background."""
+    """Episodes with two cameras that compress well: squares that move over a smooth background."""
     return data.write_moving_data(folder / "moving")
 
 

@@ -24,7 +24,7 @@ def test_every_frame_is_the_step(source, output):
             assert item["next.done"] == e.steps["is_last"][t]
             if t in (0, len(e) - 1):
                 image = pixels_of(item, "observation.images.image_0")
-                assert np.abs(image - pixels[t]).mean() < 8  # another JPEG decoder, of random pixels
+                assert np.abs(image - pixels[t]).mean() < 8  # another JPEG decoder, and random pixels
             frame += 1
 
 
@@ -43,18 +43,18 @@ def test_every_frame_of_the_videos_is_found_by_its_time(moving, videos):
     assert dataset.meta.video_keys == ["observation.images.image_0", "observation.images.wrist"]
     for e in moving[1]:
         for t in range(len(e)):
-            item = dataset[frame]  # LeRobot raises where no frame is within 1e-4 s
+            item = dataset[frame]  # LeRobot raises if no frame is within 1e-4 s
             for camera in ("image_0", "wrist"):
                 pixels = e.steps[f"observation/{camera}"][[t]].decode()[0]
                 decoded = pixels_of(item, f"observation.images.{camera}")
                 assert np.abs(decoded - pixels).mean() < 6, (frame, camera)
                 bars = [np.flatnonzero(image[2:6].mean(axis=(0, 2)) > 170).mean() for image in (decoded, pixels)]
-                assert abs(bars[0] - bars[1]) < 1  # the frame, and not the one beside it
+                assert abs(bars[0] - bars[1]) < 1  # this frame, not its neighbor
             frame += 1
     windows = opened(videos, delta_timestamps={"observation.images.image_0": [-0.1, 0.0, 0.1]})
     assert windows[0]["observation.images.image_0_is_pad"].tolist() == [True, False, False]
 
 
-def test_what_lerobot_wrote_itself_is_read(moving, folder):
+def test_datasets_written_by_lerobot_are_read(moving, folder):
     write_with_lerobot(folder / "own", moving[1][:3])
     assert_reads_what_lerobot_wrote(folder / "own", moving[1][:3])

@@ -24,7 +24,7 @@ def test_lerobot_doctor_passes(output):
 def test_lerobots_own_tools_edit_it(source, output, folder):
     from lerobot.datasets.dataset_tools import delete_episodes
 
-    ours = folder / "without_matrix"  # without a matrix, which these tools cannot write
+    ours = folder / "without_matrix"  # no matrix column, which these tools cannot write
     rlds_beam.convert(source[0], ours, map="-observation/matrix,-observation/depth", **OPTIONS)
     edited = delete_episodes(opened(ours), [0, 2], output_dir=folder / "edited", repo_id="some/edited")
     assert len(edited) == sum(len(e) for k, e in enumerate(source[1]) if k not in (0, 2))
@@ -56,7 +56,7 @@ def test_act_trains_from_it(folder):
 
     bridge = REAL_DATA / "bridge_dataset"
     if not bridge.exists():
-        pytest.skip("the real dataset is not there")
+        pytest.skip("the real dataset is not available")
     out = folder / "bridge"
     left_out = [f"-observation/image_{i}" for i in (1, 2, 3)]
     rlds_beam.convert(
@@ -110,10 +110,10 @@ def test_lerobots_own_converter_takes_our_v21_to_v30(moving, folder, images):
 
 @pytest.mark.parametrize("images", ["copy", "video"])
 def test_lerobot_packs_our_files_up_to_its_size_limits(moving, images, folder):
-    """Its aggregation of our datasets, into few files and into many, has the same frames."""
+    """LeRobot's aggregation of our datasets into few or many files has the same frames."""
     from lerobot.datasets.aggregate import aggregate_datasets
 
-    ours = folder / f"packed_{images}"  # without a matrix, which these tools cannot write
+    ours = folder / f"packed_{images}"  # no matrix column, which these tools cannot write
     left_out = "-observation/matrix,-observation/depth"
     rlds_beam.convert(moving[0], ours, shards=2, images=images, map=left_out, **OPTIONS)
     for limit, name in ((1e-4, "many"), (100, "few")):

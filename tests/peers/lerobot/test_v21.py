@@ -1,4 +1,4 @@
-"""What LeRobot 0.3.3 reads of v2.1 alone: the places of its episodes, and GR00T's modality.json."""
+"""Tests specific to v2.1, read by LeRobot 0.3.3: episode locations, and GR00T's modality.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_windows_and_chosen_episodes(source, output):
     for place, k in enumerate(chosen):
         e = source[1][k]
         assert dataset.episode_data_index["to"][place] - dataset.episode_data_index["from"][place] == len(e)
-        for t in range(len(e)):  # its own items of chosen episodes look the windows up in the wrong one
+        for t in range(len(e)):  # LeRobot looks up windows of selected episodes in the wrong episode
             row = dataset.hf_dataset[at]
             assert (row["episode_index"], row["frame_index"]) == (k, t)
             at += 1
@@ -37,7 +37,7 @@ def test_few_episodes_are_one_chunk(videos):
 
 
 def test_its_parts_are_found_as_gr00t_looks_them_up(moving, videos):
-    """By modality.json and stats.json alone: a slice of a vector, a path of a video, a row of tasks.jsonl."""
+    """Uses only modality.json and stats.json: a slice of a vector, a video path, a row of tasks.jsonl."""
     import pandas as pd
 
     info, modality, stats = (data.meta(videos, name) for name in ("info", "modality", "stats"))

@@ -1,4 +1,4 @@
-"""What LeRobot reads of v3.0 alone: items of chosen episodes, files of several episodes, other codecs."""
+"""Tests specific to v3.0: items of selected episodes, files with several episodes, other codecs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_h264_by_name(moving, folder):
     assert np.abs(pixels_of(dataset[len(dataset) - 1], "observation.images.image_0") - pixels).mean() < 6
 
 
-def test_a_dataset_without_images_or_text_opens_too(folder):
+def test_a_dataset_without_images_or_text_opens(folder):
     from rlds_beam.testing import make_episode, write_dataset
 
     path = write_dataset(folder / "plain", [make_episode(4, seed=i) for i in range(3)], name="toy")
@@ -99,7 +99,7 @@ def test_a_dataset_without_images_or_text_opens_too(folder):
 
 @pytest.mark.parametrize("kind", ["image", "video"])
 def test_files_that_lerobot_begins_at_its_size_limits_are_read(moving, folder, kind):
-    """LeRobot's own dataset with a limit far below an episode: several data and video files."""
+    """LeRobot writes a dataset with a size limit far below an episode: several data and video files."""
     root = folder / f"small_{kind}"
     limits = {"chunks_size": 2, "data_files_size_in_mb": 0.001, "video_files_size_in_mb": 0.001}
     write_with_lerobot(root, moving[1], kind, **limits)
@@ -109,7 +109,7 @@ def test_files_that_lerobot_begins_at_its_size_limits_are_read(moving, folder, k
 
 
 def test_a_data_file_above_the_limit_and_ragged_columns_open(folder):
-    """One range, 110 MB: LeRobot begins another file at 100 MB, and reads larger ones. Its episodes have lists."""
+    """One range of 110 MB: LeRobot starts a new file at 100 MB but reads larger ones. Episodes have ragged lists."""
     from rlds_beam.testing import make_episode, write_dataset
 
     episodes = [make_episode(1500, seed=i, observation={"state": 2300}) for i in range(8)]

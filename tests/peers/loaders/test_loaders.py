@@ -33,7 +33,7 @@ def wanted(folder: Path) -> dict[str, Any]:
 
 
 def rows_of(found: Any) -> list[tuple[bytes, int]]:
-    """Which rows these are, sorted."""
+    """Identifies the rows, sorted."""
     return sorted((bytes(row["eps_id"]), int(row["t"])) for row in found)
 
 
@@ -65,7 +65,7 @@ def test_grain_reads_each_row_once_an_epoch_in_workers(folder, wanted, name):
 
 @pytest.mark.parametrize("rows", ["episodes", "steps"])
 def test_grain_reads_rlds_in_worker_processes(folder, rows):
-    """Every row once an epoch, with the values that this process reads; also by an iterator that is resumed."""
+    """Each row appears once per epoch with the values that this process reads, also after resuming the iterator."""
     dataset = rlds_beam.open_dataset(folder / "data" / "point_mass" / "1.0.0", unit=rows)
     wanted = {digest(row) for row in dataset}
     assert len(wanted) == len(dataset)
@@ -81,7 +81,7 @@ def test_grain_reads_rlds_in_worker_processes(folder, rows):
 
 
 def digest(row: dict[str, Any]) -> bytes:
-    """The values of a row."""
+    """A digest of the values of a row."""
     return b"".join(path.encode() + np.asarray(row[path]).tobytes() for path in sorted(row))
 
 

@@ -1,6 +1,6 @@
-"""Where RLlib 2.60 is wrong or not defined, and ours is not: docs/how_to/connectors.md, "Where they differ from RLlib".
+"""Cases where RLlib 2.60 is wrong or undefined: docs/how_to/connectors.md, "Where they differ from RLlib".
 
-A test of RLlib's side that fails with a newer RLlib says that a line of that page can go.
+If the RLlib side of a test fails with a newer RLlib, remove the line from that page.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def our_sequences(length: int, *first: Any) -> list:
 
 
 def test_two_parts_of_an_episode_are_two_episodes():
-    """RLlib: as many observations as rows of one episode, and more `seq_lens` than rows, where an id has a `_`."""
+    """RLlib merges their observations into one episode if an id has a `_`, with more `seq_lens` than rows."""
     parts = [peer.recorded(3, end="unfinished"), peer.recorded(4, number=1)]
     same_id = [part.theirs(id_="ep_1") for part in parts]
     theirs = peer.their_batch(SEQUENCES, same_id, peer.module(peer.Recurrent, 4))["default_policy"]
     assert (len(theirs["obs"]), len(theirs["seq_lens"])) == (2, 2)  # 3 + 4 transitions as one run of 7
     np.testing.assert_array_equal(theirs["obs"][0, 3], parts[1].observations[0])  # in the row of the first part
-    assert not theirs["loss_mask"][0, 3]  # which says that nothing is there
+    assert not theirs["loss_mask"][0, 3]  # the mask says that nothing is there
     parts = [peer.recorded(3, end="unfinished"), peer.recorded(2, end="unfinished", number=1), peer.recorded(3)]
     theirs = peer.their_batch(SEQUENCES, [p.theirs(id_="ep_1") for p in parts], peer.module(peer.Recurrent, 4))
     assert len(theirs["default_policy"]["obs"]) == 2
@@ -57,7 +57,7 @@ def test_two_parts_of_an_episode_are_two_episodes():
 
 
 def test_observations_are_flattened_in_a_learner_pipeline():
-    """RLlib: the first observation alone, in as many rows as there are; or an error."""
+    """RLlib uses only the first observation, spread over the rows, or raises an error."""
     piece = env_to_module.FlattenObservations(peer.OBSERVATION, peer.ACTION, as_learner_connector=True)
 
     def flattened(length: int) -> Any:
@@ -75,7 +75,7 @@ def test_observations_are_flattened_in_a_learner_pipeline():
 
 
 def test_the_shape_of_previous_actions():
-    """RLlib: declares (n * actions,), gives (n, actions)."""
+    """RLlib declares (n * actions,) but returns (n, actions)."""
     piece = env_to_module.PrevActionsPrevRewards(n_prev_actions=2)
     declared = piece.recompute_output_observation_space(peer.OBSERVATION, peer.ACTION)["prev_n_actions"]
     episode = peer.recorded(3).theirs(as_numpy=False)
@@ -86,13 +86,13 @@ def test_the_shape_of_previous_actions():
 
 @pytest.mark.parametrize("piece", [FrameStacking, env_to_module.PrevActionsPrevRewards])
 def test_spaces_as_arguments(piece):
-    """RLlib: an AttributeError."""
+    """RLlib raises an AttributeError."""
     with pytest.raises(AttributeError, match="_multi_agent"):
         piece(peer.OBSERVATION, peer.ACTION)
 
 
 def test_an_episode_without_transitions_gives_no_row():
-    """RLlib: an error, where the module has a state; which one depends on how the episode is stored."""
+    """RLlib raises an error if the module has state; which one depends on how the episode is stored."""
     whole, empty = peer.recorded(3), peer.recorded(0, number=1, end="unfinished")
     with pytest.raises((IndexError, ValueError)):
         peer.their_batch(SEQUENCES, [whole.theirs(), empty.theirs(as_numpy=False)], peer.module(peer.Recurrent, 4))
@@ -100,8 +100,8 @@ def test_an_episode_without_transitions_gives_no_row():
     assert {len(column) for column in made.values()} == {1}
 
 
-def test_seq_lens_count_what_is_learned_from():
-    """RLlib: also the timestep that was added, which may be a sequence of its own, without anything to learn."""
+def test_seq_lens_count_only_rows_to_learn_from():
+    """RLlib also counts the added timestep, which may become a sequence with nothing to learn."""
     episode = peer.recorded(4)
     pieces = [learner.AddOneTsToEpisodesAndTruncate(), *SEQUENCES]
     theirs = peer.their_batch(pieces, [episode.theirs()], peer.module(peer.Recurrent, 4))["default_policy"]
@@ -111,8 +111,8 @@ def test_seq_lens_count_what_is_learned_from():
     np.testing.assert_array_equal(made["seq_lens"], made["loss_mask"].sum(axis=1))
 
 
-def test_advantages_are_those_of_the_transitions():
-    """RLlib: standardised with the advantage of the timestep that was added."""
+def test_advantages_are_standardized_over_the_transitions():
+    """RLlib includes the added timestep in the standardization."""
     episodes = [peer.recorded(n, number=i, end="truncated") for i, n in enumerate((5, 3))]
     pieces = [
         learner.AddOneTsToEpisodesAndTruncate(),
@@ -153,7 +153,7 @@ print(batch["default_policy"]["obs"][:, 0].astype(int).tolist())
 
 
 def test_the_order_of_agents_is_defined():
-    """RLlib: that of a set of text. (tests/connectors/learner/test_columns.py shows ours.)"""
+    """RLlib uses the order of a set of strings. (tests/connectors/learner/test_columns.py shows ours.)"""
     orders = set()
     for seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -1,4 +1,4 @@
-"""On both sides of a model that acts: what it is given, and what becomes of what it gives, as in RLlib."""
+"""The input of a model that acts, and the conversion of its output to actions, compared with RLlib."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def running_episodes(draw: Any) -> list[tuple[peer.Recorded, int]]:
 
 @given(running_episodes(), st.booleans())
 @FEW
-def test_what_a_model_is_given(running, recurrent):
+def test_the_input_of_a_model(running, recurrent):
     module = peer.module(peer.Recurrent if recurrent else peer.Stateless)["default_policy"]
     episodes = [one.theirs(as_numpy=False, stop=t) for one, t in running]
     batch = their_input(running, module, {}, episodes)
     theirs = {path: leaf.numpy() for name, value in batch.items() for path, leaf in flatten(value, name).items()}
     made = our_input(running, recurrent).modules["default_policy"]
-    # The lengths of sequences, of 1, are for learners; RLlib does not give them here.
+    # Sequence lengths (all 1) are for learners; RLlib omits them here.
     peer.assert_equal({name: column for name, column in made.items() if name in theirs}, theirs)
     assert made.keys() - theirs.keys() <= {"seq_lens", "loss_mask"}
 
@@ -81,7 +81,7 @@ DISTRIBUTIONS: list[tuple[GetActions, Any, int]] = [
 
 
 @pytest.mark.parametrize(("ours", "theirs", "width"), DISTRIBUTIONS, ids=lambda v: getattr(v, "distribution", ""))
-def test_actions_and_how_likely_they_are(ours, theirs, width):
+def test_actions_and_their_probabilities(ours, theirs, width):
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((20, width)).astype(np.float32)
     running = tuple(peer.recorded(2, number=i).ours().slice(0, 1) for i in range(len(inputs)))
@@ -89,14 +89,14 @@ def test_actions_and_how_likely_they_are(ours, theirs, width):
     made = ours(batch).modules["default_policy"]
     distribution = theirs.from_logits(torch.from_numpy(inputs))
     logp = distribution.logp(torch.from_numpy(np.array(made["actions"]))).numpy()
-    # Close to the bounds, RLlib cannot tell from an action what it was before tanh.
+    # Close to the bounds, RLlib cannot invert tanh.
     told = np.abs(made["actions"]).reshape(len(inputs), -1).max(axis=1) < 0.99
     told |= ours.distribution != "squashed_gaussian"
     assert told.sum() > 10
     np.testing.assert_allclose(made["action_logp"][told], logp[told], rtol=1e-3, atol=2e-4)
     likely = GetActions(ours.distribution, sizes=ours.sizes, explore=False)(batch).modules["default_policy"]["actions"]
     best = distribution.to_deterministic().sample().numpy()
-    if ours.distribution == "squashed_gaussian":  # RLlib's is the mean before tanh, out of the bounds
+    if ours.distribution == "squashed_gaussian":  # RLlib returns the mean before tanh, which is out of bounds
         best = np.tanh(best)
     np.testing.assert_allclose(likely, best, rtol=1e-5, atol=1e-6)
 
@@ -113,7 +113,7 @@ class DeterministicStateless(peer.Stateless):
 
 @pytest.mark.parametrize(("normalize", "clip"), [(True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("recurrent", [False, True])
-def test_what_environments_are_given(normalize, clip, recurrent):
+def test_the_actions_that_environments_get(normalize, clip, recurrent):
     running = [(peer.recorded(3, number=i), i) for i in range(3)]
     module = peer.module(Deterministic if recurrent else DeterministicStateless)["default_policy"]
     shared: dict = {}

@@ -1,4 +1,4 @@
-"""RLlib reads what `convert --to=rllib` wrote: the same episodes, and it samples from them and learns."""
+"""RLlib reads the episodes that `convert --to=rllib` wrote, samples from them, and learns."""
 
 from __future__ import annotations
 

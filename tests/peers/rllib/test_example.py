@@ -1,4 +1,4 @@
-"""The example runs as a user runs it."""
+"""Runs the example as a user does."""
 
 from __future__ import annotations
 

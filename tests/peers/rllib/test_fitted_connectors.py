@@ -1,4 +1,4 @@
-"""Connectors that are fitted to the whole dataset, beside RLlib's, which follow what they have seen."""
+"""Connectors fitted to the whole dataset, compared with RLlib's, which use running statistics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FEW = settings(peer.QUICK, max_examples=25)
 
 @given(peer.recordings(nested=False))
 @FEW
-def test_the_filter_is_what_rllibs_has_become_when_it_has_seen_all(episodes):
+def test_the_filter_equals_rllibs_after_it_has_seen_all_data(episodes):
     theirs = env_to_module.MeanStdFilter()
     theirs.input_action_space, theirs.input_observation_space = peer.ACTION, peer.OBSERVATION
     _filtered(theirs, episodes)
@@ -32,7 +32,7 @@ def test_the_filter_is_what_rllibs_has_become_when_it_has_seen_all(episodes):
 
 
 def _filtered(piece: env_to_module.MeanStdFilter, episodes: list[peer.Recorded]) -> list[np.ndarray]:
-    """Each observation of each episode, as the filter makes it."""
+    """Filters each observation of each episode."""
     made = []
     for recorded in episodes:
         rows = []
@@ -46,7 +46,7 @@ def _filtered(piece: env_to_module.MeanStdFilter, episodes: list[peer.Recorded])
 
 @given(peer.recordings(nested=False))
 @FEW
-def test_advantages_are_standardised_as_rllibs_without_the_timesteps_that_it_adds(episodes):
+def test_advantages_are_standardized_as_in_rllib_but_without_its_added_timesteps(episodes):
     pieces = [
         learner.AddOneTsToEpisodesAndTruncate(),
         common.AddObservationsFromEpisodesToBatch(as_learner_connector=True),
@@ -64,5 +64,5 @@ def test_advantages_are_standardised_as_rllibs_without_the_timesteps_that_it_add
         accumulator.add(batch)
     fitted = ours.StandardizeAdvantages().fit(accumulator.finish())
     made = np.concatenate([fitted(batch).columns[0]["advantages"] for batch in batches])
-    if valid.std() > 1e-3:  # then RLlib's lost no digits
+    if valid.std() > 1e-3:  # otherwise RLlib loses digits
         np.testing.assert_allclose(made, (valid - valid.mean()) / valid.std(), rtol=1e-2, atol=1e-3)

@@ -1,4 +1,4 @@
-"""Connectors that were written for RLlib run in our pipelines, and make what they make in RLlib."""
+"""Connectors written for RLlib run in our pipelines with the same result as in RLlib."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEARNER = {"as_learner_connector": True}
 
 
 class ClipRewards(ConnectorV2):
-    """A user's: changes the rewards of each episode."""
+    """A user's connector that changes the rewards of each episode."""
 
     def __init__(self, limit: float = 1.0, **kwargs: Any):
         super().__init__(**kwargs)
@@ -42,7 +42,7 @@ class ClipRewards(ConnectorV2):
 
 
 class DoubleObservations(ConnectorV2):
-    """A user's, for acting: changes the last observation of each episode."""
+    """A user's env-to-module connector that changes the last observation of each episode."""
 
     def __call__(self, *, batch, episodes, **kwargs):
         for episode in self.single_agent_episode_iterator(episodes):
@@ -51,7 +51,7 @@ class DoubleObservations(ConnectorV2):
 
 
 class EndTruncated(ConnectorV2):
-    """A user's: takes an end for a time limit."""
+    """A user's connector that turns terminations into truncations."""
 
     def __call__(self, *, batch, episodes, **kwargs):
         for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
@@ -60,7 +60,7 @@ class EndTruncated(ConnectorV2):
 
 
 class DropLosers(ConnectorV2):
-    """A user's: removes episodes."""
+    """A user's connector that removes episodes."""
 
     def __call__(self, *, batch, episodes, **kwargs):
         episodes[:] = [episode for episode in episodes if episode.get_return() > 0]
@@ -68,7 +68,7 @@ class DropLosers(ConnectorV2):
 
 
 class AddRewardSquared(ConnectorV2):
-    """A user's: adds a column, of those that are there."""
+    """A user's connector that computes a column from existing ones."""
 
     def __call__(self, *, batch, episodes, **kwargs):
         for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
@@ -83,7 +83,7 @@ def made_by(connectors: list, episodes: list[peer.Recorded]) -> dict[str, np.nda
 @given(peer.recordings(nested=False), st.integers(1, 5))
 @FEW
 def test_rllibs_own_piece_by_piece(episodes, max_seq_len):
-    """Each piece in a connector of its own gives what the whole of them gives in RLlib."""
+    """Wrapping each piece separately gives the same result as RLlib's whole pipeline."""
     pieces: list[tuple[Any, dict]] = [
         (common.AddObservationsFromEpisodesToBatch, LEARNER),
         (learner.AddNextObservationsFromEpisodesToTrainBatch, {}),
@@ -106,7 +106,7 @@ def test_rllibs_own_piece_by_piece(episodes, max_seq_len):
 
 
 def default_pipeline(max_seq_len: int) -> ConnectorPipelineV2:
-    """A whole learner pipeline, which ends with tensors by module."""
+    """A whole learner pipeline, which returns tensors by module."""
     return ConnectorPipelineV2(
         connectors=[
             learner.AddOneTsToEpisodesAndTruncate(),
@@ -135,7 +135,7 @@ def test_a_whole_pipeline_with_a_module(episodes):
     peer.assert_equal(made, theirs)
 
 
-def test_an_end_that_is_changed_is_changed_in_the_discount_as_well():
+def test_a_changed_termination_changes_the_discount():
     before = make_episode(5, columns={"discount": np.array([1, 1, 1, 0, 0], np.float32)})
     (after,) = ours.connect([FromRllib(EndTruncated)], [before]).episodes
     assert after.steps["is_last"].tolist() == [False] * 4 + [True]
@@ -156,7 +156,7 @@ def test_a_users_edit_of_rewards():
         assert new.key == old.key
 
 
-def test_what_changes_nothing_gives_the_very_same_episodes():
+def test_a_connector_that_changes_nothing_returns_the_same_episode_objects():
     episodes = [peer.recorded(4, nested=True).ours({"file": b"a"})]
     batch = ours.connect([FromRllib(AddRewardSquared)], episodes)
     assert batch.episodes[0] is episodes[0]
@@ -173,7 +173,7 @@ def test_episodes_that_are_removed_are_dropped_by_name():
 
 @given(peer.recordings(nested=False, most=2))
 @FEW
-def test_one_that_acts_changes_every_observation(episodes):
+def test_an_env_to_module_connector_changes_every_observation(episodes):
     batch = ours.connect([FromRllib(DoubleObservations, kind="env_to_module")], [e.ours() for e in episodes])
     for old, new in zip(episodes, batch.episodes, strict=True):
         np.testing.assert_array_equal(new.steps["observation"], old.observations * 2)
@@ -184,7 +184,7 @@ def test_one_that_acts_changes_every_observation(episodes):
 @given(peer.recordings(most=1), st.integers(1, 3))
 @FEW
 def test_rllibs_previous_actions(episodes, count):
-    """Which replace the observation by one of other fields."""
+    """These replace the observation by one with other fields."""
     arguments = {"n_prev_actions": count, "n_prev_rewards": count}
     spaces = {"action_space": peer.ACTION}
     connector = FromRllib(env_to_module.PrevActionsPrevRewards, arguments, kind="env_to_module", **spaces)
@@ -194,7 +194,7 @@ def test_rllibs_previous_actions(episodes, count):
     peer.assert_equal(made, made_by([own, *adds], episodes), dtypes=False)
 
 
-def test_columns_of_one_that_acts():
+def test_columns_of_an_env_to_module_connector():
     episode = peer.recorded(4)
     episode.observations = np.random.default_rng(0).integers(0, 255, (5, 4, 4, 1), dtype=np.uint8)
     connector = FromRllib(FrameStacking, {"num_frames": 3}, kind="env_to_module")
@@ -244,7 +244,7 @@ class Invents(ConnectorV2):
         return batch
 
 
-def test_what_is_wrong_is_said():
+def test_wrong_use_is_reported():
     with pytest.raises(UsageError, match="kind=actor, expected learner or env_to_module"):
         FromRllib(ClipRewards, kind="actor")
     with pytest.raises(UsageError, match="max_seq_len has to be given"):
@@ -253,7 +253,7 @@ def test_what_is_wrong_is_said():
         ours.connect([FromRllib(Invents)], [peer.recorded(2).ours()])
 
 
-def test_spaces_can_be_said():
+def test_spaces_can_be_given():
     seen = []
 
     class Looks(ConnectorV2):

@@ -1,4 +1,4 @@
-"""The connectors of a learner pipeline give the columns that RLlib's of the same names give, on generated episodes."""
+"""Our learner connectors give the same columns as RLlib's connectors of the same names, on generated episodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LENGTHS = st.integers(1, 6)
 
 
 def their_pieces(*names: str, one_ts: bool = False, tensors: bool = False) -> list:
-    """RLlib's default learner pipeline, with further pieces for the columns of `names`."""
+    """RLlib's default learner pipeline, with extra pieces for the columns in `names`."""
     return [
         *([learner.AddOneTsToEpisodesAndTruncate()] if one_ts else []),
         common.AddObservationsFromEpisodesToBatch(as_learner_connector=True),
@@ -33,7 +33,7 @@ def their_pieces(*names: str, one_ts: bool = False, tensors: bool = False) -> li
 
 
 def our_pieces(*names: str, max_seq_len: int = 0, one_ts: bool = False, tensors: bool = False) -> list:
-    """Ours; `max_seq_len` where there is a state."""
+    """Our pipeline; needs `max_seq_len` if the module has state."""
     states = ours.AddStatesFromEpisodesToBatch(initial_state=peer.INITIAL_STATE)
     return [
         *([ours.AddOneTsToEpisodesAndTruncate()] if one_ts else []),
@@ -85,13 +85,13 @@ def test_one_timestep_more(episodes, max_seq_len):
     theirs = peer.their_batch(their_pieces(one_ts=True), [e.theirs() for e in episodes], module)["default_policy"]
     pieces = our_pieces(max_seq_len=max_seq_len or 0, one_ts=True)
     made = peer.our_batch(pieces, [e.ours() for e in episodes])["default_policy"]
-    # What the model gave at the step that was added is theirs of the step before, ours of the last step of RLDS.
+    # At the added step, RLlib repeats the model output of the step before; ours is that of the last RLDS step.
     for batch in (theirs, made):
         batch["action_logp"] = np.where(batch["loss_mask"], batch["action_logp"], 0)
     if max_seq_len:
         seq_lens = theirs.pop("seq_lens")
         added = np.concatenate([_last_row(len(e) + 1, max_seq_len) for e in episodes])
-        np.testing.assert_array_equal(made.pop("seq_lens"), seq_lens - added)  # ours do not count the added one
+        np.testing.assert_array_equal(made.pop("seq_lens"), seq_lens - added)  # ours does not count the added one
     peer.assert_equal(made, theirs)
 
 
@@ -114,7 +114,7 @@ def test_advantages(episodes, max_seq_len, gamma, lambda_):
     recorded = [e.ours().with_columns({"vf_preds": e.values()}) for e in episodes]
     made = peer.our_batch([estimation, *our_pieces(max_seq_len=max_seq_len or 0, one_ts=False)], recorded)
     made, theirs = made["default_policy"], theirs["default_policy"]
-    # Ours has no row for the step that RLlib adds; its loss_mask is false there.
+    # Ours has no row for the step that RLlib adds, where its loss_mask is false.
     valid = made.get("loss_mask", np.ones(len(made["advantages"]), bool)), theirs["loss_mask"]
     np.testing.assert_allclose(made["value_targets"][valid[0]], theirs["value_targets"][valid[1]], rtol=1e-4, atol=1e-4)
     mean, std = _with_added_steps(theirs, [e.values() for e in episodes], theirs["loss_mask"])
@@ -123,7 +123,7 @@ def test_advantages(episodes, max_seq_len, gamma, lambda_):
 
 
 def _with_added_steps(theirs: dict, values: list, mask: np.ndarray) -> tuple[float, float]:
-    """Mean and deviation of RLlib's advantages, which take in those of the steps that were added."""
+    """Mean and standard deviation of RLlib's advantages, which include the added steps."""
     targets = theirs["value_targets"]
     if mask.ndim > 1:
         targets = np.concatenate([row[:n] for row, n in zip(targets, theirs["seq_lens"], strict=True)])

@@ -49,7 +49,7 @@ def test_each_row_once_an_epoch(dataset, workers):
     for rank in range(2):
         sampler = DistributedSampler(dataset, num_replicas=2, rank=rank, shuffle=True, drop_last=False)
         found += rows_of(DataLoader(dataset, batch_size=50, sampler=sampler, num_workers=workers), path)
-    assert len(dataset) % 2 == 0  # else the sampler gives one rank a row of the other
+    assert len(dataset) % 2 == 0  # otherwise the sampler repeats a row
     assert sorted(found) == expected
 
 
@@ -83,6 +83,6 @@ def test_ray_data_reads_the_same_values(folder):
     own = np.lexsort((wanted["t"], wanted["eps_id"].astype(bytes)))
     for name, column in wanted.items():
         values = batch[name][order]
-        values = np.stack(list(values)) if column.ndim > 1 else values  # Ray gives an array of arrays
+        values = np.stack(list(values)) if column.ndim > 1 else values  # Ray returns an array of arrays
         values = np.array([text.encode() for text in values], object) if column.dtype == object else values
         np.testing.assert_array_equal(values, column[own], name)

@@ -1,4 +1,4 @@
-"""Several agents and modules: our columns are those that RLlib makes of the same multi-agent episodes."""
+"""Several agents and modules: our columns equal RLlib's for the same multi-agent episodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = {"recurrent": peer.Recurrent, "stateless": peer.Stateless}
 
 @dataclasses.dataclass
 class Game:
-    """What agents did: each is there from a step of the environment on, and may leave before the end."""
+    """A multi-agent episode: each agent joins at some step of the environment and may leave before the end."""
 
     end: str
     starts: dict[str, int]
@@ -31,7 +31,7 @@ class Game:
 
     @property
     def length(self) -> int:
-        """Transitions of the environment."""
+        """The number of transitions of the environment."""
         return max(self.starts[name] + len(agent) for name, agent in self.agents.items())
 
     def stays(self, name: str) -> bool:
@@ -60,7 +60,7 @@ class Game:
         return {n: value(self.agents[n], t) for n, t in there.items() if 0 <= t < len(self.agents[n]) + (not acting)}
 
     def ours(self) -> Episode:
-        """One record: fields of their own for each agent, and where it is there."""
+        """Converts to one record, with separate fields for each agent and for when it is present."""
         count = self.length + 1
         flags = {name: np.zeros(count, bool) for name in ("is_first", "is_last", "is_terminal")}
         flags["is_first"][0], flags["is_last"][-1] = True, self.end != "unfinished"

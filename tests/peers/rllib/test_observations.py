@@ -1,4 +1,4 @@
-"""Connectors that change observations give what RLlib's give, step for step where RLlib's only work step for step."""
+"""Connectors that change observations equal RLlib's, compared step by step if RLlib's only work that way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FEW = settings(peer.QUICK, max_examples=30)
 
 
 def step_for_step(pieces: list, recorded: peer.Recorded) -> dict[str, np.ndarray]:
-    """The observations that pieces of an env-to-module pipeline give for each transition."""
+    """Runs pieces of an env-to-module pipeline step by step; returns the observation of each transition."""
     seen = []
     for t in range(len(recorded)):
         episode = recorded.theirs(as_numpy=False, stop=t)

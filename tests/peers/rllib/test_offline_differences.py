@@ -1,4 +1,4 @@
-"""What differs between RLlib's own offline path and training from columns: the table of docs/how_to/rllib.md."""
+"""Differences between RLlib's offline data path and training from columns: the table of docs/how_to/rllib.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlds_beam import connectors as ours
 
 
 def prelearned(config: Any, batch: dict[str, Any], modules: tuple[str, ...] = ("default_policy",)) -> dict[str, Any]:
-    """What RLlib's OfflinePreLearner makes of a batch of its data."""
+    """Runs RLlib's OfflinePreLearner on a batch of its data."""
     spaces = dict.fromkeys(modules, (peer.OBSERVATION, peer.ACTION))
     spec = config.get_multi_rl_module_spec(spaces=spaces)
     prelearner = OfflinePreLearner(config=config, spaces=(peer.OBSERVATION, peer.ACTION), module_spec=spec)
@@ -26,7 +26,7 @@ def prelearned(config: Any, batch: dict[str, Any], modules: tuple[str, ...] = ("
 
 
 def table(lesson: peer.Recorded) -> dict[str, np.ndarray]:
-    """An episode as RLlib records it by default: a row for each transition."""
+    """An episode as RLlib records it by default, one row per transition."""
     count = len(lesson)
     last = np.arange(count) == count - 1
     return {
@@ -41,7 +41,7 @@ def table(lesson: peer.Recorded) -> dict[str, np.ndarray]:
 
 
 def recorded_episodes(lessons: list[peer.Recorded]) -> dict[str, list[bytes]]:
-    """Episodes as RLlib records them, if it is told to keep them whole."""
+    """Episodes as RLlib records them with whole episodes enabled."""
     return {"item": [msgpack.packb(one.theirs().get_state(), default=msgpack_numpy.encode) for one in lessons]}
 
 
@@ -68,7 +68,7 @@ def test_lambda_has_no_effect_on_tables():
     assert not np.allclose(made[0][:-1], made[1][:-1])
 
 
-def test_each_row_of_a_table_is_a_sequence_of_its_own():
+def test_each_row_of_a_table_is_a_separate_sequence():
     (lesson,) = training.lessons(1)
     made = prelearned(training.configured(BCConfig(), lstm=True), table(lesson))
     np.testing.assert_array_equal(made["default_policy/seq_lens"], np.ones(len(lesson)))
@@ -85,10 +85,10 @@ def test_several_modules_cannot_be_read():
         OfflinePreLearner._map_to_episodes(type("", (), {"config": config})(), table(training.lessons(1)[0]))
 
 
-def test_rows_of_episodes_are_drawn_with_repeats_and_lose_what_the_model_gave():
+def test_rows_of_episodes_are_drawn_with_replacement_and_lose_model_outputs():
     lessons = training.lessons(4)
     for number, lesson in enumerate(lessons):
-        lesson.observations[:, 0] = np.arange(len(lesson) + 1) + 100 * number  # tells transitions apart
+        lesson.observations[:, 0] = np.arange(len(lesson) + 1) + 100 * number  # identifies transitions
     rows = sum(map(len, lessons))
     config = training.configured(BCConfig(), batch=rows).offline_data(input_read_episodes=True)
     made = prelearned(config, recorded_episodes(lessons))

@@ -1,4 +1,4 @@
-"""An RLModule of RLlib's records: its checkpoint is named, and its distribution gives the propensities."""
+"""Records with an RLlib RLModule, named by its checkpoint; its distribution gives the propensities."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_checkpoint_of_an_rl_module_records(tmp_path, monkeypatch):
 
 
 def test_a_recurrent_rl_module_records(tmp_path):
-    """The state is carried for each environment; the module itself, given whole episodes, gives the same."""
+    """The state is kept for each environment; running the module on whole episodes gives the same result."""
     env = gymnasium.make("CartPole-v1")
     torch.manual_seed(0)
     module = RLModuleSpec(

@@ -1,4 +1,4 @@
-"""RLlib trains from files of columns: batches, losses and modules are those of its own way."""
+"""RLlib trains from column files with the same batches, losses and modules as from its own data."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ SEQUENCES = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _ray():
-    ray.shutdown()  # what another test started has other settings
-    # Logical CPUs: a learner in a process of its own takes one, and Ray Data's readers others.
+    ray.shutdown()  # another test may have started Ray with other settings
+    # Logical CPUs: a learner in its own process takes one, and Ray Data's readers take others.
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
     yield
     ray.shutdown()
@@ -47,7 +47,7 @@ def _ray():
 
 @pytest.fixture
 def built():
-    """Builds algorithms, and stops them."""
+    """Builds algorithms and stops them at the end."""
     algorithms: list[Any] = []
 
     def build(config: Any) -> Any:
@@ -60,7 +60,7 @@ def built():
 
 
 def their_batch(algorithm: Any, lessons: list[peer.Recorded], states: Any = None) -> dict[str, torch.Tensor]:
-    """What RLlib's own learner pipeline makes of the recorded episodes."""
+    """Runs RLlib's learner pipeline on the recorded episodes."""
     config = algorithm.config
     pipeline = config.build_learner_connector(peer.OBSERVATION, peer.ACTION)
     episodes = []
@@ -80,7 +80,7 @@ def our_batch(algorithm: Any, rows: int) -> dict[str, Any]:
     return {path: leaf for name, value in dict(found).items() for path, leaf in flatten(value, name).items()}
 
 
-def test_behaviour_cloning(tmp_path, built):
+def test_behavior_cloning(tmp_path, built):
     lessons = training.lessons(40)
     path = training.write_columns(tmp_path / "columns", STATELESS, [lesson.ours() for lesson in lessons], shards=1)
     config = training.configured(BCConfig()).offline_data(**offline_data(path))
@@ -105,7 +105,7 @@ def with_states(lesson: peer.Recorded, states: dict[str, np.ndarray]) -> Any:
     return lesson.ours().with_columns({f"state_out/{name}": peer.with_void(s) for name, s in states.items()})
 
 
-def test_behaviour_cloning_of_a_recurrent_module(tmp_path, built):
+def test_behavior_cloning_of_a_recurrent_module(tmp_path, built):
     lessons = training.lessons(30)
     states = recorded_states(lessons)
     episodes = [with_states(lesson, state) for lesson, state in zip(lessons, states, strict=True)]
@@ -119,8 +119,8 @@ def test_behaviour_cloning_of_a_recurrent_module(tmp_path, built):
     assert found[-1] < 0.7 * found[0]
 
 
-def test_marwil_with_values_that_were_recorded(tmp_path, built):
-    """The value targets and the loss are those of RLlib's own way, over whole episodes."""
+def test_marwil_with_recorded_values(tmp_path, built):
+    """Value targets and loss equal RLlib's over whole episodes."""
     lessons = training.lessons(20)
     gamma, lambda_ = 0.9, 0.5
 
@@ -216,7 +216,7 @@ def test_two_modules_one_of_them_recurrent(tmp_path, built):
 
 
 def two_agents(lesson: peer.Recorded, states: dict[str, np.ndarray]) -> Any:
-    """Both agents see and do the same."""
+    """Two agents with the same observations and actions."""
     episode = with_states(lesson, states)
     steps = {name: episode.steps[name] for name in ("is_first", "is_last", "is_terminal")}
     for field in ("observation", "action", "reward"):
@@ -226,7 +226,7 @@ def two_agents(lesson: peer.Recorded, states: dict[str, np.ndarray]) -> Any:
 
 
 def test_through_ray_data(tmp_path):
-    """A plain OfflineData of RLlib's, with our PreLearner: each row once, in the shape of its columns."""
+    """RLlib's plain OfflineData with our PreLearner: each row once, in the shape of its columns."""
     lessons = training.lessons(10)
     states = recorded_states(lessons)
     episodes = [with_states(lesson, state) for lesson, state in zip(lessons, states, strict=True)]
@@ -247,8 +247,8 @@ def test_through_ray_data(tmp_path):
     assert sorted(batch["default_policy/action_logp"][valid]) == sorted(np.concatenate([e.logp for e in lessons]))
 
 
-def test_a_learner_in_a_process_of_its_own(tmp_path, built):
-    """`num_learners=1`: Ray Data reads the files, and the learner's actor trains."""
+def test_a_learner_in_its_own_process(tmp_path, built):
+    """`num_learners=1`: Ray Data reads the files and the learner actor trains."""
     lessons = training.lessons(30)
     path = training.write_columns(tmp_path / "columns", STATELESS, [lesson.ours() for lesson in lessons])
     config = training.configured(BCConfig()).learners(num_learners=1, num_cpus_per_learner=1)
@@ -259,7 +259,7 @@ def test_a_learner_in_a_process_of_its_own(tmp_path, built):
     assert found[-1] < 0.9 * found[0]
 
 
-def test_what_is_not_there_is_said(tmp_path):
+def test_missing_modules_and_files_are_reported(tmp_path):
     with pytest.raises(UsageError, match=r"manifest\.json"):
         offline_data(str(tmp_path))
     episodes = [lesson.ours() for lesson in training.lessons(2)]

@@ -1,4 +1,4 @@
-"""SCOPE-RL's own logged data, as RLDS and out again with `--to=scope_rl`: the same dict, and the same estimates."""
+"""SCOPE-RL's logged data, converted to RLDS and back with `--to=scope_rl`: the same dict and the same estimates."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TRAJECTORIES = 30
 
 
 def as_rlds(directory: Path, logged: dict[str, Any]) -> Path:
-    """A dataset of the trajectories, each with a void last step; float64 as it is."""
+    """Writes the trajectories, each with a void last step, without changing float64."""
     steps, episodes = logged["step_per_trajectory"], []
     for i in range(logged["n_trajectories"]):
         rows = slice(i * steps, (i + 1) * steps)

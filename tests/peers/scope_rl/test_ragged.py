@@ -1,4 +1,4 @@
-"""SCOPE-RL's estimators on episodes of unequal lengths: those of the recorded steps, computed directly."""
+"""SCOPE-RL's estimators on episodes of unequal lengths equal direct computations over the recorded steps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def exported(directory: Path, *, of_vectors: bool) -> dict[str, Any]:
 
 
 def discrete_inputs(logged: dict[str, Any], dist: np.ndarray | None = None) -> dict[str, Any]:
-    """Of a random policy with random predictions, in padded rows as well."""
+    """Inputs for a random policy with random predictions, also in padded rows."""
     rng, rows = np.random.default_rng(99), logged["size"]
     dist = rng.dirichlet(np.ones(ACTIONS), rows) if dist is None else dist
     q = rng.normal(size=(rows, ACTIONS))
@@ -61,14 +61,14 @@ def discrete_inputs(logged: dict[str, Any], dist: np.ndarray | None = None) -> d
 
 
 def recorded(logged: dict[str, Any], values: np.ndarray) -> list[np.ndarray]:
-    """The rows that were recorded, episode by episode."""
+    """The recorded rows of each episode, without padding."""
     rows = logged["mask"].reshape(-1, logged["step_per_trajectory"]) == 1
     by_episode = np.asarray(values).reshape(*rows.shape, *np.shape(values)[1:])
     return [one[mask] for one, mask in zip(by_episode, rows, strict=True)]
 
 
 def direct(rewards: list[np.ndarray], ratios: list[np.ndarray], q: list[np.ndarray], v: list[np.ndarray]) -> dict:
-    """The estimators by their definitions, over lists of episodes; the weight of an ended episode stays."""
+    """Computes the estimators by definition over lists of episodes; the weight of an ended episode stays constant."""
     longest = max(map(len, rewards))
     products = [np.cumprod(one) for one in ratios]
     steps = np.mean([np.pad(one, (0, longest - len(one)), mode="edge") for one in products], axis=0)
@@ -144,7 +144,7 @@ def test_estimates_of_discrete_actions(tmp_path):
 
 
 def test_the_behavior_policy_has_the_value_that_was_recorded(tmp_path):
-    """Of an export and of `SyntheticDataset`, whichever estimator: the mean return."""
+    """Every estimator returns the mean return, for an export and for `SyntheticDataset`."""
     recording = SyntheticDataset(walk(), action_meaning=np.array([-1.0, 0.0, 1.0]))
     policy = EpsilonGreedyHead(q_function, n_actions=3, epsilon=0.9, name="greedy", random_state=12345)
     padded = recording.obtain_episodes(policy, n_trajectories=30, random_state=12345).padded()

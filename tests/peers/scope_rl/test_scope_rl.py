@@ -1,4 +1,4 @@
-"""Beside SCOPE-RL: its document's example key by key, its formulas, its estimators on our data, where it is wrong."""
+"""Comparison with SCOPE-RL: its documented example key by key, formulas, estimators on our data, and its bugs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INFO = {"search_volume": int, "impression": int, "click": int, "conversion": int
 
 
 def bidding(kind: str = "discrete") -> Any:
-    # By itself rtbgym refuses its own bids where numpy rounds 10**-1 down.
+    # Unpatched, rtbgym refuses its own bids if numpy rounds 10**-1 down.
     bids = {"action_meaning": np.clip(np.logspace(-1, 1, 10), 0.1, 10)} if kind == "discrete" else {}
     return gym.make(f"RTBEnv-{kind}-v0", **bids)
 
@@ -53,7 +53,7 @@ def behavior_policy(ddqn, env) -> Any:
 
 
 def both(env: Any, policy: Any, count: int, **arguments: Any) -> tuple[dict[str, Any], LoggedDataset]:
-    """What SCOPE-RL and we make of the document's example."""
+    """Runs the documented example with SCOPE-RL and with ours."""
     given = {
         "env": env, "max_episode_steps": env.step_per_episode, "state_keys": env.obs_keys, "info_keys": INFO,
         **({"action_meaning": env.action_meaning} if hasattr(env, "action_meaning") else {}),
@@ -87,7 +87,7 @@ def test_the_example_of_the_document_key_by_key(example):
 
 
 def test_its_distribution_is_theirs(example):
-    """The random numbers are others, and what they are drawn from is not."""
+    """The random numbers differ, but their distributions are the same."""
     expected, found = example
     for key in ("reward", "pscore"):
         spread = expected[key].std() / np.sqrt(len(expected[key])) * 5
@@ -128,7 +128,7 @@ def test_their_continuous_heads():
 
 
 def test_their_estimators_take_our_data(env, ddqn, behavior_policy):
-    """On-policy, both evaluate to the mean return of the data; on ours as on theirs."""
+    """On-policy, the estimate equals the mean return, on our data and on theirs."""
     from scope_rl.ope import CreateOPEInput, OffPolicyEvaluation
     from scope_rl.ope.discrete import PerDecisionImportanceSampling, TrajectoryWiseImportanceSampling
 
@@ -148,7 +148,7 @@ def test_their_estimators_take_our_data(env, ddqn, behavior_policy):
 
 
 class EndsEarly(gym.Env):
-    """It is over after two steps."""
+    """An environment that ends after two steps."""
 
     observation_space = gym.spaces.Box(-100, 100, (1,))
     action_space = gym.spaces.Box(-1, 1, (2,))
@@ -172,12 +172,12 @@ def gaussian() -> Any:
 def test_an_early_end_is_acted_on_here(gaussian):
     given = {"env": EndsEarly(), "max_episode_steps": 4}
     expected = Theirs(**given).obtain_episodes(gaussian, n_trajectories=2, random_state=1)
-    assert expected["state"].ravel().tolist() == [0, 1, 2, 3] * 2  # on and on after the end
+    assert expected["state"].ravel().tolist() == [0, 1, 2, 3] * 2  # it continues after the end
     assert expected["done"].tolist() == [0, 1, 1, 1] * 2
     found = SyntheticDataset(**given).obtain_episodes(gaussian, n_trajectories=2, random_state=1)
     assert found["state"].ravel().tolist() == [0, 1] * 2
     assert found["done"].tolist() == [0, 1] * 2
-    assert found["terminal"].tolist() == [0, 0] * 2  # it did not reach its most steps
+    assert found["terminal"].tolist() == [0, 0] * 2  # it did not reach the step limit
     assert found.terminated.tolist() == [False, True] * 2
 
 
@@ -196,7 +196,7 @@ def test_the_propensity_is_that_of_the_stored_action_here(gaussian):
     np.testing.assert_allclose(again(found), found["pscore"], rtol=1e-5)
 
 
-def test_all_is_seeded_here(gaussian):
+def test_everything_is_seeded_here(gaussian):
     given = {"env": EndsEarly(), "max_episode_steps": 2}
     for kind, same in ((Theirs, False), (SyntheticDataset, True)):
         one, other = (kind(**given).obtain_episodes(gaussian, n_trajectories=5, random_state=3) for _ in range(2))
@@ -219,7 +219,7 @@ def test_a_list_of_policies_and_obtain_steps_work_here(env, behavior_policy, tmp
 
 
 def test_a_saved_model_of_d3rlpy_by_name(ddqn, env, tmp_path):
-    """It is loaded by each worker; the propensities are those of the model itself."""
+    """Each worker loads it; the propensities equal those of the model."""
     ddqn.save(str(tmp_path / "model.d3"))
     policy = f"EpsilonGreedyHead(d3rlpy:{tmp_path / 'model.d3'}, epsilon=0.5)"
     job = prepare(
