@@ -89,7 +89,7 @@ CELL = 38
 
 
 def panel(picture: Picture, y: float, caption: str, names: Sequence[str], options: ItemOptions) -> float:
-    """The frames, and below them the items that the options make of them; the y below the panel."""
+    """The frames, and below them the resulting items; returns the y below the panel."""
     left = 92
     picture.text(14, y + 16, caption, size=14, bold=True)
     y += 28
@@ -237,7 +237,7 @@ def resuming() -> Picture:
 def exactly_once() -> Picture:
     picture = Picture(
         WIDTH, 300, "An item that is sent twice",
-        "An acknowledgement is lost, so the item is sent again. With random keys the table then holds two items. "
+        "An acknowledgment is lost, so the item is sent again. With random keys the table then holds two items. "
         "With a key derived from the item, the server knows the key, and the table holds one.",
     )  # fmt: skip
     for i, (title, keys, held) in enumerate((
