@@ -99,7 +99,7 @@ def test_fail_and_accept(source, tmp_path, capsys):
     assert main(["convert", source, str(tmp_path / "out"), CAST, "--fail=cast"]) == 1
     assert "300 at step 0 becomes 44 as int8" in capsys.readouterr().err
     assert main(["convert", source, str(tmp_path / "out"), CAST, "--accept=cast"]) == 2
-    with pytest.raises(UsageError, match="LEAF=DTYPE! where values may change"):
+    with pytest.raises(UsageError, match="LEAF=DTYPE! if values may change"):
         FrameOptions(cast=("x=int8!!",))
 
 

@@ -167,4 +167,4 @@ def test_it_cannot_be_pushed(data, tmp_path):
     assert run("convert", data, tmp_path / "out", OWN)[0] == 3
     code, _, err = run("push", tmp_path / "out", "--reverb=127.0.0.1:1", "--table=t")
     assert code == 2
-    assert "holds no trajectories" in err
+    assert "Its format is --to=test_own_output:ReturnsOutput" in err
