@@ -49,7 +49,7 @@ def test_each_range_is_done_once_and_takes_its_time(scheduling, assignment, cost
     np.testing.assert_allclose(schedule.finishes, done)
     assert schedule.makespan * EPSILON >= scheduling.ideal(costs, speeds)
     assert schedule.makespan * EPSILON >= costs.max() / speeds.max()
-    assert 0 < schedule.utilisation <= EPSILON and 0 <= schedule.tail <= 1
+    assert 0 < schedule.utilization <= EPSILON and 0 <= schedule.tail <= 1
 
 
 @pytest.mark.parametrize("assignment", ASSIGNMENTS)
@@ -57,7 +57,7 @@ def test_each_range_is_done_once_and_takes_its_time(scheduling, assignment, cost
 def test_one_worker_takes_the_sum(scheduling, assignment, costs):
     schedule = scheduling.ASSIGNMENTS[assignment](costs, np.ones(1), 0)
     assert schedule.makespan == pytest.approx(costs.sum())
-    assert schedule.utilisation == pytest.approx(1)
+    assert schedule.utilization == pytest.approx(1)
 
 
 @given(costs=COSTS, speeds=SPEEDS)
