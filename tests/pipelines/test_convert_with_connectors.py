@@ -242,5 +242,5 @@ def test_columns_that_would_not_be_written_are_refused(data, tmp_path):
     (tmp_path / "columns.yaml").write_text(COLUMNS)
     with pytest.raises(UsageError, match=r"connectors add actions, .* Use --to=columns"):
         rlds_beam.convert(data, tmp_path / "out", connectors=tmp_path / "columns.yaml")
-    with pytest.raises(UsageError, match="--columns writes them"):
+    with pytest.raises(UsageError, match="Use --columns"):
         rlds_beam.push(data, reverb="localhost:1", table="t", connectors=tmp_path / "columns.yaml")

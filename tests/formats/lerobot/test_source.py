@@ -194,7 +194,7 @@ def test_invalid_slices_are_refused(output):
     for given, message in {
         "train[:9]": "has 5 episodes",
         "val[2:]": "is empty",
-        "train[a:]": "expected a name",
+        "train[a:]": "expected a split",
     }.items():
         with pytest.raises(UsageError, match=message):
             open_source(str(output), split=given, from_="lerobot")

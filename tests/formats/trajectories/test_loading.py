@@ -165,7 +165,7 @@ def test_splits(tmp_path):
 
 
 def test_errors_say_why_a_dataset_cannot_be_loaded(tmp_path):
-    with pytest.raises(UsageError, match="not a dataset that rlds-beam wrote"):
+    with pytest.raises(UsageError, match="rlds-beam did not write"):
         load_trajectories(str(tmp_path))
     directory.open_output(str(tmp_path / "unfinished"), plan())
     with pytest.raises(UsageError, match="is not finished"):
