@@ -17,7 +17,7 @@ from rlds_beam.testing import make_episode, write_dataset
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Path:
-    """One episode never ends, one does not begin, one has a NaN; below a directory with a space in its name."""
+    """One episode never ends, one lacks a first step, one has a NaN; the directory name has a space."""
     breaks = [(), ("missing_is_last",), (), ("missing_is_first",), ("non_finite",)]
     episodes = [make_episode(5, seed=i, breaks=rules) for i, rules in enumerate(breaks)]
     return write_dataset(tmp_path / "my data", episodes, name="broken")
@@ -46,7 +46,7 @@ def test_the_command_that_validate_prints_repairs(broken, capsys) -> None:
     assert main(printed_command(capsys)) == 0
 
 
-def test_nothing_is_printed_where_nothing_can_be_repaired(tmp_path, capsys) -> None:
+def test_no_command_is_printed_if_nothing_can_be_repaired(tmp_path, capsys) -> None:
     dataset = write_dataset(tmp_path, [make_episode(5, seed=i, breaks=["non_finite"]) for i in range(2)])
     main(["validate", str(dataset)])
     assert "repair" not in capsys.readouterr().out

@@ -135,7 +135,7 @@ def test_unknown_flag_names_the_nearest(run, source, tmp_path, flag, near):
         (["--policy_info_fn=json"], "module:function"),
         (["--features=nowhere.json"], "nowhere.json"),
         (["--runner=NoSuchRunner"], "NoSuchRunner"),
-        (["extra"], "is a directory: pass one directory, or several files"),  # an output, after two inputs
+        (["extra"], "is a directory: pass one directory, or several files"),  # as the output, after two inputs
     ],
 )
 def test_wrong_values_are_refused(run, source, tmp_path, flags, mentioned):
@@ -165,7 +165,7 @@ def test_unknown_command(run):
 
 
 @pytest.mark.parametrize("flags", [(), ("--workers=2",)])
-def test_json_is_all_there_is_on_stdout(source, tmp_path, flags):
+def test_stdout_is_only_json(source, tmp_path, flags):
     done = process("convert", source, tmp_path / "out", "--json", *flags)
     assert (done.returncode, complaints(done.stderr)) == (0, [])
     report = json.loads(done.stdout)
@@ -197,7 +197,7 @@ def test_python_dash_m(source, tmp_path):
     assert json.loads(out)["valid"] == 6
 
 
-def test_a_failing_worker_says_it_in_one_line(broken, tmp_path):
+def test_a_failing_worker_is_one_line(broken, tmp_path):
     done = process("convert", broken, tmp_path / "out", "--fail=missing_is_last", "--workers=2")
     assert (done.returncode, done.stdout) == (1, "")
     (said,) = complaints(done.stderr)
@@ -224,10 +224,10 @@ def test_inspect(run, source):
         assert text in out
 
 
-# Beam's flags, dry runs, what may be rejected
+# Beam's flags, dry runs, --max_rejected
 
 
-def test_beams_flags_after_the_dashes(run, source, tmp_path):
+def test_flags_of_beam_after_the_dashes(run, source, tmp_path):
     code, _, err = run("convert", source, tmp_path / "out", "--", "--direct_num_workers=1", "--job_name=mine")
     assert (code, complaints(err)) == (0, [])
     assert len(read_items(tmp_path / "out")) == 24
@@ -246,7 +246,7 @@ def test_dry_run_writes_nothing(run, source, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_dry_run_fails_where_the_job_would(run, source, tmp_path):
+def test_dry_run_fails_if_the_job_would(run, source, tmp_path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thesis.tex").write_text("")
     refused(run("convert", source, tmp_path / "taken", "--dry_run"), "taken is not empty")
@@ -327,7 +327,7 @@ def test_an_output_that_is_full_is_one_line(source, flags):
 
 
 def test_an_error_of_a_bucket_is_one_line(run, source, monkeypatch):
-    """Storage libraries raise their own exceptions, which are not OSErrors."""
+    """Storage libraries raise their own exceptions rather than OSErrors."""
 
     class Forbidden(Exception):
         __module__ = "google.api_core.exceptions"
@@ -341,7 +341,7 @@ def test_an_error_of_a_bucket_is_one_line(run, source, monkeypatch):
     assert err == "rlds-beam: Forbidden: 403 GET https://storage.googleapis.com: no access\n"
 
 
-def test_a_mistake_of_ours_keeps_its_traceback(run, source, monkeypatch):
+def test_an_internal_error_keeps_its_traceback(run, source, monkeypatch):
     monkeypatch.setattr("rlds_beam.formats.sources.open_source", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("inspect", source)
@@ -367,7 +367,7 @@ def test_help_starts_with_three_examples(run, command):
     assert out.index("examples:") < out.index("options:")
 
 
-def test_a_flag_of_another_command_is_not_taken_for_a_typo(capsys):
+def test_a_flag_of_another_command_is_not_treated_as_a_typo(capsys):
     assert main(["validate", "data", "--fps=10"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("rlds-beam: rlds-beam validate has no flag --fps (Beam's own flags") and "mean" not in said

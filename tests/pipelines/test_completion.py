@@ -166,7 +166,7 @@ def test_a_line_is_completed_as_it_is_typed(
 ) -> None:
     # The line is shown, not run: echo, from the start of the line (Ctrl-A).
     shown = terminal(shell, f"{typed}\x01echo \x05 do''ne\n")
-    assert f"rlds-beam {completed} done" in shown.replace("/ ", " "), shown  # zsh takes the slash away again
+    assert f"rlds-beam {completed} done" in shown.replace("/ ", " "), shown  # zsh removes the slash again
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

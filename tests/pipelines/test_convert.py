@@ -1,4 +1,4 @@
-"""The conversion end to end: for every kind of item, the output is what the core computes from each episode."""
+"""The conversion end to end: for every kind of item, the output equals what the core computes."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ def test_across_episodes(tmp_path, source, episodes, pad):
 
 
 @pytest.mark.parametrize("options", [FrameOptions(terminal_discount="boundary"), FrameOptions(last_step="absorbing")])
-def test_frames_as_asked(tmp_path, source, episodes, options):
+def test_frame_options(tmp_path, source, episodes, options):
     got = run(source, tmp_path / "out", f"--terminal_discount={options.terminal_discount}",
               f"--last_step={options.last_step}")  # fmt: skip
     assert_same(got, made([to_frames(episode, options) for episode in episodes], ItemOptions()))
 
 
-def test_too_long_episodes_are_kept_aside(tmp_path, source):
+def test_too_long_episodes_are_rejected(tmp_path, source):
     output = tmp_path / "out"
     code = main(["convert", str(source), str(output), "--items=episodes", "--max_sequence_length=5"])
     assert code == 3
@@ -128,7 +128,7 @@ def test_too_long_episodes_are_kept_aside(tmp_path, source):
     assert len(read_items(output)) == 5
 
 
-# What is read
+# Input
 
 
 def states(items: list[dict[str, Any]]) -> list[bytes]:
@@ -224,7 +224,7 @@ def own_module(tmp_path, monkeypatch) -> str:
     (tmp_path / "transforms.py").write_text("raise RuntimeError('the wrong transforms')")
     (tmp_path / "numpy.py").write_text("raise RuntimeError('the wrong numpy')")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path / "nothing")  # so that what the job appends is undone
+    monkeypatch.syspath_prepend(tmp_path / "nothing")  # so that sys.path is restored
     return "own_policies:value"
 
 
@@ -246,7 +246,7 @@ def test_policy_info_fields(tmp_path, episodes):
 # In a user's pipeline
 
 
-def test_define_pipeline_in_ones_own_pipeline(tmp_path, source, episodes):
+def test_define_pipeline_in_a_users_pipeline(tmp_path, source, episodes):
     config = ConvertConfig.create(str(source), str(tmp_path / "out"), items="frames", shards=2)
     with beam.Pipeline(runner=FnApiRunner()) as root:
         result = define_pipeline(root, config)
@@ -256,7 +256,7 @@ def test_define_pipeline_in_ones_own_pipeline(tmp_path, source, episodes):
     assert states(read_items(tmp_path / "out")) == goals(episodes)
 
 
-def test_transforms_in_ones_own_pipeline(tmp_path, episodes):
+def test_transforms_in_a_users_pipeline(tmp_path, episodes):
     source = write_dataset(tmp_path / "data", [*episodes, make_episode("F M M", seed=50, **SHAPES)], shards=2)
     options = ItemOptions(**SEQUENCES, pad_end_of_episodes=True)
     frames = [to_frames(episode, FrameOptions()) for episode in episodes]
@@ -288,8 +288,8 @@ def test_cast_writes_what_the_format_cannot_hold(tmp_path: Path, capsys: pytest.
         assert f"--cast={wrong}" in capsys.readouterr().err
 
 
-def test_a_range_that_is_done_is_left_as_it_is(tmp_path, source) -> None:
-    """As if a runner restarts a job: only incomplete parts are written again."""
+def test_a_finished_range_is_left_unchanged(tmp_path, source) -> None:
+    """If a runner restarts a job, only incomplete parts are written again."""
     job = prepare(ConvertConfig.create(str(source), str(tmp_path / "out"), shards=3))
     work, *_ = job.open()
     commit = job.converter.convert(work, {})

@@ -38,7 +38,7 @@ def expected(length: int) -> np.ndarray[Any, Any]:
     return make_episode(length, seed=length).steps["reward"]
 
 
-def test_written_rejected_and_dropped_are_all_that_was_read(data, tmp_path, monkeypatch):
+def test_records_read_are_written_rejected_or_dropped(data, tmp_path, monkeypatch):
     (tmp_path / "short.yaml").write_text(SHORT)
     done = rlds_beam.convert(data, tmp_path / "out", connectors=tmp_path / "short.yaml", items="episodes")
     report = done.report
@@ -85,7 +85,7 @@ def test_a_connector_is_fitted_to_the_whole_dataset_and_a_second_run_does_not_fi
     np.testing.assert_allclose(found, wanted - mean, atol=1e-6)
     names = sorted(path.name for path in outputs[0].iterdir() if path.is_file())
     assert all((outputs[0] / name).read_bytes() == (outputs[1] / name).read_bytes() for name in names)
-    # Killed before it was done: what is left of the ranges is converted with what the first run found.
+    # Killed before the end: the remaining ranges use the statistics of the first run.
     (outputs[0] / "manifest.json").unlink()
     next((outputs[0] / "_commits").iterdir()).unlink()
     fitted = json.loads((outputs[0] / "fitted.json").read_text())
@@ -95,7 +95,7 @@ def test_a_connector_is_fitted_to_the_whole_dataset_and_a_second_run_does_not_fi
     assert sum(abs(reward).mean() > 0.99 for reward in rewards(outputs[0])) >= 1
 
 
-def test_agents_of_one_record_are_items_of_their_own(tmp_path):
+def test_agents_of_one_record_are_separate_items(tmp_path):
     steps = make_episode(6, observation={"left": 2, "right": 2}, action={"left": 1, "right": 1})
     own = write_dataset(tmp_path, [steps], name="two")
     split = {a: {"observation": f"observation/{a}", "action": f"action/{a}"} for a in ("left", "right")}
@@ -134,7 +134,7 @@ def test_inspect_predicts_what_convert_writes(data, tmp_path):
     assert survey.sampled.dropped == done.report.dropped
 
 
-def test_only_what_is_dropped_is_no_item(data, tmp_path, capsys):
+def test_dropped_episodes_give_no_items(data, tmp_path, capsys):
     from rlds_beam.pipelines.cli import main
 
     (tmp_path / "all.yaml").write_text("- MinimumLength: {transitions: 1000}")

@@ -19,7 +19,7 @@ from rlds_beam.testing import make_episode, record_offsets, shard_paths, write_d
 
 
 def broken_record(tmp_path: Path, record: Any, **kwargs: Any) -> Path:
-    """Valid episodes with one bad record among them; their schema is the dataset's."""
+    """Writes valid episodes and one bad record, with the schema of the valid ones."""
     good = episodes()
     schema = schema_of(good[0])
     payload = record if isinstance(record, bytes) else encode_example(record, schema)
@@ -45,7 +45,7 @@ def test_11_unequal_lengths(tmp_path, convert_only):
 def test_11_wrong_dtype_or_shape(tmp_path, convert_only, values):
     episode = make_episode(STEPS, seed=50)
     own = {**episode.steps, "action": values, "observation": np.zeros((STEPS, 7), np.float32)}
-    foreign = encode_example(episode.replace(steps=own))  # by its own schema, not the dataset's
+    foreign = encode_example(episode.replace(steps=own))  # with its own schema, not the dataset's
     ran = convert_only(broken_record(tmp_path, foreign))
     ran.assert_one_rejected("wrong_dtype_or_shape", field="observation")
 
@@ -78,13 +78,13 @@ def png_of(width: int, height: int, claimed: tuple[int, int] | None = None) -> b
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
     head = struct.pack(">IIBBBBB", *(claimed or (width, height)), 8, 2, 0, 0, 0)
-    packer, row = zlib.compressobj(1), bytes(1 + 3 * width)  # never the whole of it in the test's own memory
+    packer, row = zlib.compressobj(1), bytes(1 + 3 * width)  # never the whole image in the test's memory
     rows = b"".join([*(packer.compress(row) for _ in range(height)), packer.flush()])
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
 def damaged_body(image: bytes) -> bytes:
-    """A file with its header and end intact and garbage in between."""
+    """Replaces everything between the header and the end with garbage."""
     return image[:60] + bytes(b ^ 0x5A for b in image[60:-12]) + image[-12:]
 
 
@@ -152,7 +152,7 @@ def test_14_never_ends(tmp_path, convert_only):
     assert len(last) == 1
 
 
-def test_14_fails_at_the_first_when_asked(tmp_path, convert_only):
+def test_14_fails_at_the_first_with_fail(tmp_path, convert_only):
     source = broken_record(tmp_path, make_episode("F M M M M", seed=50), shards=1)
     ran = convert_only(source, "--fail=missing_is_last")
     assert ran.code == 1

@@ -107,7 +107,7 @@ def test_3_in_a_slice(tmp_path, convert, split, items, missing, compressed):
         assert f"{shard} holds {missing}" in ran.out
 
 
-def test_3_accepted_when_asked(tmp_path, convert):
+def test_3_accepted_with_accept(tmp_path, convert):
     source = dataset(tmp_path)
     cut(shard_paths(source)[1], record=1)
     ran = convert(source, "--accept=short_shard")
@@ -115,7 +115,7 @@ def test_3_accepted_when_asked(tmp_path, convert):
     assert ran.report["rules"]["short_shard"]["accepted"] == 1
 
 
-def test_3_fails_when_asked(tmp_path, convert):
+def test_3_fails_with_fail(tmp_path, convert):
     source = dataset(tmp_path)
     cut(shard_paths(source)[1], record=1)
     ran = convert(source, "--fail=short_shard")
@@ -154,10 +154,10 @@ def test_6_stale_shard(tmp_path, convert):
     convert(source).assert_nothing_done("extra_shard", str(stale))
     ran = convert(source, "--accept=extra_shard")
     assert ran.code == 0
-    assert len(ran.items) == pairs(EPISODES)  # what dataset_info.json names, and nothing twice
+    assert len(ran.items) == pairs(EPISODES)  # the files of dataset_info.json, each once
 
 
-def test_7_gzip_is_told_by_its_bytes(tmp_path, convert):
+def test_7_gzip_is_recognized_by_its_bytes(tmp_path, convert):
     source = dataset(tmp_path)
     plain = convert(source, output=tmp_path / "plain")
     for shard in shard_paths(source):

@@ -44,7 +44,7 @@ def test_files_may_be_a_list_of_paths(dataset: Path) -> None:
     assert rlds_beam.validate(files).records == 10
 
 
-def test_stats_and_example_are_functions_as_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stats_and_example_are_functions_like_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = rlds_beam.example(tmp_path / "data", episodes=6, broken=1, shards=2)
     assert directory == str(tmp_path / "data" / "point_mass" / "1.0.0")
     outcome = rlds_beam.stats(directory, repair="missing_is_last", output=tmp_path / "stats.json", runner="FnApiRunner")
@@ -158,8 +158,8 @@ def test_a_function_of_a_script_reaches_the_workers(dataset: Path, tmp_path: Pat
     assert changed.returncode == 1 and "UsageError" in changed.stderr
 
 
-def test_a_function_beside_a_script_reaches_the_workers(dataset: Path, tmp_path: Path) -> None:
-    """Python finds the module in the script's directory; workers find it there too, whatever directory is current."""
+def test_a_function_next_to_a_script_reaches_the_workers(dataset: Path, tmp_path: Path) -> None:
+    """Workers import the module from the script's directory, as Python does, whatever the current directory."""
     place, elsewhere = tmp_path / "place", tmp_path / "elsewhere"
     place.mkdir(), elsewhere.mkdir()
     (place / "policies_of_a_script.py").write_text(

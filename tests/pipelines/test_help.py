@@ -25,7 +25,7 @@ Show = Callable[..., str]
 
 @pytest.fixture
 def show(capsys: pytest.CaptureFixture[str]) -> Show:
-    """What a command prints; it must succeed, and say nothing else."""
+    """Returns the output of a command, which must succeed and print no errors."""
 
     def shown(*arguments: str) -> str:
         code = main(arguments)

@@ -1,4 +1,4 @@
-"""Messages are true, and do not advise what was already done."""
+"""Messages are true and do not suggest what was already done."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rlds_beam.trajectories.record_layout import record_fields
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 
-def test_a_repair_that_was_given_is_not_advised(tmp_path, capsys):
+def test_a_repair_that_was_given_is_not_suggested(tmp_path, capsys):
     broken = make_episode(5, seed=1, breaks=["missing_is_last"])
     source = write_dataset(tmp_path / "data", [broken, broken])
     assert main(["convert", str(source), str(tmp_path / "out"), "--repair=missing_is_last"]) == 3
@@ -66,7 +66,7 @@ def test_all_dtypes_that_cannot_be_read_are_named_at_once(tmp_path, capsys):
         ("observation/x", "--observation_"),
     ],
 )
-def test_only_what_can_be_left_out_is_advised_to_be(path, flag):
+def test_leaving_out_a_field_is_suggested_only_if_possible(path, flag):
     for leaf in (SpecLeaf(path, "bool", ()), SpecLeaf(path, "float32", (0,))):
         with pytest.raises(UsageError) as error:
             record_fields(TrajectorySpec((leaf,), (2,)))
@@ -75,7 +75,7 @@ def test_only_what_can_be_left_out_is_advised_to_be(path, flag):
         assert leaf.dtype != "bool" or f"--cast={path}=uint8" in str(error.value)
 
 
-def test_one_is_one(tmp_path, capsys):
+def test_one_is_singular(tmp_path, capsys):
     source = write_dataset(tmp_path / "data", [make_episode(4)])
     assert main(["inspect", str(source)]) == 0
     assert main(["convert", str(source), str(tmp_path / "out"), "--dry_run"]) == 0
@@ -106,7 +106,7 @@ def test_print_shows_what_inspect_finds(tmp_path, capsys):
     ],
 )
 def test_print_shows_what_the_command_shows(tmp_path, capsys, name, options):
-    """The lines without the duration."""
+    """Compares the lines without the duration."""
     given = [] if name == "record" else [str(write_dataset(tmp_path, [make_episode(n, seed=n) for n in (5, 3)]))]
     output = [str(tmp_path / "out/toy/1.0.0")] if name in ("convert", "record") else []
     result = str(getattr(rlds_beam, name)(*given, *output, **options, workers=1))
@@ -187,7 +187,7 @@ def test_an_empty_dataset_says_the_same_everywhere(tmp_path, capsys):
         ("--max_image_pixels=0", "--max_image_pixels=0: must be at least 1"),
     ],
 )
-def test_a_wrong_value_is_said_in_the_options_own_words(tmp_path, capsys, flags, said):
+def test_a_wrong_value_is_reported_in_the_terms_of_the_option(tmp_path, capsys, flags, said):
     assert main(["convert", "in", str(tmp_path / "out"), flags]) == 2
     assert capsys.readouterr().err == f"rlds-beam: {said}\n"
 
@@ -260,7 +260,7 @@ def test_repaired_episodes_are_one_line():
     assert "valid" not in report.summary()
 
 
-def test_what_convert_wrote_is_named_where_a_dataset_is_expected(tmp_path, capsys):
+def test_output_of_convert_is_named_if_a_dataset_is_expected(tmp_path, capsys):
     source = str(write_dataset(tmp_path, [make_episode(5, seed=1)]))
     pairs, columns = str(tmp_path / "pairs"), str(tmp_path / "columns")
     rlds_beam.convert(source, pairs)
@@ -303,7 +303,7 @@ def test_what_convert_wrote_is_named_where_a_dataset_is_expected(tmp_path, capsy
         (errno.EIO, "the disk of /data/out/x cannot be read or written (input/output error)"),
     ],
 )
-def test_an_error_of_the_disk_is_said_without_the_wrappers_of_beam(number, said):
+def test_a_disk_error_is_reported_without_beams_wrappers(number, said):
     cause = OSError(number, os.strerror(number), "/data/out/x")
     wrapped = RuntimeError(f"{type(cause).__name__}: {cause} [while running 'ConvertRanges/Convert']")
     assert str(plain(wrapped)) == said

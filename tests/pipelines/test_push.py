@@ -73,7 +73,7 @@ def push(capsys, tmp_path):
 
 
 def items_of(server: str, table: str = "t") -> collections.Counter[bytes]:
-    """The items of a table, as bytes."""
+    """Removes and returns the items of a table as bytes."""
     return collections.Counter(b"".join(column.tobytes() for column in item.data) for item in drain(server, table))
 
 
@@ -132,7 +132,7 @@ def test_a_dry_run_writes_nothing(push, server, data) -> None:
     assert (code, "no table 'nope'" in said) == (2, True)
 
 
-def test_what_was_converted_is_pushed_as_it_is(push, server, data, tmp_path, capsys) -> None:
+def test_a_converted_dataset_is_pushed_unchanged(push, server, data, tmp_path, capsys) -> None:
     expected = converted(data, tmp_path / "out", "--items=sequences", "--sequence_length=3")
     code, _, said = push(tmp_path / "out", server)
     assert code == 0, said
@@ -217,7 +217,7 @@ def test_worker_processes(push, server, data, tmp_path) -> None:
     assert items_of(server) == converted(data, tmp_path / "out")
 
 
-def test_bad_episodes_are_kept_and_the_rest_goes_on(push, server, tmp_path) -> None:
+def test_bad_episodes_are_kept_and_the_rest_is_pushed(push, server, tmp_path) -> None:
     episodes = [make_episode(STEPS, seed=i, breaks=["missing_is_last"] if i == 4 else []) for i in range(EPISODES)]
     data = write_dataset(tmp_path / "data", episodes)
     code, report, _ = push(data, server, f"--rejected={tmp_path / 'kept'}")
@@ -265,7 +265,7 @@ class TestObserverWriter:
         assert report["items_written"] == expected.total()
         assert items_of(server) == expected
 
-    def test_again_is_twice(self, push, server, data) -> None:
+    def test_a_second_push_writes_items_twice(self, push, server, data) -> None:
         for size in (PAIRS, 2 * PAIRS):
             code, report, said = push(data, server, "--writer=observer")
             assert (code, report["tables"][0]["size"]) == (0, size), said
@@ -292,11 +292,11 @@ class TestObserverWriter:
         assert (code, report["items_written"]) == (0, STEPS * EPISODES), said
         running.stop()
 
-    def test_the_summary_names_no_bytes_that_it_does_not_know(self, push, server, data) -> None:
+    def test_the_summary_leaves_out_unknown_bytes(self, push, server, data) -> None:
         assert f"written   {PAIRS} items (as predicted)\n" in push(data, server, "--writer=observer")[2]
         assert f"written   {PAIRS} items (as predicted), " in push(data, server)[2]
 
-    def test_takes_no_priorities_of_its_own(self, push, server, data) -> None:
+    def test_takes_only_a_constant_priority(self, push, server, data) -> None:
         code, _, said = push(data, server, "--writer=observer", "--priority=reward")
         assert (code, "constant --priority" in said) == (2, True), said
 
@@ -313,7 +313,7 @@ class TestTransform:
             result.written | beam.Map(_check_written)
         assert items_of(server) == converted(data, tmp_path / "out")
 
-    def test_gives_back_what_cannot_be_written(self, server, data, tmp_path) -> None:
+    def test_returns_episodes_that_cannot_be_written(self, server, data, tmp_path) -> None:
         items = ItemOptions(items="episodes", max_sequence_length=STEPS - 1)
         rejected = tmp_path / "rejected.txt"
         with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([])) as root:
@@ -329,7 +329,7 @@ class TestTransform:
         assert rejected.read_text() == repr(("too_long", EPISODES))
         assert not items_of(server)
 
-    def test_refuses_what_has_no_order(self, server, data) -> None:
+    def test_refuses_unordered_input(self, server, data) -> None:
         schema = ReadFromRlds(str(data)).source.schema
         with pytest.raises(UsageError, match="across_episodes needs the order of a shard"):
             WriteToReverb(server, "t", schema, items=ItemOptions(items="sequences", across_episodes=True))
@@ -347,7 +347,7 @@ def test_the_pipeline_can_be_built_by_hand(server, data, tmp_path) -> None:
     assert items_of(server) == converted(data, tmp_path / "out")
 
 
-def test_embedded_leaves_a_checkpoint_that_a_server_takes_up(data, tmp_path) -> None:
+def test_embedded_leaves_a_checkpoint_that_a_server_loads(data, tmp_path) -> None:
     checkpoint = tmp_path / "checkpoint"
     pushed = rlds_beam.push(
         data, reverb="embedded", table="replay,once:queue:1000", allow_blocking=True, checkpoint=checkpoint

@@ -65,12 +65,12 @@ def test_errors_from_python(broken, tmp_path, changes, error):
 @pytest.mark.parametrize(
     "options", [{"items": "sequences", "sequence_length": 0}, {"repair": ("non_finite",)}, {"max_sequence_length": 3}]
 )
-def test_options_are_checked_when_they_are_made(options):
+def test_options_are_checked_on_creation(options):
     with pytest.raises(UsageError):
         ConvertConfig.create("in", "out", **options)
 
 
-def test_inspect_takes_no_flags_of_beam(capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_takes_no_beam_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "anything", "--", "--direct_num_workers=2"]) == 2
     assert "it takes no flags after --" in capsys.readouterr().err
 
@@ -91,7 +91,7 @@ def test_every_job_keeps_the_contract(command):
 
 @pytest.mark.parametrize("flags", [(), ("--accept=duplicate_episode",), ("--items=episodes",), ("--split=train[1:7]",)])
 def test_inspect_predicts_what_convert_writes_with_duplicates(tmp_path, capsys, flags):
-    """Four episodes are in the dataset four times; the three copies of each give no items."""
+    """Four episodes occur four times each; the three copies of each give no items."""
     episodes = [make_episode(2, seed=i % 4) for i in range(16)]
     path = str(write_dataset(tmp_path / "twice", episodes, shards=3))
     assert main(["inspect", path, "--json", *flags]) == 0

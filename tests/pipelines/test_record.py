@@ -44,7 +44,7 @@ def test_the_episodes_are_those_of_the_environment(undisturbed):
             observation, reward, terminated, truncated, _ = env.step(int(episode["steps/action"][t]))
             assert episode["steps/reward"][t] == np.float32(reward)
             assert (terminated or truncated) == (t == steps - 2)
-        np.testing.assert_array_equal(episode["steps/observation"][-1], observation)  # the final one is kept
+        np.testing.assert_array_equal(episode["steps/observation"][-1], observation)  # the final observation is kept
         mark = np.arange(steps)
         np.testing.assert_array_equal(episode["steps/is_first"], mark == 0)
         np.testing.assert_array_equal(episode["steps/is_last"], mark == steps - 1)
@@ -68,7 +68,7 @@ def test_each_action_has_its_propensity(undisturbed):
             assert episode[f"steps/{name}propensity"][-1] == 0  # the last step has no action
 
 
-def test_the_same_bytes_with_workers_and_when_it_is_run_again(tmp_path, undisturbed, capsys, monkeypatch):
+def test_the_same_bytes_with_workers_and_on_a_second_run(tmp_path, undisturbed, capsys, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
     assert main(["record", str(tmp_path / "out"), *FLAGS, "--workers=2"]) == 0
     assert bytes_of(tmp_path / "out") == bytes_of(undisturbed)
@@ -82,7 +82,7 @@ def test_the_same_bytes_with_workers_and_when_it_is_run_again(tmp_path, undistur
     assert bytes_of(tmp_path / "out") == bytes_of(undisturbed)
 
 
-def test_in_a_pipeline_of_one_s_own(tmp_path, undisturbed):
+def test_in_a_users_pipeline(tmp_path, undisturbed):
     import apache_beam as beam
 
     config = RecordConfig.create(
@@ -102,7 +102,7 @@ def test_in_a_pipeline_of_one_s_own(tmp_path, undisturbed):
         ("gymnasium:Pendulum-v1", "gymnasium", {"episodes": 2, "step_per_trajectory": 20}),
     ],
 )
-def test_environments_of_others_are_seeded(tmp_path, env, package, options):
+def test_environments_of_other_packages_are_seeded(tmp_path, env, package, options):
     """Episodes do not depend on earlier episodes of the environment."""
     pytest.importorskip(package)
     for name, beside in (("one", 1), ("several", 4)):
@@ -127,7 +127,7 @@ def test_another_plan_is_refused(tmp_path, undisturbed, capsys):
     assert bytes_of(undisturbed) == before
 
 
-def test_a_policy_more_changes_nothing_for_the_others(tmp_path, undisturbed):
+def test_adding_a_policy_does_not_change_the_others(tmp_path, undisturbed):
     recorded(tmp_path / "one", episodes=40)
     both = {e["episode_id"]: e for e in episodes_of(undisturbed)}
     for episode in episodes_of(tmp_path / "one"):
@@ -136,7 +136,7 @@ def test_a_policy_more_changes_nothing_for_the_others(tmp_path, undisturbed):
 
 
 @pytest.mark.parametrize("options", [{"envs_per_worker": 1}, {"shards": 1}, {"shards": 20}])
-def test_an_episode_goes_the_same_way_whatever_runs_beside_it(tmp_path, options):
+def test_an_episode_does_not_depend_on_parallel_episodes(tmp_path, options):
     for name, other in (("a", {}), ("b", options)):
         recorded(tmp_path / name, "random", **other)
     for one, other in zip(episodes_of(tmp_path / "a"), episodes_of(tmp_path / "b"), strict=True):
@@ -173,7 +173,7 @@ def test_an_environment_that_raises_is_named(tmp_path, env, message):
         recorded(tmp_path / "out", "random", env=env, max_episode_steps=4)
 
 
-def test_envlogger_makes_the_same_bytes(tmp_path):
+def test_envlogger_writes_the_same_bytes(tmp_path):
     if not has_envlogger():
         pytest.skip("EnvLogger is not installed")
     for logger in ("own", "envlogger"):
@@ -181,7 +181,7 @@ def test_envlogger_makes_the_same_bytes(tmp_path):
     assert bytes_of(tmp_path / "own") == bytes_of(tmp_path / "envlogger")
 
 
-def test_it_is_a_dataset_as_any_other(undisturbed):
+def test_the_output_is_an_ordinary_dataset(undisturbed):
     source = open_source(str(undisturbed))
     assert source.dataset == "walk/1.0.0"
     assert source.episodes == 80
@@ -249,7 +249,7 @@ def windows_of(output: Path) -> dict[int, list[dict]]:
     return windows
 
 
-def test_windows_have_so_many_steps_whatever_ends_meanwhile(tmp_path):
+def test_windows_have_a_fixed_length_across_episode_boundaries(tmp_path):
     recorded(tmp_path / "out", "random", steps=300, step_per_trajectory=15, maximum_rollout_length=9)
     windows = windows_of(tmp_path / "out")
     assert list(windows) == [*range(20)]
@@ -267,7 +267,7 @@ def test_windows_have_so_many_steps_whatever_ends_meanwhile(tmp_path):
     assert validate(tmp_path / "out", progress="none").rejected == 0
 
 
-def test_windows_of_a_single_interaction_go_on_where_the_last_one_ended(tmp_path):
+def test_windows_of_a_single_interaction_continue_from_the_previous_one(tmp_path):
     job = recorded(tmp_path / "out", steps=60, step_per_trajectory=4, single_interaction=True)
     assert len(job.ranges) == 1
     before = None

@@ -53,7 +53,7 @@ def served(dataset) -> Iterator[Serve]:
 # Tables
 
 
-def test_says_what_is_served_and_to_whom(served):
+def test_prints_the_tables_and_who_can_reach_them(served):
     assert "for this machine only" in served.text
     for line in (
         "replay: uniform, 0 items of at most 1,000,000,000", "all: prioritized, 0 items of at most 1,000",
@@ -62,7 +62,7 @@ def test_says_what_is_served_and_to_whom(served):
         assert line in served.text
 
 
-def test_kinds_are_those_that_reverb_and_the_tutorials_of_tf_agents_have(served):
+def test_table_kinds_equal_those_of_reverb_and_the_tf_agents_tutorials(served):
     """uniform: tf_agents/examples/sac/haarnoja18/sac_train_eval.py."""
     import reverb
 
@@ -106,7 +106,7 @@ def test_tf_agents_pushes_into_it_and_its_replay_buffer_samples_from_it(served, 
     assert {row.tobytes() for row in batch.observation.numpy().reshape(-1, 3)} <= {row.tobytes() for row in seen}
 
 
-def test_a_converted_dataset_says_the_same_of_its_tables(convert_only, dataset, spec, capsys):
+def test_a_converted_dataset_gives_the_same_tables(convert_only, dataset, spec, capsys):
     converted = convert_only(dataset, "--items=sequences", "--sequence_length=3").output
     assert signature_leaves(spec_of(str(converted), FrameOptions())) == signature_leaves(spec)
     text = refused(capsys, f"--like={converted}", "--last_step=absorbing")
@@ -156,7 +156,7 @@ def test_tables_are_read_as_they_are_written():
 
 
 def test_a_port_that_is_taken(served, dataset):
-    """Reverb alone would start and share the clients of the other server."""
+    """Reverb itself would start and share clients with the other server."""
     port = served.address.rpartition(":")[2]
     with Serve(f"--like={dataset}", f"--port={port}") as command:
         code, out, err = command.end()
@@ -231,7 +231,7 @@ def test_other_machines_cannot_reach_it(tmp_path):
         guest = from_outside(open_.port)
         try:
             guest.communicate(timeout=1)
-        except subprocess.TimeoutExpired:  # it is connected, and waits for what Reverb says
+        except subprocess.TimeoutExpired:  # it is connected, and waits for Reverb
             guest.kill()
         assert "ConnectionRefusedError" not in guest.communicate()[1]
         print("as expected")
@@ -247,7 +247,7 @@ def test_ctrl_c_ends_it(served):
     """The last test that uses this server."""
     server = served.server
     (ignored,) = re.findall(r"SigIgn:\s+(\w+)", Path(f"/proc/{server}/status").read_text())
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal sends them to both processes
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal signals both processes
         assert int(ignored, 16) >> number - 1 & 1
     assert served.end(signal.SIGINT) == (0, "", "")
     assert not os.path.exists(f"/proc/{server}")

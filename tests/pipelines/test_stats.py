@@ -1,4 +1,4 @@
-"""`rlds-beam stats`: numpy on the whole data, for any number of workers; files that other projects load."""
+"""`rlds-beam stats`: equals numpy on the whole data, for any number of workers; files for other projects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(source, tmp_path, *flags: str) -> dict:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_it_is_numpy_on_the_whole(source, episodes, tmp_path, workers):
+def test_it_equals_numpy_on_the_whole_data(source, episodes, tmp_path, workers):
     found = run(source, tmp_path, f"--workers={workers}", "--by=episode_metadata/task")
     for name, chosen in {"all": episodes, "train": episodes[:20], "push": episodes[::3]}.items():
         content = {"all": found, "train": found["splits"].get("train"), "push": found["groups"].get("push")}[name]
@@ -108,7 +108,7 @@ def all_broken(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("flags", "code"), [([], 3), (["--allow_empty", "--max_rejected=1.0"], 0)])
-def test_no_accepted_episode_is_said(all_broken, tmp_path, capsys, flags, code):
+def test_no_accepted_episode_is_reported(all_broken, tmp_path, capsys, flags, code):
     output = tmp_path / "stats.json"
     assert main(["stats", str(all_broken), f"--output={output}", "--runner=FnApiRunner", *flags]) == code
     printed = capsys.readouterr().out
@@ -143,7 +143,7 @@ def test_a_format_that_cannot_be_written_is_refused_before_the_dataset_is_read(
     monkeypatch.setattr("rlds_beam.runners.results.run_for_result", read)
     try:
         code = main(["stats", str(source), *flags])
-    except SystemExit as error:  # of argparse
+    except SystemExit as error:  # from argparse
         code = error.code
     assert code == 2
     assert message in capsys.readouterr().err

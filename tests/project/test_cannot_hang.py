@@ -1,4 +1,4 @@
-"""The tests cannot hang, on any machine: nothing forks, waits have deadlines, stuck tests fail, none measures time."""
+"""Tests cannot hang on any machine: no forks, waits have deadlines, stuck tests fail, no test measures time."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from processes import DEADLINE
 FOLDERS = ("benchmarks", "examples", "pipelines", "runners", "src", "tests", "transforms")
 FILES = [*ROOT.glob("*.py"), *(file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py")))]
 
-# A fork copies one thread, and the locks of all threads as they are: if gRPC or TensorFlow has threads, the child may
-# wait forever for a lock. `subprocess` and multiprocessing's "spawn" use vfork instead (CPython 3.10 to 3.14 on Linux),
-# which runs no code of ours or of a library before the new program, unless `subprocess` is given one of these.
+# A fork copies one thread but the locks of all threads: if gRPC or TensorFlow has threads, the child may wait forever
+# for a lock. `subprocess` and multiprocessing's "spawn" use vfork instead (CPython 3.10 to 3.14 on Linux),
+# which runs no Python or library code before the new program, unless `subprocess` is given one of these.
 FORKING_ARGUMENTS = {"preexec_fn", "user", "group", "extra_groups"}
 FORKING_FUNCTIONS = {"fork", "forkpty", "set_forkserver_preload"}
-# They fork unless they are told otherwise.
+# These fork by default.
 NEEDS_CONTEXT = {"ProcessPoolExecutor", *(f"multiprocessing.{name}" for name in ("Manager", "Pool", "Process"))}
 
 TAKES_TIMEOUT = {"acquire", "communicate", "get", "join", "result", "wait"}
@@ -31,7 +31,7 @@ STARTS_AND_WAITS = {"call", "check_call", "check_output", "run"}
 
 
 def calls(file: Path) -> Iterator[tuple[ast.Call, str, str]]:
-    """Each call in a file, the dotted name of what is called, and its place."""
+    """Yields each call in a file, its dotted name, and its location."""
     for node in ast.walk(parse(file)):
         if isinstance(node, ast.Call):
             yield node, ast.unparse(node.func), f"{file.relative_to(ROOT)}:{node.lineno}"
@@ -86,7 +86,7 @@ def measured_times(tree: ast.AST) -> Iterator[int]:
 
 
 def test_no_test_measures_time() -> None:
-    """A busy machine is slow: a test checks what makes something slow (calls, bytes, reconnections), not seconds."""
+    """Tests check causes of slowness (calls, bytes, reconnections) rather than seconds, since machines may be busy."""
     files = [file for file in FILES if file.is_relative_to(ROOT / "tests") and file != Path(__file__)]
     assert [f"{file.relative_to(ROOT)}:{line}" for file in files for line in measured_times(parse(file))] == []
 
@@ -100,7 +100,7 @@ def test_no_test_measures_time() -> None:
         ("wait(deadline - time.monotonic())", False), ("time.sleep(1)", False),
     ],
 )  # fmt: skip
-def test_a_measured_time_is_recognised(code: str, measures: bool) -> None:
+def test_a_measured_time_is_recognized(code: str, measures: bool) -> None:
     assert bool([*measured_times(ast.parse(code))]) == measures
 
 
@@ -123,7 +123,7 @@ def test_every_wait_of_a_test_has_a_deadline() -> None:
         "futures.ProcessPoolExecutor(2)", "multiprocessing.Pool()",
     ],
 )  # fmt: skip
-def test_a_fork_is_recognised(code: str) -> None:
+def test_a_fork_is_recognized(code: str) -> None:
     call = ast.parse(code, mode="eval").body
     assert isinstance(call, ast.Call) and forks(call, ast.unparse(call.func))
 
@@ -136,7 +136,7 @@ def test_a_fork_is_recognised(code: str) -> None:
         ("subprocess.run(command, timeout=9)", False), ("process.communicate(timeout=9)", False),
     ],
 )  # fmt: skip
-def test_a_wait_without_a_deadline_is_recognised(code: str, forever: bool) -> None:
+def test_a_wait_without_a_deadline_is_recognized(code: str, forever: bool) -> None:
     call = ast.parse(code, mode="eval").body
     assert isinstance(call, ast.Call) and waits_forever(call, ast.unparse(call.func)) == forever
 
@@ -171,7 +171,7 @@ if __name__ == "__main__":
 
 
 def test_a_child_is_started_without_fork_handlers(tmp_path) -> None:
-    """What we rely on: the handlers that gRPC registers with pthread_atfork do not run, as they would in a fork."""
+    """Handlers that gRPC registers with pthread_atfork must not run, as they would in a fork."""
     (tmp_path / "script.py").write_text(FORK_HANDLER)
     done = run_python(tmp_path / "script.py")
     assert done.returncode == 0, done.stderr

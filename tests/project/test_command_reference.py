@@ -1,4 +1,4 @@
-"""The pages of the commands are what their script writes, and have every option."""
+"""The command pages are up to date and list every option."""
 
 from __future__ import annotations
 

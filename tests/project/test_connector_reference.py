@@ -1,4 +1,4 @@
-"""The page of all connectors is what its script writes, and says something of each of them."""
+"""The connector page is up to date and describes every connector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`.ci/run`, the workflows and the hooks of a commit do the same things, with the same versions."""
+"""`.ci/run`, the workflows and the commit hooks run the same steps with the same versions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from checkout import ROOT
 
 GITHUB = ROOT / ".github"
 MEANWHILE = {"environments", "setup"}
-"""What `.ci/run` makes ahead of the steps that need it."""
+"""Targets that `.ci/run` makes before the steps that need them."""
 
 
 def workflow(name: str) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def workflow(name: str) -> dict[str, Any]:
 
 
 def made_in(script: str) -> set[str]:
-    """The targets of each `make` in a script that is not part of a message."""
+    """The targets of each `make` call in a script, without those in messages."""
     lines = re.findall(r"^(?:\s*- run: |nice )?make ((?:[a-z-]+ ?)+)", script, re.MULTILINE)
     return {target for line in lines for target in line.split()}
 
@@ -54,7 +54,7 @@ def test_every_job_has_a_deadline_and_few_permissions() -> None:
             assert "uses" in job or job["timeout-minutes"] <= 60, f"{file.name}: {name}"
 
 
-def test_a_release_needs_all_of_it_and_no_token() -> None:
+def test_a_release_needs_every_check_and_no_token() -> None:
     jobs = workflow("release")["jobs"]
     assert (jobs["build"]["needs"], jobs["publish"]["needs"]) == ("ci", "build")
     assert jobs["publish"]["permissions"] == {"id-token": "write"}

@@ -1,4 +1,4 @@
-"""The diagrams are what `docs/diagrams.py` draws, and a phone shows them at a readable size."""
+"""The diagrams are up to date and readable on a phone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from checkout import ROOT
 
 DOCS = ROOT / "docs"
 PHONE = 358
-"""Pixels that a phone of 390 leaves for a picture."""
+"""Width in pixels of a picture on a phone 390 pixels wide."""
 
 
 @pytest.fixture(scope="module")

@@ -23,15 +23,15 @@ PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 TUTORIALS = [page for page in PAGES if page.parent.name == "tutorials" and readme.blocks(page)]
 LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 AGENTS = re.compile(r"load_trajectories|tensorflow|tf_agents|rlds_to_reverb|reverb\.serving|reverb=embedded")
-"""What a page's blocks name if they need the extra."""
+"""Matches blocks that need the extra `agents`."""
 ENVIRONMENT = re.compile(r"<!-- environment: (\w+) -->")
 """The first line of a page that `make test-peers` runs, in this environment of a peer."""
 PEERS = {"rllib": "ray", "lerobot": "lerobot", "exchange": "d3rlpy"}
 """Environment -> the module that shows that this is it."""
 HDF5 = re.compile(r"--(from|to)=(minari|d3rlpy|d4rl)|^import h5py", re.MULTILINE)
-"""The same of the extra `hdf5`."""
+"""Matches blocks that need the extra `hdf5`."""
 VIDEO = re.compile("--images=video")
-"""The same of the extra `lerobot`."""
+"""Matches blocks that need the extra `lerobot`."""
 
 
 def name_of(page):
@@ -104,7 +104,7 @@ def test_shown_and_printed_output_are_compared(shown, printed, fits):
     assert readme.matches(shown, printed) is fits
 
 
-def test_a_command_that_ends_otherwise_than_the_page_says_fails(tmp_path):
+def test_a_command_with_an_unexpected_exit_code_fails(tmp_path):
     def ends(code):
         return bash(readme.script([readme.Block("", "sh", code)]), tmp_path)
 
@@ -119,7 +119,7 @@ def folder(tmp_path, monkeypatch):
     """A folder with what the README's first blocks write: `data/point_mass/1.0.0`, and `pairs`."""
     example(ExampleConfig(str(tmp_path / "data")))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)  # as in a Python that is started there
+    monkeypatch.syspath_prepend(tmp_path)  # as for a Python started there
     rlds_beam.convert("data/point_mass/1.0.0", "pairs")
     return tmp_path
 
@@ -163,7 +163,7 @@ def test_the_pages_of_rules_and_commands_name_every_rule_and_exit_code():
 
 
 def anchors(page):
-    """The anchors that GitHub gives the headings of a page, as long as no two headings are the same."""
+    """The anchors that GitHub gives the headings of a page, if all headings differ."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

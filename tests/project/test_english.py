@@ -1,4 +1,4 @@
-"""The language check of `make lint` finds what it is for, and nothing else."""
+"""The language check of `make lint` finds its patterns and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Input = written + rejected, each record exactly once, whatever is broken and however the work is divided."""
+"""Input = written + rejected, each record exactly once, for any damage and any division of the work."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ ITEMS = st.sampled_from(
 )
 
 
-# What can be seen from outside
+# Ground truth, computed independently
 
 
 def sound_regions(shard: Path) -> tuple[dict[int, bytes], bytes]:
-    """The good records of a file by position, found by plain search, and the bytes as they are uncompressed."""
+    """The intact records of a file by position, found by plain search, and the uncompressed bytes."""
     data = shard.read_bytes()
     data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
     found, at = {}, 0
@@ -87,7 +87,7 @@ def duplicates(source: Any, ranges: Any) -> Mapping[EpisodeKey, EpisodeKey]:
 
 
 def convert_purely(config: ConvertConfig) -> Any:
-    """The job without Beam."""
+    """Runs the job without Beam."""
     job = prepare(config)
     known = duplicates(job.source, job.ranges)
     for work in job.open():
@@ -96,7 +96,7 @@ def convert_purely(config: ConvertConfig) -> Any:
 
 
 def ids_of(items: list[dict[str, Any]], nested: bool) -> list[int]:
-    """The episode of each item; of an item that runs over episodes, that of its first frame."""
+    """The episode of each item; for an item across episodes, that of its first frame."""
     path = "observation/id" if nested else "observation"
     return [int(item[path].reshape(-1, item[path].shape[-1])[0, 0]) for item in items]
 
@@ -110,7 +110,7 @@ def assert_every_record_once(
     keys = [EpisodeKey.parse(line["key"]) for line, _ in rejected]
     assert len(set(keys)) == len(keys)  # none twice
 
-    # 1. Every rejected record is the original, and its key points at it.
+    # 1. Every rejected record is the original, and its key points to it.
     damaged: set[int] = set()
     for key, (line, payload) in zip(keys, rejected, strict=True):
         good, data = on_disk[key.shard]
@@ -121,7 +121,7 @@ def assert_every_record_once(
         else:
             assert good[key.position] == payload
 
-    # 2. Every good record on disk is either rejected, or written.
+    # 2. Every intact record on disk is either rejected or written.
     rejected_at = set(keys)
     written = [
         by_payload[payload]
@@ -130,10 +130,10 @@ def assert_every_record_once(
         if not any((k.shard, k.position) == (i, position) for k in rejected_at)
     ]
     assert all(m.sound for m in written)
-    assert len({m.payload for m in written}) == len(written)  # of equal ones only the first
+    assert len({m.payload for m in written}) == len(written)  # only the first of equal records
     for m in (m for good, _ in on_disk.values() for p in good.values() if (m := by_payload[p]).sound):
         too_long = options.max_sequence_length is not None and m.steps > options.max_sequence_length
-        assert (m in written) != too_long  # sound episodes are never all lost
+        assert (m in written) != too_long  # valid episodes are written unless too long
     items = read_items(output)
     if options.across_episodes:
         predicted = report["items_predicted"]
@@ -143,12 +143,12 @@ def assert_every_record_once(
         assert Counter(ids_of(items, nested)) == +expected
         predicted = sum(expected.values())
 
-    # 3. The bytes that belong to no good record are in rejected/ as well.
+    # 3. The bytes that belong to no intact record are also in rejected/.
     for i, (good, data) in on_disk.items():
         covered = sum(16 + len(payload) for payload in good.values())
         assert (i in damaged) == (covered < len(data))
 
-    # 4. The report says the same.
+    # 4. The report agrees.
     assert report["records"] == report["valid"] + report["repaired"] + report["rejected"]
     assert report["rejected"] == len(rejected)
     assert report["valid"] == len(written)
@@ -163,7 +163,7 @@ def assert_every_record_once(
 
 @pytest.fixture
 def place():
-    """A directory of each example's own: pytest's are of a whole test's."""
+    """Creates a directory for each example; pytest's tmp_path is shared by all examples of a test."""
     directories = []
 
     def new() -> Path:
@@ -187,7 +187,7 @@ def build(
     for i, (which, apply) in enumerate(damage):
         path = paths[which % len(paths)]
         data = path.read_bytes()
-        # Damage to damaged bytes: the offsets are those of the original file.
+        # Damage may hit damaged bytes: the offsets are those of the original file.
         path.write_bytes(apply(data, _offsets(data) if i == 0 else [0]))
     if packed:
         for path in paths:
@@ -214,7 +214,7 @@ def test_input_is_written_plus_rejected(place, generated, shards, damage, packed
     made, nested = generated
     root = place()
     source = build(root, made, nested, shards, damage, packed)
-    # Where all of the first records are broken in one way the dataset is refused as a whole: not tested here.
+    # If all of the first records are broken in one way, the whole dataset is refused: not tested here.
     accept = ("schema_mismatch",)
     output = root / "out"
     config = ConvertConfig.create(str(source), str(output), accept=accept, **dataclasses.asdict(options))
@@ -224,7 +224,7 @@ def test_input_is_written_plus_rejected(place, generated, shards, damage, packed
 
 
 def check_stderr(text: str, code: int) -> None:
-    """With --json, it holds why the exit code is 3, and nothing else."""
+    """With --json, stderr has only the reason for exit code 3."""
     assert [line.partition(": ")[2][:23] for line in text.splitlines()] == ["failed with exit code 3"] * (code == 3), (
         text
     )

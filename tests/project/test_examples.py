@@ -35,19 +35,19 @@ def train() -> Any:
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> Path:
-    """A policy that is easily learned from a nested observation; what follows the end of an episode is not."""
+    """Data of a policy that is easy to learn from a nested observation; void actions are not."""
     episodes = []
     for seed in range(EPISODES):
         episode = make_episode(STEPS, seed=seed, observation={"place": (2, 2), "speed": 3}, action=2)
         action = np.tanh(episode.steps["observation/speed"][:, :2])
-        action[-1] = 1e3  # void, as RLDS says: no learner may see it as an action that was taken
+        action[-1] = 1e3  # void in RLDS: no learner may treat it as an action
         episodes.append(episode.replace(steps={**episode.steps, "action": action}))
     return write_dataset(tmp_path_factory.mktemp("data"), episodes, shards=2)
 
 
 @pytest.fixture(scope="module")
 def server(dataset):
-    """`full` holds the pairs of the dataset, `long` its sequences of 4; `empty` nothing."""
+    """Tables: `full` with the pairs of the dataset, `long` with its sequences of 4, and `empty`."""
     import reverb
 
     spec = dataclasses.replace(spec_of(str(dataset), FrameOptions()), item_shape=(None,))
@@ -82,24 +82,24 @@ def test_an_agent_learns_from_what_was_pushed(train, server, dataset, capsys):
 @pytest.mark.parametrize(
     ("table", "code", "said"), [("none", 2, "no table none; it has"), ("empty", 2, "is empty; fill it")]
 )
-def test_a_table_that_gives_nothing_is_not_waited_for(train, server, dataset, capsys, table, code, said):
+def test_an_empty_or_missing_table_is_not_waited_for(train, server, dataset, capsys, table, code, said):
     with pytest.raises(SystemExit) as ended:
         train.main(arguments(server, table, dataset))
     assert ended.value.code == code and said in capsys.readouterr().err
 
 
-def test_items_that_are_no_pairs_are_refused(train, server, dataset):
+def test_items_other_than_pairs_are_refused(train, server, dataset):
     with pytest.raises(SystemExit, match="cannot be sampled as pairs"):
         train.main(arguments(server, "long", dataset))
 
 
-def test_another_dataset_than_was_pushed_is_refused(train, server, tmp_path):
+def test_a_dataset_other_than_the_pushed_one_is_refused(train, server, tmp_path):
     other = write_dataset(tmp_path, [make_episode(4)])
     with pytest.raises(SystemExit, match="what --like names"):
         train.main(arguments(server, "full", other))
 
 
-def test_a_server_that_is_not_there_is_named(train, dataset, capsys, monkeypatch):
+def test_a_missing_server_is_named(train, dataset, capsys, monkeypatch):
     pytest.importorskip("reverb")
     monkeypatch.setattr(train, "WAIT_SECONDS", 1)
     address = f"127.0.0.1:{free_port()}"
@@ -108,7 +108,7 @@ def test_a_server_that_is_not_there_is_named(train, dataset, capsys, monkeypatch
     assert ended.value.code == 1 and address in capsys.readouterr().err
 
 
-def test_a_batch_that_is_not_of_the_spec_ends_it(train, server, dataset):
+def test_a_batch_that_does_not_match_the_spec_ends_it(train, server, dataset):
     spec = spec_of(str(dataset), FrameOptions()).to_tf(per_frame=True)
     batch = train.next_batch(train.sample(server, "full", spec, 8))
     train.check_batch(batch, spec, 8)
@@ -122,6 +122,6 @@ def test_a_loss_that_does_not_fall_ends_it(train, losses):
         train.check_falling(losses)
 
 
-def test_one_lucky_step_is_no_learning(train):
+def test_one_lucky_step_is_not_learning(train):
     with pytest.raises(SystemExit):
         train.check_falling([0.5] * 29 + [0.4] + [0.7] * 9 + [0.0])

@@ -1,4 +1,4 @@
-"""An optional package that is not installed: one line that names the extra, exit code 2; and each extra exists."""
+"""A missing optional package gives one line that names the extra and exit code 2; each named extra exists."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_extra_that_is_named_exists() -> None:
     assert {"agents", "gcs", "gcp"} <= set(written_extras())
 
 
-def test_what_every_extra_is_for_is_said_once() -> None:
+def test_the_purpose_of_every_extra_is_stated_once() -> None:
     assert set(typing.get_args(errors.Extra)) == set(errors.EXTRAS)
     assert EXTRAS - set(errors.EXTRAS) == {"all", "buckets", "dev", "docs", "rlds", "test"}  # for developers
 
@@ -72,7 +72,7 @@ def test_an_import_that_fails_is_a_usage_error_and_an_import_error() -> None:
     )
 
 
-# Where the package is really missing: an environment of `make test-pythons`.
+# Tests with packages that are really missing: environments of `make test-pythons`.
 
 
 def without(*modules: str) -> None:
@@ -85,7 +85,7 @@ def without(*modules: str) -> None:
             pytest.skip(f"{module} is installed")
 
 
-def test_what_is_for_rllib_needs_ray(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_rllib_features_need_ray(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     without("ray")
     with pytest.raises(MissingExtraError, match=r"needs Ray.*: pip install 'rlds-beam\[rllib\]'"):
         importlib.import_module("rlds_beam.formats.rllib.training")
@@ -106,7 +106,7 @@ def edit(file: Path, change: Callable[[Any], None]) -> None:
 
 
 def with_images(directory: Path, data: bytes, dtype: str) -> Path:
-    """A dataset whose steps have an image, whatever its bytes are."""
+    """Writes a dataset whose steps have an image with these bytes."""
     dataset = toy(directory, camera=[data] * 5)
     image = {"shape": {"dimensions": ["4", "4", "3"]}, "dtype": dtype, "encodingFormat": "png"}
     feature = {"pythonClassName": "tensorflow_datasets.core.features.image_feature.Image", "image": image}
@@ -157,7 +157,7 @@ COMMANDS: dict[str, tuple[str, str, Callable[[Path], list[str]]]] = {
 
 
 @pytest.mark.parametrize("case", COMMANDS)
-def test_a_command_says_it_in_one_line(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_names_the_extra_in_one_line(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     extra, module, arguments = COMMANDS[case]
     without(module)
     assert main(arguments(tmp_path)) == 2
@@ -165,7 +165,7 @@ def test_a_command_says_it_in_one_line(case: str, tmp_path: Path, capsys: pytest
     assert re.fullmatch(rf"rlds-beam: .+: pip install 'rlds-beam\[{extra}\]'(, on Python 3\.10 or 3\.11.*)?", line)
 
 
-def test_two_workers_say_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_workers_name_the_extra_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     without("tensorflow")
     assert main([*bitmaps(tmp_path), "--workers=2"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -206,7 +206,7 @@ CALLS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("case", CALLS)
-def test_a_call_says_it(case: str, tmp_path: Path) -> None:
+def test_a_call_names_the_extra(case: str, tmp_path: Path) -> None:
     without("tensorflow", "tf_agents", "reverb")
     with pytest.raises(MissingExtraError, match=r"pip install 'rlds-beam\[agents\]'") as caught:
         CALLS[case](tmp_path)

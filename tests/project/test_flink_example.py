@@ -1,4 +1,4 @@
-"""The recipe in examples/flink fits what the code and the lock say."""
+"""The recipe in examples/flink matches the code and the lock file."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ EXAMPLE = ROOT / "examples" / "flink"
 DOCKERFILE = (EXAMPLE / "Dockerfile").read_text()
 
 
-def test_the_image_holds_the_beam_of_the_lock() -> None:
+def test_the_image_has_the_beam_version_of_the_lock() -> None:
     (image,) = re.findall(r"^FROM apache/beam_python3\.11_sdk:(\S+)$", DOCKERFILE, re.MULTILINE)
     assert image == apache_beam.__version__
     assert f"\napache-beam=={image} " in (ROOT / "requirements.lock").read_text()
 
 
-def test_the_pool_is_where_a_job_looks_for_it() -> None:
+def test_the_pool_uses_the_port_that_jobs_expect() -> None:
     assert f'"--port={POOL.rpartition(":")[2]}"' in DOCKERFILE
 
 
-def test_every_task_manager_has_a_pool_beside_it() -> None:
+def test_every_task_manager_has_a_pool_next_to_it() -> None:
     (deployment,) = yaml.safe_load_all((EXAMPLE / "flink.yaml").read_text())
     assert deployment["kind"] == "FlinkDeployment"
     version = deployment["spec"]["flinkVersion"].removeprefix("v").replace("_", ".")

@@ -1,4 +1,4 @@
-"""What the commands write is what was recorded (`support/golden.py`): files, tables and exit codes."""
+"""Files, tables and exit codes equal the recorded ones (`support/golden.py`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORD = json.loads(golden.RECORD.read_text())
 CASES = [(kind, case) for kind, (cases, _) in golden.CASES.items() for case in cases]
 LOCK = (ROOT / "requirements.lock").read_text()
 SAME_PNG = f"\nimagecodecs=={metadata.version('imagecodecs')} " in LOCK
-"""Another version of imagecodecs writes the same pixels as another PNG: the inputs have other bytes than recorded."""
+"""Other versions of imagecodecs encode the same pixels differently, so the PNG inputs differ from the record."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Which package may import which: every import of the tree, also inside functions, is checked against one table."""
+"""Checks every import, also inside functions, against one table of which package may import which."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLOOR = {"errors", "lazy", "naming", "options", "storage", "text", "user_functio
 """Top-level modules that every package may import; they import each other, and no package but `buckets`."""
 
 TESTING = "testing"
-"""The top-level module for tests, which nothing else imports."""
+"""The top-level module for tests, which no other module imports."""
 
 BELOW = {
     "buckets": "",
@@ -61,17 +61,17 @@ ALIASES = {
     "rlds_beam.scope_rl",
     "rlds_beam.trajectories",
 }
-"""Modules that only keep documented import paths: they import from anywhere, and nothing of ours imports from them."""
+"""Aliases that keep documented import paths: they import from anywhere, and our code never imports from them."""
 
 LAZY_NAMES = {*ALIASES, "rlds_beam.options"}
 """Modules that may export names of other packages lazily (`lazy.exports`)."""
 
 PATH = re.compile(r"(rlds_beam(\.\w+)+)(\.|:\w+)?")
-"""A module as text; `:Class` names something in it (`user_functions.resolve`), and an f-string may end in a dot."""
+"""A module name in a string, with an optional `:Class` (`user_functions.resolve`); an f-string may end in a dot."""
 
 
 class Import(NamedTuple):
-    """One import: its place, and the full name of what is imported (a module, or a name in one)."""
+    """One import: its location, and the full name of the imported module or object."""
 
     module: str
     line: int
@@ -93,7 +93,7 @@ def modules() -> dict[str, ast.Module]:
 
 
 def imports_of(module: str, tree: ast.Module) -> Iterator[Import]:
-    """The imports of our own modules, at any depth of a module, and the names of modules in its strings."""
+    """Yields imports of our modules anywhere in a module, and module names in its strings."""
     skipped = {id(node) for call in lazy_exports(tree) for node in ast.walk(call)} if module in LAZY_NAMES else set()
     for node in ast.walk(tree):
         targets: list[str] = []
@@ -117,7 +117,7 @@ def lazy_exports(tree: ast.Module) -> list[ast.Call]:
 
 
 def package_of(name: str) -> str:
-    """`formats` of `rlds_beam.encoding.wire`."""
+    """The package of a module: `encoding` for `rlds_beam.encoding.wire`."""
     return name.split(".")[1]
 
 
@@ -173,7 +173,7 @@ def is_re_export(statement: ast.stmt) -> bool:
 
 
 @pytest.mark.parametrize("name", sorted(ALIASES))
-def test_an_alias_holds_nothing_but_re_exports(name: str) -> None:
+def test_an_alias_contains_only_re_exports(name: str) -> None:
     assert [ast.unparse(statement) for statement in modules()[name].body if not is_re_export(statement)] == []
 
 
@@ -189,7 +189,7 @@ def test_nothing_imports_through_an_alias() -> None:
 
 
 def test_no_import_is_computed() -> None:
-    """A computed name could be any module. Exceptions: lazy exports, a user's functions, what doctor tries."""
+    """A computed name could be any module. Exceptions: lazy exports, user functions, imports that doctor tries."""
     calls = [
         f"{name}, line {node.lineno}"
         for name, tree in modules().items()

@@ -1,4 +1,4 @@
-"""A worker's memory does not grow with the size of a shard, only with that of one episode."""
+"""A worker's memory grows with the size of an episode, not with that of a shard."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MEGA = 1 << 20
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> int:
-    """The memory of a job that has almost nothing to do."""
+    """The memory of a job with almost no work."""
     directory = tmp_path_factory.mktemp("small")
     return peak_mb(large_shard(directory, make_episode(1000, observation=240), 1), directory / "out", "--items=frames")
 
 
-def test_a_shard_larger_than_what_a_worker_may_hold(tmp_path, base):
-    """About 120 MB in one range, by a worker that may take a quarter of that more than for one episode."""
+def test_a_shard_larger_than_a_workers_memory(tmp_path, base):
+    """About 120 MB in one range; the worker may use a quarter of that beyond the memory for one episode."""
     source = large_shard(tmp_path, make_episode(1000, observation=240), 128)
     size = shard_paths(source)[0].stat().st_size
     assert size > 110 * MEGA
@@ -27,7 +27,7 @@ def test_a_shard_larger_than_what_a_worker_may_hold(tmp_path, base):
 
 
 def test_an_episode_larger_than_a_range(tmp_path, base):
-    """A record of the size of two ranges is held a few times, and only one record at a time."""
+    """A record of the size of two ranges is held in a few copies, one record at a time."""
     episode = make_episode(16_000, observation=1_000)
     source = large_shard(tmp_path, episode, 2)
     size = shard_paths(source)[0].stat().st_size / 2

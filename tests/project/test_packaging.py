@@ -1,4 +1,4 @@
-"""What is built, staged and imported: the wheel, the sdist, Beam's staged package, and what an import pulls in."""
+"""The wheel, the sdist, the package that Beam stages, and the modules that each import loads."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def our_modules() -> set[str]:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what git would hold, so that building leaves nothing in the checkout."""
+    """A copy of the tracked files, so that building leaves nothing in the checkout."""
     copy = tmp_path_factory.mktemp("checkout")
     for name in ("README.md", "LICENSE", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, copy)
@@ -69,7 +69,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def built(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist and the wheel made from it."""
+    """A folder with the sdist and the wheel built from it."""
     out = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(checkout)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE)
@@ -91,7 +91,7 @@ def test_wheel_holds_every_module_and_nothing_else(wheel_names: set[str]) -> Non
 
 
 def test_every_folder_with_modules_is_a_package() -> None:
-    """find_packages passes over a folder without __init__.py, and its modules would silently be missing."""
+    """find_packages skips folders without __init__.py, so their modules would silently be missing."""
     folders = {file.parent for folder in FOLDERS.values() for file in folder.rglob("*.py")}
     assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
 
@@ -149,7 +149,7 @@ def core_modules() -> Iterable[str]:
 
 
 def test_the_core_imports_neither_beam_nor_tensorflow(tmp_path: Path) -> None:
-    """Except the replacements of TF-Agents' modules, which have TensorFlow in their signatures."""
+    """Except the replacements for TF-Agents modules, which have TensorFlow in their signatures."""
     with_tensorflow = {
         f"rlds_beam.{name}"
         for name in ("rlds_to_reverb", "drop_in.rlds_to_reverb", "drop_in.frame_blocks", "drop_in.whole_episodes")

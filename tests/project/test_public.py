@@ -1,4 +1,4 @@
-"""The public names: each module declares its own, each name is documented, and nothing else claims to be public."""
+"""Public names: each module declares its own, each name is documented, and no other name claims to be public."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ MODULES = (
     "rlds_beam.trajectories",
 )
 IN_PLACE_OF_AGENTS = ("rlds_beam.reverb_observers", "rlds_beam.rlds_to_reverb")
-"""Public modules that import TensorFlow, or whose users have it."""
+"""Public modules that import TensorFlow, or whose users have it installed."""
 FOR_RLLIB = ("rlds_beam.rllib",)
 """Public modules that import Ray."""
 DEVELOPERS = ("architecture.md",)
-"""Pages about the inside of the package."""
+"""Pages about internals."""
 
 
 def objects(module: str) -> Iterator[tuple[str, Any]]:
@@ -47,7 +47,7 @@ def objects(module: str) -> Iterator[tuple[str, Any]]:
 
 
 def own_docstring(thing: Any) -> str:
-    """What was written about an object: nothing inherited, and not what dataclasses and named tuples generate."""
+    """The docstring written for an object, not an inherited or generated one (dataclasses, named tuples)."""
     text = (vars(thing) if isinstance(thing, type) else {"__doc__": thing.__doc__}).get("__doc__") or ""
     return "" if isinstance(thing, type) and text.startswith(f"{thing.__name__}(") else text
 
@@ -80,7 +80,7 @@ def test_no_other_module_declares_public_names() -> None:
 
 
 def documented(modules: tuple[str, ...]) -> dict[int, str]:
-    """What the API reference describes of some modules: the names by the identity of the object."""
+    """Maps the identity of each object described in the API reference of these modules to its name."""
     found: dict[int, str] = {}
     for page in sorted((ROOT / "docs" / "reference" / "api").glob("*.rst")):
         for kind, name, options in re.findall(r"^\.\. auto(\w+):: (\S+)\n((?:   :.*\n)*)", page.read_text(), re.M):
@@ -119,7 +119,7 @@ def test_the_index_of_the_reference_lists_every_public_module() -> None:
 
 
 def public_names() -> set[str]:
-    """The public modules and the names in them, without importing what needs an extra."""
+    """The public modules and their names, without importing modules that need an extra."""
     names = {full_name for module in MODULES for full_name, _ in objects(module)}
     for module in (*IN_PLACE_OF_AGENTS, *FOR_RLLIB):
         tree = ast.parse((ROOT / "src" / Path(*module.split("."))).with_suffix(".py").read_text())
@@ -129,7 +129,7 @@ def public_names() -> set[str]:
 
 
 def used_names(code: str) -> Iterator[str]:
-    """What a program imports from rlds_beam, and the names that it takes from `rlds_beam` by their full name."""
+    """Yields the names that a program imports from rlds_beam or uses by their full name."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -152,7 +152,7 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", sorted(PAGES), ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_the_docs_and_examples_use_is_public(page: Path) -> None:
+def test_names_in_the_docs_and_examples_are_public(page: Path) -> None:
     text = page.read_text()
     programs = [text] if page.suffix == ".py" else re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     used = {name for program in programs for name in used_names(program) if re.match(r"rlds_beam\b", name)}
@@ -176,7 +176,7 @@ def test_a_private_import_in_the_docs_would_be_found() -> None:
 
 
 def test_the_job_modules_are_the_names_of_their_package() -> None:
-    """The function `convert` never takes the place of its module, whatever is imported first."""
+    """The function `convert` never shadows its module, whatever the import order."""
     from rlds_beam import pipelines
     from rlds_beam.pipelines.convert import convert
 

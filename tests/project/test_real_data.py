@@ -23,12 +23,12 @@ REAL = REAL_DATA / "bridge_dataset/1.0.0"
 EPISODES, STEPS, PAIRS = 25, 10, 225
 CAMERA = "observation/image_0"
 
-pytestmark = pytest.mark.skipif(not REAL.is_dir(), reason="the real data are not here; $RLDS_BEAM_REAL_DATA names them")
+pytestmark = pytest.mark.skipif(not REAL.is_dir(), reason="no real data; set $RLDS_BEAM_REAL_DATA to their path")
 
 
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory):
-    """Each conversion is made once: name -> its directory."""
+    """Runs each conversion once and returns its directory."""
     made: dict[tuple[str, ...], Path] = {}
 
     def convert(*flags: str) -> Path:
@@ -42,7 +42,7 @@ def converted(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def decoded() -> list[dict[str, np.ndarray[Any, Any]]]:
-    """Every episode as TFDS decodes it: step columns by path."""
+    """Every episode decoded by TFDS: step columns by path."""
     tfds = pytest.importorskip("tensorflow_datasets")
     tf = pytest.importorskip("tensorflow")
     dataset = tfds.builder_from_directory(str(REAL)).as_dataset(split="train")
@@ -54,7 +54,7 @@ def decoded() -> list[dict[str, np.ndarray[Any, Any]]]:
 
 
 def by_path(nest: Any, path: str = "") -> dict[str, Any]:
-    """Leaves of nested dicts; tuples of one leaf a step are stacked, and empty ones are nothing."""
+    """Leaves of nested dicts; tuples with one leaf per step are stacked, and empty ones are skipped."""
     if isinstance(nest, tuple) and not nest:
         return {}
     if isinstance(nest, dict):
@@ -64,7 +64,7 @@ def by_path(nest: Any, path: str = "") -> dict[str, Any]:
 
 
 def through_agents(output: Path, **kwargs: Any) -> list[dict[str, Any]]:
-    """Every item by TF-Agents' own reader."""
+    """Every item, read by TF-Agents' reader."""
     from tf_agents.utils import example_encoding_dataset
 
     files = [str(p) for p in shard_paths(output) if p.suffix != ".spec"]
@@ -73,7 +73,7 @@ def through_agents(output: Path, **kwargs: Any) -> list[dict[str, Any]]:
 
 
 def through_tfds(output: Path) -> list[dict[str, Any]]:
-    """Every item by TFDS."""
+    """Every item, read by TFDS."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(str(output))
@@ -145,7 +145,7 @@ def test_jpeg_reads_back_compressed(converted, decoded):
     assert size["jpeg"] < size["raw"] / 4
 
 
-def test_the_instructions_come_along_as_policy_info(converted, decoded):
+def test_instructions_are_kept_as_policy_info(converted, decoded):
     flags = ("--policy_info_fields=language_embedding", "--observation_fields=state")
     output = converted(*flags)
     agents, tfds = through_agents(output), through_tfds(output)
@@ -160,7 +160,7 @@ def test_the_instructions_come_along_as_policy_info(converted, decoded):
 
 def test_more_shards_hold_the_same(converted):
     one, four = through_tfds(converted()), through_tfds(converted("--shards=4", "--workers=2"))
-    assert len(shard_paths(converted("--shards=4", "--workers=2"))) == 8  # with their specs
+    assert len(shard_paths(converted("--shards=4", "--workers=2"))) == 8  # each shard has a spec
     assert sorted(i["observation/state"].tobytes() for i in one) == sorted(
         i["observation/state"].tobytes() for i in four
     )
@@ -174,8 +174,8 @@ def test_our_own_reader(converted):
     assert [batch.observation["image_0"].shape.as_list() for batch in batches] == [[75, 2, 64, 64, 3]] * 3
 
 
-def test_pushed_into_reverb_the_frames_are_those_that_tfds_decodes(decoded, capsys) -> None:
-    """Four cameras of JPEGs, as pixels: into a table, and out of it by Reverb's own client."""
+def test_frames_pushed_into_reverb_equal_those_that_tfds_decodes(decoded, capsys) -> None:
+    """Four JPEG cameras as pixels: pushed into a table and read by Reverb's own client."""
     reverb = pytest.importorskip("reverb")
     from servers import drain
 
@@ -218,7 +218,7 @@ def test_the_instruction_is_carried(converted) -> None:
     assert len({item["episode_key"].numpy() for item in items}) == EPISODES
 
 
-# Presets: what they say about public datasets, on the data of one of them.
+# Presets for public datasets, on the data of one of them
 
 
 def test_the_preset_of_the_dataset_is_suggested_and_repairs_it(converted, tmp_path, capsys):
@@ -231,7 +231,7 @@ def test_the_preset_of_the_dataset_is_suggested_and_repairs_it(converted, tmp_pa
     assert ours == theirs
 
 
-def test_the_preset_serves_every_output_that_holds_such_data(tmp_path):
+def test_the_preset_works_for_every_output(tmp_path):
     for to, flags in (("rlds", []), ("lerobot", ["--fps=5"]), ("numpy", [])):
         out = tmp_path / to
         assert main(["convert", str(REAL), str(out), f"--to={to}", "--preset=bridge_dataset", *flags]) == 0

@@ -1,4 +1,4 @@
-"""The page of all rules is what its script writes: the script breaks each rule, and repairs it."""
+"""The page of rules is up to date; its script breaks and repairs each rule."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ RATES = ROOT / "benchmarks" / "rates"
 
 @pytest.fixture(scope="module", autouse=True)
 def benchmarks():
-    """The scripts import each other by name, as they do when one is run."""
+    """Makes the scripts importable by name, as when one runs."""
     sys.path.insert(0, str(RATES))
     yield
     sys.path.remove(str(RATES))
@@ -61,8 +61,8 @@ def test_one_worker_takes_the_sum(scheduling, assignment, costs):
 
 
 @given(costs=COSTS, speeds=SPEEDS)
-def test_no_worker_is_idle_while_work_is_left(scheduling, costs, speeds):
-    """The last range was begun when all were busy: Graham's bound."""
+def test_no_worker_is_idle_while_work_remains(scheduling, costs, speeds):
+    """The last range began when all workers were busy: Graham's bound."""
     schedule = scheduling.taken(costs, speeds)
     assert schedule.makespan <= (scheduling.ideal(costs, speeds) + costs.max() / speeds.min()) * EPSILON
 
@@ -74,13 +74,13 @@ def test_another_worker_never_costs_time(scheduling, costs, workers):
 
 
 @given(costs=COSTS, speeds=SPEEDS)
-def test_dearer_ranges_cost_time(scheduling, costs, speeds):
+def test_costlier_ranges_take_longer(scheduling, costs, speeds):
     for assign in (scheduling.taken, scheduling.dealt):
         assert assign(2 * costs, speeds).makespan == pytest.approx(2 * assign(costs, speeds).makespan)
 
 
 @given(costs=COSTS, workers=st.integers(1, 12), share=st.floats(0, 2))
-def test_a_shared_limit_slows_all_and_loses_nothing(scheduling, costs, workers, share):
+def test_a_shared_limit_slows_all_workers_and_loses_nothing(scheduling, costs, workers, share):
     free = scheduling.taken(costs, np.ones(workers))
     limited = scheduling.shared(free, share)
     assert (limited.finishes * EPSILON >= free.finishes).all()
@@ -88,7 +88,7 @@ def test_a_shared_limit_slows_all_and_loses_nothing(scheduling, costs, workers, 
     assert limited.makespan * EPSILON >= scheduling.ideal(costs, np.ones(workers), share)
     if share * workers <= 1:
         np.testing.assert_allclose(limited.finishes, free.finishes)
-    if share >= 1:  # then one worker takes all of it
+    if share >= 1:  # then one worker uses all of it
         assert limited.makespan == pytest.approx(costs.sum() * share)
 
 
@@ -98,7 +98,7 @@ def test_by_hand(scheduling):
     assert scheduling.dealt(costs, np.ones(2)).finishes.tolist() == [6, 2]
     slow = scheduling.taken(np.array([1.0, 1, 1]), np.array([1, 0.5]))
     assert slow.owners.tolist() == [0, 1, 0] and slow.finishes.tolist() == [2, 2]
-    # Two share what one and a half could use; when the first is done, the other runs at its own pace.
+    # Two share the capacity of one and a half; when the first is done, the other runs at full speed.
     schedule = scheduling.shared(scheduling.dealt(np.array([2.0, 4.0]), np.ones(2)), 0.75)
     assert schedule.finishes.tolist() == [3, 5]
 
@@ -154,7 +154,7 @@ def test_sizes_are_skewed_and_add_up(simulate):
     assert len(set(simulate.shard_sizes(7, 700, 0))) == 1
 
 
-def test_splitting_pays_where_shards_are_skewed(simulate):
+def test_splitting_helps_if_shards_are_skewed(simulate):
     costs = simulate.Costs(0.01, 0.0, 1e-7)
     with simulate.dataset(simulate.shard_sizes(200, 2e12, 1.5)) as source:
         made = {name: costs.of(ranges) for name, ranges in simulate.plans(source, []).items()}
@@ -167,7 +167,7 @@ def test_splitting_pays_where_shards_are_skewed(simulate):
 
 
 def test_the_network_bounds_the_rate(simulate):
-    """A hundred workers, each of which could move a fiftieth of what there is: twice as long."""
+    """A hundred workers that could each use a fiftieth of the bandwidth take twice as long."""
     costs = np.full(10_000, 1.0)
     free = simulate.Cluster(100, slow=0, noise=0).run(costs, "taken")
     bound = simulate.Cluster(100, slow=0, noise=0, share=1 / 50).run(costs, "taken")
@@ -175,7 +175,7 @@ def test_the_network_bounds_the_rate(simulate):
     assert bound.balance == pytest.approx(1)
 
 
-def test_what_is_shared_is_counted_in_its_units(simulate):
+def test_shared_resources_are_counted_in_their_units(simulate):
     from cost import Push, Stages
 
     stages = Stages(1000, 3000, 0, {"whole": 10, **dict.fromkeys(("read", "decode", "check", "frames"), 1)})

@@ -33,7 +33,7 @@ N = 60_000
 EMPTY = np.empty((N, 0))
 
 
-def test_the_formulas_are_scope_rls():
+def test_the_formulas_equal_those_of_scope_rl():
     """The expected figures come from SCOPE-RL itself."""
     x = np.zeros((3, 2))
 
@@ -82,8 +82,8 @@ def test_actions_are_as_frequent_as_their_propensity_says():
 
 
 @pytest.mark.parametrize(("mean", "sigma"), [(0.2, 0.5), (3.0, 0.4), (-30.0, 1.0)], ids=["inside", "right", "far left"])
-def test_densities_are_those_of_the_samples(mean, sigma):
-    """Also if nearly all of the mass is outside the bounds, where SCOPE-RL's formula is not accurate."""
+def test_densities_match_the_samples(mean, sigma):
+    """Also if nearly all mass is outside the bounds; SCOPE-RL's formula is inaccurate there."""
     low, high = np.array([-1.0]), np.array([1.0])
     random = np.random.default_rng(2)
     of = TruncatedGaussian(np.full((N, 1), mean), np.array([sigma]), low, high)
@@ -185,7 +185,7 @@ def test_a_clipped_action_has_the_propensity_of_the_clipped_one(tmp_path):
             np.testing.assert_allclose(
                 episode["steps/propensity"][:-1], g.calc_pscore_given_action(x, actions), rtol=1e-6
             )
-            assert episode["steps/propensity"].shape == (len(actions) + 1,)  # one number a step, not one a dimension
+            assert episode["steps/propensity"].shape == (len(actions) + 1,)  # one number per step, not per dimension
     assert outside > 20
 
 
@@ -197,14 +197,14 @@ def test_a_truncated_gaussian_stays_within_its_bounds(tmp_path):
         assert np.isfinite(episode["steps/log_propensity"]).all()
 
 
-def test_a_policy_with_a_state_is_found_out(tmp_path):
+def test_a_policy_with_hidden_state_is_detected(tmp_path):
     with pytest.raises(NotVerifiedError, match=r"with propensity .*, but .* gives .* must be a function of the"):
         recorded(tmp_path / "out", "EpsilonGreedyHead(recorded_environments:counting)", episodes=3, envs_per_worker=1)
     assert not (tmp_path / "out" / "manifest.json").exists()
     assert not [*(tmp_path / "out").glob("*.tfrecord-*")]
 
 
-def test_values_that_are_equal_up_to_rounding_are_no_reason_to_fail():
+def test_rounding_differences_are_accepted():
     values = np.array([[1.0, 1.0 + 1e-9, 0.0], [1.0, 1.5, 0.0]])
     tied = values >= values.max(axis=1, keepdims=True) - 1e-6
     of = EpsilonGreedy(np.array([1, 1]), 0.3, 3, 0, tied)

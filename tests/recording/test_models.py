@@ -14,7 +14,7 @@ from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import RecordOptions
 
 
-def test_log_probabilities_of_given_actions_are_those_of_samples():
+def test_log_probabilities_of_given_actions_equal_those_of_samples():
     random = np.random.default_rng(0)
     for distribution, width, noise in (
         (Categorical(), 5, 1),
@@ -38,7 +38,7 @@ def test_a_model_gives_the_distribution(tmp_path):
         np.testing.assert_allclose(episode["steps/mixture_propensity"][:-1], (expected + 1 / 3) / 2, rtol=1e-5)
 
 
-def test_connectors_of_the_user_s_own_look_at_the_history(tmp_path):
+def test_user_connectors_see_the_history(tmp_path):
     (tmp_path / "stack.yaml").write_text(
         "- FrameStacking: {num_frames: 3}\n- AddObservationsFromEpisodesToBatch\n- BatchIndividualItems\n"
     )
@@ -55,10 +55,10 @@ def test_connectors_of_the_user_s_own_look_at_the_history(tmp_path):
     assert [ours[name] == others[name] for name in ours if "tfrecord-" in name] == [True]
 
 
-def test_the_environment_is_given_the_actions_for_it(tmp_path):
+def test_the_environment_gets_actions_within_its_bounds(tmp_path):
     recorded(tmp_path / "out", "ModulePolicy(recorded_environments:of_slide)", env="recorded_environments:slide")
     stored = np.concatenate([episode["steps/action"][:-1] for episode in episodes_of(tmp_path / "out")])
-    assert np.abs(stored).max() > 1  # what the module chose; `Slide` asserts that it is given no such action
+    assert np.abs(stored).max() > 1  # the unclipped output of the module; `Slide` asserts that it gets no such action
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_the_environment_is_given_the_actions_for_it(tmp_path):
         ("ModulePolicy(d3rlpy:nothing)", {}, UsageError, "nothing does not exist"),
     ],
 )
-def test_what_cannot_be_a_module_policy(tmp_path, policy, options, error, message):
+def test_invalid_module_policies_are_refused(tmp_path, policy, options, error, message):
     given = {"env": WALK, "policy": (policy,), "episodes": 3, "logger": "own", **options}
     with pytest.raises(error, match=message):
         prepare(RecordOptions.create(tmp_path / "out", **given)).convert_here()

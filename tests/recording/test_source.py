@@ -87,7 +87,7 @@ def test_an_episode_that_breaks_a_rule_is_rejected(capsys):
 
 
 @pytest.mark.parametrize("env", ["walk", "everything"])
-def test_an_episode_is_what_its_record_decodes_to(env, tmp_path):
+def test_an_episode_equals_its_decoded_record(env, tmp_path):
     job = recorded(
         tmp_path / "out", "random", env=f"recorded_environments:{env}", episodes=5, obtain_info=env == "walk"
     )
@@ -109,7 +109,7 @@ def test_an_episode_is_what_its_record_decodes_to(env, tmp_path):
                 np.testing.assert_array_equal(own, column)
 
 
-def test_keys_are_those_of_the_recorded_dataset(tmp_path):
+def test_keys_equal_those_of_the_recorded_dataset(tmp_path):
     from rlds_beam import open_source
 
     job = recorded(tmp_path / "out", episodes=30)
@@ -140,7 +140,7 @@ def test_another_format_in_the_same_directory_is_refused(capsys):
     assert "this command would write" in capsys.readouterr().err
 
 
-def test_what_record_wrote_is_named_where_rlds_is_expected(capsys):
+def test_output_of_record_is_named_if_rlds_is_expected(capsys):
     assert main(["record", "out", *FLAGS, *FORMATS["numpy"]]) == 0
     capsys.readouterr()
     assert main(["validate", "out"]) == 2

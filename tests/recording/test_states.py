@@ -1,4 +1,4 @@
-"""Behavior policies with a state, which is carried for each environment and reset with each episode."""
+"""Behavior policies with state, which is kept per environment and reset with each episode."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_it_is_the_same_with_any_number_of_environments_and_files(tmp_path, both
     [{"minimum_rollout_length": 2, "maximum_rollout_length": 5}, {"single_interaction": True}],
     ids=["after other steps", "one after the other"],
 )
-def test_windows_begin_with_the_state_that_they_find(tmp_path, options):
+def test_windows_begin_with_the_current_state(tmp_path, options):
     """`Remembering` asserts that its state matches the age of the environment's episode."""
     recorded(tmp_path / "out", REMEMBERING, steps=80, step_per_trajectory=8, **options)
     ages = [int(episode["start_step"]) for episode in episodes_of(tmp_path / "out")]

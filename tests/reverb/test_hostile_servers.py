@@ -114,7 +114,7 @@ def a_key_too_long(call: int, answers: Iterator[bytes]) -> Iterator[bytes]:
         no_answer, cut_short, a_key_without_end, a_key_too_long,
     ],
 )  # fmt: skip
-def test_what_breaks_the_protocol_is_an_error_at_once(clean: str, tamper: Any) -> None:
+def test_a_protocol_violation_is_an_error_at_once(clean: str, tamper: Any) -> None:
     with HostileRelay(clean, tamper) as relay:
         stream = InsertStream(relay.address, timeout=50)
         with pytest.raises(NotVerifiedError, match="violates Reverb's protocol") as caught:
@@ -136,7 +136,7 @@ def hangs_up_after(tamper: Any) -> Any:
 
 @pytest.mark.parametrize("tamper", [wrong, twice_at_once, cut_short, a_key_without_end, a_key_too_long])
 def test_a_server_that_breaks_the_protocol_and_hangs_up_is_not_called_again(clean: str, tamper: Any) -> None:
-    """Also if the call ends before its first answer is processed, as on a busy machine."""
+    """Also if the call ends before its first answer is processed, as may happen on a busy machine."""
     with HostileRelay(clean, hangs_up_after(tamper)) as relay:
         stream = InsertStream(relay.address, timeout=50)
         for request in requests(3):
@@ -151,7 +151,7 @@ def test_a_server_that_breaks_the_protocol_and_hangs_up_is_not_called_again(clea
 
 
 def one_and_no_more(call: int, answers: Iterator[bytes]) -> Iterator[bytes]:
-    """The server acknowledges the same item every time, and then ends the call."""
+    """The server acknowledges the same item every time and then ends the call."""
     yield response(next(keys_of(answers)))
 
 
@@ -169,7 +169,7 @@ def test_a_call_that_always_ends_is_given_up_after_the_timeout(clean: str, tampe
         stream.close()
 
 
-def test_what_a_server_says_is_one_line(clean: str) -> None:
+def test_a_servers_error_is_one_line(clean: str) -> None:
     def refuse(call: int, answers: Iterator[bytes]) -> Iterator[bytes]:
         raise ValueError("first\nsecond \x1b[31m" + 1000 * "x")
 
@@ -181,7 +181,7 @@ def test_what_a_server_says_is_one_line(clean: str) -> None:
         stream.close()
 
 
-def test_answers_that_say_nothing_are_no_progress(clean: str) -> None:
+def test_empty_answers_are_not_progress(clean: str) -> None:
     ended = threading.Event()
 
     def empty(call: int, answers: Iterator[bytes]) -> Iterator[bytes]:
@@ -199,7 +199,7 @@ def test_answers_that_say_nothing_are_no_progress(clean: str) -> None:
         stream.close()
 
 
-def test_each_call_brings_it_further(clean: str) -> None:
+def test_each_call_makes_progress(clean: str) -> None:
     """Items acknowledged by any call count, so each call must acknowledge only one new item."""
 
     def another(call: int, answers: Iterator[bytes]) -> Iterator[bytes]:
@@ -216,7 +216,7 @@ def test_each_call_brings_it_further(clean: str) -> None:
     assert held(clean).total() == ITEMS
 
 
-def test_any_order_and_any_form_of_the_message_will_do(clean: str) -> None:
+def test_any_order_and_any_encoding_are_accepted(clean: str) -> None:
     """Packed or not, with unknown fields, in pieces: protobuf accepts all of these."""
     rng = random.Random(0)
 
@@ -231,7 +231,7 @@ def test_any_order_and_any_form_of_the_message_will_do(clean: str) -> None:
     with HostileRelay(clean, shuffled) as relay:
         stream = InsertStream(relay.address, timeout=30)
         first, second, third = requests(3)
-        for request in (first, second, first, third):  # one of them twice: it is acknowledged twice
+        for request in (first, second, first, third):  # the first twice, so it is acknowledged twice
             stream.send(request)
         stream.flush()
         assert stream.acknowledged == 4 * ITEMS
@@ -239,7 +239,7 @@ def test_any_order_and_any_form_of_the_message_will_do(clean: str) -> None:
     assert held(clean).total() == 3 * ITEMS
 
 
-def test_the_command_says_it_in_one_line(clean: str, tmp_path: Any, capsys: Any) -> None:
+def test_the_command_reports_it_in_one_line(clean: str, tmp_path: Any, capsys: Any) -> None:
     push = Push(dataset(tmp_path), capsys)
     with HostileRelay(clean, wrong) as relay:
         push(relay.address).assert_not_verified(relay.address, "violates Reverb's protocol")

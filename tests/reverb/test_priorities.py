@@ -76,7 +76,7 @@ def test_a_number_is_the_priority_of_every_item(text, value):
 
 
 @pytest.mark.parametrize("text", ["-1", "nan", "inf", "-inf", "1e999"])
-def test_a_number_that_is_no_priority(text):
+def test_an_invalid_number(text):
     with pytest.raises(UsageError, match=f"--priority={text}: expected a finite number, 0 or more"):
         resolve_priority(text)
 
@@ -131,7 +131,7 @@ def test_leaves_of_any_dtype(values):
 
 
 @pytest.mark.parametrize("bad", [-1, np.nan, np.inf, -np.inf])
-def test_a_value_that_is_no_priority_rejects_the_episode(bad):
+def test_an_invalid_value_rejects_the_episode(bad):
     with pytest.raises(BadEpisode) as raised:
         of(items_of([1, bad, bad, 2, 3]), "policy_info/td_error")
     (violation,) = raised.value.violations
@@ -139,7 +139,7 @@ def test_a_value_that_is_no_priority_rejects_the_episode(bad):
     assert violation.detail == f"{bad:g} from --priority=policy_info/td_error for item 1, of 4 (2 such items)"
 
 
-def test_a_bad_value_that_no_item_uses_does_no_harm():
+def test_an_invalid_value_that_no_item_uses_is_ignored():
     assert of(items_of([1, 2, np.nan]), "policy_info/td_error").tolist() == [1, 2]
 
 
@@ -158,7 +158,7 @@ def test_no_items_no_priorities():
         ("zzz", "Available: step_type, policy_info/td_error, next_step_type, reward, discount$"),
     ],
 )
-def test_a_leaf_that_cannot_be_is_told_before_work(path, message):
+def test_an_invalid_leaf_is_refused_before_work(path, message):
     spec = spec_of(**{"observation/camera": camera(2)})
     with pytest.raises(UsageError, match=f"--priority={path}: .*{message}"):
         resolve_priority(path).check(spec)
@@ -223,7 +223,7 @@ def test_a_function_cannot_change_the_frames(function):
 
 
 @pytest.mark.parametrize("returned", ["1.0", "columns['reward']", "['a', 'b']", "np.zeros(7)", "None", "{}"])
-def test_a_function_that_returns_no_priorities_is_told_before_work(function, returned):
+def test_a_function_with_invalid_results_is_refused_before_work(function, returned):
     name = function(f"return {returned}")
     with pytest.raises(UsageError, match=f"--priority={name}: returned .* for 2 items; expected one number each"):
         resolve_priority(name).check(spec_of())
@@ -235,7 +235,7 @@ def test_a_function_that_fails_on_zeros(function):
         resolve_priority(name).check(spec_of())
 
 
-def test_a_function_may_have_no_answer_for_zeros_but_must_for_data(function):
+def test_a_function_may_return_nan_for_zeros_but_not_for_data(function):
     name = function("return columns['reward'][:, 0] / 0")
     with np.errstate(all="ignore"):
         resolve_priority(name).check(spec_of())

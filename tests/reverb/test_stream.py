@@ -117,7 +117,7 @@ def test_reverb_samples_the_items_that_were_made(server, options, lengths, chunk
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_and_shape_is_as_reverbs_own_writer_writes_it(server, stream, dtype: str) -> None:
+def test_every_dtype_and_shape_equals_that_of_reverbs_writer(server, stream, dtype: str) -> None:
     numpy_dtype = SpecLeaf("x", dtype, ()).numpy_dtype
     for shape in ((), (3,), (2, 2), (0,), (2, 3, 1)):
         values = np.random.default_rng(7).integers(0, 2, (7, *shape)).astype(numpy_dtype)
@@ -190,7 +190,7 @@ def test_single_frames_can_be_squeezed(server, stream) -> None:
         assert item.data[1] == k
 
 
-def test_the_same_items_again_change_nothing_and_other_frames_are_other_items(server) -> None:
+def test_repeated_items_change_nothing_and_other_frames_are_new_items(server) -> None:
     options = ItemOptions()
     maker = ItemMaker(options)
     first, again, other = (
@@ -224,7 +224,7 @@ def test_keys_differ_by_episode_table_number_and_configuration() -> None:
     assert len(keys) == count
 
 
-def test_an_episode_goes_to_one_server_whatever_their_order() -> None:
+def test_an_episode_goes_to_one_server_for_any_server_order() -> None:
     items = ItemMaker(ItemOptions()).push(to_frames(make_episode(3), FrameOptions()))
     servers = ("a:1", "b:1", "c:1")
     target = target_of("", items, ItemOptions())
@@ -237,8 +237,8 @@ def test_an_episode_goes_to_one_server_whatever_their_order() -> None:
     assert all(70 < chosen.count(server) < 130 for server in servers)
 
 
-def test_a_request_holds_all_that_its_items_need(server) -> None:
-    """Each request can be sent alone, on a new connection, and in any order."""
+def test_a_request_contains_all_that_its_items_need(server) -> None:
+    """Each request can be sent alone on a new connection, in any order."""
     frames = 5000
     columns = [np.random.default_rng(0).standard_normal((frames, 400)).astype(np.float32)]
     encoder = ItemEncoder([(np.dtype("float32"), (400,))], ["t0"], chunk_length=32)
@@ -277,7 +277,7 @@ def test_chunks_are_never_empty_and_bounded(frame_bytes: int, item_length: int |
     assert length == 1 or length * frame_bytes <= 16 << 20
 
 
-def test_what_the_server_would_not_check_is_checked() -> None:
+def test_shapes_that_the_server_does_not_check_are_checked() -> None:
     encoder = ItemEncoder([(np.dtype("float32"), (2,))], ["t0"], 4)
     rest: dict[str, Any] = {
         "priorities": np.ones(4), "seeds": [1], "chunk_seed": 1, "episode_id": 1,
@@ -287,7 +287,7 @@ def test_what_the_server_would_not_check_is_checked() -> None:
             encoded(encoder, [columns], Windows(0, 4, 2, 1, 5), **rest)
 
 
-def test_a_table_that_is_not_there_is_the_servers_answer(server) -> None:
+def test_a_missing_table_is_reported_by_the_server(server) -> None:
     encoder = ItemEncoder([(np.dtype("float32"), ())], ["nope"], 4)
     opened = InsertStream(server, timeout=10)
     (request,) = encoded(
@@ -318,7 +318,7 @@ def some_requests(count: int) -> list[Request]:
     return made
 
 
-def test_a_stopped_server_is_waited_for_and_then_given_up() -> None:
+def test_a_stopped_server_times_out() -> None:
     with ServerProcess(lambda: _one_table()) as process:
         opened = InsertStream(process.address, timeout=2)
         requests = some_requests(4)
@@ -348,7 +348,7 @@ def test_a_restarted_server_is_noticed() -> None:
         opened.close()
 
 
-def test_a_server_that_is_gone_is_given_up() -> None:
+def test_a_killed_server_times_out() -> None:
     with ServerProcess(lambda: _one_table()) as process:
         opened = InsertStream(process.address, timeout=1)
         process.kill()

@@ -115,7 +115,7 @@ class TestSignature:
         SpecLeaf("observation/image", "uint16", (4, 4, 3), "png"), SpecLeaf("discount", "float64", ()),
         SpecLeaf("action", "float32", (3,)), SpecLeaf("action", "float64", (3,)), SpecLeaf("action", "float32", (2, 1)),
     ])  # fmt: skip
-    def test_what_no_flag_mends(self, address, leaf):
+    def test_mismatches_that_no_flag_fixes(self, address, leaf):
         message = refused(address, "pairs", spec_with(leaf))
         assert f"{leaf.path}: the table has " in message
         assert "Give" not in message and "serve --like=INPUT" in message
@@ -129,7 +129,7 @@ class TestSignature:
         renamed = [dataclasses.replace(leaf, path=leaf.path.replace("state", "joints")) for leaf in LEAVES]
         both = refused(address, "pairs", TrajectorySpec(tuple(renamed), (2,)))
         assert "it needs observation/state; it has no observation/joints. `rlds-beam serve" in both
-        look(address, "flat", TrajectorySpec(tuple(renamed), (2,)))  # names nothing
+        look(address, "flat", TrajectorySpec(tuple(renamed), (2,)))  # without field names
 
     def test_another_number_of_leaves(self, address):
         assert "it has 3 leaves (0, 1, 2), the dataset 7 (step_type, observation/image" in refused(address, "short")
@@ -156,7 +156,7 @@ class TestRoom:
         assert "serve --tables=small:uniform:11" in message
         before = look(address, "small", predicted=11, allow_eviction=True)
         assert before.allow_eviction
-        # Reverb itself agrees.
+        # Reverb agrees.
         assert push(address, "small", range(11)) == 11
         assert client.server_info(5)["small"].current_size == 10
         assert "has 10 of at most 10 items; 1 more would silently drop 1" in refused(address, "small", predicted=1)
@@ -173,10 +173,10 @@ class TestRoom:
         look(address, name, predicted=room + 1, allow_blocking=True)  # a queue drops nothing: it waits
 
     def test_below_the_minimum_size_nothing_waits(self, address):
-        # 5 items never make the 50 that sampling takes: inserts are never blocked, and drop.
+        # 5 items never reach the 50 that sampling needs: inserts are never blocked, but drop items.
         look(address, "deep", predicted=1000, allow_eviction=True)
         assert "would silently drop 995" in refused(address, "deep", predicted=1000, allow_blocking=True)
-        # At 5 of 5 the next insert makes 6 for a moment, and the limiter holds from there on.
+        # At 5 of 5 the next insert briefly makes 6, from which the limiter blocks.
         assert push(address, "brim", range(20)) == 20
         assert "admits 0 of 1 items" in refused(address, "brim", predicted=1, allow_eviction=True)
 
@@ -227,7 +227,7 @@ class TestVerify:
         assert TableCheck(**json.loads(json.dumps(result.to_json()))) == result
 
     def test_a_second_run_finds_its_items(self, address):
-        push(address, "free1", range(12))  # of a run that was killed
+        push(address, "free1", range(12))  # from a run that was killed
         before = look(address, "free1", predicted=30)
         result = check(before, 30, push(address, "free1", range(30)))
         assert (result.inserted, result.already_there, result.size, result.note) == (18, 12, 30, "")
@@ -316,11 +316,11 @@ class TestVerify:
             process.kill()
             process.start()
             after = ask([address], TIMEOUT)
-            assert after[address].tables["free"].current_size == 10  # all of it, by chance: it cannot be known
+            assert after[address].tables["free"].current_size == 10  # complete by chance, which cannot be known
             with pytest.raises(NotVerifiedError) as caught:
                 compare_tables(before, after, {address: 10}, {address: 10})
             assert len(re.findall("was restarted", str(caught.value))) == 1
-            # The remedy is what the error says.
+            # The error says how to recover.
             again = check_tables([address], ["free", "more"], SPEC, {address: 10}, TIMEOUT)
             for name in ("free", "more"):
                 push(address, name, range(10))

@@ -1,4 +1,4 @@
-"""Dataflow without the cloud: refused options, and each job's graph from Beam's own Dataflow runner."""
+"""Dataflow without the cloud: refused options, and each job's graph from Beam's Dataflow runner."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CLOUD = {
     "worker_container": "region-docker.pkg.dev/project/rlds-beam:1",
 }  # fmt: skip
 
-# What is refused.
+# Refused options
 
 
 def without(*names: str) -> list[str]:
@@ -86,7 +86,7 @@ def test_a_server_on_this_machine_is_refused(server: str, capsys: pytest.Capture
         assert f"--reverb={server.split(',')[-1]}" in capsys.readouterr().err
 
 
-def test_a_server_elsewhere_is_not() -> None:
+def test_a_remote_server_is_accepted() -> None:
     pytest.importorskip("google.cloud.dataflow")
     for server in ("10.0.0.2:8000", "reverb.example:8000", "[fd00::1]:8000"):
         dataflow.check(PushConfig("gs://bucket/in", reverb=(server,), table=("t",), **CLOUD))
@@ -112,7 +112,7 @@ def test_flags_after_the_dashes_win() -> None:
     assert re.fullmatch(r"rlds-beam-validate-\d{8}-\d{6}", options["job_name"])
 
 
-# The graph of each job, as Beam's Dataflow runner submits it.
+# The graph of each job, as submitted by Beam's Dataflow runner
 
 DUPLICATES = {
     "FindDuplicateEpisodes/Segments/MaybeReshuffle/Reshuffle": "FindDuplicateEpisodes/Segments",
@@ -142,7 +142,7 @@ KEYING = ("/AddRandomKeys", "/KeyWithVoid", "/Map(reify_metadata_default_window)
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All inputs and outputs that the jobs name."""
+    """All inputs and outputs of the jobs."""
     return tmp_path_factory.mktemp("dataflow")
 
 
@@ -219,10 +219,10 @@ def test_a_job_is_a_batch_that_docker_runs(graphs: dict[str, beam_runner_api_pb2
         (environment,) = graph.components.environments.values()
         payload = beam_runner_api_pb2.DockerPayload.FromString(environment.payload)
         assert payload.container_image == CLOUD["worker_container"]
-        assert list(environment.dependencies) == []  # nothing of this machine is staged
+        assert list(environment.dependencies) == []  # no local files are staged
 
 
-def test_nothing_of_this_machine_is_pickled(graphs: dict[str, beam_runner_api_pb2.Pipeline], home: Path) -> None:
+def test_no_local_path_is_pickled(graphs: dict[str, beam_runner_api_pb2.Pipeline], home: Path) -> None:
     """All paths except the job's input and output and the file names in Beam's own code."""
     given = (str(home), str(Path(beam.__file__).parent))
     mine = [str(ROOT), sys.prefix, sys.base_prefix, os.path.expanduser("~"), socket.gethostname(), "__main__"]
@@ -237,7 +237,7 @@ def test_nothing_of_this_machine_is_pickled(graphs: dict[str, beam_runner_api_pb
             assert here == set(), job
 
 
-def test_what_is_pickled_is_imported_from_the_package(graphs: dict[str, beam_runner_api_pb2.Pipeline]) -> None:
+def test_pickled_objects_are_imported_from_the_package(graphs: dict[str, beam_runner_api_pb2.Pipeline]) -> None:
     for job, graph in graphs.items():
         modules = {name for content in pickled(graph.SerializeToString()) for name in imports(content)}
         ours = {name for name in modules if name.split(".")[0] == "rlds_beam"}

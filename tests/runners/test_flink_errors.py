@@ -57,7 +57,7 @@ def test_a_job_manager_that_is_gone() -> None:
     assert found.startswith("the JobManager at flink:8081 no longer answers ([Errno 111] Connection refused);")
 
 
-def test_a_job_manager_that_has_forgotten() -> None:
+def test_a_job_manager_that_lost_the_job() -> None:
     assert "lost the job" in message(LOST)
 
 
@@ -74,7 +74,7 @@ def test_a_message_without_a_cause(text) -> None:
     assert message(text).endswith("Could not upload job files")
 
 
-def test_a_worker_s_error_is_ours() -> None:
+def test_a_workers_error_is_raised_as_our_type() -> None:
     error = plain(RuntimeError(FAILED + WORKER), OPTIONS, _Up(""))
     assert isinstance(error, FailedRuleError)
     assert str(error) == "missing_is_last: toy/1.0.0:train:00000@12"
@@ -134,7 +134,7 @@ def test_a_job_server_whose_port_was_taken_is_started_at_another(monkeypatch, re
     assert not JobServer.running
 
 
-def test_a_job_server_that_never_starts_is_said(monkeypatch) -> None:
+def test_a_job_server_that_never_starts_is_reported(monkeypatch) -> None:
     monkeypatch.setattr(flink.flink_runner, "FlinkJarJobServer", JobServer)
     monkeypatch.setattr(JobServer, "refusals", 100)
     with pytest.raises(RldsBeamError, match=r"job server does not start \(Service failed to start up with error 0"):

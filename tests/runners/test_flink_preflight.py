@@ -156,7 +156,7 @@ ARTIFACT = f"beam-runners-flink-2.2-job-server-{apache_beam.__version__}.jar"
 
 
 def test_a_jar_by_maven(master, java, offline, tmp_path) -> None:
-    """Maven is asked once, for the artifact of this Beam and that Flink."""
+    """Maven is run once, for the artifact of this Beam and Flink version."""
     made = make_jar(tmp_path / "made.jar")
     program(
         java.parent / "mvn",
@@ -170,7 +170,7 @@ def test_a_jar_by_maven(master, java, offline, tmp_path) -> None:
     assert os.listdir(offline) == [ARTIFACT]
 
 
-def test_a_jar_that_cannot_be_had(master, java, offline) -> None:
+def test_a_jar_that_cannot_be_downloaded(master, java, offline) -> None:
     said = refusal(options(master))
     assert "no mvn on the PATH" in said
     assert "--flink_job_server_jar=PATH" in said
@@ -197,14 +197,14 @@ def test_flags_of_another_runner() -> None:
 
 
 @pytest.mark.parametrize("command", ["convert", "push"])
-def test_dry_run_looks_and_fetches_nothing(command, master, java, offline, tmp_path, capsys) -> None:
+def test_dry_run_checks_but_downloads_nothing(command, master, java, offline, tmp_path, capsys) -> None:
     source = str(dataset(tmp_path))
     where = [str(tmp_path / "out")] if command == "convert" else ["--reverb=127.0.0.1:1", "--table=t"]
     flags = ["--dry_run", "--runner=flink", "--environment_config=sdk-workers:50000"]
     closed = f"127.0.0.1:{free_port()}"
     assert main([command, source, *where, *flags, f"--flink_master={closed}"]) == 2
     assert f"no Flink JobManager answers at http://{closed}" in capsys.readouterr().err
-    if command == "convert":  # the other one looks at the tables too, and there are none
+    if command == "convert":  # push also checks the tables, which do not exist here
         assert main([command, source, *where, *flags, f"--flink_master={master}"]) == 0
     assert not offline.exists()
 

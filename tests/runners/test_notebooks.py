@@ -1,4 +1,4 @@
-"""Jobs in an IPython session and in a Jupyter kernel, without pandas or beside pandas 3: the bytes of any other run.
+"""Jobs in IPython and Jupyter write the same bytes, without pandas and with pandas 3.
 
 `make test-pythons` has an environment for each.
 """

@@ -36,7 +36,7 @@ def test_a_runner_that_does_not_answer(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_when_it_is_told_to(number) -> None:
+def test_a_signal_ends_it(number) -> None:
     command = [sys.executable, "-m", "rlds_beam.runners.worker_pool", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as pool:
         try:

@@ -1,4 +1,4 @@
-"""A job with worker processes is attacked while it runs: neither the network nor other users can reach it."""
+"""Attacks on a running job with worker processes: neither the network nor other users can reach it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1]
 
 @contextlib.contextmanager
 def held(tmp_path: Path, *flags: str, waiting: int) -> Iterator[list[int]]:
-    """The processes of a conversion while some of them wait in the middle of their work; it succeeds after that."""
+    """Yields the processes of a conversion while some wait in the middle of their work; it then succeeds."""
     data = write_dataset(tmp_path / "data", [make_episode(20, seed=i) for i in range(40)], shards=2)
     gate = Gate(tmp_path / "gate")
     gate.close(tmp_path / "out")
@@ -103,7 +103,7 @@ def test_the_services_cannot_be_attacked_over_the_network(processes, tmp_path) -
             append_state(target)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 def test_the_services_cannot_be_reached_by_another_user(processes) -> None:
     become = ["setpriv", f"--reuid={ANOTHER_USER}", f"--regid={ANOTHER_USER}", "--clear-groups"]
     runs = subprocess.run([*become, sys.executable, "-c", ""], capture_output=True, check=False, timeout=DEADLINE)

@@ -1,4 +1,4 @@
-"""Environments and policies for the tests of recording: small, exact, and with every kind of observation and action."""
+"""Small, exact environments and policies for the recording tests, with every kind of observation and action."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gymnasium import spaces
 import rlds_beam
 
 LENGTH = 6
-"""Steps after which a `Walk` ends at the latest, by a time limit of its own."""
+"""The time limit of a `Walk`, in steps."""
 
 
 class Walk(gymnasium.Env):
-    """A walk on a line, left or right; beyond 2 it is over (terminated), and after LENGTH steps cut (truncated)."""
+    """A walk on a line, left or right; terminated beyond 2, truncated after LENGTH steps."""
 
     observation_space = spaces.Box(-10, 10, (2,), np.float64)
     action_space = spaces.Discrete(3)

@@ -104,7 +104,7 @@ def test_episodes_of_one_length_and_checksum_are_not_duplicates_unless_their_byt
         assert_that(root | FindDuplicateEpisodes(open_source(str(path))), equal_to([{}]))
 
 
-def test_validate_in_a_pipeline_of_ones_own(tmp_path, pipeline):
+def test_validate_in_a_users_pipeline(tmp_path, pipeline):
     episodes = [make_episode(5, seed=i, breaks=["non_finite"] if i == 3 else []) for i in range(8)]
     path = write_dataset(tmp_path, [*episodes, episodes[0]])
     source = open_source(str(path))

@@ -51,7 +51,7 @@ def dataset(tmp_path):
 
 @pytest.mark.parametrize("flags", [(), ("--direct_runner_bundle_repeat=1",)])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_what_is_written_is_what_went_in(tmp_path, dataset, flags, shuffle):
+def test_the_output_equals_the_input(tmp_path, dataset, flags, shuffle):
     path, expected, _ = dataset
     output = tmp_path / "out"
     run(path, output, flags=flags, shuffle=shuffle)
@@ -96,7 +96,7 @@ def test_across_episodes_needs_an_order(tmp_path, dataset):
         WriteToTrajectoryRecords(str(tmp_path / "out"), schema, items=items)
 
 
-def test_a_column_that_the_schema_does_not_name_is_an_error(tmp_path, dataset):
+def test_a_column_that_is_not_in_the_schema_is_an_error(tmp_path, dataset):
     path, _, _ = dataset
 
     def write(output, schema, *fields):
@@ -135,4 +135,4 @@ def test_building_the_graph_removes_nothing(tmp_path, dataset):
     assert {p: p.read_bytes() for p in output.rglob("*") if p.is_file()} == before
     pipeline.run().wait_until_finish()
     assert read_manifest(str(output))["items"] == 36
-    assert not (output / "rejected" / "rejected.json").exists()  # of the pipeline before
+    assert not (output / "rejected" / "rejected.json").exists()  # from the previous pipeline

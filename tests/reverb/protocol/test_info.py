@@ -112,7 +112,7 @@ def test_every_table_reads_as_reverbs_client_reads_it(server):
     import tensorflow as tf
 
     def leaves(signature):
-        # The paths are ours; tf.nest says whether they are right.
+        # The paths are ours; tf.nest checks them.
         flat = tf.nest.flatten(signature, expand_composites=False)
         return [
             ("unknown", None)
@@ -174,7 +174,7 @@ def is_message(data: bytes) -> bool:
 
 
 def refused(parse: Any, data: bytes) -> bool:
-    """Whether the bytes are valid; any error other than ValueError fails the test."""
+    """Whether parsing raises ValueError; any other error fails the test."""
     try:
         parsed = parse(data)
     except ValueError:
@@ -186,18 +186,18 @@ def refused(parse: Any, data: bytes) -> bool:
 @given(st.binary(max_size=60))
 @example(b"\xff\xff\xff")
 @example(b"\x0a\x05a")
-@example(b"\x0a\x02\xff\xfe")  # a path that is no text
-def test_bytes_that_are_no_answer_are_refused(data):
+@example(b"\x0a\x02\xff\xfe")  # a path that is not UTF-8
+def test_invalid_answers_are_refused(data):
     for parse in (parse_server_info, parse_checkpoint):
         assert refused(parse, data) or is_message(data)
-    assert parse_server_info(b"") == ServerInfo(0, {})  # what says nothing is a message
+    assert parse_server_info(b"") == ServerInfo(0, {})  # an empty message is valid
 
 
 def test_an_answer_that_is_damaged_is_refused_or_read_as_protobuf_reads_it(server):
     call = grpc.insecure_channel(server.server_address).unary_unary(SERVER_INFO)
     answer = call(b"", timeout=20)
     assert not refused(parse_server_info, answer)
-    # A table more or less is a message still; elsewhere a cut is in the middle of a field.
+    # Cutting between tables leaves a valid message; any other cut is within a field.
     whole = [end for number, _, _, end in wire.fields(answer, 0, len(answer))]
     cuts = [cut for cut in range(1, len(answer), 7) if cut not in whole]
     assert len(cuts) > 300
@@ -214,7 +214,7 @@ def test_an_answer_that_is_damaged_is_refused_or_read_as_protobuf_reads_it(serve
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.text(), st.floats(allow_nan=False), st.lists(st.text(), max_size=3))
-def test_what_is_written_by_hand_reads_back(number, text, double, parts):
+def test_hand_written_messages_read_back(number, text, double, parts):
     data = wire.integer(1, number) + wire.text(2, text) + b"\x19" + struct.pack("<d", double)
     data += b"".join(wire.delimited(400, wire.text(1, part)) for part in parts)
     message = wire.Message(data)
@@ -222,7 +222,7 @@ def test_what_is_written_by_hand_reads_back(number, text, double, parts):
     assert [child.text(1) for child in message.messages(400)] == parts
 
 
-def test_a_start_has_a_state_of_its_own():
+def test_each_server_start_has_a_new_state_id():
     with ServerProcess(one_table) as process, Connection(process.address) as connection:
         first = connection.info(20)
         assert connection.info(5) == first
