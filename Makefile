@@ -116,6 +116,7 @@ test-readme: full  ## run the README and the ten-minute tutorial as printed, in 
 lint: full wheel  ## run ruff, the language check, and mypy in strict mode on the installed wheel
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(PY) .ci/english.py
 	@rm -rf build/typecheck
 	@$(PY) -m pip install --quiet --no-deps --target build/typecheck dist/*.whl
 	@MYPYPATH=build/typecheck $(BIN)/mypy --package rlds_beam

@@ -15,7 +15,7 @@ from rlds_beam.trajectories.items import PAD, windows
 from rlds_beam.trajectories.options import ItemOptions
 
 WIDTH = 480
-"""Of every diagram: a phone shows it at three quarters of its size."""
+"""The width of every diagram: a phone shows it at three quarters of its size."""
 
 DIAGRAMS: dict[str, Callable[[], Picture]] = {}
 """File name -> the function that draws it."""

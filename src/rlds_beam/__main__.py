@@ -3,8 +3,8 @@
 import os
 import sys
 
-# `python -m` puts the current directory first: nothing there is to take the place of an installed module, now or when
-# some dependency imports it later. (The command `rlds-beam` does not have it; `python -P` does the same from 3.11 on.)
+# `python -m` puts the current directory first. Nothing there may shadow an installed module, now or when a dependency
+# imports it later. (The command `rlds-beam` does not add it; from 3.11 on, neither does `python -P`.)
 if sys.path and sys.path[0] in ("", os.getcwd()) and not getattr(sys.flags, "safe_path", False):
     del sys.path[0]
 
