@@ -247,9 +247,9 @@ class Invents(ConnectorV2):
 def test_wrong_use_is_reported():
     with pytest.raises(UsageError, match="kind=actor, expected learner or env_to_module"):
         FromRllib(ClipRewards, kind="actor")
-    with pytest.raises(UsageError, match="max_seq_len has to be given"):
+    with pytest.raises(UsageError, match="initial_state needs max_seq_len"):
         FromRllib(ClipRewards, initial_state={"h": [0.0]})
-    with pytest.raises(RldsBeamError, match="an episode new that the connector was not given"):
+    with pytest.raises(RldsBeamError, match="the connector returned an unknown episode new"):
         ours.connect([FromRllib(Invents)], [peer.recorded(2).ours()])
 
 
