@@ -61,11 +61,7 @@ ALIASES = {
     "rlds_beam.scope_rl",
     "rlds_beam.trajectories",
 }
-<<<<<<< HEAD
 """Aliases that keep documented import paths: they import from anywhere, and our code never imports from them."""
-=======
-"""Modules that only keep documented import paths: they import from anywhere, and no module imports them."""
->>>>>>> 355bb26 (Tests of RLlib's connectors: messages as they are now)
 
 LAZY_NAMES = {*ALIASES, "rlds_beam.options"}
 """Modules that may export names of other packages lazily (`lazy.exports`)."""
