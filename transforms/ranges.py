@@ -10,7 +10,8 @@ import apache_beam as beam
 from rlds_beam.checking.report import Report
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter, RangeFinisher
+from rlds_beam.output.finishing import RangeFinisher
+from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.transforms.duplicates import as_side_input
 from rlds_beam.transforms.fitting import as_results

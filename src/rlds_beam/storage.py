@@ -28,6 +28,10 @@ _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 SMALL = 64 << 20
 """The largest allowed metadata file in bytes."""
 
+Stamp = tuple[int, int, int, int]
+"""Inode, size, mtime, and ctime. A program cannot set ctime, so equal stamps mean equal content, even if a replaced
+file has the old mtime."""
+
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
@@ -95,6 +99,17 @@ def size(path: str) -> int:
     if scheme(path) is None:
         return os.path.getsize(path)
     return _remote_file(path).size or 0
+
+
+def stamp(path: str) -> Stamp | None:
+    """The stamp of a local file, which changes with its content; None for a missing file or an object."""
+    if scheme(path) is not None:
+        return None
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def checksum(path: str) -> str:

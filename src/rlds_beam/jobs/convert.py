@@ -36,11 +36,12 @@ from rlds_beam.output.capabilities import (
 )
 from rlds_beam.output.commits import read_commits
 from rlds_beam.output.files import COMMITS, REPORT
+from rlds_beam.output.finishing import RangeFinisher
 from rlds_beam.output.fitted import read_fitted, write_fitted
 from rlds_beam.output.lock import locked
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan
-from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter, RangeFinisher, RangeFitter
+from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter, RangeFitter
 from rlds_beam.output.removing import remove_temporary
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot

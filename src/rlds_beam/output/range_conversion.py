@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -33,8 +32,7 @@ from rlds_beam.output.capabilities import (
 )
 from rlds_beam.output.commits import RangeCommit, rejected_path
 from rlds_beam.output.files import REPORT
-from rlds_beam.output.plans import add_files
-from rlds_beam.output.removing import remove_parts
+from rlds_beam.output.finishing import RangeFinisher
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot
@@ -192,45 +190,6 @@ class RangeConverter:
         report.bytes_written = sum(one.shard.bytes for one in written if one.role != "temporary")
         report.unused = unused_steps_of(writer)
         return commits.commit_range(directory, work, written, rejected=kept, report=report, plan=self.plan)
-
-
-@dataclasses.dataclass(frozen=True)
-class RangeFinisher:
-    """Completes the ranges' files when all are finished (`GlobalIndices.finish_range`). Picklable."""
-
-    output: GlobalIndices
-    ranges: tuple[WorkRange, ...]
-
-    def commits(self) -> list[tuple[RangeCommit, Any]]:
-        """The commit of each finished range, and the indices that its files need."""
-        committed = commits.read_commits(self.output.directory)
-        done = [committed[str(work)] for work in self.ranges if str(work) in committed]
-        if len(done) < len(self.ranges):
-            return []  # reported by `manifest.commit_dataset`
-        numbered = list(zip(done, self.output.global_indices(done), strict=True))
-        if files := [file for _, numbers in numbered for file in self.output.replacing_files(numbers)]:
-            add_files(self.output.directory, files)  # the plan names them before they exist
-        return numbered
-
-    def finish(self, commit: RangeCommit, numbers: Any) -> None:
-        """Completes a range's files and commits it again with their new checksums.
-
-        Files that it no longer has are removed afterward.
-        """
-        finished = commit
-        if commit.numbers != numbers:
-            # A runner may repeat a range that is already completed and whose first files are gone.
-            now = commits.read_again(self.output.directory, commit)
-            finished = now if now.numbers == numbers else self.output.finish_range(now, numbers)
-            if finished is not now:
-                finished = dataclasses.replace(finished, numbers=numbers)
-                commits.write_commit(self.output.directory, finished)
-        written = files_of(self.output, self._works[commit.range])
-        remove_parts(self.output.directory, {*written} - {*finished.names})
-
-    @functools.cached_property
-    def _works(self) -> dict[str, WorkRange]:
-        return {str(work): work for work in self.ranges}
 
 
 @dataclasses.dataclass(frozen=True)

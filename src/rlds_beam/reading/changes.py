@@ -17,10 +17,6 @@ from rlds_beam.reading.plan import select_segments
 AGAIN = "run the same command again when the file no longer changes"
 """The remedy for a changed file in a job that keeps nothing."""
 
-Stamp = tuple[int, int, int, int]
-"""Inode, size, mtime, and ctime. A program cannot set ctime, so equal stamps mean equal content, even if a replaced
-file has the old mtime."""
-
 
 class _Seen(NamedTuple):
     """A shard at the time the job was planned.
@@ -32,7 +28,7 @@ class _Seen(NamedTuple):
     """
 
     shard: Shard
-    stamps: tuple[tuple[str, Stamp | None], ...]
+    stamps: tuple[tuple[str, storage.Stamp | None], ...]
     content: str | None
 
 
@@ -71,7 +67,7 @@ class Snapshot:
             for shard in dict.fromkeys(segment.shard for segment in select_segments(source, split)):
                 paths = (shard.path, *source.companions(shard))
                 places.append((split.name, shard))
-                stamps.append(tuple((path, _stamp(path)) for path in paths))  # before the content is read
+                stamps.append(tuple((path, storage.stamp(path)) for path in paths))  # before the content is read
         shards = [shard for _, shard in places]
         companions = [[path for path, _ in of_shard[1:]] for of_shard in stamps]
         contents: Sequence[str | None] = [None] * len(shards)
@@ -103,7 +99,7 @@ class Snapshot:
             storage.at_once(lambda place: self.verify(*place), places, self.seen[places[0]].shard.path)
 
     def _changed(self, seen: _Seen) -> str | None:
-        now = [(path, _stamp(path)) for path, _ in seen.stamps]
+        now = [(path, storage.stamp(path)) for path, _ in seen.stamps]
         # Inode, size, and mtime stay the same if only a permission or the number of links changes.
         compared = 4 if seen.content is not None else 3
         different = [
@@ -118,16 +114,6 @@ class Snapshot:
         companions = [path for path, _ in seen.stamps[1:]]
         (content,) = Framing(self.files).content([seen.shard], [companions])
         return None if content == seen.content else different[0]
-
-
-def _stamp(path: str) -> Stamp | None:
-    if storage.scheme(path) is not None:
-        return None
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def files_in(folders: Iterable[str]) -> list[str]:

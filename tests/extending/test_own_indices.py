@@ -1,0 +1,112 @@
+"""Custom outputs whose files get global indices at the end: `--to=test_own_indices:Numbered`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from own_formats import run
+
+from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.output.base import Description
+from rlds_beam.output.capabilities import GlobalIndices
+from rlds_beam.output.checksums import checksum_of
+from rlds_beam.output.commits import RangeCommit
+from rlds_beam.output.shards import EpisodeWriter
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.plan import WorkRange
+from rlds_beam.testing import make_episode, write_dataset
+
+
+def encode(episode: Episode) -> bytes:
+    return f"000 {episode.key}\n".encode()
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbered(GlobalIndices):
+    """Writes a line per episode, with its number in the dataset."""
+
+    directory: str
+
+    @classmethod
+    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> Numbered:
+        return cls(directory)
+
+    def plan(self) -> dict[str, Any]:
+        return {"numbered": 1}
+
+    def describe(self) -> Description:
+        return Description(["number and key: string"], {})
+
+    def file(self, work: WorkRange) -> str:
+        return f"{work}.txt"
+
+    def open_range(self, work: WorkRange) -> EpisodeWriter:
+        return EpisodeWriter(str(Path(self.directory, self.file(work))), encode)
+
+    def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
+        return {}
+
+    def global_indices(self, commits: Sequence[RangeCommit]) -> list[Any]:
+        return [sum(one.items for one in commits[:i]) for i in range(len(commits))]
+
+    def finish_range(self, commit: RangeCommit, indices: Any) -> RangeCommit:
+        (file,) = commit.files
+        path = Path(self.directory, file.file)
+        lines = path.read_text().splitlines()
+        path.write_text("".join(f"{indices + i:03d}{line[3:]}\n" for i, line in enumerate(lines)))
+        shard = dataclasses.replace(file.shard, checksum=checksum_of(str(path)))
+        return dataclasses.replace(commit, files=(dataclasses.replace(file, shard=shard),))
+
+
+class OldChecksum(Numbered):
+    """Changes its files but returns the old commit."""
+
+    def finish_range(self, commit: RangeCommit, indices: Any) -> RangeCommit:
+        super().finish_range(commit, indices + 1)  # the first range would otherwise not change
+        return commit
+
+
+class TooFew(Numbered):
+    def global_indices(self, commits: Sequence[RangeCommit]) -> list[Any]:
+        return super().global_indices(commits)[1:]
+
+
+class ReturnsNothing(Numbered):
+    def finish_range(self, commit: RangeCommit, indices: Any) -> RangeCommit:
+        return None  # type: ignore[return-value]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_dataset(tmp_path, [make_episode(5, seed=seed) for seed in range(6)], shards=3)
+
+
+def test_the_files_have_their_indices(data: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    assert run("convert", data, output, "--to=test_own_indices:Numbered", "--shards=3")[0] == 0
+    numbers = [line[:3] for file in sorted(output.glob("train-*.txt")) for line in file.read_text().splitlines()]
+    assert numbers == ["000", "001", "002", "003", "004", "005"]
+    shards = json.loads((output / "manifest.json").read_text())["shards"]
+    assert all(shard["checksum"] == checksum_of(str(output / shard["file"])) for shard in shards)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("OldChecksum", r"finish_range changed train-00000-of-00003.txt but returned its old checksum"),
+        ("TooFew", "global_indices returned 2 entries for 3 parts"),
+        ("ReturnsNothing", "finish_range returned None, expected a RangeCommit"),
+    ],
+)
+def test_a_wrong_result_is_an_error(data: Path, tmp_path: Path, name: str, problem: str) -> None:
+    code, _, err = run("convert", data, tmp_path / "out", f"--to=test_own_indices:{name}", "--shards=3")
+    assert code == 1
+    assert f"the output {name}: its {problem}; see rlds_beam.GlobalIndices" in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "out" / "manifest.json").exists()
