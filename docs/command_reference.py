@@ -32,7 +32,7 @@ GUIDES = {
 }
 """The page that says more about a command."""
 
-WRITTEN = "`docs/command_reference.py` writes this page from the program; do not edit it.\n"
+WRITTEN = "`docs/command_reference.py` generates this page from the program.\n"
 
 HEAD = f"""\
 # Commands
@@ -197,7 +197,8 @@ def sections(parser: argparse.ArgumentParser, level: str = "##", own: str = "Opt
     for group in parser._action_groups:
         actions = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
         if actions:
-            title = {"positional arguments": "Arguments", "options": own}.get(str(group.title), str(group.title))
+            title = str(group.title).removesuffix(" (rlds-beam help rules)")
+            title = {"positional arguments": "Arguments", "options": own}.get(title, title)
             yield f"{level} {marked(title)}\n"
             yield from map(option, actions)
             yield ""

@@ -37,7 +37,7 @@ prints, and what repairs or accepts the fault. `rlds-beam help rules` lists the 
 
 A record that breaks a rule is **rejected**: it is left out, counted, and named in the report. `convert` keeps its
 original bytes in `rejected/`. If more records are rejected than `--max_rejected` allows (by default none), the exit
-code is 3; the rest is written nevertheless. Other policies, each with a comma-separated list of rules:
+code is 3, but the rest is still written. Other policies, each with a comma-separated list of rules:
 
 - `--repair=RULES` repairs the episode. Possible for:
   {repair}
@@ -47,11 +47,11 @@ code is 3; the rest is written nevertheless. Other policies, each with a comma-s
 
 If a rule is in several lists, `--fail` wins over `--repair`, and `--repair` over `--accept`.
 
-Values that nothing depends on are checked only with `--check_unused`. These are the action, reward and discount of the
-last step, which RLDS calls void, and fields that the output leaves out.
+The void action, reward, and discount of the last step, and fields that the output leaves out, are checked only with
+`--check_unused`.
 
-The examples have four or five episodes of 5 steps. `docs/rule_reference.py` runs the commands and writes this page;
-do not edit it. Long lines are wrapped, and the lines with sizes and times are left out.
+The examples below are real output of datasets with four or five episodes of 5 steps. Long lines are wrapped, and the
+lines with sizes and times are left out. `docs/rule_reference.py` generates this page.
 """
 
 

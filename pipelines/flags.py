@@ -180,7 +180,8 @@ def _unknown(argument: str, parser: argparse.ArgumentParser, config_class: type[
         return belongs
     known = [name.removeprefix("--") for name in parser._option_string_actions]
     hint = did_you_mean(flag.removeprefix("--"), known).replace("mean ", "mean --")
-    return f"{parser.prog} has no flag {flag}{hint} (Beam's own flags go after --; {parser.prog} --help lists ours)"
+    command = parser.prog.removeprefix("rlds-beam ")
+    return f"{command} has no flag {flag}{hint} (Beam's own flags go after --; {parser.prog} --help lists the others)"
 
 
 def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], hint: Any, *, hidden: bool) -> None:

@@ -29,6 +29,8 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0
+    if (together := "-".join(arguments)) in TOPICS:  # help exit codes
+        arguments = [together]
     name = arguments[0]
     if name == "completion":
         from rlds_beam.pipelines import completion

@@ -12,6 +12,7 @@ from apache_beam.runners import create_runner
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.runners.base import Define, Runner
 from rlds_beam.runners.local import plain
+from rlds_beam.text import did_you_mean
 
 _TESTED = "Tested runners: local, flink, dataflow. -v shows the traceback."
 _NOT_FETCHED = re.compile(r"Unable to fetch remote job server jar at \S*/beam-runners-(?P<kind>[a-z]+)")
@@ -29,7 +30,9 @@ class RemoteRunner(Runner):
         try:
             create_runner(self.options.runner)
         except (ImportError, ValueError) as error:
-            raise UsageError(f"--runner={self.options.runner}: " + " ".join(str(error).split())) from error
+            hint = did_you_mean(self.options.runner, ("local", "flink", "dataflow"))
+            problem = f"there is no such runner{hint}" if hint else " ".join(str(error).split())
+            raise UsageError(f"--runner={self.options.runner}: {problem}") from error
 
     def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
         """Runs the job.

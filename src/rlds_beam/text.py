@@ -29,10 +29,12 @@ def shortened(value: object, most: int = 200) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
-    """`; did you mean train?` with up to `most` of the `names` that resemble `name`; empty if none does."""
+def did_you_mean(name: str, names: Iterable[str], most: int = 1, otherwise: str = "") -> str:
+    """`; did you mean train?` with up to `most` of the `names` that resemble `name`; if none does, `; {otherwise}`."""
     near = difflib.get_close_matches(name, list(names), n=most)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; {otherwise}" if otherwise else ""
 
 
 def joined(texts: Sequence[str]) -> str:

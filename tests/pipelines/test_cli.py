@@ -370,4 +370,4 @@ def test_help_starts_with_three_examples(run, command):
 def test_a_flag_of_another_command_is_not_treated_as_a_typo(capsys):
     assert main(["validate", "data", "--fps=10"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("rlds-beam: rlds-beam validate has no flag --fps (Beam's own flags") and "mean" not in said
+    assert said.startswith("rlds-beam: validate has no flag --fps (Beam's own flags") and "mean" not in said

@@ -21,7 +21,7 @@ class CheckOptions(Options):
     accept: tuple[str, ...] = option((), "rules that episodes may break (comma-separated)", metavar="RULES")
     repair: tuple[str, ...] = option((), "rules whose violations are repaired, if possible", metavar="RULES")
     fail: tuple[str, ...] = option((), "rules whose first violation ends the job", metavar="RULES")
-    max_image_pixels: int = option(MOST_PIXELS, "larger images are image_too_large", least=1)
+    max_image_pixels: int = option(MOST_PIXELS, "most pixels of an image; larger ones break image_too_large", least=1)
     decode_images: bool = option(False, "decode every image to check it, not only its header")
     propensity_fn: str | None = option(
         None,
@@ -38,7 +38,7 @@ class CheckOptions(Options):
             for rule in getattr(self, policy):
                 if rule not in RULES:
                     hint = f"; it is now {RENAMED[rule]}" if rule in RENAMED else did_you_mean(rule, RULES)
-                    raise UsageError(f"--{policy}={rule}: unknown rule{hint}; the rules are {', '.join(RULES)}")
+                    raise UsageError(f"--{policy}={rule}: unknown rule{hint} (rlds-beam help rules lists them)")
                 if policy not in POLICIES[rule]:
                     can = ", ".join(r for r in RULES if policy in POLICIES[r])
                     raise UsageError(f"--{policy}={rule}: {rule} cannot be {policy}ed; these can: {can}")

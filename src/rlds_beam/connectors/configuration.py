@@ -85,7 +85,7 @@ def load(name: str) -> Configuration:
     try:
         text = storage.read_text(name)
     except OSError as error:
-        raise UsageError(f"--connectors={name}: {error}") from error
+        raise UsageError(f"--connectors={name}: {error.strerror or error}") from error
     return parse(_loaded(text, name), f"--connectors={name}")
 
 
@@ -211,4 +211,5 @@ def _check_names(given: Mapping[str, Any], known: Any, where: str, what: str) ->
     for name in given:
         if name not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise UsageError(f"{where}: there is no {what} {name}{did_you_mean(str(name), known)}; {takes}")
+            hint = did_you_mean(str(name), known, otherwise=takes)
+            raise UsageError(f"{where}: there is no {what} {name}{hint}")

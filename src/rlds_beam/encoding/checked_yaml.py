@@ -23,8 +23,12 @@ def parse_yaml(text: str, where: str) -> Any:
     try:
         content = yaml.safe_load(text)
         check_depth(content, _MOST_NODES)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f"line {mark.line + 1}: " if mark else ""
+        raise UsageError(f"{where}: not valid YAML: {line}{error.problem or error.context}") from None
     except yaml.YAMLError as error:
-        raise UsageError(f"{where}: {error}") from None
+        raise UsageError(f"{where}: not valid YAML: {shortened(error)}") from None
     except RecursionError:
         raise UsageError(f"{where}: cannot read this YAML: it is nested too deeply or too large") from None
     except ValueError as error:  # a number with thousands of digits, or an invalid date

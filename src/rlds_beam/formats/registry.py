@@ -179,10 +179,10 @@ def output_class(to: str) -> type[Output]:
 def _class(known: str, name: str, flag: str, names: tuple[str, ...], base: type[Any]) -> type[Any]:
     if ":" not in (known or name):
         kind, verb = ("source", "written") if flag == "from" else ("output", "read")
-        hint = f" ({name} can only be {verb})" if name in FORMATS else did_you_mean(name, names)
-        raise UsageError(
-            f"--{flag}={name}: there is no such {kind}{hint}; choose {', '.join(names)}, or module:Class for your own"
-        )
+        choose = f"choose {', '.join(names)}, or module:Class for your own"
+        only = f" ({name} can only be {verb}); {choose}"
+        hint = only if name in FORMATS else did_you_mean(name, names, otherwise=choose)
+        raise UsageError(f"--{flag}={name}: there is no such {kind}{hint}")
     named = resolve(known or name, f"--{flag}")
     if not (isinstance(named, type) and issubclass(named, base)):
         raise UsageError(f"--{flag}={name}: not a subclass of rlds_beam.{base.__name__}")

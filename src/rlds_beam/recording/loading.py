@@ -99,9 +99,8 @@ def as_policy(candidate: Any, name: str) -> BehaviorPolicy:
 
 def _head(name: str, head: str, arguments: Mapping[str, Any]) -> BehaviorPolicy:
     if head not in _POLICIES:
-        raise UsageError(
-            f"--policy={name}: no head {head}{did_you_mean(head, _POLICIES)}; the heads are {', '.join(_POLICIES)}"
-        )
+        hint = did_you_mean(head, _POLICIES, otherwise=f"the heads are {', '.join(_POLICIES)}")
+        raise UsageError(f"--policy={name}: no head {head}{hint}")
     for argument in arguments:
         fields = [field.name for field in dataclasses.fields(_POLICIES[head])]
         if argument not in fields:

@@ -172,9 +172,8 @@ def values_of(episode: Episode, field: str, connector: str) -> np.ndarray[Any, A
         return column
     if field not in episode.metadata:
         known = [*episode.metadata, *episode.steps]
-        raise UsageError(
-            f"{connector}: there is no field {field}{did_you_mean(field, known)}; there are {', '.join(known)}"
-        )
+        hint = did_you_mean(field, known, otherwise=f"there are {', '.join(known)}")
+        raise UsageError(f"{connector}: there is no field {field}{hint}")
     value = episode.metadata[field]
     return np.array([value, None], object)[:-1] if isinstance(value, (str, bytes)) else np.asarray(value)[None]
 

@@ -143,9 +143,10 @@ class Condition:
         if place in ("first", "last") and column is not None and not isinstance(column, EncodedImages):
             return _plain(column[0 if place == "first" else -1])
         names = [*known, *own, *(f"{end}.{name}" for name in episode.steps for end in ("first", "last"))]
+        there = f"there are {', '.join([*known, *own])}, and first.X and last.X of the steps"
         raise UsageError(
             f"{self._where}: {self._text!r}: there is no field {path.replace('/', '.')}"
-            f"{did_you_mean(path, names)}; there are {', '.join([*known, *own])}, and first.X and last.X of the steps"
+            f"{did_you_mean(path, names, otherwise=there)}"
         )
 
 

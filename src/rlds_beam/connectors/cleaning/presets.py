@@ -99,9 +99,8 @@ PRESETS = {
 def preset_of(name: str) -> Preset:
     """The preset with this name; raises UsageError if there is none."""
     if name not in PRESETS:
-        raise UsageError(
-            f"--preset={name}: unknown preset{did_you_mean(name, PRESETS)}; there are {', '.join(PRESETS)}"
-        )
+        hint = did_you_mean(name, PRESETS, otherwise=f"there are {', '.join(PRESETS)}")
+        raise UsageError(f"--preset={name}: unknown preset{hint}")
     return PRESETS[name]
 
 

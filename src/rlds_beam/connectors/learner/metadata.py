@@ -84,7 +84,8 @@ def field_columns(episode: Episode, field: str, column: str, connector: str) -> 
     paths = all_below(episode.metadata, field)
     if not paths:
         known = [*episode.steps, *episode.metadata]
-        raise UsageError(f"{connector}: there is no field {field}, only {', '.join(known)}{did_you_mean(field, known)}")
+        hint = did_you_mean(field, known, otherwise=f"there are {', '.join(known)}")
+        raise UsageError(f"{connector}: there is no field {field}{hint}")
     return {column + path[len(field) :]: _repeated(episode.metadata[path], count) for path in paths}
 
 

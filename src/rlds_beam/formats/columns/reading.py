@@ -64,5 +64,6 @@ class ColumnsManifest:
         if module is None and len(self.modules) != 1:
             raise UsageError(f"{path} holds the columns of {known}: choose one with module=...")
         if module is not None and module not in self.modules:
-            raise UsageError(f"{path} has no module {module}{did_you_mean(module, self.modules)}; it has {known}")
+            hint = did_you_mean(module, self.modules, otherwise=f"it has {known}")
+            raise UsageError(f"{path} has no module {module}{hint}")
         return next(iter(self.modules)) if module is None else module

@@ -102,8 +102,8 @@ def _parse(entries: Iterable[str], schema: Schema) -> tuple[dict[str, tuple[str,
         for path in paths:
             known = every if not equals or name == "task" else schema.steps
             if path not in known:
-                raise UsageError(f"--map={entry}: there is no field {path}{did_you_mean(path, known)}; there are "
-                                 f"{', '.join(known)}")  # fmt: skip
+                hint = did_you_mean(path, known, otherwise=f"there are {', '.join(known)}")
+                raise UsageError(f"--map={entry}: there is no field {path}{hint}")
         if not equals:
             dropped.add(paths[0])
         elif name == "task":

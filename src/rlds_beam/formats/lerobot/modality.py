@@ -89,7 +89,8 @@ def _problem(content: Any, features: FeatureMap, videos: Sequence[LerobotFeature
         return f"expected an object with {', '.join(sections)}, each an object"
     for name in content:
         if name not in sections:
-            return f"there is no modality {name}{did_you_mean(name, sections)}; there are {', '.join(sections)}"
+            hint = did_you_mean(name, sections, otherwise=f"there are {', '.join(sections)}")
+            return f"there is no modality {name}{hint}"
     for section in _VECTORS:
         if section not in content:
             return f"it has no {section}"
@@ -108,14 +109,16 @@ def _wrong_entry(
     numbers = {feature.name: feature for feature in features.numbers}
     if section == "video":
         key, known = entry.get("original_key", name), [feature.name for feature in videos]
-        return None if key in known else f"there is no video {key}{did_you_mean(str(key), known)}; there are {known}"
+        hint = did_you_mean(str(key), known, otherwise=f"there are {', '.join(known) or 'none'}")
+        return None if key in known else f"there is no video {key}{hint}"
     if section == "annotation":
         key = entry.get("original_key", f"annotation.{name}")
         known = [*INDEX_FEATURES, *(n for n, feature in numbers.items() if "int" in feature.dtype)]
         return None if key in known else f"there is no integer feature {key}; {_TASK} uses task_index"
     key = entry.get("original_key", _VECTORS[section])
     if key not in numbers:
-        return f"there is no feature {key}{did_you_mean(str(key), numbers)}; there are {', '.join(numbers)}"
+        hint = did_you_mean(str(key), numbers, otherwise=f"there are {', '.join(numbers)}")
+        return f"there is no feature {key}{hint}"
     size, start, end = numbers[key].size, entry.get("start"), entry.get("end")
     if type(start) is not int or type(end) is not int or not 0 <= start < end <= size:
         return f"start {start} and end {end} are outside {key}, which has {size} numbers"

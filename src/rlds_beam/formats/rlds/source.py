@@ -87,9 +87,11 @@ def _dataset_directory(path: str) -> str:
         return storage.join(path, inner[0])
     if inner:
         raise UsageError(f"{path} holds {len(inner)} datasets: choose one of {', '.join(sorted(inner))}")
+    if below := storage.files_below(path, f"*/*/{FEATURES}"):
+        raise UsageError(f"{path} is not a dataset, but holds some; did you mean {storage.split(below[0])[0]}?")
     raise UsageError(
         f"{path} has no features.json, so it is not a TFDS dataset. Pass the directory with features.json and "
-        "dataset_info.json (…/name/version), or the shard files with --features=features.json"
+        "dataset_info.json (…/name/version), the shard files with --features=features.json, or a format with --from"
     )
 
 
@@ -121,7 +123,7 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
 
 def _features(path: str) -> tuple[str, Schema]:
     if not storage.exists(path):
-        raise UsageError(f"{path} is missing, so the fields of records are unknown. Pass it with --features=PATH")
+        raise UsageError(f"--features={path}: no such file")
     text = storage.read_text(path)
     return text, parse_features(text, path)
 
@@ -166,6 +168,11 @@ def _open_files(paths: list[str], split: str | None, features: str | None) -> Rl
     if not paths:
         raise UsageError("no shard files given")
     directory, first = storage.split(paths[0])
+    if not features and not storage.exists(storage.join(directory, FEATURES)):
+        raise UsageError(
+            f"{paths[0]}: there is no features.json next to it, so the fields of its records are unknown. "
+            "Pass it with --features=PATH"
+        )
     text, schema = _features(features or storage.join(directory, FEATURES))
     if split is not None and not re.fullmatch(r"[\w-]+", split):
         raise UsageError(f"--split={split}: shard files given by name cannot be sliced; pass the dataset's directory")
