@@ -17,6 +17,7 @@ from rlds_beam.formats.registry import OUTPUTS, SOURCES
 from rlds_beam.options import Options, distinct_groups, flag_name, type_hints
 from rlds_beam.pipelines import flags
 from rlds_beam.pipelines.parsers import COMMANDS, JOBS, job_parser
+from rlds_beam.text import did_you_mean
 
 COMPLETE = "__complete"
 """The hidden command that the scripts run: `rlds-beam __complete SHELL WORD...`."""
@@ -94,7 +95,8 @@ def main(command: str, arguments: Sequence[str]) -> int:
         usage = f"usage: rlds-beam completion {{{','.join(SCRIPTS)}}}"
         print(f"{usage}\n\nPrints a script. To install it:\n{flags.commands(INSTALL)}")
     elif arguments[0] not in SCRIPTS:
-        raise UsageError(f"there is no completion for {arguments[0]!r}, only for {', '.join(SCRIPTS)}")
+        hint = did_you_mean(arguments[0], SCRIPTS, otherwise=f"there is for {', '.join(SCRIPTS)}")
+        raise UsageError(f"there is no completion for {arguments[0]!r}{hint}")
     else:
         print(SCRIPTS[arguments[0]], end="")
     return 0

@@ -37,7 +37,7 @@ Extra = Literal[
 ]
 
 EXTRAS: dict[Extra, str] = {
-    "tf": "TensorFlow and TFDS, which decode what the fast path does not",
+    "tf": "TensorFlow and TFDS, for images that only they decode (CMYK, palette, BMP)",
     "agents": "TF-Agents and Reverb: load_trajectories, serve, the drop-in modules",
     "arrayrecord": "ArrayRecord files",
     "hdf5": "HDF5 files: Minari, d3rlpy, D4RL",

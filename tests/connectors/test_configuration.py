@@ -65,7 +65,7 @@ def test_a_mapping_sets_the_fields(tmp_path):
         ("- AddTimeDimToBatchAndZeroPad: 20", "expected the name of a connector"),
         ("BatchIndividualItems", "expected a list of connectors"),
         ("{connector: []}", "no entry connector; did you mean connectors?"),
-        ("- [", "while parsing"),
+        ("- [", "not valid YAML: line 1"),
         ("- !!python/object/apply:os.system [id]", "could not determine a constructor"),
         ("- no_such_module_at_all:Piece", "No module named"),
         ("- NStepReturns: {n: three}", "learner.yaml: NStepReturns: n: expected an int, got 'three'"),

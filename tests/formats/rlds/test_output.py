@@ -298,7 +298,7 @@ def test_invalid_options_are_refused_before_any_work(data, tmp_path):
     ("field", "message"),
     [
         (Field("stack", "uint8", (4, 8, 8, 3), "png"), r"stack has images of shape \(4, 8, 8, 3\)"),
-        (Field("cloud", "float32", (None, 3)), "cloud has the shape .* encoding bytes only"),
+        (Field("cloud", "float32", (None, 3)), "cloud has shape .* only with encoding bytes"),
         (Field("tokens", "int64", (None,), fast=False, feature="Sequence(Tensor)"), r"tokens is a Sequence\(Tensor\)"),
     ],
 )
