@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from rlds_beam.errors import EXTRAS, install
@@ -112,7 +112,17 @@ def extras() -> Iterator[Finding]:
         if not wrong:
             yield Finding(f"[{extra}]", "ok", purpose)
             continue
-        yield Finding(f"[{extra}]", "absent", f"{purpose}; {'; '.join(wrong)}", install(extra))
+        yield Finding(f"[{extra}]", "absent", f"{purpose}; {_listed(wrong)}", install(extra))
+
+
+def _listed(unmet: Sequence[str]) -> str:
+    """Unmet requirements as one text: `numpy 2.1.0 is installed, <2 is needed; not installed: h5py, scipy`."""
+    ending = " is not installed"
+    absent = [one.removesuffix(ending) for one in unmet if one.endswith(ending)]
+    others = [one for one in unmet if not one.endswith(ending)]
+    if len(absent) == 1:
+        return "; ".join([*others, absent[0] + ending])
+    return "; ".join([*others, f"not installed: {', '.join(absent)}"] if absent else others)
 
 
 def reverb() -> Finding:
