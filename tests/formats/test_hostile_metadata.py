@@ -125,8 +125,8 @@ def test_a_deep_provenance_is_refused_before_the_work(data: Path, tmp_path: Path
 YAML = {
     "not UTF-8": (b"- A: {x: \xff}", "is not UTF-8"),
     "deep": (b"[" * 5000 + b"]" * 5000, "nested too deeply"),
-    "digits": (b"- DropFields: {fields: " + LONG.encode() + b"}", "not YAML: Exceeds the limit"),
-    "a date": (b"- DropFields: {fields: 2020-99-99}", "not YAML: month must be"),
+    "digits": (b"- DropFields: {fields: " + LONG.encode() + b"}", "not valid YAML: Exceeds the limit"),
+    "a date": (b"- DropFields: {fields: 2020-99-99}", "not valid YAML: month must be"),
     "cyclic": (b"&a [*a]", "nested too deeply"),
     "billions": (b"".join(b"a%d: &a%d [%s]\n" % (i, i, b",".join([b"*a%d" % (i - 1)] * 99 if i else [b"1"]))
                           for i in range(9)), "too large"),

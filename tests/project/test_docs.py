@@ -98,6 +98,8 @@ def test_the_blocks_of_a_page_print_what_it_shows(page, tmp_path, monkeypatch):
         ("length  5\nreturn  1\n", "length    5\nreturn    1\n", True),
         ("length  5\nreturn  1\n", "length    5\nreturn    2\n", False),
         ("wrote 1 item\n", "wrote 2 item\n", False),
+        ("changed in a, ...\nb\n", "changed in a, b, c\nb\n", True),
+        ("changed in a, ...\n", "changed in b, c\n", False),
     ],
 )
 def test_shown_and_printed_output_are_compared(shown, printed, fits):

@@ -79,7 +79,8 @@ def matches(output: str, printed: str) -> bool:
 def _pattern(line: str) -> str:
     if line == "...":
         return r"(?:.*\n)*?"
-    pattern = re.escape(line) + r"\n"
+    cut = line.endswith(" ...")  # the rest of a long line
+    pattern = re.escape(line.removesuffix("...")) + (r".*\n" if cut else r"\n")
     varying = _NUMBER if line.startswith("took") else rf"(?:(?<=loss)|(?<=return))(?:\\ |:){_NUMBER}"
     return re.sub(r"(?:\\ )+", r"\\s+", re.sub(varying, r"[ :]*[\\d,.]+", pattern))
 
