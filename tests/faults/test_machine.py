@@ -59,7 +59,7 @@ def test_28_file_too_large(tmp_path, convert, big):
     output = tmp_path / "out"
     command = ["prlimit", "--fsize=100000", *RLDS_BEAM, "convert", big, output, "--shards=2"]
     limited = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
-    assert_failed_cleanly(output, limited.returncode, limited.stderr, "File too large")
+    assert_failed_cleanly(output, limited.returncode, limited.stderr, "file too large")
     assert convert(big, "--shards=2").code == 0
     assert bytes_of(output) == bytes_of(whole.output)
 

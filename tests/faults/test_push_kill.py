@@ -181,6 +181,6 @@ def test_a_worker_dies(data, servers) -> None:
         code, out, err = interrupt(arguments(data, [proxy.address], "--workers=2"), proxy, STREAM_BYTES // 3, end)
         assert (code, json.loads(out)["error"]["exit_code"]) == (1, 1)
         assert err.startswith("rlds-beam: a worker process died")
-        assert err.endswith("run again\n")
+        assert err.endswith("run the same command to resume\n")
         assert main(arguments(data, [proxy.address])) == 0
     assert held(servers[0]) == due()

@@ -159,7 +159,7 @@ def test_a_checkpoint_with_other_tables_is_refused(checkpoint, spec, capsys):
 
 def test_one_of_two_checkpoints(checkpoint, tmp_path, capsys):
     shutil.copytree(checkpoint, tmp_path / "2001-01-01T00:00:00.0+00:00")
-    assert "continues from that" in refused(capsys, f"--load={checkpoint}", f"--checkpoint={tmp_path}")
+    assert "omit --load" in refused(capsys, f"--load={checkpoint}", f"--checkpoint={tmp_path}")
 
 
 def test_a_checkpoint_that_cannot_be_read(checkpoint, tmp_path, capsys):

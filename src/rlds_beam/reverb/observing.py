@@ -176,7 +176,7 @@ class _Thread:
             self.stuck = True
             raise NotVerifiedError(
                 f"a TF-Agents observer did not return within {self._timeout:g} s: the server hangs or is gone, or its "
-                "table's rate limiter blocks. Items may have been written, and running again writes them twice"
+                "table's rate limiter blocks. Items may have been written: empty the table before you run again, or they are written twice"
             ) from None
         if isinstance(result, Exception):
             raise NotVerifiedError(
