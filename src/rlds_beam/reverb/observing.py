@@ -25,6 +25,7 @@ from rlds_beam.trajectories.image_leaves import pixels_of
 from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import ItemOptions
 
+_TWICE = "Items may have been written: empty the table before you run again, or they are written twice"
 _UNLIMITED = 1 << 20
 """Maximum frames of an episode observer without --max_sequence_length."""
 
@@ -176,13 +177,10 @@ class _Thread:
             self.stuck = True
             raise NotVerifiedError(
                 f"a TF-Agents observer did not return within {self._timeout:g} s: the server hangs or is gone, or its "
-                "table's rate limiter blocks. Items may have been written: empty the table before you run again, or they are written twice"
+                f"table's rate limiter blocks. {_TWICE}"
             ) from None
         if isinstance(result, Exception):
-            raise NotVerifiedError(
-                f"a TF-Agents observer failed: {result}. Items may have been written, and running again writes them "
-                "twice"
-            ) from result
+            raise NotVerifiedError(f"a TF-Agents observer failed: {result}. {_TWICE}") from result
         return result
 
     def _loop(self) -> None:
