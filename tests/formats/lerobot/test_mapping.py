@@ -83,7 +83,7 @@ def test_map_names_joins_and_leaves_out():
     assert (state.dtype, state.shape) == ("float64", (4,))
     assert state.info()["names"] == ["arm_0", "arm_1", "arm_2", "gripper"]
     assert found.task == "b"
-    assert found.left_out == {"a": "left out by --map"}
+    assert found.left_out == {"a": "excluded by --map"}
     assert list(found.columns) == ["task"]
 
 

@@ -62,7 +62,7 @@ def map_features(
       UsageError: LeRobot cannot hold a field, two features have one name, or an entry names an unknown field.
     """
     named, task, dropped = _parse(entries, schema)
-    left_out = dict.fromkeys(dropped, "left out by --map")
+    left_out = dict.fromkeys(dropped, "excluded by --map")
     if task is None:
         known = {**schema.steps, **schema.metadata}
         task = next((p for p in TASK_FIELDS if p in known and _is_text(known[p]) and p not in dropped), None)
