@@ -29,7 +29,7 @@ PHRASES = {
     r"mend(s|ed|ing)?": "fix, repair",
     r"held against": "checked against",
     r"(comes|came|come) of": "results from",
-    r"what (of )?(it|them|these|that) is": "its ...; how much",
+    r"what of (the|its?|their|a|an)\b[^.;:]*|what (of )?(it|them|these|that) is": "its ...; how much",
     r"(is|are|was|were|has|have|had) to be \w+ed": "must be ...ed",
     r"(has|have|had) to be": "must be",
     r"goes on where": "resumes",
