@@ -105,5 +105,4 @@ def pictures() -> dict[Path, str]:
 
 
 if __name__ == "__main__":
-    for path, content in pictures().items():
-        path.write_text(content)
+    svg.write(pictures())

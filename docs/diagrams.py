@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from svg import Picture, files
+from svg import Picture, files, write
 
 from rlds_beam.trajectories.items import PAD, windows
 from rlds_beam.trajectories.options import ItemOptions
@@ -324,5 +324,4 @@ def drawn() -> dict[Path, str]:
 
 
 if __name__ == "__main__":
-    for path, text in drawn().items():
-        path.write_text(text)
+    write(drawn())

@@ -144,8 +144,7 @@ def pictures() -> dict[Path, str]:
 
 
 def main() -> None:
-    for path, content in pictures().items():
-        path.write_text(content)
+    svg.write(pictures())
     (jpeg,) = encode_jpeg(camera()[None])
     CAMERA.write_bytes(jpeg)
 

@@ -3,7 +3,7 @@
     picture = Picture(560, 120, "An episode", "Three steps; the last holds only an observation.")
     picture.box(20, 20, 120, 40, "step 0")
     picture.arrow((140, 40), (180, 40))
-    write("episode", picture)
+    write(files("episode", picture))
 
 writes `docs/pictures/episode-light.svg` and `episode-dark.svg`, which differ only in their colors. Lengths are in
 pixels; y points down. Keep a picture at most 600 pixels wide, and its text at least 15: a phone shows it 360 wide.
@@ -152,7 +152,7 @@ def files(name: str, picture: Picture) -> dict[Path, str]:
     return {PICTURES / f"{name}-{theme}.svg": picture.svg(theme) for theme in THEMES}
 
 
-def write(name: str, picture: Picture) -> None:
-    """Write `pictures/NAME-light.svg` and `pictures/NAME-dark.svg`."""
-    for path, content in files(name, picture).items():
+def write(drawn: Mapping[Path, str]) -> None:
+    """Writes files by path."""
+    for path, content in drawn.items():
         path.write_text(content)
