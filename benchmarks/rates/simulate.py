@@ -1,4 +1,4 @@
-"""Simulates many workers on shards of many sizes: `python benchmarks/rates/simulate.py [--kind KIND] [--svg FILE]`.
+"""Simulates many workers on shards of many sizes: `python benchmarks/rates/simulate.py [--kind KIND]`.
 
 The ranges are those of the real planner (`rlds_beam.reading.plan`), over shard files that have the sizes but no content
 (sparse ones, in a temporary directory). The cost of a range is measured (`rates.json`): a fixed cost, a cost for each
@@ -23,7 +23,6 @@ import benchmarks_path  # noqa: F401
 import numpy as np
 from cost import MEASURED, OPEN_X, Push, Rates, Stages, push_seconds
 from measuring import table
-from plot import chart
 from scheduling import ASSIGNMENTS, Array, Schedule, ideal, shared
 
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
@@ -179,7 +178,6 @@ def main() -> None:
     parser.add_argument("--bandwidth", type=float, default=0, help="total GB/s of all workers (0: no limit)")
     parser.add_argument("--server_cores", type=float, default=0, help="total cores of all Reverb servers (0: no limit)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--svg", type=Path, help="draw the balance into this file")
     args = parser.parse_args()
     rates = Rates.read(args.rates)
     stages, push = rates.stages[args.kind], rates.push[args.kind] if args.push else None
@@ -201,12 +199,6 @@ def main() -> None:
     }
     print(f"simulated in {time.perf_counter() - began:.1f} s")
     show(found, args.workers)
-    if args.svg:
-        panels = {
-            f"ranges {assignment}": {name: [(n, o.balance) for n, o in run.items()] for name, run in by_plan.items()}
-            for assignment, by_plan in found.items()
-        }
-        args.svg.write_text(chart(panels, "workers", "time / ideal"))
 
 
 if __name__ == "__main__":

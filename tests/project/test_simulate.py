@@ -196,14 +196,6 @@ def test_all_measured_rates_exist(simulate):
     assert range_count(1) == 1 and range_count(33 << 20) == 2 and range_count(9e12) == 16384
 
 
-def test_the_chart_shows_each_line(simulate):
-    from plot import chart
-
-    lines = {"one & all": [(4, 1.0), (1000, 1.5)], "two": [(4, 1.1), (1000, 8.0)]}
-    drawn = chart({"taken": lines, "dealt": lines}, "workers", "balance")
-    assert drawn.count("<polyline") == 6 and "one &amp; all" in drawn and drawn.startswith("<svg")
-
-
 def test_a_thousand_workers_over_a_hundred_thousand_ranges(simulate):
     costs = np.random.default_rng(0).lognormal(0, 1, 100_000)
     outcome = simulate.Cluster(1000, slow=0, noise=0).run(costs, "taken")
