@@ -260,8 +260,8 @@ def exactly_once() -> Picture:
 
 
 LAYERS = (
-    ("pipelines",), ("runners", "console", "drop_in"), ("transforms", "jobs"), ("recording", "reverb"), ("datasets",),
-    ("formats",), ("output",), ("connectors", "trajectories"), ("checking",), ("reading",), ("encoding",),
+    ("pipelines",), ("runners", "console", "drop_in"), ("transforms", "jobs"),
+    ("recording", "reverb", "viewing"), ("datasets",), ("formats",), ("output",), ("connectors", "trajectories"), ("checking",), ("reading",), ("encoding",),
     ("episodes",), ("images", "buckets"),
 )  # fmt: skip
 
