@@ -1,0 +1,80 @@
+"""The server of `rlds-beam browse`: a read-only page on the loopback interface. This is its API.
+
+Everything is GET (or HEAD; others are 405) and needs the token: `/?token=…` sets a cookie (HttpOnly, SameSite=Strict),
+which all other requests then carry. The page removes the token from its address with `history.replaceState`. Answers
+are JSON, except for images and videos. Numbers that JSON lacks (NaN, infinity) are null. An error is
+`{"error": "what is wrong"}` with status 400 (wrong parameters), 403 (no token, or another host), 404 (no such episode,
+step, or image), or 405. Texts come from datasets and may contain anything; the page never interprets them as HTML.
+
+`/`  the page (`static/index.html`); `/static/NAME` its files, and the vendored ones:
+    `uPlot.iife.min.js`, `uPlot.min.css`, `preact-htm.module.js`. The Content-Security-Policy is `default-src 'self'`
+    (plus `img-src 'self' blob: data:`, `style-src 'self' 'unsafe-inline'` for uPlot): no inline script.
+
+`/api/datasets` -> a list, in the order of the command line; poll it every second while a `scan.state` is `running`:
+    id            "0", "1", ...; the `dataset` of all other requests
+    name, path    `bridge_dataset/1.0.0`, and the path as given
+    format        `rlds`, `lerobot`, ..., `columns`, `trajectories`
+    episodes      the number of rows of the list without filters; may change while shards are read
+    unit          what a row of the list is: `episode`, `item`, or `rows` (a page of rows without an episode id)
+    splits        [{name, episodes: number | null}]
+    fps           number | null: null means unknown; play at 10
+    cameras       [{path, kind: "image" | "video", width, height (or null)}]
+    fields        {steps: [{path, dtype, shape, encoding, feature}], metadata: [...]}
+    columns       [{name, label, kind: "number" | "text", group, unit, summary, threshold, above}]: what the list can
+                  be sorted and filtered by. `group` is `Episode`, `Metadata`, or the group of a signal; the last four
+                  may be null. Empty until there is a table.
+    rules         {rule: number of episodes that it rejects}
+    signals       the names of the signals among `columns`
+    scan          {state: "table" | "running" | "done" | "stopped" | "failed" | "none", done, total (or null), error}:
+                  where the table comes from: `signals.parquet`, or a scan in the background, which fills the list
+    scanned       whether the table covers all episodes
+    problems      faults of the dataset as a whole: [text]
+    made          whether `/api/made` has an answer for its episodes
+    compare_to    the id of the dataset that was converted to or from this one | null
+
+`/api/episodes?dataset=&offset=&limit=&sort=&desc=&filter=&text=&split=&rule=` -> {total, offset, rows, scanned}
+    sort, desc    a column's name, and `1` for descending; missing values are last. Without it: the dataset's order
+    filter        conditions as of `--reject`: `steps > 10`, `frozen_camera > 0.2`. Commas mean "or"; several `filter`
+                  parameters mean "and"
+    text          all of these words, in any order and case, in the instruction (or the key)
+    split         the name of a split
+    rule          a rule's name, `accepted`, or `rejected`
+    limit         1 to 500 (default 100)
+    A row is {index, key, split, steps, return, instruction, rule, detail, metadata: {name: value},
+    signals: {name: value}}; everything after `split` is null (or empty) for an episode that no table has yet. `index`
+    is its number in the dataset's order. Sorting and filtering need the table; `scanned` is false if it is incomplete.
+
+`/api/episode?dataset=&key=` ->
+    key, index, split, steps, fps, instruction, metadata: {path: value}
+    curves        [{path, labels, steps, values}]: `values` is a list per label; `steps` are the x values (null: 0, 1,
+                  2, ...; long curves are thinned to about 4,000 points, keeping each minimum and maximum); `left_out`
+                  counts further dimensions
+    cameras       [{path, kind, frames, width, height}]; an image is at `/image?dataset=&key=&camera=&step=`, a video at
+                  `/video?dataset=&key=&camera=` with the episode between `from` and `to` seconds. Step t is at
+                  `from + t / fps`; seek half a frame later, so that rounding cannot show the frame before it
+    texts         [{path, runs: [[step, text], ...]}]: text fields of the steps; a run lasts until the next one
+    violations    [{rule, field, step, detail}]; field and step may be null. `rejected` is the rule, or null
+    findings      [{signal, field, value, step, stop}]: signals beyond their thresholds; [step, stop) may be null
+    readable      false for a damaged record: no steps, curves, or cameras; `violations` say why
+    previous, next  the keys of its neighbors in the dataset's order, or null
+
+`/api/step?dataset=&key=&step=` -> {step, values: [{path, dtype, shape, value, cut}]}
+    `value` is a (nested) list, number, bool, or text; at most 1,000 numbers or characters, else `cut` is true. Images
+    have {"image": "jpeg", "bytes": n} as value.
+
+`/image?dataset=&key=&camera=&step=` -> the stored bytes (JPEG, PNG, BMP), or a PNG of raw pixels; never expires.
+    `&height=96` instead gives a small JPEG, for lists and grids.
+
+`/video?dataset=&key=&camera=` -> the MP4 file, with Range.
+
+`/api/made?dataset=&key=&offset=&limit=` -> what the learner sees of an episode; items by default, at most 20
+    kind          `items`, `frames`, or `rows`: what was made; `about`: `--items=sequences --sequence_length=8`
+    total, offset the number of items, and the first one here
+    fields        [{path, dtype, shape}]
+    items         [{number, length, padding: [bool per row] | null, steps: [source step per row, or null] | null,
+                  values: {path: [value per row]}}]; a value is as in `/api/step`, images are {"image": ...}
+    error         why nothing was made (then the others are missing)
+
+`/api/counterpart?dataset=&key=` -> {dataset, key, how}: the same episode in `compare_to`; `key` is null if unknown, and
+    `how` says in words how it was found, or why not.
+"""
