@@ -29,6 +29,15 @@ def shortened(value: object, most: int = 200) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
+def printable(text: object, most: int = 200) -> str:
+    """Text from a dataset as one line for a terminal: control and invisible characters as escapes, shortened.
+
+    Terminals obey control characters, and those that change the direction of text hide what it says.
+    """
+    line = shortened(text.decode(errors="replace") if isinstance(text, bytes) else text, most)
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+
+
 def did_you_mean(name: str, names: Iterable[str], most: int = 1, otherwise: str = "") -> str:
     """`; did you mean train?` with up to `most` of the `names` that resemble `name`; if none does, `; {otherwise}`."""
     near = difflib.get_close_matches(name, list(names), n=most)

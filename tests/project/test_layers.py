@@ -39,7 +39,7 @@ BELOW = {
     "drop_in": "jobs",
     "transforms": "reverb recording viewing",
     "runners": "transforms",
-    "console": "jobs",
+    "console": "jobs viewing",
     "pipelines": "runners console",
     # Modules that belong to no package.
     TESTING: "encoding",

@@ -1,0 +1,126 @@
+"""The numeric fields of an episode as curves."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.episodes.columns import is_text
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.flags import FLAGS
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.images.encoded_images import EncodedImages
+
+Array = np.ndarray[Any, Any]
+
+MOST_DIMENSIONS = 64
+"""Maximum dimensions of a curve."""
+
+_FEW = 32
+"""A field of more dimensions is probably an embedding, so it is shown last."""
+
+_STATE_WORDS = ("state", "proprio", "joint", "pose", "position", "qpos")
+_IMAGE_SIDE = 8
+"""Arrays [T, H, W, ...] of at least this height and width are pictures."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A numeric step field.
+
+    Attributes:
+      path: the field's path.
+      labels: the index of each dimension, `0` or `1,2`; empty for a scalar.
+      values: float64 [T, D]; may contain NaN and infinity.
+      left_out: the number of dimensions beyond `MOST_DIMENSIONS`.
+    """
+
+    path: str
+    labels: tuple[str, ...]
+    values: Array
+    left_out: int = 0
+
+
+def curves_of(episode: Episode, schema: Schema | None = None) -> list[Curve]:
+    """The numeric step fields, except flags, images, and text.
+
+    Order: states, other observations, actions, rewards, the rest; embeddings last.
+
+    Args:
+      schema: if given, only fields in it.
+    """
+    steps = episode.steps if schema is None else {p: c for p, c in episode.steps.items() if p in schema.steps}
+    curves = [
+        _curve(path, np.asarray(column))
+        for path, column in steps.items()
+        if path not in FLAGS and not isinstance(column, EncodedImages) and _is_curve(column)
+    ]
+    return sorted(curves, key=_rank)
+
+
+def is_image(column: Column) -> bool:
+    """Whether a column holds images: encoded, or an array [T, H, W] or [T, H, W, C]."""
+    if isinstance(column, EncodedImages):
+        return True
+    shape = column.shape[1:]
+    return (
+        column.dtype.kind in "uif"
+        and (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, 4)))
+        and min(shape[:2]) >= _IMAGE_SIDE
+    )
+
+
+def thin(values: Array, most: int) -> tuple[Array, Array]:
+    """Reduces curves to at most `most` points, keeping every peak.
+
+    The steps are cut into `most // 2` stretches. Each becomes two points, at its first and last step: its minimum and
+    maximum, in the order in which they occur.
+
+    Args:
+      values: [T, D].
+      most: at least 2.
+
+    Returns:
+      (steps int64 [n], values [n, D]); unchanged if T is at most `most`.
+    """
+    length = len(values)
+    if length <= most:
+        return np.arange(length), values
+    bounds = np.linspace(0, length, most // 2 + 1).astype(np.int64)
+    starts, sizes = bounds[:-1], np.diff(bounds)
+    low, high = np.fmin.reduceat(values, starts, axis=0), np.fmax.reduceat(values, starts, axis=0)
+    index = np.arange(length).reshape(-1, *[1] * (values.ndim - 1))
+    at_low, at_high = (
+        np.minimum.reduceat(np.where(values == np.repeat(peak, sizes, axis=0), index, length), starts, axis=0)
+        for peak in (low, high)
+    )
+    rises = at_low <= at_high
+    pairs = np.stack([np.where(rises, low, high), np.where(rises, high, low)], axis=1)
+    steps = np.stack([starts, bounds[1:] - 1], axis=1)
+    return steps.ravel(), pairs.reshape(-1, *values.shape[1:])
+
+
+def _is_curve(column: Array) -> bool:
+    number = column.dtype.kind in "biuf" or column.dtype.name == "bfloat16"
+    return number and not is_text(column) and not is_image(column) and 0 not in column.shape[1:]
+
+
+def _curve(path: str, column: Array) -> Curve:
+    shape = column.shape[1:]
+    flat = column.reshape(len(column), int(np.prod(shape)))
+    kept = min(flat.shape[1], MOST_DIMENSIONS)
+    labels = [",".join(map(str, np.unravel_index(i, shape))) for i in range(kept)] if shape else []
+    return Curve(path, tuple(labels), flat[:, :kept].astype(np.float64), flat.shape[1] - kept)
+
+
+def _rank(curve: Curve) -> tuple[int, str]:
+    path = curve.path
+    if curve.values.shape[1] + curve.left_out > _FEW:
+        return 5, path
+    for rank, group in enumerate(("observation", "action", "reward"), 1):
+        if path == group or path.startswith(f"{group}/"):
+            state = rank == 1 and any(word in path for word in _STATE_WORDS)
+            return 0 if state else rank, path
+    return 4, path

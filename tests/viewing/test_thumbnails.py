@@ -1,0 +1,181 @@
+"""Thumbnails: of every kind of image, also damaged ones."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.encoding import encode_jpeg, encode_png
+from rlds_beam.testing import make_episode
+from rlds_beam.viewing.thumbnails import (
+    Thumbnail,
+    faults_of,
+    frames_of,
+    small_pixels,
+    spread,
+    strip,
+    thumbnail,
+)
+
+Array = np.ndarray[Any, Any]
+
+
+def gradient(height: int, width: int) -> Array:
+    rows, columns = np.indices((height, width))
+    return np.stack([rows * 255 // height, columns * 255 // width, np.full_like(rows, 128)], axis=2).astype(np.uint8)
+
+
+def pixels_of(jpeg: bytes) -> Array:
+    decoded: Array = simplejpeg.decode_jpeg(jpeg)
+    return decoded
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "pixels"])
+def test_an_image_is_shrunk(kind: str) -> None:
+    image = gradient(480, 640)
+    stored = {"jpeg": encode_jpeg(image[None])[0], "png": encode_png(image[None])[0], "pixels": image}[kind]
+    small = thumbnail(stored, 96)
+    assert small.fault is None
+    pixels = pixels_of(small)
+    assert pixels.shape == (96, 128, 3)
+    assert np.abs(pixels.astype(int) - gradient(96, 128)).mean() < 4
+
+
+def test_a_small_image_is_not_enlarged() -> None:
+    assert pixels_of(thumbnail(gradient(20, 30), 96)).shape == (20, 30, 3)
+
+
+def test_a_wide_image_is_limited() -> None:
+    assert pixels_of(thumbnail(np.zeros((2, 4000, 3), np.uint8), 96)).shape == (1, 384, 3)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.linspace(0, 9, 64).reshape(8, 8, 1),
+        np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8),
+        np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000,
+        np.eye(8, dtype=bool),
+        np.full((8, 8, 1), np.nan),
+        np.array([[-np.inf, 1e308], [-1e308, np.inf]]),
+        np.zeros((8, 8, 4), np.uint8),
+        np.zeros((8, 8, 2), np.uint8),
+    ],
+)
+def test_every_dtype_is_shown(image: Array) -> None:
+    pixels, fault = small_pixels(image, 96)
+    assert fault is None and pixels.dtype == np.uint8 and pixels.shape[2] == 3
+
+
+def test_depth_is_scaled_to_its_range() -> None:
+    pixels, _ = small_pixels(np.array([[1000, 2000]], np.uint16), 96)
+    assert pixels[0, :, 0].tolist() == [0, 255]
+
+
+def test_16_bit_png() -> None:
+    depth = (np.arange(256, dtype=np.uint16).reshape(1, 16, 16, 1)) * 200
+    assert small_pixels(encode_png(depth)[0], 96)[1] is None
+
+
+JPEG = encode_jpeg(gradient(64, 64)[None])[0]
+PNG = encode_png(gradient(64, 64)[None])[0]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        b"not an image",
+        JPEG[:20],
+        PNG[:40],
+        PNG[:-30],
+        PNG[:60] + b"\0" * 40 + PNG[100:],
+        b"\x89PNG\r\n\x1a\n",
+        b"BM" + b"\xff" * 60,
+        b"GIF89a" + b"\0" * 40,
+        np.zeros((4, 4, 4, 4), np.uint8),
+        np.zeros((0, 5, 3), np.uint8),
+    ],
+    ids=str,
+)
+def test_a_damaged_image_is_a_placeholder(damaged: Any) -> None:
+    small = thumbnail(damaged, 48)
+    assert small.fault
+    pixels = pixels_of(small)
+    assert pixels.shape == (48, 64, 3)
+    assert pixels.std() > 5  # the cross
+
+
+def test_the_readable_part_of_a_cut_jpeg_is_shown() -> None:
+    pixels, fault = small_pixels(JPEG[: len(JPEG) * 3 // 4], 64)
+    assert fault is not None and "damaged" in fault
+    np.testing.assert_allclose(pixels[:16].astype(int), gradient(64, 64)[:16], atol=40)
+
+
+def test_a_png_that_claims_too_many_pixels_is_not_decoded() -> None:
+    import zlib
+
+    header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", b""), (b"IEND", b"")]
+    bomb = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+    fault = thumbnail(bomb, 48).fault
+    assert fault is not None and "too many" in fault
+
+
+def test_fuzzed_images_never_raise() -> None:
+    rng = np.random.default_rng(0)
+    for original in (JPEG, PNG):
+        for _ in range(200):
+            broken = bytearray(original)
+            for at in rng.integers(len(broken), size=rng.integers(1, 8)):
+                broken[at] = rng.integers(256)
+            thumbnail(bytes(broken), 32)
+
+
+def test_spread() -> None:
+    assert spread(0, 5) == [] and spread(1, 5) == [0] and spread(3, 5) == [0, 1, 2]
+    assert spread(101, 5) == [0, 25, 50, 75, 100] and spread(10, 2) == [0, 9]
+
+
+def episode_with_cameras(steps: int) -> Any:
+    images = EncodedImages(np.array(encode_jpeg(np.stack([gradient(48, 64)] * steps)), object), (48, 64, 3))
+    return make_episode(
+        steps, columns={"observation/wrist": np.zeros((steps, 32, 32, 3), np.uint8)}
+    ).with_columns({"observation/image": images})  # fmt: skip
+
+
+def test_frames_and_strip_of_an_episode() -> None:
+    episode = episode_with_cameras(10)
+    frames = frames_of(episode, 4, height=24)
+    assert set(frames) == {"observation/image", "observation/wrist"}
+    assert [step for step, _ in frames["observation/image"]] == [0, 3, 6, 9]
+    assert pixels_of(frames["observation/image"][0][1]).shape == (24, 32, 3)
+    picture = strip(episode, 4, 24)
+    assert picture.shape == (24 * 2 + 2, 4 * 32 + 3 * 2, 3)
+    assert strip(episode, 4, 96, ["observation/image"]).shape[0] == 96
+    assert strip(make_episode(4), 4, 24).size == 0
+    assert frames_of(make_episode(4), 4) == {}
+
+
+def test_faults_name_the_camera_and_the_step() -> None:
+    episode = episode_with_cameras(3)
+    images = episode.steps["observation/image"]
+    data = images.data.copy()
+    data[1] = b"broken"
+    frames = frames_of(episode.with_columns({"observation/image": images.with_data(data)}), 3)
+    (fault,) = faults_of(frames)
+    assert fault.startswith("observation/image, step 1: not a PNG")
+
+
+def test_a_thumbnail_is_picklable_bytes() -> None:
+    small = thumbnail(b"", 16)
+    copy = pickle.loads(pickle.dumps(small))
+    assert isinstance(copy, Thumbnail) and copy == small and copy.fault == small.fault
