@@ -73,7 +73,7 @@ def cameras_of(episode: Episode) -> list[str]:
 
 def image_of(column: Column, step: int) -> bytes | Array:
     """The image of a step: as stored, or its pixels."""
-    return column.image(step) if isinstance(column, EncodedImages) else column[step]
+    return column.image(step) if isinstance(column, EncodedImages) else np.asarray(column[step])
 
 
 def spread(length: int, count: int) -> list[int]:
@@ -98,7 +98,7 @@ def strip(episode: Episode, count: int, height: int, cameras: Sequence[str] | No
     """
     steps = spread(len(episode), count)
     rows = []
-    for path in cameras_of(episode) if cameras is None else cameras:
+    for path in (cameras_of(episode) if cameras is None else cameras) if steps else ():
         column = episode.steps[path]
         pictures = [_fitted(small_pixels(image_of(column, step), height)[0], height) for step in steps]
         rows.append(_row(pictures))
@@ -106,7 +106,7 @@ def strip(episode: Episode, count: int, height: int, cameras: Sequence[str] | No
         return np.zeros((0, 0, 3), np.uint8)
     width = max(row.shape[1] for row in rows)
     padded = [np.pad(row, ((0, _GAP), (0, width - row.shape[1]), (0, 0)), constant_values=255) for row in rows]
-    return np.concatenate(padded)[:-_GAP]
+    return np.asarray(np.concatenate(padded)[:-_GAP])
 
 
 def faults_of(frames: Mapping[str, Sequence[tuple[int, Thumbnail]]]) -> list[str]:
@@ -116,7 +116,7 @@ def faults_of(frames: Mapping[str, Sequence[tuple[int, Thumbnail]]]) -> list[str
 
 def _row(pictures: Sequence[Array]) -> Array:
     spaced = [np.pad(one, ((0, 0), (0, _GAP), (0, 0)), constant_values=255) for one in pictures]
-    return np.concatenate(spaced, axis=1)[:, :-_GAP]
+    return np.asarray(np.concatenate(spaced, axis=1)[:, :-_GAP])
 
 
 def _decoded(data: bytes, height: int) -> tuple[Array, str | None]:
@@ -163,8 +163,8 @@ def _as_colors(pixels: Array) -> Array:
         pixels = pixels[..., None]
     if pixels.ndim != 3 or 0 in pixels.shape:
         raise UndecodableImageError(f"an array of shape {list(pixels.shape)} is no image")
-    if pixels.shape[2] == 4 or pixels.shape[2] > 4:
-        pixels = pixels[..., :3]  # without alpha
+    if pixels.shape[2] > 3:  # alpha
+        pixels = pixels[..., :3]
     if pixels.shape[2] != 3:
         pixels = np.repeat(pixels[..., :1], 3, axis=2)
     if pixels.dtype == np.uint8:
@@ -193,7 +193,7 @@ def _fitted(pixels: Array, height: int) -> Array:
 
 def _resized(pixels: Array, scale: float, height: int | None = None) -> Array:
     rows, columns = (max(1, round(size * scale)) for size in pixels.shape[:2])
-    return resize_colors(pixels[None], height or rows, columns)[0]
+    return np.asarray(resize_colors(pixels[None], height or rows, columns)[0])
 
 
 def _placeholder(height: int, width: int) -> Array:
