@@ -32,7 +32,7 @@ class PrintOptions(Options):
 
     json: bool = option(False, "print the report and errors as JSON")
     progress: Literal["auto", "plain", "none"] = option(
-        "auto", "progress on stderr: a live line on a terminal, or a plain line every 30 seconds"
+        "auto", "progress on stderr: a bar on a terminal, or a plain line every 30 seconds"
     )
 
 

@@ -9,6 +9,7 @@ import pty
 import re
 import select
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +18,11 @@ import pytest
 from bytecodes import bytecodes
 from checkout import SUPPORT
 from flink_gate import Gate
-from processes import DEADLINE, running, wait_until
+from processes import DEADLINE, running, start, wait_until
 
 from rlds_beam import worker_status
-from rlds_beam.console import progress
+from rlds_beam.console import displays, progress
+from rlds_beam.console.displays import PlainLines, Status
 from rlds_beam.console.progress import Progress, Total, planning
 from rlds_beam.formats.sources import open_source
 from rlds_beam.jobs.convert import prepare
@@ -53,7 +55,7 @@ def gate(tmp_path, monkeypatch) -> Iterator[Gate]:
 def eager(monkeypatch) -> None:
     monkeypatch.setattr(base, "_LOOK_SECONDS", 0.02)
     monkeypatch.setattr(base.Runner, "tick_seconds", 0.02)
-    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(displays, "EVERY_SECONDS", 0.05)
 
 
 def read_until(master: int, pattern: bytes) -> bytes:
@@ -71,28 +73,108 @@ def read_until(master: int, pattern: bytes) -> bytes:
 def test_a_terminal_has_a_live_line(data, tmp_path, gate, workers) -> None:
     master, terminal = pty.openpty()
     arguments = ["convert", data, tmp_path / "out", *FLAGS, f"--workers={workers}"]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LC_ALL": "C.UTF-8"}
     with running(arguments, env=environment, stdout=terminal, stderr=terminal, text=False) as process:
         os.close(terminal)
-        seen = read_until(master, b"convert [12] of 8 parts, ")
-        assert re.search(b"convert [12] of 8 parts, ", seen), seen
+        seen = read_until(master, b"[12] of 8 parts")
+        assert re.search(b"[12] of 8 parts", seen) and b" 12%" in seen and "━".encode() in seen, seen
         gate.open()
         seen += read_until(master, b"took ")
         assert process.wait(DEADLINE) == 0, seen
     os.close(master)
     assert b"\r" in seen and b"\x1b[2K" in seen  # the line is overwritten, and cleared at the end
+    assert b"\x1b[32m" in seen and not seen.rpartition(b"\x1b[2K")[2].count(b"\x1b[32m")
+
+
+@pytest.mark.parametrize("ends", ["", "error", "KeyboardInterrupt"])
+@pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}, {"PYTHONIOENCODING": "ascii"}], ids=str)
+def test_nothing_of_the_bar_stays(ends: str, variables: dict[str, str]) -> None:
+    script = (
+        "import sys\n"
+        "from rlds_beam.console.progress import Progress, Total\n"
+        "from rlds_beam.worker_status import Done\n"
+        "with Progress(Total('convert', ranges=4)).shown() as progress:\n"
+        "    progress.tick(Done(records=8, ranges=2, steps=9, rejected=1))\n"
+        "    progress.say('a line')\n"
+        "    print('another', file=sys.stderr)\n"
+        "    {}\n"
+    )
+    raised = {"": "pass", "error": "raise SystemExit('it failed')", "KeyboardInterrupt": "raise SystemExit(130)"}
+    master, terminal = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LC_ALL": "C.UTF-8", **variables}
+    command = [sys.executable, "-c", script.format(raised[ends])]
+    with start(command, env=environment, stdout=terminal, stderr=terminal, text=False) as process:
+        os.close(terminal)
+        seen = read_until(master, b"nothing matches this")
+        assert process.wait(DEADLINE) == {"": 0, "error": 1, "KeyboardInterrupt": 130}[ends], seen
+    os.close(master)
+    screen = displayed(seen.decode())
+    assert screen == ["rlds-beam: a line", "another", *(["it failed"] if ends == "error" else [])]
+    assert (b"\x1b[32m" in seen) == (not {"NO_COLOR", "TERM"} & variables.keys())
+    assert ("━".encode() in seen) == (variables.keys() <= {"NO_COLOR"})
+    assert (b"==" in seen) == ("PYTHONIOENCODING" in variables)
+    assert (b"\x1b" in seen) == ("TERM" not in variables)
+
+
+def displayed(seen: str) -> list[str]:
+    """The lines on a screen: what is left after carriage returns, erased lines, and moves up."""
+    lines, row = [""], 0
+    for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", seen):
+        if part == "\n":
+            row += 1
+            lines += [""] * (row == len(lines))
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif match := re.fullmatch(r"\x1b\[(\d+)A", part):
+            row -= int(match[1])
+        elif part[0] not in "\x1b\r":
+            lines[row] += part
+    return [line for line in lines if line]
+
+
+def test_a_narrow_terminal_drops_facts_and_then_the_bar() -> None:
+    total = Total("convert", ranges=100, finished=20)
+    shown = Progress(total, "none")
+    shown.status(Done(records=1), shown._began + 5)
+    working = Done(ranges=20, records=4000, bytes=640_000_000, steps=400_000, rejected=3)
+    status = shown.status(working, shown._began + 45)
+    assert status.fraction == 0.4
+    lines = {width: displays.bar_line(status, width).plain for width in range(1, 130)}
+    assert all(len(line) <= width for width, line in lines.items())
+    known = "40 of 100 parts, 400,000 steps, 10,000 steps/s, 640.0 MB, 3 rejected, 2:00 left"
+    assert lines[119] == f"convert {'━' * 10}{'─' * 15}  40%  {known}"
+    assert lines[60] == f"convert {'━' * 3}{'─' * 5}  40%  10,000 steps/s, 3 rejected, 2:00 left"
+    assert lines[34] == f"convert {'━' * 4}{'─' * 6}  40%  2:00 left"
+    assert lines[20] == "convert  40%"
+    assert displays.bar_line(status, 34, ascii_only=True).plain == "convert ====------  40%  2:00 left"
+
+
+@pytest.mark.parametrize(
+    ("total", "done", "fraction"),
+    [
+        (Total("example", episodes=8), Done(records=2), 0.25),
+        (Total("validate", bytes=100), Done(records=1, bytes=50), 0.5),
+        (Total("convert", ranges=4, finished=1), Done(ranges=1), 0.5),
+        (Total("convert", ranges=4, bytes=1), Done(ranges=1, bytes=9), 0.25),  # compressed
+        (Total("count"), Done(records=3), None),
+        (Total("convert", ranges=4), Done(scanned=3), None),
+        (Total("convert", ranges=0), Done(records=1), None),
+    ],
+)
+def test_the_finished_part(total: Total, done: Done, fraction: float | None) -> None:
+    assert Progress(total, "none").status(done, 0.0).fraction == fraction
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_without_a_terminal_there_are_plain_lines(data, gate, convert, monkeypatch, eager, workers) -> None:
-    printed = Progress._print
+    printed = PlainLines.update
 
-    def print_and_open(self: Progress, line: str) -> None:
-        printed(self, line)
-        if " parts, " in line:
+    def print_and_open(self: PlainLines, status: Status) -> None:
+        printed(self, status)
+        if " parts, " in status.line():
             gate.open()
 
-    monkeypatch.setattr(Progress, "_print", print_and_open)
+    monkeypatch.setattr(PlainLines, "update", print_and_open)
     monkeypatch.syspath_prepend(str(SUPPORT))
     ran = convert(data, *FLAGS, f"--workers={workers}")
     assert ran.code == 0
@@ -130,7 +212,7 @@ def line(total: Total, *ticks: tuple[float, Done]) -> str:
     shown = Progress(total, "plain", stream=io.StringIO())
     text = ""
     for seconds, done in ticks:
-        text = shown.line(done, shown._began + seconds)
+        text = shown.status(done, shown._began + seconds).line()
     return text
 
 
@@ -153,7 +235,7 @@ def test_scanned_bytes_are_counted_while_a_job_is_planned(tmp_path, monkeypatch,
     if damaged:
         flip_byte(shard_paths(source)[0], record=1, part="length")
     monkeypatch.setattr(progress, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(displays, "EVERY_SECONDS", 0.0)
     size = sum(shard.stat().st_size for shard in shard_paths(source))
     line = f"rlds-beam: convert planning, {format_size(size)} scanned, "
     before, said = worker_status.done().framed, io.StringIO()
@@ -228,19 +310,19 @@ def test_compressed_input_is_larger_than_its_files() -> None:
     assert line(Total("convert", ranges=4, bytes=1_000_000), begun, later) == expected
 
 
-def test_a_runner_that_does_not_report_progress(capsys, eager) -> None:
+def test_a_runner_that_does_not_report_progress(capsys, monkeypatch) -> None:
     """On Flink, finished ranges are counted in the output."""
+    monkeypatch.setattr(displays, "EVERY_SECONDS", 0.0)
     shown = Progress(Total("convert", ranges=4), "plain", poll=lambda: Done(ranges=2))
     shown._began -= 60
-    shown._printed -= 60
     shown.tick(None)
     assert capsys.readouterr().err == "rlds-beam: convert 2 of 4 parts, 1:00 left\n"
 
 
-def test_a_line_that_cannot_be_printed_is_not_an_error() -> None:
+def test_a_line_that_cannot_be_printed_is_not_an_error(monkeypatch) -> None:
+    monkeypatch.setattr(displays, "EVERY_SECONDS", 0.0)
     with open("/dev/full", "w") as full:
         shown = Progress(Total("push", ranges=2), "plain", stream=full)
-        shown._printed -= progress.EVERY_SECONDS
         shown.tick(Done(ranges=1))
         with contextlib.suppress(OSError):
             full.close()

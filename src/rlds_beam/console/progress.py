@@ -1,26 +1,21 @@
-"""The progress of a job: a live line on a terminal, or a plain line now and then."""
+"""The progress of a job: how much is done, how fast, and how long the rest takes."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, TextIO
+from typing import TextIO
 
 from rlds_beam import worker_status
+from rlds_beam.console.displays import Fact, Kind, Nothing, Status, display_for
 from rlds_beam.text import count, format_size
 from rlds_beam.worker_status import Done
 
-EVERY_SECONDS = 30.0
-"""Seconds before the first plain line and between two; a short job prints none."""
-
 LOOK_SECONDS = 1.0
 """Seconds between two updates while a job is planned."""
-
-Kind = Literal["auto", "plain", "none"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +38,13 @@ class Total:
 
 
 class Progress:
-    """Prints the progress that a runner reports (a `runners.base.Watcher`).
+    """Shows the progress that a runner reports (a `runners.base.Watcher`).
 
     Args:
       total: the total amount of work.
-      kind: `auto` prints a live line if the stream is a terminal, else plain lines; `none` prints nothing.
+      kind: `auto` shows a bar if the stream is a terminal, else prints plain lines; `none` shows nothing.
       poll: returns the progress if the runner does not report it.
-      stream: the stream to print to; standard error by default, because standard output is for the result.
+      stream: the stream to print to; standard error by default.
     """
 
     def __init__(
@@ -60,23 +55,20 @@ class Progress:
         stream: TextIO | None = None,
     ):
         self._total, self._poll = total, poll
-        self._stream = sys.stderr if stream is None else stream
-        self._kind: Kind | Literal["live"] = "live" if kind == "auto" and self._stream.isatty() else kind
-        self._began = self._printed = time.monotonic()
+        self._display = display_for(kind, stream)
+        self._began = time.monotonic()
         self._start: tuple[float, Done] | None = None
-        self._live: Any = None
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[Progress]:
-        """Shows the progress during the block; removes the live line after it."""
+        """Shows the progress during the block; removes the bar after it."""
         try:
             yield self
         finally:
             with self._lock:
-                self._kind = "none"
-                if self._live is not None:
-                    self._live.stop()
+                display, self._display = self._display, Nothing()
+                display.close()
 
     def started(self, place: str) -> None:
         """Prints where to watch the job that a cluster or service accepted."""
@@ -85,48 +77,54 @@ class Progress:
     def say(self, text: str) -> None:
         """Prints a permanent line."""
         with self._lock:
-            if self._live is not None:
-                self._live.console.print(f"rlds-beam: {text}", soft_wrap=True, highlight=False, markup=False)
-            elif self._kind != "none":
-                self._print(text)
+            self._display.say(text)
 
     def tick(self, done: Done | None) -> None:
         """Updates the progress; `done` is None if the runner does not report it."""
         now = time.monotonic()
         done = self._poll() if done is None else done
         with self._lock:
-            if self._kind == "live":
-                self._show(self.line(done, now))
-            elif self._kind != "none":
-                line = self.line(done, now)
-                if now - self._printed >= EVERY_SECONDS:
-                    self._printed = now
-                    self._print(line)
+            self._display.update(self.status(done, now))
 
-    def line(self, done: Done, now: float) -> str:
-        """The progress as a line: `convert 12 of 71 parts, 40,000 steps, 21,000 steps/s, ...`."""
+    def status(self, done: Done, now: float) -> Status:
+        """The status at a moment, from what was done until then."""
         if self._start is None and (done.records or done.ranges):
             # It is unknown how long the work before the first update took, so the rate starts here.
             self._start = (now, done) if done.records else (self._began, Done())
-        total, parts = self._total, []
+        total, facts = self._total, []
         if total.ranges is not None and done.records + done.ranges:
-            parts.append(f"{total.finished + done.ranges:,} of {count(total.ranges, 'part')}")
+            facts.append(Fact(f"{total.finished + done.ranges:,} of {count(total.ranges, 'part')}", 4))
         elif total.episodes is not None:
-            parts.append(f"{done.records:,} of {count(total.episodes, 'episode')}")
+            facts.append(Fact(f"{done.records:,} of {count(total.episodes, 'episode')}", 4))
         elif not done.records:
-            parts.append(_at_the_start(done))
+            facts.append(Fact(_at_the_start(done)))
         if done.steps:
-            parts.append(count(done.steps, "step"))
+            facts.append(Fact(count(done.steps, "step"), 5))
         if self._start is not None and now - self._start[0] >= 1 and done.steps > self._start[1].steps:
-            parts.append(f"{(done.steps - self._start[1].steps) / (now - self._start[0]):,.0f} steps/s")
+            facts.append(Fact(f"{(done.steps - self._start[1].steps) / (now - self._start[0]):,.0f} steps/s", 3))
         if done.bytes:
             of_total = f" of {format_size(total.bytes or 0)}" if self._by_bytes(done) else ""
-            parts.append(format_size(done.bytes) + of_total)
+            facts.append(Fact(format_size(done.bytes) + of_total, 6))
         if done.rejected:
-            parts.append(f"{done.rejected:,} rejected")
+            facts.append(Fact(f"{done.rejected:,} rejected", 2, "warning"))
         left = self._seconds_left(done, now)
-        parts.append(f"{_clock(now - self._began)} so far" if left is None else f"{_clock(left)} left")
-        return f"{total.name} " + ", ".join(parts)
+        facts.append(
+            Fact(f"{_clock(now - self._began)} so far" if left is None else f"{_clock(left)} left", 1, "faint")
+        )
+        return Status(total.name, tuple(facts), self._fraction(done))
+
+    def _fraction(self, done: Done) -> float | None:
+        """The finished part of the work; None before the first record, or if the amount is unknown."""
+        total = self._total
+        if not done.records + done.ranges:
+            return None
+        if total.episodes is not None:
+            part, whole = done.records, total.episodes
+        elif self._by_bytes(done):
+            part, whole = done.bytes, total.bytes or 0
+        else:
+            part, whole = total.finished + done.ranges, total.ranges or 0
+        return min(part / whole, 1.0) if whole else None
 
     def _by_bytes(self, done: Done) -> bool:
         """Whether the files' size is the amount to read; it is not for compressed files."""
@@ -145,23 +143,6 @@ class Progress:
             part = done.ranges - first.ranges
             left = (self._total.ranges or 0) - self._total.finished - done.ranges
         return (now - began) * left / part if part > 0 and left >= 0 else None
-
-    def _print(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # a full log must not fail the job
-            print(f"rlds-beam: {line}", file=self._stream, flush=True)
-
-    def _show(self, line: str) -> None:
-        from rich.console import Console
-        from rich.live import Live
-        from rich.text import Text
-
-        if self._live is None:
-            console = Console(file=self._stream, highlight=False)
-            # Drawn on updates, without a refresh thread.
-            self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
-            self._live.start()
-            console.show_cursor(True)  # a killed command could not show it again
-        self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
 @contextlib.contextmanager
