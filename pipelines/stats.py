@@ -143,7 +143,7 @@ def _connecting(config: StatsConfig, source: Source) -> ConnectorRunner:
     """The connectors; raises UsageError if they add columns, which have no statistics."""
     from rlds_beam.connectors.runner import ConnectorRunner
 
-    connecting = ConnectorRunner.for_options(config, source.schema)
+    connecting = ConnectorRunner.for_options(config, source)
     connecting.refuse_columns("convert --to=columns")
     return connecting
 

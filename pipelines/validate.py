@@ -58,7 +58,7 @@ def define_pipeline(
 
     config = with_preset(config)
     source = source or open_input(config)
-    checked = root | CheckDataset(source, config, connecting or ConnectorRunner.for_options(config, source.schema))
+    checked = root | CheckDataset(source, config, connecting or ConnectorRunner.for_options(config, source))
     return checked.report if config.report is None else checked.report | WriteReport(config.report)
 
 
@@ -81,7 +81,7 @@ def validate(config: ValidateConfig) -> Report:
     outcome.check_writable(config.report, "--report")
     config = with_preset(config)
     source = open_input(config)
-    connecting = ConnectorRunner.for_options(config, source.schema)
+    connecting = ConnectorRunner.for_options(config, source)
     job = dataclasses.replace(config, report=None)  # workers would write a partial one; this process writes it
     report, _ = run_checks(
         "validate", config, source, validate_seconds(source, config),

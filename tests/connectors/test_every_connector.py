@@ -51,6 +51,7 @@ PIECES = {
     "ComputeReturnsToGo": ({}, []),
     "DropFields": ({"fields": ["info", "episode_metadata/task"]}, []),
     "DropIdleSteps": ({"field": "observation/state", "threshold": 1.0, "min_idle": 1, "min_moving": 2, "trim": 1}, []),
+    "DropListedEpisodes": ({"file": "KEYS"}, []),
     "DropNoOpSteps": ({"threshold": 1.0}, []),
     "DropUnlabeled": ({"fields": ["language"]}, []),
     "FlattenObservations": ({"categories": {"room": 4}}, []),
@@ -60,6 +61,7 @@ PIECES = {
     "GoalRelabeling": ({"achieved": "observation/state"}, []),
     "HistoryWindow": ({}, []),
     "InvertGripper": ({}, []),
+    "KeepListedEpisodes": ({"file": "KEYS"}, []),
     "KeepRanges": ({"ranges": "RANGES", "key": "{episode_metadata/task}", "missing": "keep"}, []),
     "KeepSuccessful": ({"field": "reward"}, []),
     "MeanStdFilter": ({}, []),
@@ -122,6 +124,9 @@ def model(tmp_path_factory):
         "    return {k: v if isinstance(v, dict) else v[:] for k, v in trajectory.items()}\n"
     )
     (folder / "ranges.json").write_text('{"push": [[1, 4], [5, 9]]}')
+    (folder / "keys.txt").write_text("toy/1.0.0:train:00000@1\n")
+    for name in ("DropListedEpisodes", "KeepListedEpisodes"):
+        PIECES[name][0]["file"] = str(folder / "keys.txt")
     PIECES["KeepRanges"][0]["ranges"] = str(folder / "ranges.json")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))

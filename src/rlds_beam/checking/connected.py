@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rlds_beam.checking.listed import Listed, listed_lines
 from rlds_beam.checking.totals import numbers_from_json, sums
 from rlds_beam.text import count, some
 
@@ -23,6 +24,7 @@ class Connected:
       changed: the episodes that it returned with other values, fields, or steps.
       fields: the names of the fields that it changed, added, or removed, if the steps stayed the same.
       columns: the names of the columns that it added.
+      listed: the keys of its list of episodes, and those found; None if it has no list.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Connected:
     changed: int = 0
     fields: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    listed: Listed | None = None
 
     def add(self, other: Connected) -> Connected:
         """The sum of two counts of the same connector."""
@@ -42,7 +45,14 @@ class Connected:
             raise ValueError(f"cannot add counts of {self.name} and {other.name}")
         unions = {name: _union(getattr(self, name), getattr(other, name)) for name in _SETS}
         total: dict[str, Any] = {**sums(self, other), **unions}
+        if self.listed is not None and other.listed is not None:
+            total["listed"] = self.listed.add(other.listed)
         return dataclasses.replace(self, **total)
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts as JSON; `connected_from_json` reads a list of them."""
+        content = dataclasses.asdict(self)
+        return content if self.listed is not None else {k: v for k, v in content.items() if k != "listed"}
 
     @property
     def title(self) -> str:
@@ -86,18 +96,21 @@ def merge_connected(parts: Iterable[tuple[Connected, ...]]) -> tuple[Connected, 
 
 
 def connected_from_json(content: Iterable[Mapping[str, Any]]) -> tuple[Connected, ...]:
-    """Reads `[dataclasses.asdict(one), ...]`."""
+    """Reads `[one.to_json(), ...]`."""
     connectors = []
     for entry in content:
         values: dict[str, Any] = {name: tuple(map(str, entry[name])) for name in _SETS}
         values |= numbers_from_json(Connected, entry)
+        if "listed" in entry:
+            values["listed"] = Listed.from_json(entry["listed"])
         connectors.append(Connected(str(entry["name"]), str(entry["arguments"]), **values))
     return tuple(connectors)
 
 
 def connected_lines(connected: Iterable[Connected]) -> list[str]:
     """The lines for a summary; connectors that only add columns are left out."""
-    return [f"connector {one}" for one in connected if one.changed or one.dropped or not one.columns]
+    lines = [f"connector {one}" for one in connected if one.changed or one.dropped or not one.columns]
+    return [*lines, *listed_lines((one.name, one.listed) for one in connected if one.listed is not None)]
 
 
 def imbalance(episodes: int, steps: int, connected: tuple[Connected, ...]) -> str | None:

@@ -91,7 +91,7 @@ class Verdict:
       size: the size of the record as read, in bytes.
       dropped: connector -> the number of accepted episodes it dropped; the one that dropped the last comes last.
       written: False if no episode was left to write.
-      connected: what each connector did; empty if the record is rejected.
+      connected: what each connector did; for a rejected record, only whether lists of episodes have its key.
     """
 
     key: EpisodeKey

@@ -16,7 +16,7 @@ SECTIONS = {
     "Off-policy evaluation": ("statistics.importance",),
     "Normalization": ("statistics.normalizing", "learner.filtering"),
     "Other episodes": ("cleaning.editing", "cleaning.absorbing"),
-    "Cleaning": ("cleaning.dropping", "cleaning.idle", "cleaning.selecting", "cleaning.splitting"),
+    "Cleaning": ("cleaning.dropping", "cleaning.idle", "cleaning.selecting", "cleaning.listing", "cleaning.splitting"),
     "Images, text, grippers": (
         "cleaning.pixels",
         "cleaning.language",

@@ -45,13 +45,14 @@ class Configuration:
 
     @classmethod
     def of(cls, options: Any) -> Configuration:
-        """The connectors of a job's options: first its preset's, then its own."""
+        """The connectors of a job's options: its lists of episodes, its preset's, then its own."""
         name, preset = getattr(options, "connectors", None), getattr(options, "preset", None)
         given = cls() if name is None else load(name)
-        if preset is None:
-            return given
-        preset_connectors = parse([dict(one) for one in preset_of(preset).connectors], f"--preset={preset}")
-        return dataclasses.replace(given, connectors=(*preset_connectors.connectors, *given.connectors))
+        kinds = {"exclude": connectors.DropListedEpisodes, "only": connectors.KeepListedEpisodes}
+        first = [kind(file) for flag, kind in kinds.items() if (file := getattr(options, flag, None)) is not None]
+        if preset is not None:
+            first += parse([dict(one) for one in preset_of(preset).connectors], f"--preset={preset}").connectors
+        return dataclasses.replace(given, connectors=(*first, *given.connectors))
 
     def plan(self) -> dict[str, Any]:
         """What the result depends on besides the episodes, as JSON: names, arguments, and versions of user code."""

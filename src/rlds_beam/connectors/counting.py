@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, cast
 
 from rlds_beam.checking.connected import Connected
 from rlds_beam.connectors.base import Batch, Connector, name_of
+from rlds_beam.connectors.cleaning.listing import list_of
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.text import shortened
 
 
@@ -18,6 +20,7 @@ def counted(connector: Connector, before: Batch, after: Batch) -> Connected:
 
     A column counts as unchanged if it is the same object. Values are not compared, so this is cheap.
     """
+    episodes = list_of(connector)
     of_key: dict[Any, Episode] = {episode.key: episode for episode in before.episodes}
     changed, fields = 0, set[str]()
     for episode in after.episodes:
@@ -40,6 +43,18 @@ def counted(connector: Connector, before: Batch, after: Batch) -> Connected:
         changed=changed,
         fields=tuple(sorted(fields)),
         columns=tuple(sorted(added - known)),
+        listed=None if episodes is None else episodes.counts(of_key),
+    )
+
+
+def counted_rejected(connectors: Sequence[Connector], key: EpisodeKey) -> tuple[Connected, ...]:
+    """The counts of connectors that a record does not reach: lists of episodes still find its key."""
+    lists = [list_of(connector) for connector in connectors]
+    while lists and lists[-1] is None:
+        lists.pop()
+    return tuple(
+        Connected(name_of(one), _arguments(one), listed=None if episodes is None else episodes.counts([key], True))
+        for one, episodes in zip(connectors, lists, strict=False)
     )
 
 

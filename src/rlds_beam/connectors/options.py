@@ -18,3 +18,8 @@ class ConnectorOptions(Options):
         metavar="FILE",
     )
     preset: str | None = option(None, "fix known faults of a public dataset (see inspect)")
+    exclude: str | None = option(
+        None, "leave out the episodes that this file lists by key, one per line (rlds-beam check writes such files)",
+        metavar="FILE",
+    )  # fmt: skip
+    only: str | None = option(None, "leave out all episodes that this file does not list", metavar="FILE")

@@ -9,15 +9,18 @@ from typing import Any
 from rlds_beam.checking.connected import Connected
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch, Connector, full_name_of, run
+from rlds_beam.connectors.cleaning.listing import check_lists, list_of
 from rlds_beam.connectors.configuration import Configuration
-from rlds_beam.connectors.counting import counted
+from rlds_beam.connectors.counting import counted, counted_rejected
 from rlds_beam.connectors.fields import module_of
 from rlds_beam.connectors.fitting import Accumulator, FittedConnector
 from rlds_beam.connectors.probing import Probed, probe
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.reading.base import Source
 from rlds_beam.text import some
 from rlds_beam.user_functions import raised
 
@@ -46,9 +49,15 @@ class ConnectorRunner:
         return cls(configuration, probe(configuration, schema))
 
     @classmethod
-    def for_options(cls, options: Any, schema: Schema) -> ConnectorRunner:
-        """Returns the runner of `--preset` and `--connectors`; raises UsageError as `of`."""
-        return cls.of(Configuration.of(options), schema)
+    def for_source(cls, configuration: Configuration, source: Source) -> ConnectorRunner:
+        """Returns the runner for a source; raises UsageError as `of`, or if a list names another dataset."""
+        check_lists(configuration.connectors, source.dataset)
+        return cls.of(configuration, source.schema)
+
+    @classmethod
+    def for_options(cls, options: Any, source: Source) -> ConnectorRunner:
+        """Returns the runner of the connectors that `ConnectorOptions` name; raises UsageError as `for_source`."""
+        return cls.for_source(Configuration.of(options), source)
 
     @classmethod
     def none(cls) -> ConnectorRunner:
@@ -83,8 +92,13 @@ class ConnectorRunner:
         return next((tuple(c.splits) for c in self.connectors if hasattr(c, "splits")), ())
 
     def ignored_values(self, of_output: IgnoredValues) -> IgnoredValues:
-        """The values to leave unchecked: all values are checked if there are connectors, which may read any field."""
-        return IgnoredValues(last_step=of_output.last_step) if self.connectors else of_output
+        """The values to leave unchecked: all values are checked if there are connectors that may read any field."""
+        reading = any(list_of(connector) is None for connector in self.connectors)
+        return IgnoredValues(last_step=of_output.last_step) if reading else of_output
+
+    def of_rejected(self, key: EpisodeKey) -> tuple[Connected, ...]:
+        """The counts of a rejected record: which lists of episodes have its key."""
+        return counted_rejected(self.connectors, key)
 
     def connect(self, episodes: Sequence[Episode], read: Episode | None = None) -> Batch:
         """Runs the connectors over the accepted episodes of one record.
@@ -122,6 +136,7 @@ class ConnectorRunner:
                 raise RldsBeamError(f"--connectors: {name} {raised(error)} for {episodes[0].key}") from error
             connected.append(counted(connector, before, batch))
             if not batch.episodes:
+                connected += counted_rejected(connectors[len(connected) :], episodes[0].key)
                 break
         return batch.replace(connected=tuple(connected))
 

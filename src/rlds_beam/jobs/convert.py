@@ -259,7 +259,7 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     options = with_preset(options)
     source = options.open_source()
     configuration, check = configuration_for(options), CheckOptions.of(options)
-    connecting = ConnectorRunner.of(configuration, source.schema)
+    connecting = ConnectorRunner.for_source(configuration, source)
     output = create_output(source, connecting, options.output, options)
     framing = Framing(source)
     snapshot = Snapshot.of(source, _ADVICE, framing)

@@ -173,7 +173,7 @@ def _as_they_are(shard: Shard, positions: Sequence[int]) -> Sequence[int]:
 
 def _output(source: Source, options: Any) -> tuple[ConnectorRunner, Output | None, str | None]:
     try:
-        connecting = ConnectorRunner.of(configuration_for(options), source.schema)
+        connecting = ConnectorRunner.for_source(configuration_for(options), source)
         return connecting, create_output(source, connecting, "", options), None
     except UsageError as error:
         return ConnectorRunner.none(), None, str(error)

@@ -125,7 +125,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
     source = open_for_job(options)
     check, frames, items = CheckOptions.of(options), FrameOptions.of(options), ItemOptions.of(options)
     configuration = Configuration.of(options)
-    connecting = ConnectorRunner.of(configuration, source.schema)
+    connecting = ConnectorRunner.for_source(configuration, source)
     conversion: Conversion | ColumnConversion
     if options.columns:
         for name in options_given(options, FrameOptions, ItemOptions):

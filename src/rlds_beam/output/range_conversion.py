@@ -61,7 +61,7 @@ def check_and_connect(
     """
     verdict = validate_episode(episode, check, ignored)
     if verdict.rejected is not None:
-        return verdict
+        return dataclasses.replace(verdict, connected=connecting.of_rejected(episode.key))
     try:
         batch = connecting.connect(verdict.episodes, episode)
         if batch.episodes:
@@ -69,10 +69,10 @@ def check_and_connect(
     except BadEpisode as bad:
         # Some faults only show now: a damaged image body, an episode too long for one item.
         late_verdict = validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check, ignored)
-        if late_verdict.rejected is not None:
-            return late_verdict
-        # The rule is accepted, but the episode could not be written.
-        return Verdict(episode.key, (), late_verdict.violations, Rejection.of(episode, bad), size=len(episode.payload))
+        if late_verdict.rejected is None:  # the rule is accepted, but the episode could not be written
+            rejection = Rejection.of(episode, bad)
+            late_verdict = Verdict(episode.key, (), late_verdict.violations, rejection, size=len(episode.payload))
+        return dataclasses.replace(late_verdict, connected=connecting.of_rejected(episode.key))
     if not batch.connected:
         return verdict
     written = bool(batch.episodes) or not batch.dropped
