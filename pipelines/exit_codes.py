@@ -15,7 +15,7 @@ SIGNALS = {
     130: "interrupted by Ctrl-C or SIGTERM",
     141: "the program that reads the output closed it, for example head",
 }
-"""Exit codes of a command that was stopped. `serve` ends with 0 when it is interrupted."""
+"""Exit codes of a command that was stopped. `serve` and `browse` end with 0 when they are interrupted."""
 
 _CHECKS = {
     1: "the job failed",
@@ -37,11 +37,16 @@ _OWN: dict[str, dict[int, str]] = {
         1: "the server failed",
         4: "the checkpoint could not be verified",
     },
+    "browse": {
+        0: "stopped by Ctrl-C or SIGTERM",
+        1: "the server failed",
+        2: "wrong usage, or a dataset cannot be opened",
+    },
     "doctor": {0: "no problems found", 1: "at least one problem found", 2: "wrong usage"},
 }
 """Command -> what its exit codes mean, if it is not what they mean for the others."""
 
-_CODES = {"example": (0, 1, 2), "inspect": (0, 1, 2), "serve": (0, 1, 2, 4), "doctor": (0, 1, 2)}
+_CODES = {"example": (0, 1, 2), "inspect": (0, 1, 2), "serve": (0, 1, 2, 4), "browse": (0, 1, 2), "doctor": (0, 1, 2)}
 """Command -> the codes that it can end with, if not all."""
 
 

@@ -22,6 +22,7 @@ JOBS = {
     "inspect": ("InspectConfig", "show what a dataset holds, and predict a conversion"),
     "validate": ("ValidateConfig", "check every episode of a dataset; write nothing"),
     "stats": ("StatsConfig", "compute mean, standard deviation and quantiles of each field"),
+    "browse": ("BrowseConfig", "look at episodes in a web browser on this machine"),
     "convert": ("ConvertConfig", "check a dataset and write it in another format"),
     "push": ("PushConfig", "check a dataset and write it to Reverb tables"),
     "serve": ("ServeConfig", "run a Reverb server with tables that fit a dataset"),

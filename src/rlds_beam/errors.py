@@ -33,8 +33,9 @@ class MissingExtraError(UsageError, ImportError):
 
 
 Extra = Literal[
-    "tf", "agents", "arrayrecord", "hdf5", "lerobot", "record", "envlogger", "rllib", "gcs", "gcp", "s3", "demo"
-]
+    "tf", "agents", "arrayrecord", "hdf5", "lerobot", "browse", "record", "envlogger", "rllib", "gcs", "gcp", "s3",
+    "demo",
+]  # fmt: skip
 
 EXTRAS: dict[Extra, str] = {
     "tf": "TensorFlow and TFDS, for images that only they decode (CMYK, palette, BMP)",
@@ -42,6 +43,7 @@ EXTRAS: dict[Extra, str] = {
     "arrayrecord": "ArrayRecord files",
     "hdf5": "HDF5 files: Minari, d3rlpy, D4RL",
     "lerobot": "videos of LeRobot datasets",
+    "browse": "the pages of rlds-beam browse",
     "record": "environments and policies for recording",
     "envlogger": "EnvLogger's own writer and reader",
     "rllib": "RLlib's connectors and training from columns",

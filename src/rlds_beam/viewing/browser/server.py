@@ -8,7 +8,7 @@ step, or image), or 405. Texts come from datasets and may contain anything; the 
 
 `/`  the page (`static/index.html`); `/static/NAME` its files, and the vendored ones:
     `uPlot.iife.min.js`, `uPlot.min.css`, `preact-htm.module.js`. The Content-Security-Policy is `default-src 'self'`
-    (plus `img-src 'self' blob: data:`, `style-src 'self' 'unsafe-inline'` for uPlot): no inline script.
+    (plus `img-src 'self' blob: data:`): no inline script, and no `style` attribute in HTML (scripts may set styles).
 
 `/api/datasets` -> a list, in the order of the command line; poll it every second while a `scan.state` is `running`:
     id            "0", "1", ...; the `dataset` of all other requests
@@ -46,6 +46,7 @@ step, or image), or 405. Texts come from datasets and may contain anything; the 
 
 `/api/episode?dataset=&key=` ->
     key, index, split, steps, fps, instruction, metadata: {path: value}
+    version       add it to images and videos as `&v=`, so that the browser keeps them
     curves        [{path, labels, steps, values}]: `values` is a list per label; `steps` are the x values (null: 0, 1,
                   2, ...; long curves are thinned to about 4,000 points, keeping each minimum and maximum); `left_out`
                   counts further dimensions
@@ -62,8 +63,9 @@ step, or image), or 405. Texts come from datasets and may contain anything; the 
     `value` is a (nested) list, number, bool, or text; at most 1,000 numbers or characters, else `cut` is true. Images
     have {"image": "jpeg", "bytes": n} as value.
 
-`/image?dataset=&key=&camera=&step=` -> the stored bytes (JPEG, PNG, BMP), or a PNG of raw pixels; never expires.
-    `&height=96` instead gives a small JPEG, for lists and grids.
+`/image?dataset=&key=&camera=&step=` -> the stored bytes (JPEG, PNG, BMP), or a PNG of raw pixels.
+    `&height=96` instead gives a JPEG of at most this height (16 to 512), for lists and grids; a placeholder if the
+    image is damaged.
 
 `/video?dataset=&key=&camera=` -> the MP4 file, with Range.
 
@@ -78,3 +80,90 @@ step, or image), or 405. Texts come from datasets and may contain anything; the 
 `/api/counterpart?dataset=&key=` -> {dataset, key, how}: the same episode in `compare_to`; `key` is null if unknown, and
     `how` says in words how it was found, or why not.
 """
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlds_beam.errors import RldsBeamError, UsageError, needs
+
+if TYPE_CHECKING:
+    from rlds_beam.viewing.browser.dataset import BrowsedDataset
+
+HOST = "127.0.0.1"
+_START_SECONDS = 30
+
+
+class BrowserServer:
+    """Serves datasets to the user's browser; enter the context to start, leave it to stop.
+
+    Args:
+      datasets: the datasets to show.
+      port: the port on 127.0.0.1; 0 for a free one.
+
+    Raises:
+      UsageError: the port is taken.
+      MissingExtraError: the extra `browse` is not installed.
+    """
+
+    def __init__(self, datasets: Sequence[BrowsedDataset], port: int = 0):
+        check_installed()
+        import uvicorn
+
+        from rlds_beam.viewing.browser.app import create_app
+
+        self._socket = _listening(port)
+        self.port: int = self._socket.getsockname()[1]
+        self.token, self.datasets = secrets.token_urlsafe(24), tuple(datasets)
+        config = uvicorn.Config(
+            create_app(datasets, self.token, self.port), log_level="warning", access_log=False, lifespan="off",
+            http="h11", ws="none", loop="asyncio", server_header=False, timeout_graceful_shutdown=2,
+            limit_concurrency=256,
+        )  # fmt: skip
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
+
+    @property
+    def url(self) -> str:
+        """The address of the page, with the token."""
+        return f"http://{HOST}:{self.port}/?token={self.token}"
+
+    def __enter__(self) -> BrowserServer:
+        self._thread.start()
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > deadline:
+                raise RldsBeamError(f"the server on {HOST}:{self.port} did not start")
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._server.should_exit = True
+        self._thread.join(_START_SECONDS)
+        self._socket.close()
+
+
+def check_installed() -> None:
+    """Raises MissingExtraError if the extra `browse` is not installed."""
+    with needs("browse", "rlds-beam browse needs Starlette and uvicorn"):
+        import starlette
+        import uvicorn  # noqa: F401
+
+        del starlette
+
+
+def _listening(port: int) -> socket.socket:
+    """A socket bound to a port of the loopback interface."""
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # without Nagle's delay in asyncio
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((HOST, port))
+    except OSError as error:
+        bound.close()
+        raise UsageError(f"--port={port}: {error.strerror}; choose another port, or 0 for a free one") from error
+    return bound

@@ -1,0 +1,107 @@
+"""`rlds-beam browse`: a page of episodes, images, and curves, on this machine only."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.connectors.options import ConnectorOptions
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.options import OutputOptions, SourceOptions
+from rlds_beam.formats.registry import RLDS
+from rlds_beam.options import option
+
+if TYPE_CHECKING:
+    from rlds_beam.viewing.browser.server import BrowserServer
+
+USAGE = "PATH..."
+EXAMPLES = """
+    rlds-beam browse data/point_mass/1.0.0
+    rlds-beam browse data/point_mass/1.0.0 data/pairs
+    rlds-beam browse data/point_mass/1.0.0 --signals=signals.parquet --no_open
+    rlds-beam browse data/point_mass/1.0.0 --items=sequences --sequence_length=16
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class BrowseConfig(OutputOptions, ConnectorOptions, CheckOptions, SourceOptions):
+    """Look at the episodes of datasets in a web browser on this machine; changes nothing."""
+
+    path: tuple[str, ...] = option(
+        dataclasses.MISSING,
+        "datasets, and what convert wrote from them, to compare",
+        positional=True,
+        several=True,
+    )
+    _: dataclasses.KW_ONLY
+    from_: str = option(
+        RLDS,
+        "format of the datasets (listed below), or module:Class; if it is rlds, their files tell",
+        metavar="FORMAT",
+        chooses="from_options",
+    )
+    signals: str | None = option(
+        None, "signals.parquet of rlds-beam check; it makes the list sortable at once", metavar="FILE"
+    )
+    no_scan: bool = option(False, "do not read all episodes in the background; the list can then not be sorted")
+    port: int = option(0, "port on 127.0.0.1 (0: a free one)", least=0)
+    no_open: bool = option(False, "print the address, but do not open it")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.port > 65535:
+            raise UsageError(f"--port={self.port}: must be at most 65535")
+
+
+def browse(config: BrowseConfig) -> BrowserServer:
+    """Creates the server; enter its context to start it.
+
+    Raises:
+      UsageError: a dataset cannot be opened, or the port is taken.
+      MissingExtraError: the extra `browse` is not installed.
+    """
+    from rlds_beam.viewing.browser.opening import open_datasets
+    from rlds_beam.viewing.browser.server import BrowserServer, check_installed
+
+    check_installed()
+    return BrowserServer(open_datasets(config), config.port)
+
+
+def main(config: BrowseConfig) -> int:
+    """Runs the command: serves until SIGINT or SIGTERM, and returns the exit code."""
+    with _until_interrupted() as ended, browse(config) as server:
+        for dataset in server.datasets:
+            print(f"dataset   {dataset.source.describe()}")
+        print(f"browse    {server.url}")
+        print("          for this machine and this address only; Ctrl-C ends it", flush=True)
+        if not config.no_open and _has_display():
+            import webbrowser
+
+            webbrowser.open(server.url)
+        ended.wait()
+    return 0
+
+
+def _has_display() -> bool:
+    """Whether a person sees the terminal, and this machine can show a page."""
+    graphical = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return sys.stdout.isatty() and graphical
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[threading.Event]:
+    """An event set by SIGINT or SIGTERM."""
+    ended = threading.Event()
+    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

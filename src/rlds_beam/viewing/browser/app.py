@@ -1,0 +1,173 @@
+"""The routes of the browser's server; `server` describes them."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Sequence
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import RldsBeamError
+from rlds_beam.viewing.browser.dataset import BrowsedDataset, MissingError
+from rlds_beam.viewing.browser.frames import media_type
+from rlds_beam.viewing.browser.security import Guard
+from rlds_beam.viewing.thumbnails import thumbnail
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp
+
+MOST_ROWS = 500
+_LEAST_HEIGHT, _MOST_HEIGHT = 16, 512
+_FOREVER = "private, max-age=31536000, immutable"
+_VENDORED = ("uPlot.iife.min.js", "uPlot.min.css", "preact-htm.module.js")
+_TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
+
+
+class WrongRequestError(ValueError):
+    """The parameters of a request are wrong; the message says how."""
+
+
+class Query:
+    """The parameters of a request, checked."""
+
+    def __init__(self, request: Request, datasets: Sequence[BrowsedDataset]):
+        self._given, self._datasets = request.query_params, datasets
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self._given.get(name, default)
+        if value is None:
+            raise WrongRequestError(f"the parameter {name} is missing")
+        return value
+
+    def all(self, name: str) -> list[str]:
+        return self._given.getlist(name)
+
+    def number(self, name: str, default: int | None = None, most: int = 1 << 53) -> int:
+        text = self.text(name, None if default is None else str(default))
+        if not (text.isascii() and text.isdigit() and len(text) < 20):
+            raise WrongRequestError(f"{name} must be a whole number, not {text[:40]!r}")
+        if int(text) > most:
+            raise WrongRequestError(f"{name} must be at most {most:,}")
+        return int(text)
+
+    @property
+    def dataset(self) -> BrowsedDataset:
+        given = self.text("dataset", "0")
+        for dataset in self._datasets:
+            if dataset.id == given:
+                return dataset
+        raise MissingError(f"there is no dataset {given[:40]!r}")
+
+    @property
+    def key(self) -> EpisodeKey:
+        text = self.text("key")
+        try:
+            key = EpisodeKey.parse(text)
+        except ValueError as error:
+            raise WrongRequestError(f"{text[:80]!r} is not an episode key") from error
+        if max(key.shard, key.position, key.part) >= 1 << 62:
+            raise WrongRequestError(f"{text[:80]!r} is not an episode key: its numbers are too large")
+        return key
+
+
+Answer = Callable[[Query], Any]
+
+
+def create_app(datasets: Sequence[BrowsedDataset], token: str, port: int) -> ASGIApp:
+    """The ASGI application.
+
+    Args:
+      datasets: the datasets to show.
+      token: the secret in the address.
+      port: the port of the server, for the check of the host.
+    """
+    from starlette.applications import Starlette
+    from starlette.routing import Route
+
+    answers: dict[str, Answer] = {
+        "/api/datasets": lambda _: [dataset.about() for dataset in datasets],
+        "/api/episodes": lambda q: q.dataset.rows(q.number("offset", 0), q.number("limit", 100, MOST_ROWS)),
+        "/api/episode": lambda q: q.dataset.episode(q.key),
+        "/api/step": lambda q: q.dataset.step(q.key, q.number("step")),
+    }
+    routes = [Route(path, _endpoint(datasets, functools.partial(_json, answer))) for path, answer in answers.items()]
+    routes.append(Route("/image", _endpoint(datasets, _image)))
+    routes += [Route(path, _static(file)) for path, file in static_files().items()]
+    return Guard(Starlette(routes=routes), token, port)
+
+
+def static_files() -> dict[str, Any]:
+    """The page's files by path."""
+    viewing = resources.files("rlds_beam.viewing")
+    files = {f"/static/{name}": viewing / "vendored" / name for name in _VENDORED}
+    static = viewing / "browser" / "static"
+    for file in static.iterdir() if static.is_dir() else ():
+        if file.is_file():
+            files["/" if file.name == "index.html" else f"/static/{file.name}"] = file
+    return files
+
+
+def _static(file: Any) -> Callable[[Request], Response]:
+    def send(request: Request) -> Response:
+        from starlette.responses import Response
+
+        kind = _TYPES.get(file.name.rpartition(".")[2], "application/octet-stream")
+        return Response(file.read_bytes(), media_type=kind, headers={"cache-control": "no-cache"})
+
+    return send
+
+
+def _endpoint(
+    datasets: Sequence[BrowsedDataset], answer: Callable[[Request, Query], Response]
+) -> Callable[[Request], Response]:
+    """A route whose errors are JSON."""
+
+    def respond(request: Request) -> Response:
+        try:
+            return answer(request, Query(request, datasets))
+        except WrongRequestError as error:
+            return _error(400, error)
+        except (MissingError, RldsBeamError, OSError) as error:
+            return _error(404, error)
+
+    return respond
+
+
+def _json(answer: Answer, request: Request, query: Query) -> Response:
+    return to_json(answer(query))
+
+
+def to_json(content: Any, status: int = 200) -> Response:
+    from starlette.responses import Response
+
+    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    return Response(text, status, media_type="application/json")
+
+
+def _error(status: int, error: Exception) -> Response:
+    return to_json({"error": str(error)}, status)
+
+
+def _image(request: Request, query: Query) -> Response:
+    from starlette.responses import Response
+
+    dataset, key, step = query.dataset, query.key, query.number("step")
+    height = query.number("height", 0, _MOST_HEIGHT)
+    version = dataset.version(key)
+    headers = {
+        "cache-control": _FOREVER if query.text("v", "") == version else "private, no-cache",
+        "etag": f'"{version}"',
+    }
+    if request.headers.get("if-none-match") == headers["etag"]:
+        return Response(status_code=304, headers=headers)
+    image = dataset.image(key, query.text("camera"), step)
+    if height:
+        image = thumbnail(image, max(height, _LEAST_HEIGHT))
+    kind = media_type(image)
+    if kind is None:
+        raise MissingError(f"{key}: the image at step {step} is neither JPEG, PNG, nor BMP")
+    return Response(image, media_type=kind, headers=headers)

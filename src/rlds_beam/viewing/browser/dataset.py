@@ -1,0 +1,263 @@
+"""A dataset of the browser, and the answers about it, as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.episodes.columns import is_text
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import UsageError
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.headers import UndecodableImageError, read_image_header
+from rlds_beam.reading.base import Source
+from rlds_beam.viewing.browser.episodes import EpisodeCache, OpenedEpisode
+from rlds_beam.viewing.browser.frames import cameras_of
+from rlds_beam.viewing.browser.index import EpisodeIndex
+from rlds_beam.viewing.browser.values import column_values, json_value
+from rlds_beam.viewing.browser.videos import VideoSpan, video_sizes, videos_of, without_videos
+from rlds_beam.viewing.curves import Curve, curves_of, thin
+
+Json = dict[str, Any]
+
+MOST_POINTS = 4000
+"""Maximum points of a curve."""
+_MOST_TEXT = 10_000
+_MOST_RUNS = 10_000
+
+
+class MissingError(LookupError):
+    """There is no such episode, step, camera, or dataset; the message says which."""
+
+
+@dataclasses.dataclass
+class BrowsedDataset:
+    """A dataset of the browser. Thread-safe.
+
+    Attributes:
+      id: its number on the command line.
+      path: the path as given.
+      format: its format.
+      source: the dataset, with all of its fields.
+      check: what to do with episodes that break a rule; None if its rows are not episodes.
+    """
+
+    id: str
+    path: str
+    format: str
+    source: Source
+    check: CheckOptions | None
+
+    @functools.cached_property
+    def readable(self) -> Source:
+        """The dataset without its videos, which the server never decodes."""
+        return without_videos(self.source)
+
+    @functools.cached_property
+    def index(self) -> EpisodeIndex:
+        return EpisodeIndex(self.source)
+
+    @functools.cached_property
+    def cache(self) -> EpisodeCache:
+        return EpisodeCache(self.readable, self.check)
+
+    def about(self) -> Json:
+        """The dataset in `/api/datasets`."""
+        schema, videos = self.source.schema, video_sizes(self.source)
+        images = {field.path: field.shape for field in cameras_of(self.readable.schema)}
+        return {
+            "id": self.id,
+            "name": self.source.dataset,
+            "path": self.path,
+            "format": self.format,
+            "episodes": len(self.index),
+            "unit": "episode",
+            "splits": [{"name": name, "episodes": count} for name, count in self.index.split_sizes().items()],
+            "fps": self.source.fps,
+            "cameras": [
+                {"path": path, "kind": kind, "width": (*shape, None)[1], "height": shape[0]}
+                for kind, cameras in (("image", images), ("video", videos))
+                for path, shape in cameras.items()
+            ],
+            "fields": {
+                "steps": list(map(_field, schema.steps.values())),
+                "metadata": list(map(_field, schema.metadata.values())),
+            },
+            "columns": [],
+            "rules": {},
+            "signals": [],
+            "scan": {"state": "none", "done": 0, "total": None, "error": None},
+            "scanned": False,
+            "problems": [str(violation) for violation in self.source.violations],
+            "made": False,
+            "compare_to": None,
+        }
+
+    def rows(self, offset: int, limit: int) -> Json:
+        """`/api/episodes` in the dataset's order."""
+        keys = self.index.keys(offset, offset + limit)
+        rows = [_row(offset + i, key) for i, key in enumerate(keys)]
+        return {"total": len(self.index), "offset": offset, "rows": rows, "scanned": False}
+
+    def episode(self, key: EpisodeKey) -> Json:
+        """`/api/episode`."""
+        opened, number = self._open(key), self.index.number(key)
+        if number is None:
+            raise MissingError(f"{key}: there is no such episode")
+        before = self.index.keys(number - 1, number) if number else []
+        after = self.index.keys(number + 1, number + 2)
+        episode, videos = opened.episode, videos_of(self.source, key)
+        return {
+            "key": str(key),
+            "index": number,
+            "split": key.split,
+            "version": self.version(key),
+            "steps": max([len(opened), *(video.frames for video in videos.values())]),
+            "fps": self.source.fps,
+            "instruction": instruction_of(episode),
+            "metadata": {path: self._value(value, path) for path, value in episode.metadata.items()},
+            "curves": [_curve(curve) for curve in curves_of(episode)],
+            "cameras": [*_image_cameras(opened), *(_video_camera(*item) for item in videos.items())],
+            "texts": [
+                {"path": path, "runs": _runs(column)} for path, column in episode.steps.items() if is_text(column)
+            ],
+            "violations": [dataclasses.asdict(violation) for violation in opened.violations],
+            "rejected": opened.rejected,
+            "findings": [],
+            "readable": not episode.faults,
+            "previous": str(before[0]) if before else None,
+            "next": str(after[0]) if after else None,
+        }
+
+    def step(self, key: EpisodeKey, step: int) -> Json:
+        """`/api/step`."""
+        opened = self._open(key)
+        if not 0 <= step < len(opened):
+            raise MissingError(f"{key}: there is no step {step}; it has {len(opened)}")
+        values = []
+        for path, field in self.readable.schema.steps.items():
+            if path in opened.frames:
+                image = {"image": field.encoding, "bytes": opened.frames[path].size(step)}
+                value: tuple[Any, bool] = image, False
+            elif path in opened.episode.steps:
+                value = json_value(opened.episode.steps[path][step])
+            else:
+                continue
+            values.append(
+                {"path": path, "dtype": field.dtype, "shape": field.shape, "value": value[0], "cut": value[1]}
+            )
+        return {"step": step, "values": values}
+
+    def image(self, key: EpisodeKey, camera: str, step: int) -> bytes:
+        """`/image`: the stored bytes."""
+        try:
+            return self.cache.image(key, camera, step)
+        except (LookupError, UsageError) as error:
+            raise MissingError(f"{key}: there is no image of {camera} at step {step}") from error
+
+    def video(self, key: EpisodeKey, camera: str) -> VideoSpan:
+        """`/video`: the file with a camera's video."""
+        span = self._videos(key).get(camera)
+        if span is None:
+            raise MissingError(f"{key}: there is no video of {camera}")
+        return span
+
+    def version(self, key: EpisodeKey) -> str:
+        """Changes with the content of the episode's file."""
+        try:
+            return hashlib.sha256(f"{self.path}\n{key}\n{self.cache.stamp(key)}".encode()).hexdigest()[:16]
+        except UsageError as error:
+            raise MissingError(str(error)) from error
+
+    def _videos(self, key: EpisodeKey) -> Mapping[str, VideoSpan]:
+        try:
+            return videos_of(self.source, key)
+        except UsageError as error:
+            raise MissingError(str(error)) from error
+
+    def _open(self, key: EpisodeKey) -> OpenedEpisode:
+        try:
+            return self.cache.open(key)
+        except UsageError as error:
+            raise MissingError(str(error)) from error
+
+    def _value(self, value: Any, path: str) -> Any:
+        field = self.source.schema.metadata.get(path)
+        if field is not None and field.encoding in ("png", "jpeg"):
+            return {"image": field.encoding, "bytes": len(value)}
+        return json_value(value, _MOST_TEXT)[0]
+
+
+def _row(number: int, key: EpisodeKey) -> Json:
+    return {
+        "index": number, "key": str(key), "split": key.split, "steps": None, "return": None, "instruction": None,
+        "rule": None, "detail": None, "metadata": {}, "signals": {},
+    }  # fmt: skip
+
+
+def _field(field: Field) -> Json:
+    return {"path": field.path, **field.to_json()}
+
+
+def _curve(curve: Curve) -> Json:
+    steps, values = thin(curve.values, MOST_POINTS)
+    whole = len(steps) == len(curve.values)
+    return {
+        "path": curve.path,
+        "labels": list(curve.labels) or [curve.path],
+        "steps": None if whole else steps.tolist(),
+        "values": [column_values(column) for column in np.asarray(values).T],
+        "left_out": curve.left_out,
+    }
+
+
+def _image_cameras(opened: OpenedEpisode) -> Sequence[Json]:
+    cameras = []
+    for path, frames in opened.frames.items():
+        width = height = None
+        if len(frames):
+            with contextlib.suppress(OSError, UndecodableImageError):  # the page shows that it is damaged
+                height, width = read_image_header(frames.image(0))
+        cameras.append({"path": path, "kind": "image", "frames": len(frames), "width": width, "height": height})
+    return cameras
+
+
+def _video_camera(path: str, span: VideoSpan) -> Json:
+    return {
+        "path": path, "kind": "video", "frames": span.frames, "width": None, "height": None,
+        "from": span.start, "to": span.stop,
+    }  # fmt: skip
+
+
+def _runs(column: Any) -> list[list[Any]]:
+    """The texts of all steps as runs of equal ones."""
+    runs: list[list[Any]] = []
+    for step, value in enumerate(column):
+        text = json_value(value, _MOST_TEXT)[0]
+        if not runs or runs[-1][1] != text:
+            if len(runs) == _MOST_RUNS:
+                break
+            runs.append([step, text])
+    return runs
+
+
+def instruction_of(episode: Episode) -> str | None:
+    """The episode's instruction: a text whose name says so, of the episode or its first step."""
+    texts: dict[str, Any] = {path: value for path, value in episode.metadata.items() if isinstance(value, (bytes, str))}
+    for path, column in episode.steps.items():
+        if not isinstance(column, EncodedImages) and is_text(column) and len(column):
+            texts.setdefault(path, column[0])
+    for word in ("instruction", "task", "goal"):
+        for path, value in texts.items():
+            if word in path.rpartition("/")[2]:
+                return str(json_value(value, _MOST_TEXT)[0])
+    return None

@@ -1,0 +1,178 @@
+"""Decoded episodes of a dataset, cached, and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.episodes.columns import is_text
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import Violation
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.single import read_episode, shard_of
+from rlds_beam.viewing.browser.frames import (
+    Frames,
+    HeldFrames,
+    StoredFrames,
+    cameras_of,
+    has_stored_frames,
+    stored_frames,
+)
+
+HELD_BYTES = 64 << 20
+"""Maximum bytes of decoded episodes held, or one episode."""
+_AT_ONCE = 2
+"""Episodes decoded at a time; each takes a few times the size of its record."""
+
+Value = TypeVar("Value")
+
+
+class Held(Generic[Value]):
+    """A cache of the most recently used values, by their size in bytes. Thread-safe; makes each value once."""
+
+    def __init__(self, most: int, at_once: int = _AT_ONCE):
+        self._most, self._size = most, 0
+        self._values: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self._lock, self._making = threading.Lock(), threading.Semaphore(at_once)
+        self._locks: dict[Hashable, threading.Lock] = {}
+
+    def get(self, key: Hashable, make: Callable[[], tuple[Value, int]]) -> Value:
+        """The value of `key`, from `make` (which also returns its size) if it is not held."""
+        with self._lock:
+            own = self._locks.setdefault(key, threading.Lock())
+        try:
+            with own:
+                with self._lock:
+                    if key in self._values:
+                        self._values.move_to_end(key)
+                        return self._values[key][0]
+                with self._making:
+                    value, size = make()
+                with self._lock:
+                    self._values[key] = value, size
+                    self._size += size
+                    while self._size > self._most and len(self._values) > 1:
+                        _, (_, freed) = self._values.popitem(last=False)
+                        self._size -= freed
+                return value
+        finally:
+            with self._lock:
+                self._locks.pop(key, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenedEpisode:
+    """An episode without its images.
+
+    Attributes:
+      episode: the episode; its steps have no images, and its payload is empty.
+      violations: all rules that it breaks.
+      rejected: the rule that rejects it; None if it is accepted.
+      frames: the images of each camera.
+    """
+
+    episode: Episode
+    violations: tuple[Violation, ...]
+    rejected: str | None
+    frames: Mapping[str, Frames]
+
+    def __len__(self) -> int:
+        return max([len(self.episode), *map(len, self.frames.values())], default=0)
+
+
+class EpisodeCache:
+    """Reads and checks the episodes of a dataset; holds the most recent ones."""
+
+    def __init__(self, source: Source, check: CheckOptions | None, most: int = HELD_BYTES):
+        self._source, self._check = source, check
+        self._episodes: Held[OpenedEpisode] = Held(most)
+        self._frames: Held[Mapping[str, StoredFrames] | None] = Held(most // 8)
+
+    def open(self, key: EpisodeKey) -> OpenedEpisode:
+        """The episode at a key.
+
+        Raises:
+          UsageError: there is none.
+        """
+        return self._episodes.get((key, self._stamp(key)), lambda: self._open(key))
+
+    def image(self, key: EpisodeKey, camera: str, step: int) -> bytes:
+        """An image, as stored.
+
+        Raises:
+          LookupError: there is no such camera or step.
+          UsageError: there is no such episode.
+        """
+        stored = self._stored(key)
+        frames: Mapping[str, Frames] = stored if stored and camera in stored else self.open(key).frames
+        if not 0 <= step < len(frames[camera]):
+            raise IndexError(step)
+        return frames[camera].image(step)
+
+    def stamp(self, key: EpisodeKey) -> str:
+        """Identifies the content of an episode's file."""
+        return str(self._stamp(key))
+
+    def _stamp(self, key: EpisodeKey) -> Hashable:
+        return storage.stamp(shard_of(self._source, key).path)
+
+    def _stored(self, key: EpisodeKey) -> Mapping[str, StoredFrames] | None:
+        if not has_stored_frames(self._source):
+            return None
+
+        def find() -> tuple[Mapping[str, StoredFrames] | None, int]:
+            frames = stored_frames(self._source, key)
+            return frames, sum(16 * len(one) for one in (frames or {}).values()) + 1000
+
+        return self._frames.get((key, self._stamp(key)), find)
+
+    def _open(self, key: EpisodeKey) -> tuple[OpenedEpisode, int]:
+        episode = read_episode(self._source, key)
+        violations: tuple[Violation, ...] = episode.faults
+        rejected = violations[0].rule if violations else None
+        if self._check is not None:
+            verdict = validate_episode(episode, self._check)
+            violations = verdict.violations
+            rejected = None if verdict.rejected is None else verdict.rejected.rule
+        frames: dict[str, Frames] = {}
+        cameras = {field.path: field for field in cameras_of(self._source.schema)}
+        stored = (self._stored(key) or {}) if len(episode) else {}
+        for path, field in cameras.items():
+            if path in stored:
+                frames[path] = stored[path]
+            elif path in episode.steps:
+                frames[path] = HeldFrames(_own(episode.steps[path]), field)
+        steps = {path: _own(column) for path, column in episode.steps.items() if path not in cameras}
+        metadata = {path: value.copy() if isinstance(value, np.ndarray) else value
+                    for path, value in episode.metadata.items()}  # fmt: skip
+        held = Episode(key, steps, metadata, faults=episode.faults)
+        size = sum(map(_size, steps.values())) + 2000
+        size += sum(_size(one.column) for one in frames.values() if isinstance(one, HeldFrames))
+        return OpenedEpisode(held, violations, rejected, frames), size
+
+
+def _own(column: Column) -> Column:
+    """A column that does not refer to the record that it was read from."""
+    if isinstance(column, EncodedImages):
+        return EncodedImages(column.data, column.shape, column.dtype, column.encoding)
+    return column.copy()
+
+
+def _size(column: Column) -> int:
+    """The size of a column in memory, in bytes."""
+    if isinstance(column, EncodedImages) or is_text(column):
+        data = column.data if isinstance(column, EncodedImages) else column
+        return sum(len(one) + 50 if isinstance(one, (bytes, str)) else 200 for one in data)
+    if column.dtype == object:
+        return sum(np.asarray(one).nbytes + 100 for one in column)
+    return int(column.nbytes)

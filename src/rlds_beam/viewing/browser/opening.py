@@ -1,0 +1,51 @@
+"""Opens the paths of `rlds-beam browse` in their formats."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rlds_beam import storage
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.encoding.tfds.dataset_info import FEATURES
+from rlds_beam.formats.lerobot import layout
+from rlds_beam.formats.registry import LEROBOT, RLDS, TRAJECTORIES
+from rlds_beam.formats.sources import open_source
+from rlds_beam.output.directory import holding
+from rlds_beam.viewing.browser.dataset import BrowsedDataset
+
+_BY_FILE = {FEATURES: RLDS, layout.INFO: LEROBOT, "data/metadata.json": "minari", "metadata.json": "minari"}
+_BY_ENDING = {".hdf5": "d4rl", ".h5": "d3rlpy", ".riegeli": "envlogger", ".spec": TRAJECTORIES}
+
+
+def format_of(path: str) -> str:
+    """The format of a dataset, from its files; `rlds` if these are unknown."""
+    if not storage.isdir(path):
+        names = [path, *([f"{path}.spec"] if storage.exists(f"{path}.spec") else [])]
+    else:
+        held = holding(path)
+        if held is not None:
+            return held.to
+        for file, name in _BY_FILE.items():
+            if storage.exists(storage.join(path, *file.split("/"))):
+                return name
+        names = storage.listdir(path)
+    for ending, name in _BY_ENDING.items():
+        if any(one.endswith(ending) for one in names):
+            return name
+    return RLDS
+
+
+def open_datasets(config: Any) -> list[BrowsedDataset]:
+    """Opens the datasets of a `BrowseConfig`.
+
+    Raises:
+      UsageError: one of them cannot be opened.
+    """
+    check = dataclasses.replace(CheckOptions.of(config), fail=())
+    opened = []
+    for number, path in enumerate(config.path):
+        name = format_of(path) if config.from_ == RLDS else config.from_
+        source = open_source(path, config.split, config.features, name, config.from_options)
+        opened.append(BrowsedDataset(str(number), path, name, source, check))
+    return opened
