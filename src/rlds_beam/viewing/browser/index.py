@@ -63,7 +63,7 @@ class EpisodeIndex:
         return sizes
 
     def keys(self, start: int, stop: int) -> list[EpisodeKey]:
-        """The keys of the episodes `start` to `stop` (exclusive), as far as they exist."""
+        """The keys of the existing episodes from `start` to `stop` (exclusive)."""
         keys: list[EpisodeKey] = []
         number = max(start, 0)
         while number < stop:
