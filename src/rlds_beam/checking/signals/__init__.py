@@ -1,0 +1,25 @@
+"""Quality signals: numbers that describe each episode, and what is worth a look. No Beam, no decoding unless asked for.
+
+context = Context.of(source.schema, fps=source.fps, decoded=4)
+table = EpisodeTable(context)                   # one row for each record: add, merge, finish
+findings(row)                                   # what is beyond a threshold in one row, and where
+mask(table.finish(), parse_conditions("frozen_camera > 0.2, steps < 10"))
+"""
+
+from rlds_beam.checking.signals.base import GROUPS as GROUPS
+from rlds_beam.checking.signals.base import SIGNALS as SIGNALS
+from rlds_beam.checking.signals.base import Signal as Signal
+from rlds_beam.checking.signals.conditions import Condition as Condition
+from rlds_beam.checking.signals.conditions import broken_conditions as broken_conditions
+from rlds_beam.checking.signals.conditions import check_known as check_known
+from rlds_beam.checking.signals.conditions import check_single as check_single
+from rlds_beam.checking.signals.conditions import context_for as context_for
+from rlds_beam.checking.signals.conditions import mask as mask
+from rlds_beam.checking.signals.conditions import matches as matches
+from rlds_beam.checking.signals.conditions import parse_conditions as parse_conditions
+from rlds_beam.checking.signals.context import Context as Context
+from rlds_beam.checking.signals.episodes import Measures as Measures
+from rlds_beam.checking.signals.episodes import measure as measure
+from rlds_beam.checking.signals.findings import Finding as Finding
+from rlds_beam.checking.signals.findings import findings as findings
+from rlds_beam.checking.signals.table import EpisodeTable as EpisodeTable

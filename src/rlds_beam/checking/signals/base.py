@@ -1,0 +1,162 @@
+"""The quality signals: what each measures, in which unit, when it is worth a look, and what to do about it.
+
+A signal is a number for each episode. It describes; it rejects nothing unless the user says so (`--reject`). Sources of
+the definitions: lerobot-doctor (github.com/jashshah999/lerobot-doctor), score_lerobot_episodes
+(github.com/RoboticsData/score_lerobot_episodes), forge (github.com/arpitg1304/forge), openpi's filter for DROID, and
+the papers named at the code of each signal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+GROUPS = ("Cameras", "Time", "Motion", "Episodes", "Text and metadata", "Dataset")
+"""The groups of signals, in the order of reports."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Signal:
+    """A quality signal.
+
+    Attributes:
+      name: its name, which is its column in `signals.parquet`.
+      group: one of `GROUPS`.
+      summary: its meaning, in one line.
+      unit: the unit of its values, for example `share of steps`.
+      threshold: the default threshold.
+      remedy: what to do about such episodes.
+      relative: whether it compares the episode with the rest of the dataset; then it is known only at the end.
+      below: whether values below the threshold are worth a look, instead of those above.
+      decodes: whether it needs decoded images (`decoded`).
+    """
+
+    name: str
+    group: str
+    summary: str
+    unit: str
+    threshold: float
+    remedy: str
+    relative: bool = False
+    below: bool = False
+    decodes: bool = False
+
+    def breaks(self, value: float, threshold: float | None = None) -> bool:
+        """Whether a value is beyond the threshold; a NaN (not measurable) never is."""
+        limit = self.threshold if threshold is None else threshold
+        return (value < limit if self.below else value > limit) and not math.isnan(value)
+
+
+_EXCLUDE = "look at them, then `check --reject='{} > {:g}' --exclude=FILE` and `convert --exclude=FILE`"
+
+
+def _signal(
+    name: str, group: str, summary: str, unit: str, threshold: float, remedy: str = "", **more: bool
+) -> tuple[str, Signal]:
+    text = f"{remedy}; or {_EXCLUDE}" if remedy else _EXCLUDE
+    return name, Signal(name, group, summary, unit, threshold, text.format(name, threshold), **more)
+
+
+SIGNALS: dict[str, Signal] = dict(
+    [
+        _signal(
+            "frozen_camera", "Cameras", "longest run of byte-identical images while the robot moves",
+            "share of steps", 0.2,
+        ),
+        _signal(
+            "repeated_images", "Cameras", "images equal to the one before while the robot moves", "share of steps", 0.2,
+            "a camera slower than the control loop repeats images: record at its rate",
+        ),
+        _signal(
+            "black_images", "Cameras", "black images among those decoded", "share of decoded images", 0.1,
+            "--connectors with DropFields leaves out a camera that was off", decodes=True,
+        ),
+        _signal(
+            "overexposed_images", "Cameras", "overexposed images among those decoded", "share of decoded images", 0.1,
+            decodes=True,
+        ),
+        _signal(
+            "blurred_images", "Cameras", "how many times less sharp than usual for this camera", "times", 5,
+            relative=True, decodes=True,
+        ),
+        _signal(
+            "swapped_channels", "Cameras", "colors fit this camera better with red and blue exchanged (BGR for RGB)",
+            "-1 to 1", 0.5, "exchange the channels with your own connector", relative=True, decodes=True,
+        ),
+        _signal(
+            "dropped_frames", "Time", "frames missing between timestamps", "share of frames", 0.0,
+            "DropIdleSteps and other connectors cannot bring frames back: split or leave out such episodes",
+        ),
+        _signal("jitter", "Time", "standard deviation of the time between steps, over its median", "ratio", 0.1),
+        _signal("time_reversals", "Time", "steps whose timestamp does not increase", "share of steps", 0.0),
+        _signal(
+            "rate_mismatch", "Time", "difference between the rate of the timestamps and the declared (or usual) rate",
+            "ratio", 0.1, "set the right fps with --fps, or resample with your own connector", relative=True,
+        ),
+        _signal(
+            "jump", "Motion", "largest change of a value between steps, over the dataset's usual change",
+            "times", 10, relative=True,
+        ),
+        _signal(
+            "stuck", "Motion", "a dimension that usually moves stays exactly the same while others move",
+            "share of moving steps", 0.5, relative=True,
+        ),
+        _signal(
+            "saturation", "Motion", "steps at a limit that several episodes share", "share of steps", 0.3,
+            relative=True,
+        ),
+        _signal(
+            "idle_share", "Motion", "steps in which the robot rests, by openpi's rule for DROID", "share of steps", 0.5,
+            "DropIdleSteps or DropNoOpSteps removes them",
+        ),
+        _signal(
+            "gripper_chatter", "Motion", "openings and closings of the gripper", "per 100 steps", 20, relative=True,
+        ),
+        _signal(
+            "gripper_range", "Motion", "range of the gripper, over its usual range", "ratio", 0.2,
+            relative=True, below=True,
+        ),
+        _signal(
+            "lag", "Motion", "steps from an action to the motion that it correlates with, besides the next step",
+            "steps", 3, "shift the action with your own connector",
+        ),
+        _signal(
+            "offset", "Motion", "constant difference between commanded and measured position, over the usual range",
+            "ratio", 0.2, "calibrate again, or train on measured positions", relative=True,
+        ),
+        _signal("outlier_length", "Episodes", "length, as a robust z-score of its logarithm", "|z|", 5, relative=True),
+        _signal("outlier_path", "Episodes", "length of the state's path, as a robust z-score", "|z|", 5, relative=True),
+        _signal("outlier_jerk", "Episodes", "jerk of the state, as a robust z-score", "|z|", 5, relative=True),
+        _signal("outlier_return", "Episodes", "return, as a robust z-score", "|z|", 5, relative=True),
+        _signal("outlier_end_pose", "Episodes", "last state, as a robust z-score", "|z|", 5, relative=True),
+        _signal(
+            "duplicate_actions", "Episodes", "other episodes with exactly the same actions", "episodes", 0,
+            "keep one of them", relative=True,
+        ),
+        _signal(
+            "missing_instruction", "Text and metadata", "no instruction, although the dataset has a field for it",
+            "0 or 1", 0.5, "DropUnlabeled drops them, RelabelLanguage adds an instruction",
+        ),
+        _signal(
+            "generic_instruction", "Text and metadata", "an instruction that says nothing (`do something`, `n/a`)",
+            "0 or 1", 0.5, "RelabelLanguage replaces the instruction",
+        ),
+        _signal(
+            "instruction_changes", "Text and metadata", "different instructions in one episode, besides the first",
+            "texts", 0, "SplitEpisodes splits where the instruction changes, if that is intended",
+        ),
+        _signal(
+            "contradictory_instruction", "Text and metadata", "episodes with the same actions and another instruction",
+            "episodes", 0, "RelabelLanguage, or keep one of them", relative=True,
+        ),
+        _signal(
+            "wrong_metadata", "Text and metadata", "numbers in the metadata that are impossible, or not the length",
+            "values", 0, "DropFields leaves out such a field",
+        ),
+        _signal(
+            "scale_mismatch", "Dataset", "scale of a field in this dataset or split, over that of the others",
+            "times", 5, "convert the units of one of them before merging", relative=True,
+        ),
+    ]
+)  # fmt: skip
+"""All signals by name, in the order of reports."""

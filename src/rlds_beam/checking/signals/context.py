@@ -1,0 +1,105 @@
+"""Which fields of a dataset the signals measure."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.flags import FLAGS
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.images.encoded_images import EncodedImages
+
+MOST_DIMENSIONS = 64
+"""Fields with more values per step are not motion but embeddings, point clouds, or audio."""
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+_ACTIONS = re.compile(r"actions?(_dict)?(/.*)?")
+_STATES = re.compile(r"(observation|state)s?(/.*)?")
+_CLOCK = re.compile(r"(.*[/_])?(time_?stamps?|time|stamp|frame_index|wall_?clock)(_(s|sec|secs|ms|us|ns|nsec))?", re.I)
+_INSTRUCTION = re.compile(r"(.*/)?(natural_)?(language_)?(instruction|task|language_instruction|language)s?", re.I)
+_GRIPPER = re.compile(r"(.*[/_])?gripper.*", re.I)
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What `measure` needs to know about the dataset.
+
+    Attributes:
+      actions: the fields of actions with floats: motion that was commanded.
+      states: the fields of observations with floats: motion that was measured.
+      cameras: the fields of images.
+      clocks: the fields of timestamps and frame numbers.
+      instructions: the text fields with the task, of the steps and of the episode.
+      fps: frames per second, if the dataset declares them.
+      decoded: the number of images to decode per camera and episode; 0 for none.
+    """
+
+    actions: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+    cameras: tuple[str, ...] = ()
+    clocks: tuple[str, ...] = ()
+    instructions: tuple[str, ...] = ()
+    fps: float | None = None
+    decoded: int = 0
+
+    @classmethod
+    def of(cls, schema: Schema, *, fps: float | None = None, decoded: int = 0) -> Context:
+        """The roles of a schema's fields, by their names and dtypes."""
+        steps = {path: field for path, field in schema.steps.items() if path not in (*FLAGS, "reward", "discount")}
+        clocks = tuple(path for path, field in steps.items() if _is_clock(field))
+        moving = {path for path, field in steps.items() if path not in clocks and _is_motion(field)}
+        text = [path for fields in (schema.steps, schema.metadata) for path, field in fields.items() if _is_text(field)]
+        return cls(
+            tuple(path for path in steps if path in moving and _ACTIONS.fullmatch(path)),
+            tuple(path for path in steps if path in moving and _STATES.fullmatch(path)),
+            tuple(path for path, field in steps.items() if _is_camera(field)),
+            clocks, tuple(text), fps, decoded,
+        )  # fmt: skip
+
+    @classmethod
+    def of_episode(cls, episode: Episode, *, fps: float | None = None, decoded: int = 0) -> Context:
+        """The roles of an episode's fields, if its schema is not at hand."""
+        return cls.of(Schema(_fields(episode.steps), _fields(episode.metadata)), fps=fps, decoded=decoded)
+
+    @property
+    def motion(self) -> tuple[str, ...]:
+        """The fields of motion: actions, then states."""
+        return (*self.actions, *self.states)
+
+
+def is_gripper(path: str) -> bool:
+    """Whether a field's name says that it holds a gripper."""
+    return _GRIPPER.fullmatch(path) is not None
+
+
+def _fields(values: Mapping[str, object]) -> dict[str, Field]:
+    fields = {}
+    for path, value in values.items():
+        if isinstance(value, EncodedImages):
+            fields[path] = Field(path, value.dtype, value.shape, value.encoding)
+        elif isinstance(value, (bytes, str)) or getattr(getattr(value, "dtype", None), "kind", "") == "O":
+            fields[path] = Field(path, "string", (), "text")
+        elif hasattr(value, "dtype"):
+            fields[path] = Field(path, value.dtype.name, tuple(getattr(value, "shape", ())[1:]))
+    return fields
+
+
+def _is_clock(field: Field) -> bool:
+    return field.known_size == 1 and field.dtype not in ("string", "bool") and bool(_CLOCK.fullmatch(field.path))
+
+
+def _is_motion(field: Field) -> bool:
+    return field.dtype in _FLOATS and None not in field.shape and 0 < field.known_size <= MOST_DIMENSIONS
+
+
+def _is_camera(field: Field) -> bool:
+    if field.encoding in ("png", "jpeg"):
+        return field.dtype == "uint8"
+    *_, channels = field.shape or (None,)
+    return field.dtype == "uint8" and len(field.shape) == 3 and channels in (1, 3, 4) and field.known_size >= 256
+
+
+def _is_text(field: Field) -> bool:
+    return field.dtype == "string" and not field.shape and bool(_INSTRUCTION.fullmatch(field.path))

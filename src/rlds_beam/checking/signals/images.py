@@ -1,0 +1,132 @@
+"""Repeated images, found without decoding, and pixels of a few decoded ones."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rlds_beam.episodes.episode import Column
+from rlds_beam.errors import RldsBeamError
+from rlds_beam.images.decoding import decode_image
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.headers import UndecodableImageError
+from rlds_beam.images.stored import StoredImages
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_DARK = 16
+"""Mean brightness below which an image is black (of 255). forge calls images below 32 underexposed."""
+_CLIPPED, _CLIPPED_SHARE = 254, 0.2
+"""An image is overexposed if this share of its pixels is this bright: forge's definition."""
+_SIDE = 128
+"""Decoded images are measured at about this many pixels per side, as in forge."""
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+
+
+def repeated(column: Column) -> list[int]:
+    """The steps whose image has the same bytes as the one before."""
+    if isinstance(column, StoredImages):
+        starts, stops = column.places
+        record = column.record
+        sizes = [stop - start for start, stop in zip(starts, stops, strict=True)]
+        return [
+            t for t in range(1, len(sizes))
+            if sizes[t] == sizes[t - 1] and record[starts[t] : stops[t]] == record[starts[t - 1] : stops[t - 1]]
+        ]  # fmt: skip
+    if isinstance(column, EncodedImages):
+        data = column.data.tolist()
+        return [t for t in range(1, len(data)) if data[t] == data[t - 1]]
+    flat = column.reshape(len(column), -1)
+    few = flat[:, :: max(1, flat.shape[1] // 64)]  # almost all images differ here already
+    alike = np.flatnonzero((few[1:] == few[:-1]).all(axis=1)) + 1
+    return [int(t) for t in alike if np.array_equal(flat[t], flat[t - 1])]
+
+
+class Pixels(NamedTuple):
+    """The pixels of an image in numbers.
+
+    Attributes:
+      black, overexposed: whether it is.
+      sharpness: the variance of its Laplacian (Pech-Pacheco et al., 2000: Diatom autofocusing in brightfield
+        microscopy).
+      red, green, blue: the mean of each channel; NaN for a gray image.
+    """
+
+    black: bool
+    overexposed: bool
+    sharpness: float
+    red: float
+    green: float
+    blue: float
+
+
+def sampled(column: Column, count: int) -> list[Pixels]:
+    """The pixels of up to `count` evenly spaced images; damaged ones are skipped."""
+    places = np.unique(np.linspace(0, len(column) - 1, min(count, len(column))).round().astype(int))
+    images = (_image(column, int(t)) for t in places)
+    return [measured(image) for image in images if image is not None]
+
+
+def is_uniform(column: Column) -> bool:
+    """Whether the first image has one color only: padding in place of a camera that the robot does not have."""
+    if isinstance(column, EncodedImages):
+        return _is_uniform(column.image(0), column.shape[-1])
+    return bool(np.ptp(column[0]) == 0)
+
+
+@functools.lru_cache(maxsize=16)  # padding is the same in all episodes
+def _is_uniform(data: bytes, channels: int | None) -> bool:
+    image = _decoded(data, channels)
+    return image is not None and bool((np.ptp(image, axis=(0, 1)) <= 2).all())
+
+
+def _image(column: Column, step: int) -> Array | None:
+    if isinstance(column, EncodedImages):
+        return _decoded(column.image(step), column.shape[-1])
+    image: Array = column[step]
+    return image
+
+
+def _decoded(data: bytes, channels: int | None) -> Array | None:
+    try:
+        if data.startswith(b"\xff\xd8\xff"):
+            return _scaled_jpeg(data)
+        return decode_image(data, channels, "uint8")
+    except (UndecodableImageError, RldsBeamError, ValueError, KeyError):
+        return None
+
+
+def _scaled_jpeg(data: bytes) -> Array:
+    """A JPEG at about `_SIDE` pixels: libjpeg scales while it decodes, which costs a fraction."""
+    import simplejpeg
+
+    height, width, color, _ = simplejpeg.decode_jpeg_header(data)
+    side = min(height, width, _SIDE)
+    image: Array = simplejpeg.decode_jpeg(
+        data,
+        colorspace="GRAY" if color == "Gray" else "RGB",
+        fastdct=True,
+        min_height=side,
+        min_width=side,
+        min_factor=1,
+    )
+    return image
+
+
+def measured(image: Array) -> Pixels:
+    """Measures a uint8 image [H, W, C]."""
+    stride = max(1, min(image.shape[:2]) // _SIDE)
+    small = image[::stride, ::stride].astype(np.float32)
+    color = small.shape[2] >= 3
+    gray = small[..., :3] @ _LUMA if color else small[..., 0]
+    means = small[..., :3].mean(axis=(0, 1)).tolist() if color else [np.nan] * 3
+    middle = gray[1:-1, 1:-1]
+    laplacian = gray[:-2, 1:-1] + gray[2:, 1:-1] + gray[1:-1, :-2] + gray[1:-1, 2:] - 4 * middle
+    return Pixels(
+        bool(gray.mean() < _DARK),
+        bool((gray >= _CLIPPED).mean() > _CLIPPED_SHARE),
+        float(laplacian.var()) if laplacian.size else 0.0,
+        *means,
+    )

@@ -1,0 +1,318 @@
+"""The signals that compare each episode with the whole dataset, from the rows of all episodes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.checking.signals.clocks import rate_of
+from rlds_beam.checking.signals.context import Context, is_gripper
+from rlds_beam.checking.signals.rows import Rows
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_FEWEST = 10
+"""Episodes below which nothing is usual: the signals that compare are then not measured."""
+
+
+def robust_z(values: Array, floor: float | Array = 0.0) -> Array:
+    """The distance of each value from the median, in robust standard deviations (E, ...).
+
+    The standard deviation is 1.4826 times the median absolute deviation (Iglewicz and Hoaglin, 1993: How to Detect and
+    Handle Outliers), and at least `floor`: if most values are equal, a small difference is no outlier.
+    """
+    distance = np.abs(values - _median(values))
+    scale = np.maximum(1.4826 * _median(distance), floor)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(distance > 0, distance / scale, np.where(np.isnan(distance), np.nan, 0.0))
+
+
+def _median(values: Array) -> Array:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of rows without a number
+        return np.asarray(np.nanmedian(values, axis=0))
+
+
+def _largest(values: Array) -> tuple[Array, Array]:
+    """The largest value over the dimensions (E, D), and its dimension; NaN if there is none."""
+    filled = np.where(np.isnan(values), -np.inf, values)
+    best = filled.argmax(axis=1)
+    largest = filled[np.arange(len(values)), best]
+    return np.where(np.isinf(largest), np.nan, largest), best
+
+
+def scored(rows: Rows, context: Context) -> dict[str, Array]:
+    """The columns of all signals that compare episodes: name -> (E,)."""
+    found: dict[str, Array] = {}
+    if len(rows) < _FEWEST:
+        return found
+    fields = dict.fromkeys(path for path, _ in rows.vectors)
+    vectors = {
+        path: {name: values.astype(np.float64) for (field, name), values in rows.vectors.items() if field == path}
+        for path in fields
+    }
+    for path, field in vectors.items():
+        for score in (_jump, _saturation):
+            found |= score(path, field, rows.numbers["steps"])
+    found |= _stuck(vectors)
+    found |= _grippers(rows, vectors)
+    found |= _offset(rows, context, vectors)
+    found |= _outliers(rows, context, vectors)
+    found |= _cameras(rows, context)
+    found |= _rates(rows, context)
+    found |= _duplicates(rows)
+    found |= _groups(rows, vectors)
+    return found
+
+
+def usual_change(field: Mapping[str, Array]) -> Array:
+    """The dataset's usual change of each dimension (D,): the median of the episodes' mean change, if there is one.
+
+    Steps without a change do not count, so neither idle episodes nor a gripper that rarely moves make it small.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _median(np.where(field["times"] > 0, field["travel"] / field["times"], np.nan))
+
+
+def _jump(path: str, field: Mapping[str, Array], steps: Array) -> dict[str, Array]:
+    """The largest change, over the usual one. lerobot-doctor flags 8 standard deviations (checks/actions.py)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        score, dimension = _largest(field["largest"] / usual_change(field))
+    known = ~np.isnan(field["largest"][:, 0])
+    score = np.where(known & np.isnan(score), 0.0, score)  # nothing ever moves
+    at = np.take_along_axis(field["largest_at"], dimension[:, None], axis=1)[:, 0]
+    place = np.where(score > 0, at, np.nan)
+    return {f"jump/{path}": score, f"jump/{path}@step": place, f"jump/{path}@stop": place + 1}
+
+
+def _saturation(path: str, field: Mapping[str, Array], steps: Array) -> dict[str, Array]:
+    """The share of steps at a limit: a smallest or largest value that several episodes have in common, exactly.
+
+    forge and lerobot-doctor take each episode's own extremes. A dimension with two values (an open or closed gripper)
+    has no limits, and 0 is none: a velocity rests there.
+    """
+    low, high = field["low"], field["high"]
+    share = np.zeros_like(low)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        two = _median((field["at_low"] + field["at_high"]) / steps[:, None]) > 0.9
+        for ends, count in ((low, field["at_low"]), (high, field["at_high"])):
+            for d in np.flatnonzero(~two):
+                limit = _limit(ends[:, d][low[:, d] != high[:, d]])
+                if limit is not None:
+                    share[:, d] += np.where((ends[:, d] == limit) & (low[:, d] != high[:, d]), count[:, d], 0)
+        score, _ = _largest(np.where(np.isnan(low), np.nan, share / steps[:, None]))
+    return {f"saturation/{path}": score}
+
+
+def _limit(ends: Array) -> float | None:
+    values, counts = np.unique(ends[~np.isnan(ends)], return_counts=True)
+    counts[values == 0] = 0
+    if not len(values) or counts.max() < max(2, 0.02 * len(ends)):
+        return None
+    return float(values[counts.argmax()])
+
+
+def _stuck(vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
+    """The share of moving steps in which a dimension does not change, beyond its usual share.
+
+    lerobot-doctor calls a dimension stuck if it is unchanged in 80 % of the steps (checks/anomalies.py); only what is
+    unusual for the dimension counts here, so a gripper does not.
+    """
+    found: dict[str, Array] = {}
+    moves = {path: np.nanmax(field["times"] + field["still"], axis=1, initial=0) for path, field in vectors.items()}
+    anything = np.max([np.nan_to_num(one) for one in moves.values()], axis=0) if moves else None
+    for path, field in vectors.items():
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = field["still"] / moves[path][:, None]
+            others = (moves[path] == 0) & (anything > 2)
+            share[others] = 1.0  # the whole field is stuck while another one moves
+            excess = share - _median(share)
+        score, dimension = _largest(excess)
+        last = np.take_along_axis(field["last_moved"], dimension[:, None], axis=1)[:, 0]
+        known = ~np.isnan(field["low"][:, 0])
+        score = np.where(known, np.maximum(np.nan_to_num(score), 0.0), np.nan)
+        found |= {f"stuck/{path}": score, f"stuck/{path}@step": np.where(score > 0, last, np.nan)}
+    return found
+
+
+def _grippers(rows: Rows, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
+    """Chatter and range of grippers: fields of that name, or an action's last dimension if mostly at its ends.
+
+    forge counts crossings of the middle per second (`gripper_chatter`). Here the gripper must cross the outer thirds of
+    at least half its usual range, at least 4 times, so noise of a resting gripper does not count.
+    """
+    found: dict[str, Array] = {}
+    for name, crossings in rows.numbers.items():
+        if not name.startswith("#crossings/"):
+            continue
+        path = name.partition("/")[2]
+        field = vectors[path]
+        width = field["high"][:, -1] - field["low"][:, -1]
+        used = width[width > 0]
+        if not len(used) or (not is_gripper(path) and _median(rows.numbers[f"#ends/{path}"]) < 0.8):
+            continue
+        usual = np.median(used)
+        real = (width >= usual / 2) & (crossings >= 4)
+        rate = np.where(real, 100 * crossings / np.maximum(rows.numbers["steps"], 1), 0.0)
+        found[f"gripper_chatter/{path}"] = np.where(np.isnan(width), np.nan, rate)
+        if np.mean(width[~np.isnan(width)] >= usual / 2) > 0.9:  # almost every episode uses it
+            found[f"gripper_range/{path}"] = width / usual
+    return found
+
+
+def _offset(rows: Rows, context: Context, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
+    """The mean of commanded minus measured position, over the usual range (lerobot PR #3762: 17 degrees unnoticed)."""
+    position = rows.numbers.get("#position")
+    pairs = [
+        (a, s) for a in context.actions for s in context.states
+        if a in vectors and s in vectors and vectors[a]["mean"].shape == vectors[s]["mean"].shape
+    ]  # fmt: skip
+    pairs.sort(key=lambda one: one[0].rpartition("/")[2] != one[1].rpartition("/")[2])
+    if position is None or not pairs:
+        return {}
+    action, state = (vectors[path] for path in pairs[0])
+    usual = _median(np.where(state["high"] > state["low"], state["high"] - state["low"], np.nan))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        score, _ = _largest(np.abs(action["mean"] - state["mean"]) / usual)
+        gain = _median((action["high"] - action["low"]) / (state["high"] - state["low"]))
+    known = (position > 0) & (_median(gain) > 0.5) & (_median(gain) < 2)  # otherwise the units differ
+    return {"offset": np.where(known, score, np.nan)}
+
+
+def _outliers(rows: Rows, context: Context, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
+    steps = rows.numbers["steps"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = {"outlier_length": robust_z(np.where(steps > 0, np.log(steps), np.nan), 0.1)}
+    returns = rows.numbers.get("return")
+    if returns is not None:
+        found["outlier_return"] = robust_z(returns, 0.05 * _spread(returns))
+    fields = [vectors[path] for path in context.states if path in vectors] or list(vectors.values())
+    if fields:
+        every = {name: np.concatenate([f[name] for f in fields], axis=1) for name in ("travel", "low", "high", "end")}
+        width = _spread(np.concatenate([every["low"], every["high"]]))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = every["travel"] / np.where(width > 0, width, np.nan)
+            path = np.where(np.isnan(share).all(axis=1), np.nan, np.nansum(share, axis=1))
+            found["outlier_path"] = robust_z(np.log1p(path), 0.1)
+            found["outlier_end_pose"], _ = _largest(robust_z(every["end"], np.where(width > 0, 0.1 * width, np.inf)))
+    jerks = [smoothness(vectors[path], steps) for path in context.states if path in vectors]
+    if jerks:
+        found["outlier_jerk"] = robust_z(_mean(np.concatenate(jerks, axis=1)), 0.2)
+    return found
+
+
+def smoothness(field: Mapping[str, Array], steps: Array) -> Array:
+    """The logarithm of the dimensionless jerk of each dimension (E, D): large if the motion is jerky.
+
+    (duration^3 / peak speed^2) times the integral of the squared jerk (Hogan and Sternad, 2009: Sensitivity of
+    Smoothness Measures to Movement Duration, Amplitude, and Arrests), as in forge. NaN for a dimension at rest.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = steps[:, None] ** 3 * field["jerk"] / np.square(field["largest"])
+        return np.where((field["largest"] > 0) & (field["jerk"] > 0) & (steps[:, None] > 4), np.log(ratio), np.nan)
+
+
+def _mean(values: Array) -> Array:
+    known = np.isfinite(values)
+    count = known.sum(axis=1)
+    return np.where(count > 0, np.where(known, values, 0).sum(axis=1) / np.maximum(count, 1), np.nan)
+
+
+def _spread(values: Array) -> Array:
+    """The distance from the 1st to the 99th percentile."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        low, high = np.nanquantile(values, [0.01, 0.99], axis=0)
+    return np.asarray(high - low)
+
+
+def _cameras(rows: Rows, context: Context) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    for path in context.cameras:
+        sharpness = rows.numbers.get(f"#sharpness/{path}")
+        if sharpness is None:
+            continue
+        usual = _median(sharpness)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found[f"blurred_images/{path}"] = np.minimum(usual / sharpness, 1e6) if usual > 0 else sharpness * np.nan
+        color = np.stack([rows.numbers[f"#{name}/{path}"] for name in ("red", "green", "blue")], axis=1)
+        found[f"swapped_channels/{path}"] = _swapped(color)
+    return found
+
+
+def _swapped(color: Array) -> Array:
+    """How much better the mean color (E, 3) fits the camera's usual one with red and blue exchanged.
+
+    1 if it is the usual color, exchanged; -1 if it is the usual color. NaN if the usual color is gray: then nobody can
+    tell.
+    """
+    usual = _median(color)
+    if not abs(usual[0] - usual[2]) >= 4:  # also for gray images
+        return np.full(len(color), np.nan)
+    straight = np.abs(color - usual).sum(axis=1)
+    exchanged = np.abs(color[:, ::-1] - usual).sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(straight + exchanged > 0, (straight - exchanged) / (straight + exchanged), 0.0)
+
+
+def _rates(rows: Rows, context: Context) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    for path in context.clocks:
+        interval = rows.numbers.get(f"#interval/{path}")
+        if interval is None or path.endswith("frame_index"):
+            continue
+        usual = _median(interval)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = rate_of(interval, context.fps) / context.fps if context.fps else usual / interval
+        found[f"rate_mismatch/{path}"] = np.abs(ratio - 1)
+    return found
+
+
+def _duplicates(rows: Rows) -> dict[str, Array]:
+    """Other episodes with the same actions, and how many of them have another instruction."""
+    hashes = rows.numbers.get("#actions")
+    if hashes is None:
+        return {}
+    _, number, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+    known = hashes != 0
+    same = np.where(known, counts[number] - 1, 0).astype(np.float64)
+    texts = rows.values.get("instruction", [None] * len(rows))
+    pairs: dict[tuple[int, Any], int] = {}
+    for group, text in zip(number.tolist(), texts, strict=True):
+        pairs[group, text] = pairs.get((group, text), 0) + 1
+    alike = np.array([pairs[group, text] for group, text in zip(number.tolist(), texts, strict=True)]) - 1
+    steps = rows.numbers["steps"] > 0
+    found = {"duplicate_actions": np.where(steps, same, np.nan)}
+    if any(text is not None for text in texts):
+        found["contradictory_instruction"] = np.where(steps, np.where(known, same - alike, 0), np.nan)
+    return found
+
+
+def _groups(rows: Rows, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
+    """The scale of each field in the episode's group, over that of the other groups: max(ratio, 1 / ratio).
+
+    Groups are the datasets of a merged one (`source_dataset`), otherwise its splits.
+    """
+    names = rows.values.get("metadata/source_dataset") or [f"{key[0]}:{key[1]}" for key in rows.keys]
+    groups, number = np.unique([str(name) for name in names], return_inverse=True)
+    if len(groups) < 2:
+        return {}
+    found: dict[str, Array] = {}
+    for path, field in vectors.items():
+        scales = np.stack([_scale(field, number == g) for g in range(len(groups))])
+        score = np.full(len(groups), np.nan)
+        for g in range(len(groups)):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratio = np.abs(np.log(scales[g] / _median(np.delete(scales, g, axis=0))))
+            ratio = ratio[np.isfinite(ratio)]
+            score[g] = float(np.exp(np.median(ratio))) if len(ratio) else np.nan
+        found[f"scale_mismatch/{path}"] = score[number]
+    return found
+
+
+def _scale(field: Mapping[str, Array], members: Array) -> Array:
+    width = (field["high"] - field["low"])[members]
+    return _median(np.where(width > 0, width, np.nan))

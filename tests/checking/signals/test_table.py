@@ -1,0 +1,100 @@
+"""The table of signals: rows, merging, and what it leaves out."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import pickle
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.signals import SIGNALS, Context, EpisodeTable, findings, measure
+from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import Violation
+from rlds_beam.jobs.example import make_episodes
+from rlds_beam.testing import make_episode
+
+EPISODES = list(make_episodes(40, camera=True, broken=3))
+CONTEXT = Context.of_episode(EPISODES[0], decoded=2)
+
+
+def table_of(*episodes: Episode, context: Context = CONTEXT) -> EpisodeTable:
+    table = EpisodeTable(context)
+    for episode in episodes:
+        table.add(episode, validate_episode(episode, CheckOptions()))
+    return table
+
+
+def parquet(table: EpisodeTable) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(table.finish(), file)
+    return file.getvalue()
+
+
+WHOLE = parquet(table_of(*EPISODES))
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.permutations(range(len(EPISODES))), st.lists(st.integers(0, len(EPISODES)), max_size=6))
+def test_any_order_and_any_parts_give_the_same_bytes(order: list[int], cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(order)]
+    parts = [table_of(*(EPISODES[i] for i in order[a:b])) for a, b in itertools.pairwise(edges)]
+    parts = [pickle.loads(pickle.dumps(part)) for part in parts]
+    first, *others = reversed(parts)
+    assert parquet(first.merge(*others)) == WHOLE
+
+
+def test_there_is_one_row_for_each_record_also_for_rejected_and_unreadable_ones() -> None:
+    unreadable = Episode(
+        EpisodeKey("testing/1.0.0", "train", 0, 99), {}, faults=(Violation("corrupt_record", "cut short"),)
+    )
+    empty = make_episode(0, seed=98)
+    rows = table_of(*EPISODES, unreadable, empty).finish().to_pylist()
+    assert len(rows) == 42
+    rules = {row["key"]: row["rule"] for row in rows}
+    assert list(rules.values()).count("missing_is_last") == 3
+    assert rules["testing/1.0.0:train:00000@99"] == "corrupt_record"
+    assert rules["testing/1.0.0:train:00000@98"] == "empty_episode"
+    assert [row["steps"] for row in rows][-2:] == [0, 0]
+
+
+def test_all_signals_have_columns_with_the_same_types() -> None:
+    some, none = table_of(*EPISODES).finish(), EpisodeTable(CONTEXT).finish()
+    for name in SIGNALS:
+        assert str(some[name].type) == str(none[name].type) == "double"
+        assert str(some[f"{name}@step"].type) == "int64"
+    assert none.num_rows == 0
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_short_episodes_have_no_findings(length: int) -> None:
+    episodes = [make_episode(length, seed=i, columns={"timestamp": np.arange(length) / 10}) for i in range(8)]
+    table = table_of(*episodes, context=Context.of_episode(episodes[0]))
+    assert [found for row in table.finish().to_pylist() for found in findings(row)] == []
+
+
+def test_one_episode_has_the_values_of_the_table() -> None:
+    rows = table_of(*EPISODES).finish().to_pylist()
+    alone = measure(EPISODES[7], CONTEXT).row
+    (row,) = (row for row in rows if row["key"] == alone["key"])
+    for name, signal in SIGNALS.items():
+        assert alone[name] is None if signal.relative else alone[name] == row[name]
+
+
+def test_values_that_are_not_finite_do_no_harm() -> None:
+    rng = np.random.default_rng(0)
+    episodes = []
+    for i in range(10):
+        state = rng.standard_normal((30, 3)).astype(np.float32)
+        state[5] = np.nan
+        state[0, 1] = np.inf
+        episodes.append(make_episode(30, seed=i, columns={"observation": state}))
+    table = table_of(*episodes, context=Context.of_episode(episodes[0])).finish()
+    assert np.isfinite(np.array(table["jump"].to_pylist(), float)).all()
