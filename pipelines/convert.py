@@ -138,6 +138,11 @@ class ConvertOutcome:
         """The text that the command prints."""
         return "\n".join([self.report.summary(self.job.check.repair), *self.lines()])
 
+    def _repr_html_(self) -> str:
+        from rlds_beam.viewing.tables import report_html
+
+        return report_html(self.report, f"{self.job.source.dataset} to {self.job.directory}", *self.lines())
+
     def lines(self) -> list[str]:
         """The lines printed after the report."""
         from rlds_beam.pipelines import outcome

@@ -144,6 +144,11 @@ class PushOutcome:
         """The text that the command prints."""
         return "\n".join([self.report.summary(), *self.lines()])
 
+    def _repr_html_(self) -> str:
+        from rlds_beam.viewing.tables import report_html
+
+        return report_html(self.report, "; ".join(map(str, self.verified.checks)), *self.lines())
+
     def lines(self) -> list[str]:
         """The lines printed after the report."""
         from rlds_beam.pipelines import outcome

@@ -52,6 +52,11 @@ class StatsOutcome:
         """The text that the command prints."""
         return "\n".join([self.report.summary(), *self.lines()])
 
+    def _repr_html_(self) -> str:
+        from rlds_beam.viewing.tables import report_html, statistics_html
+
+        return report_html(self.report) + statistics_html(self.statistics)
+
     def lines(self) -> list[str]:
         """The table printed after the report."""
         from rlds_beam.console.statistics import statistics_lines

@@ -96,6 +96,8 @@ if TYPE_CHECKING:
     from rlds_beam.trajectories.spec import TrajectorySpec as TrajectorySpec
     from rlds_beam.trajectories.spec import trajectory_spec as trajectory_spec
     from rlds_beam.user_functions import configurable as configurable
+    from rlds_beam.viewing.html import View as View
+    from rlds_beam.viewing.showing import show as show
 
 _HOMES = {
     # Jobs
@@ -106,6 +108,9 @@ _HOMES = {
     "record": "rlds_beam.pipelines.functions",
     "stats": "rlds_beam.pipelines.functions",
     "example": "rlds_beam.pipelines.functions",
+    # Looking at data
+    "show": "rlds_beam.viewing.showing",
+    "View": "rlds_beam.viewing.html",
     # Episodes
     "Episode": "rlds_beam.episodes.episode",
     "EpisodeKey": "rlds_beam.episodes.keys",

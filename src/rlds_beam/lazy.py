@@ -1,4 +1,5 @@
-"""Deferred imports: a package's names until their first use, and Beam's cloud clients until they are needed.
+"""Deferred imports: a package's names until their first use, Beam's cloud clients until they are needed, and the HTML
+of objects until a notebook shows one.
 
 Beam imports the clients of Google Cloud Storage, S3, Dataflow, and MongoDB if they are installed, which takes half of
 the second of `import apache_beam`. Beam works without them, so a local command hides them until a path names a bucket
@@ -40,6 +41,19 @@ def exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any
         return sorted(homes)
 
     return __getattr__, __dir__
+
+
+class Viewable:
+    """A class whose objects a notebook shows as HTML, which `viewing` makes.
+
+    `viewing` is above most classes, so they call it through the package's public function, and only when a notebook
+    displays an object.
+    """
+
+    def _repr_html_(self) -> str:
+        import rlds_beam
+
+        return rlds_beam.show(self)._repr_html_()
 
 
 class _HiddenClients(importlib.abc.MetaPathFinder):

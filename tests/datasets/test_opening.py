@@ -47,7 +47,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_episodes(data):
     found = open_dataset(data, "train")
     assert len(found) == 4
-    assert repr(found).startswith(f"Dataset({data}: 4 rows of ")
+    assert repr(found).startswith(f"Dataset {data}: 4 rows\nrow\n├── ")
     one = found[1]
     np.testing.assert_array_equal(one["steps/action"], EPISODES[1].steps["action"])
     np.testing.assert_array_equal(one["steps/camera"], EPISODES[1].steps["camera"].decode())

@@ -35,11 +35,11 @@ BELOW = {
     "reverb": "formats",
     "recording": "datasets",
     "viewing": "datasets",
-    "jobs": "reverb recording",
+    "jobs": "reverb recording viewing",
     "drop_in": "jobs",
     "transforms": "reverb recording viewing",
     "runners": "transforms",
-    "console": "jobs viewing",
+    "console": "jobs",
     "pipelines": "runners console",
     # Modules that belong to no package.
     TESTING: "encoding",

@@ -24,6 +24,7 @@ from rlds_beam.checking.unused import UnusedSteps, merge_unused, unused_from_jso
 from rlds_beam.checking.verdicts import Verdict
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import NotVerifiedError, Violation
+from rlds_beam.lazy import Viewable
 from rlds_beam.text import count, format_size
 
 SAMPLES = 5
@@ -58,7 +59,7 @@ class RuleCount:
 
 
 @dataclasses.dataclass
-class Report:
+class Report(Viewable):
     """The report of a job, an accumulator: `add` records one by one and `merge` in any order, with the same result.
 
     Attributes:
@@ -256,10 +257,14 @@ class Report:
         return "\n".join(lines)
 
 
+def outcomes_of(count: RuleCount) -> str:
+    """`2 accepted, 1 rejected`."""
+    return ", ".join(f"{getattr(count, name):,} {name}" for name in OUTCOMES if getattr(count, name))
+
+
 def _rule_lines(rule: str, count: RuleCount, repair: Collection[str]) -> list[str]:
     """The lines for one rule: counts, meaning, one sample, and advice unless it was followed."""
-    done = ", ".join(f"{getattr(count, name):,} {name}" for name in OUTCOMES if getattr(count, name))
-    lines = [f"  {rule}: {done}; {RULES[rule]}"]
+    lines = [f"  {rule}: {outcomes_of(count)}; {RULES[rule]}"]
     if count.samples:
         key, detail = count.samples[0]
         lines.append(f"    for example {key} ({detail})")

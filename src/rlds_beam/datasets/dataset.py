@@ -10,10 +10,13 @@ import numpy as np
 
 from rlds_beam.datasets.base import Indices, Rows
 from rlds_beam.encoding.example.columns import objects
+from rlds_beam.episodes.describing import fields_text, tree
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, RldsBeamError
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
+from rlds_beam.lazy import Viewable
+from rlds_beam.text import count
 
 Array = np.ndarray[Any, Any]
 Row = dict[str, Any]
@@ -23,7 +26,7 @@ _AT_ONCE = 256
 """Rows read at a time when reading all."""
 
 
-class Dataset:
+class Dataset(Viewable):
     """The rows of a dataset, as numpy values by column; made by `open_dataset`.
 
         dataset[7]             one row: {"obs": array of shape (3,), "rewards": 0.5, ...}
@@ -56,7 +59,7 @@ class Dataset:
         return len(self._rows)
 
     def __repr__(self) -> str:
-        return f"Dataset({self._name}: {len(self):,} rows of {', '.join(self.fields)})"
+        return f"Dataset {self._name}: {count(len(self), 'row')}\n{tree({'row': fields_text(self.fields)})}"
 
     @overload
     def __getitem__(self, index: int) -> Row: ...

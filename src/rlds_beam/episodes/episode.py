@@ -8,16 +8,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from rlds_beam.episodes.describing import episode_tree
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.lazy import Viewable
 
 Column: TypeAlias = "np.ndarray[Any, Any] | EncodedImages"
 """One field of all steps, with leading axis T; images are `EncodedImages` until pixels are needed."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Episode:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Episode(Viewable):
     """An episode.
 
     Attributes:
@@ -44,6 +46,9 @@ class Episode:
     def __len__(self) -> int:
         """The number of steps, T."""
         return len(next(iter(self.steps.values()))) if self.steps else 0
+
+    def __repr__(self) -> str:
+        return episode_tree(self)
 
     def with_payload_crc(self, crc: int) -> Episode:
         """Sets the verified checksum of a payload that was just read; returns the same episode."""

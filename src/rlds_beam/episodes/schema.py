@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_beam.episodes.describing import schema_tree
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.errors import UsageError
+from rlds_beam.lazy import Viewable
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Episode
@@ -91,8 +93,8 @@ def text_field(path: str, shape: tuple[int | None, ...] = ()) -> Field:
     return Field(path, "string", shape, "none", "Tensor") if shape else Field(path, "string", (), "text", "Text")
 
 
-@dataclasses.dataclass(frozen=True)
-class Schema:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Schema(Viewable):
     """All fields of a dataset: those of a step, and those of the episode (`metadata`).
 
     `fast` is True if our decoder can read every field. Otherwise `slow_reason` names the first field that needs TFDS's
@@ -101,6 +103,9 @@ class Schema:
 
     steps: Mapping[str, Field]
     metadata: Mapping[str, Field] = dataclasses.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return schema_tree(self)
 
     def with_columns(self, *fields: Field) -> Schema:
         """A copy with step fields added or replaced.

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 def survey_text(survey: Survey) -> str:
     """The text of `inspect`: the dataset, and the items that a conversion would write."""
     source = survey.source
-    estimated = "" if survey.complete else "about "
     lines = [f"{source.dataset} ({source.files.name}, {format_size(source.size)})", "", "step"]
     lines += [f"  {field}" for _, field in sorted(source.schema.steps.items())]
     if source.schema.slow_reason:
@@ -35,15 +34,23 @@ def survey_text(survey: Survey) -> str:
         "all episodes were read" if survey.complete else "a sample was read; duplicates were not checked",
         survey.sampled.summary(survey.repair),
         "",
+        *conversion_lines(survey),
+    ]
+    return "\n".join(lines)
+
+
+def conversion_lines(survey: Survey) -> list[str]:
+    """The items that a conversion would write, or why it cannot."""
+    estimated = "" if survey.complete else "about "
+    lines = [
         f"{survey.plan} gives {estimated}{survey.items:,} items of {estimated}{survey.steps:,} steps"
-        f"{about(survey.size)}",
+        f"{about(survey.size)}"
     ]
     if survey.output is not None:
         lines += record_lines(*survey.output.describe())
     else:
         lines.append(f"cannot be converted: {survey.error}")
-    lines += [f"--preset={name} fixes it: {PRESETS[name].fault}" for name in suggested(source.dataset)]
-    return "\n".join(lines)
+    return lines + [f"--preset={name} fixes it: {PRESETS[name].fault}" for name in suggested(survey.source.dataset)]
 
 
 def about(size: int | None) -> str:

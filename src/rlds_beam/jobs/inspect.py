@@ -16,7 +16,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.outputs import configuration_for, create_output
 from rlds_beam.jobs.balance import Balance, balance_of
-from rlds_beam.jobs.describing import survey_text
+from rlds_beam.jobs.describing import conversion_lines, survey_text
 from rlds_beam.jobs.size import predict_size
 from rlds_beam.output.base import Output
 from rlds_beam.output.capabilities import ignored_values, needs_whole_shards, predict_items, with_ranges
@@ -63,6 +63,11 @@ class Survey:
     def __repr__(self) -> str:
         about = "" if self.complete else "about "
         return f"<Survey of {self.source.dataset}: {about}{self.items:,} items of {about}{self.steps:,} steps>"
+
+    def _repr_html_(self) -> str:
+        from rlds_beam.viewing.tables import report_html, source_html
+
+        return source_html(self.source) + report_html(self.sampled, self.plan, *conversion_lines(self))
 
     def to_json(self) -> dict[str, Any]:
         """The survey as JSON."""

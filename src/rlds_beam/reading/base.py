@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from rlds_beam.encoding.base import RecordFormat
+from rlds_beam.episodes.describing import schema_tree
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import Violation
+from rlds_beam.lazy import Viewable
 from rlds_beam.options import Options
 from rlds_beam.text import count, format_size
 
@@ -126,7 +128,7 @@ class TfdsMetadata(NamedTuple):
     outside: tuple[str, ...] = ()
 
 
-class Source(abc.ABC):
+class Source(Viewable, abc.ABC):
     """A dataset of episodes: where its records are and how to decode them.
 
     An implementation is a class, for example a frozen dataclass, that inherits from this one, has the attributes below,
@@ -167,6 +169,9 @@ class Source(abc.ABC):
         Raises:
           UsageError: the dataset does not exist or cannot be read.
         """
+
+    def __str__(self) -> str:
+        return f"{self.describe()}\n{schema_tree(self.schema)}"
 
     def describe(self) -> str:
         """Describes the dataset in words."""

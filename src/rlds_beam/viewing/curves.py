@@ -19,7 +19,7 @@ MOST_DIMENSIONS = 64
 """Maximum dimensions of a curve."""
 
 _FEW = 32
-"""A field of more dimensions is probably an embedding, so it is shown last."""
+"""A field of more dimensions is probably an embedding."""
 
 _STATE_WORDS = ("state", "proprio", "joint", "pose", "position", "qpos")
 _IMAGE_SIDE = 8
@@ -41,6 +41,11 @@ class Curve:
     labels: tuple[str, ...]
     values: Array
     left_out: int = 0
+
+    @property
+    def is_embedding(self) -> bool:
+        """Whether it has so many dimensions that single ones mean little; such fields are shown last."""
+        return self.values.shape[1] + self.left_out > _FEW
 
 
 def curves_of(episode: Episode, schema: Schema | None = None) -> list[Curve]:
@@ -117,7 +122,7 @@ def _curve(path: str, column: Array) -> Curve:
 
 def _rank(curve: Curve) -> tuple[int, str]:
     path = curve.path
-    if curve.values.shape[1] + curve.left_out > _FEW:
+    if curve.is_embedding:
         return 5, path
     for rank, group in enumerate(("observation", "action", "reward"), 1):
         if path == group or path.startswith(f"{group}/"):

@@ -11,10 +11,11 @@ import numpy as np
 from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics, StatisticsBuilder
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
+from rlds_beam.lazy import Viewable
 
 
 @dataclasses.dataclass(frozen=True)
-class DatasetStatistics:
+class DatasetStatistics(Viewable):
     """Statistics by split and group. Immutable, mergeable, picklable.
 
     Attributes:

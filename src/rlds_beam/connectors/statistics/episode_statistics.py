@@ -15,6 +15,7 @@ from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR, ValueDistr
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import below
+from rlds_beam.lazy import Viewable
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -102,7 +103,7 @@ class LeafStatistics:
 
 
 @dataclasses.dataclass(frozen=True)
-class EpisodeStatistics:
+class EpisodeStatistics(Viewable):
     """The statistics of a set of episodes. Immutable, mergeable, picklable.
 
     Attributes:

@@ -1,0 +1,183 @@
+"""One episode as text with sparklines, and as HTML with pictures and curves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.checking.rules import ADVICE
+from rlds_beam.datasets.episodes import STEPS
+from rlds_beam.episodes.describing import kind_of_column, kind_of_value
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.flags import FLAGS
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import Violation
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.text import printable
+from rlds_beam.viewing import html
+from rlds_beam.viewing.curves import Curve, curves_of
+from rlds_beam.viewing.facts import flags_of, instruction_of, is_text_column, range_of, summary_of, text_of
+from rlds_beam.viewing.html import View
+from rlds_beam.viewing.texts import sparkline
+from rlds_beam.viewing.thumbnails import faults_of, frames_of
+
+_MOST_LINES = 16
+"""Maximum dimensions of a field with a sparkline each."""
+_MOST_CAMERAS, _FRAMES, _HEIGHT = 4, 8, 96
+_MOST_PLOTS = 12
+_LEAST_WIDTH = 16
+
+Row = tuple[str, str, str]
+"""A field, a dimension, and a text."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ShownEpisode:
+    """An episode to look at.
+
+    Attributes:
+      episode: the episode as read.
+      title: its key, or the number of a row.
+      fps: frames per second; None if unknown.
+      violations: the rules that it breaks.
+    """
+
+    episode: Episode
+    title: str
+    fps: float | None = None
+    violations: tuple[Violation, ...] = ()
+
+    def view(self, width: int = 100) -> View:
+        """The episode as text of about `width` columns, and as HTML."""
+        return View("\n".join(self.lines(width)), self.html())
+
+    def lines(self, width: int) -> Iterator[str]:
+        """The lines of the text."""
+        yield self.title
+        if len(self.episode) > 1:
+            yield summary_of(self.episode, self.fps)
+        instruction = instruction_of(self.episode)
+        if instruction:
+            yield f'"{instruction}"'
+        if self.violations:
+            yield ""
+        for violation in self.violations:
+            yield f"{violation.rule}: {_detail(violation)}"
+            if violation.rule in ADVICE:
+                yield f"  {ADVICE[violation.rule]}"
+        yield from self._fields(width)
+        yield from self._metadata(width)
+
+    def html(self) -> str:
+        """The episode as HTML."""
+        episode = self.episode
+        frames = frames_of(episode, _FRAMES, _HEIGHT) if len(episode) else {}
+        strips = [
+            html.pictures(path, [(f"step {step}", jpeg) for step, jpeg in some])
+            for path, some in list(frames.items())[:_MOST_CAMERAS]
+        ]
+        marks = {v.field: (v.step, f"{v.rule}: {v.detail}") for v in self.violations if v.step is not None}
+        curves = [curve for curve in curves_of(episode) if not curve.is_embedding]
+        plots = [html.plot(curve, [marks[curve.path]] if curve.path in marks else ()) for curve in curves[:_MOST_PLOTS]]
+        fields = [(path, kind_of_column(column)) for path, column in episode.steps.items()]
+        metadata = [(path, kind_of_value(value)) for path, value in episode.metadata.items()]
+        more = [f"{len(frames) - _MOST_CAMERAS} more cameras"] if len(frames) > _MOST_CAMERAS else []
+        more += [f"{len(curves) - _MOST_PLOTS} more fields"] if len(curves) > _MOST_PLOTS else []
+        return html.card(
+            self.title,
+            html.line(summary_of(episode, self.fps) if len(episode) > 1 else ""),
+            html.quote(instruction_of(episode)),
+            *(html.line(f"{v.rule}: {_detail(v)}. {ADVICE.get(v.rule, '')}", fault=True) for v in self.violations),
+            *(html.line(fault, fault=True) for fault in faults_of(frames)[:_MOST_CAMERAS]),
+            *strips,
+            *plots,
+            html.line(f"not shown: {', '.join(more)}" if more else ""),
+            html.section("fields", html.table([*fields, *flags_of(episode)]), is_open=not plots),
+            html.section("episode", html.table(metadata), is_open=len(metadata) <= _MOST_LINES),
+        )
+
+    def _fields(self, width: int) -> Iterator[str]:
+        drawn = {curve.path: curve for curve in curves_of(self.episode) if not curve.is_embedding}
+        rows = list(self._rows(drawn))
+        names = max((len(row[0]) for row in rows), default=0)
+        labels = max((len(row[1]) for row in rows), default=0)
+        ranges = [range_of(c.values[:, i]) for c in drawn.values() for i in range(min(c.values.shape[1], _MOST_LINES))]
+        room = max(_LEAST_WIDTH, width - names - labels - 4 - max(map(len, ranges), default=0))
+        marks = {v.field: v for v in self.violations if v.step is not None}
+        if rows:
+            yield ""
+        for path, curve in drawn.items():
+            name = f"{printable(path):{names}} "
+            for i in range(min(curve.values.shape[1], _MOST_LINES)):
+                label = curve.labels[i] if curve.labels else ""
+                line = f"{sparkline(curve.values[:, i], room)}  " if len(self.episode) > 1 else ""
+                yield f"{name}{label:>{labels}}  {line}{range_of(curve.values[:, i])}"
+                name = " " * (names + 1)
+            if path in marks:
+                yield _mark(marks[path], len(self.episode), room, " " * (names + labels + 3))
+            more = curve.left_out + curve.values.shape[1] - _MOST_LINES
+            if more > 0:
+                yield f"{name}{'':{labels}}  {more:,} more dimensions"
+        for name, label, text in rows:
+            if name not in drawn:
+                yield f"{printable(name):{names}} {label:>{labels}}  {text}"
+
+    def _rows(self, curves: Mapping[str, Curve]) -> Iterator[Row]:
+        """All fields: those with curves, which have no text, and the others."""
+        flags = dict(flags_of(self.episode))
+        for path, column in self.episode.steps.items():
+            if path in curves:
+                yield path, max(curves[path].labels[:_MOST_LINES], key=len, default=""), ""
+            elif path not in flags:
+                yield path, "", _text(column)
+        for path in FLAGS:
+            if path in flags:
+                yield path, "", flags[path]
+
+    def _metadata(self, width: int) -> Iterator[str]:
+        metadata = self.episode.metadata
+        if metadata:
+            yield ""
+        names = max((len(printable(path)) for path in metadata), default=0)
+        for path, value in metadata.items():
+            text = f"{printable(path):{names}}  {kind_of_value(value)}"
+            yield text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def _text(column: Column) -> str:
+    return text_of(np.asarray(column)) if is_text_column(column) and len(column) else kind_of_column(column)
+
+
+def _detail(violation: Violation) -> str:
+    detail = f"{violation.field}: {violation.detail}" if violation.field else violation.detail
+    return printable(detail, 500)
+
+
+def _mark(violation: Violation, steps: int, room: int, indent: str) -> str:
+    """A line that points to a step of the sparkline above it."""
+    at = int((violation.step or 0) * min(room, steps) / max(1, steps))
+    return f"{indent}{' ' * at}▲ {violation.rule}"
+
+
+def of_row(row: Mapping[str, Any], title: str) -> ShownEpisode:
+    """A row of a `Dataset`: an episode, an item of several frames, or the values of one step."""
+    arrays = {path: np.asarray(value) for path, value in row.items()}
+    steps = {path: array for path, array in arrays.items() if path.startswith(STEPS)} or arrays
+    lengths = {len(array) if array.ndim else 1 for array in steps.values()}
+    if len(lengths) != 1 or (steps is arrays and lengths == {1}):
+        steps = {path: array[None] for path, array in arrays.items()}
+    metadata = {path: value for path, value in row.items() if path not in steps}
+    columns = {path.removeprefix(STEPS): _column(array) for path, array in steps.items()}
+    return ShownEpisode(Episode(EpisodeKey("dataset/1.0.0", "row", 0, 0), columns, metadata), title)
+
+
+def _column(values: Any) -> Column:
+    """The values of a row's column; encoded images become images again."""
+    array = np.asarray(values)
+    stored = array.dtype == object and array.ndim == 1 and all(isinstance(value, bytes) for value in array)
+    if stored and len(array) and array[0].startswith((b"\xff\xd8\xff", b"\x89PNG\r\n")):
+        return EncodedImages(array, (None, None, None))
+    return array

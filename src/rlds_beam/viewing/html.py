@@ -1,0 +1,163 @@
+"""HTML of objects in a notebook: self-contained, without scripts, in the colors of the notebook's theme.
+
+Texts may come from a dataset, so each is escaped here. Styles are inline, because some notebooks remove style elements.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import html
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.text import printable
+from rlds_beam.viewing.curves import Curve, thin
+from rlds_beam.viewing.facts import range_of
+from rlds_beam.viewing.thumbnails import Thumbnail
+
+Array = np.ndarray[Any, Any]
+
+_LINE = "1px solid rgba(128,128,128,.35)"
+_CARD = f"border:{_LINE};border-radius:6px;margin:4px 0;padding:8px 12px;max-width:64em;font-size:13px;line-height:1.45"
+_CELL = f"text-align:left;vertical-align:top;padding:1px 12px 1px 0;border-bottom:{_LINE};overflow-wrap:break-word"
+_MONO = "font-family:ui-monospace,monospace;font-size:12px"
+_FAINT = "opacity:.7"
+_FAULT = "color:#e5484d"
+COLORS = ("#3b82f6", "#f59e0b", "#10b981", "#ef4444", "#8b5cf6", "#ec4899", "#14b8a6", "#84cc16")
+"""Colors of curves, readable on white and on black."""
+
+_WIDTH, _HEIGHT = 600, 56
+_POINTS = 200
+_MOST_LINES = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """What `rlds_beam.show` returns: a notebook displays the HTML, `print` prints the text.
+
+    Attributes:
+      text: the text for a terminal.
+      html: the HTML for a notebook.
+    """
+
+    text: str
+    html: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+
+def escape(text: object, most: int = 500) -> str:
+    """Text as HTML; control and invisible characters are shown as escapes."""
+    return html.escape(printable(text, most))
+
+
+def card(title: str, *parts: str) -> str:
+    """A box with a title around HTML."""
+    heading = f'<div style="font-weight:600;overflow-wrap:anywhere">{escape(title)}</div>'
+    return f'<div style="{_CARD}">{heading}{"".join(parts)}</div>'
+
+
+def line(text: str, *, fault: bool = False) -> str:
+    """A line of text."""
+    return f'<div style="{_FAULT if fault else _FAINT}">{escape(text)}</div>' if text else ""
+
+
+def quote(text: str) -> str:
+    """An instruction."""
+    return f'<div style="font-size:15px;margin:4px 0">“{escape(text)}”</div>' if text else ""
+
+
+def preformatted(text: str) -> str:
+    """Lines of text as they are: a tree, a command."""
+    return f'<pre style="{_MONO};margin:6px 0;overflow-x:auto">{html.escape(text)}</pre>' if text else ""
+
+
+def table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> str:
+    """Rows of text; numbers are right-aligned."""
+    lines = [_row("td", row) for row in rows]
+    if not lines:
+        return ""
+    lines[:0] = [_row("th", header)] if header else []
+    return f'<table style="border-collapse:collapse;margin:6px 0;{_MONO}">{"".join(lines)}</table>'
+
+
+def section(title: str, content: str, *, is_open: bool = True) -> str:
+    """A part that can be folded; empty without content."""
+    if not content:
+        return ""
+    summary = f'<summary style="cursor:pointer;margin-top:6px">{escape(title)}</summary>'
+    return f"<details{' open' if is_open else ''}>{summary}{content}</details>"
+
+
+def pictures(label: str, frames: Iterable[tuple[str, Thumbnail]]) -> str:
+    """A row of thumbnails, each with a caption."""
+    figures = "".join(
+        f'<figure style="display:inline-block;margin:0 2px 0 0"><img alt="{escape(caption)}" style="display:block" '
+        f'src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}"/>'
+        f'<figcaption style="{_FAINT};font-size:11px">{escape(caption)}</figcaption></figure>'
+        for caption, jpeg in frames
+    )
+    return f'<div style="{_MONO};margin-top:6px">{escape(label)}</div><div>{figures}</div>' if figures else ""
+
+
+def plot(curve: Curve, marks: Iterable[tuple[int, str]] = ()) -> str:
+    """A field's curves over the steps, with its range as text; `marks` are steps with a text each."""
+    values = curve.values[:, :_MOST_LINES]
+    known = values[np.isfinite(values)]
+    low, high = (known.min(), known.max()) if known.size else (0.0, 0.0)
+    steps, thinned = thin(values, _POINTS)
+    xs = steps / max(1, len(values) - 1) * _WIDTH
+    scaled = (thinned / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)
+    ys = np.where(np.isfinite(thinned), _HEIGHT - 2 - scaled * (_HEIGHT - 4), np.nan)
+    lines = "".join(
+        f'<polyline fill="none" stroke="{COLORS[i % len(COLORS)]}" stroke-width="1.2" points="{points}"/>'
+        for i, column in enumerate(ys.T)
+        for points in _stretches(xs, column)
+    )
+    for step, text in marks:
+        x = step / max(1, len(values) - 1) * _WIDTH
+        title = f"<title>{escape(text)}</title>"
+        lines += f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{_HEIGHT}" stroke="#e5484d">{title}</line>'
+    dimensions = values.shape[1] if curve.labels else 0
+    more = curve.left_out + curve.values.shape[1] - values.shape[1]
+    shape = f"{dimensions} dimensions, " if dimensions > 1 else ""
+    note = f"{shape}{range_of(curve.values.ravel())}" + (f"; {more:,} more dimensions" if more else "")
+    return (
+        f'<div style="margin-top:4px"><span style="{_MONO}">{escape(curve.path)}</span> '
+        f'<span style="{_FAINT};font-size:11px">{escape(note)}</span>'
+        f'<svg role="img" aria-label="{escape(curve.path)}" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        f'style="display:block;width:100%;max-width:{_WIDTH}px;height:{_HEIGHT}px;border-bottom:{_LINE}" '
+        f'preserveAspectRatio="none">{lines}</svg></div>'
+    )
+
+
+def _row(cell: str, row: Sequence[object]) -> str:
+    return f"<tr>{''.join(_cell(cell, value) for value in row)}</tr>"
+
+
+def _cell(cell: str, value: object) -> str:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    align = ";text-align:right" if number else ""
+    text = f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else value
+    return f'<{cell} style="{_CELL}{align}">{escape(text)}</{cell}>'
+
+
+def _stretches(xs: Array, ys: Array) -> Iterable[str]:
+    """The points of a line, cut at unknown values; a lone point becomes a short line."""
+    known = np.isfinite(ys)
+    bounds = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(np.int8)))
+    for start, stop in bounds.reshape(-1, 2).tolist():
+        points = [f"{x:.1f},{y:.1f}" for x, y in zip(xs[start:stop], ys[start:stop], strict=True)]
+        if len(points) == 1:
+            points.append(f"{xs[start] + 1:.1f},{ys[start]:.1f}")
+        yield " ".join(points)

@@ -1,0 +1,129 @@
+"""Datasets, reports, and statistics as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.checking.report import Report, RuleCount, outcomes_of
+from rlds_beam.checking.rules import ADVICE, RULES
+from rlds_beam.datasets.dataset import Dataset
+from rlds_beam.encoding.example.columns import objects
+from rlds_beam.episodes.describing import fields_text, schema_tree, tree
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.errors import RldsBeamError
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.reading.base import Source
+from rlds_beam.text import count, format_size, printable
+from rlds_beam.viewing import html
+from rlds_beam.viewing.thumbnails import Thumbnail, spread, thumbnail
+
+_FIRST_FRAMES, _HEIGHT = 6, 96
+_MOST_CAMERAS = 4
+_COLUMNS = ("mean", "std", "min", "q01", "q50", "q99", "max")
+_MOST_DIMENSIONS = 32
+
+
+def schema_html(schema: Schema) -> str:
+    """The fields as a tree."""
+    return html.card("schema", html.preformatted(schema_tree(schema)))
+
+
+def source_html(source: Source) -> str:
+    """A dataset: its fields and splits, and what is wrong with it."""
+    splits = [(s.name, _number(s.episodes), len(s.shards), format_size(s.size)) for s in source.splits]
+    return html.card(
+        source.describe(),
+        html.line("" if source.fps is None else f"{source.fps:g} frames per second"),
+        *(html.line(str(violation), fault=True) for violation in source.violations),
+        html.preformatted(schema_tree(source.schema)),
+        html.table(splits, ("split", "episodes", "shards", "size")),
+    )
+
+
+def dataset_html(dataset: Dataset, name: str) -> str:
+    """A dataset with random access: its fields, and the first image of some rows."""
+    title = f"{name}: {count(len(dataset), 'row')}"
+    fields = html.preformatted(tree({"row": fields_text(dataset.fields)}))
+    return html.card(title, fields, *_first_frames(dataset))
+
+
+def report_html(report: Report, title: str = "", *lines: str) -> str:
+    """The counts of a report, and its rules with an example each; `lines` come after them."""
+    rows = [(rule, report.rules[rule]) for rule in RULES if rule in report.rules]
+    table = [(rule, outcomes_of(counts), RULES[rule], _example(counts), ADVICE[rule]) for rule, counts in rows]
+    header = ("rule", "records", "meaning", "for example", "what to do")
+    return html.card(
+        title or report.line(),
+        html.line(report.line() if title else ""),
+        html.table(table, header),
+        html.section("report", html.preformatted("\n".join([report.summary(), *lines])), is_open=bool(lines)),
+    )
+
+
+def statistics_html(content: Mapping[str, Any]) -> str:
+    """The table of `DatasetStatistics.to_json()`: a row for each dimension."""
+    return html.card(_counted(content), html.table(_statistics(content), ("field", *_COLUMNS)))
+
+
+def statistics_text(content: Mapping[str, Any]) -> str:
+    """The same table as text."""
+    rows = [tuple(map(_cell, row)) for row in (("", *_COLUMNS), *_statistics(content))]
+    width = max(len(printable(row[0])) for row in rows)
+    lines = [f"{printable(row[0]):{width}}" + "".join(f"  {cell:>10}" for cell in row[1:]) for row in rows]
+    return "\n".join([_counted(content), *lines])
+
+
+def _cell(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _counted(content: Mapping[str, Any]) -> str:
+    return f"{count(content['episodes'], 'episode')}, {count(content['transitions'], 'transition')}"
+
+
+def _statistics(content: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
+    leaves = dict(content["fields"])
+    leaves |= {name: content[name] for name in ("episode_length", "episode_return") if content.get(name)}
+    for path, leaf in leaves.items():
+        yield from _dimensions(path, leaf)
+
+
+def _dimensions(path: str, leaf: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
+    values = [np.reshape(leaf[name], -1) for name in _COLUMNS]
+    size = len(values[0])
+    for i in range(min(size, _MOST_DIMENSIONS)):
+        yield (path if size == 1 else f"{path}[{i}]", *(float(column[i]) for column in values))
+    if size > _MOST_DIMENSIONS:
+        yield (f"{path}: {size - _MOST_DIMENSIONS:,} more",)
+
+
+def _first_frames(dataset: Dataset) -> Iterator[str]:
+    """The first image of some rows, for each camera."""
+    cameras = [path for path, field in dataset.fields.items() if field.encoding in ("png", "jpeg")]
+    rows = spread(len(dataset), _FIRST_FRAMES)
+    for path in cameras[:_MOST_CAMERAS] if rows else ():
+        try:
+            images = dataset._rows.read(np.array(rows), [path])[path]
+        except RldsBeamError as error:
+            yield html.line(str(error), fault=True)
+            return
+        if isinstance(images, EncodedImages):
+            frames = [(f"row {row}", _first(image)) for row, image in zip(rows, images.data, strict=True)]
+            yield html.pictures(path, frames)
+
+
+def _first(image: Any) -> Thumbnail:
+    """A thumbnail of an image, or of the first of several."""
+    several = [image] if isinstance(image, bytes) else objects(list(image)).ravel().tolist()
+    return thumbnail(several[0] if several else b"", _HEIGHT)
+
+
+def _example(counts: RuleCount) -> str:
+    return "" if not counts.samples else f"{counts.samples[0][0]} ({counts.samples[0][1]})"
+
+
+def _number(number: int | None) -> object:
+    return "?" if number is None else number
