@@ -1,0 +1,200 @@
+"""Renders a report as one HTML file.
+
+    html = render(document)
+
+The file needs nothing else: style, scripts, images, and data are inside, and its Content-Security-Policy forbids
+requests and any script but ours. Equal documents give equal bytes. Histograms are SVG, so that only the curves of
+episodes need JavaScript; every plot has its numbers as text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from rlds_beam.viewing.report import charts, numbers
+from rlds_beam.viewing.report.document import ConversionSection, DatasetPart, ReportDocument
+from rlds_beam.viewing.report.plots import COLORS, plot_of, plots_of
+from rlds_beam.viewing.report.sections import SignalSection
+from rlds_beam.viewing.report.views import EpisodeView
+
+if TYPE_CHECKING:
+    import jinja2
+
+POLICY = (
+    "default-src 'none'; img-src data:; style-src {style}; script-src {scripts}; base-uri 'none'; form-action 'none'"
+)
+
+VENDORED = "rlds_beam.viewing.vendored"
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A section of the page.
+
+    Attributes:
+      id: its anchor.
+      title: its heading.
+      template: the template that fills it.
+      count: shown next to the title in the list of contents; empty if nothing is.
+      part: the dataset that it is about; None if it is about all.
+    """
+
+    id: str
+    title: str
+    template: str
+    count: str = ""
+    part: Part | None = None
+
+
+class Part:
+    """A dataset of the report, and where its episodes are on the page: each is shown once, and linked elsewhere.
+
+    Attributes:
+      data: the dataset.
+      prefix: begins the anchors of its sections.
+      name: begins their titles; empty for the only dataset.
+    """
+
+    def __init__(self, data: DatasetPart, prefix: str, name: str) -> None:
+        self.data, self.prefix, self.name = data, prefix, name
+        self._ids = {key: f"{prefix}e{place}" for place, key in enumerate(sorted(data.episodes))}
+        self._shown: set[str] = set()
+
+    def anchor(self, key: str) -> str:
+        """The anchor of an episode; empty if the report does not show it."""
+        return self._ids.get(key, "")
+
+    def short(self, key: str) -> str:
+        """A key without the name of its dataset, which the page says once."""
+        return key.removeprefix(f"{self.data.facts.name}:")
+
+    def take(self, keys: list[str]) -> list[EpisodeView]:
+        """The episodes among `keys` that no earlier section shows; from now on they are shown."""
+        new = [key for key in dict.fromkeys(keys) if key in self._ids and key not in self._shown]
+        self._shown.update(new)
+        return [self.data.episodes[key] for key in new]
+
+    def signal(self, signal: SignalSection) -> str:
+        """The anchor of a signal."""
+        return f"{self.prefix}signal-{self.data.signals.index(signal) + 1}"
+
+    @property
+    def groups(self) -> list[tuple[str, list[SignalSection]]]:
+        """The signals by group, in the order of the document."""
+        return [(name, list(some)) for name, some in itertools.groupby(self.data.signals, lambda one: one.group)]
+
+    @property
+    def broken(self) -> list[SignalSection]:
+        """The signals that have episodes beyond their threshold, the most first."""
+        return sorted((one for one in self.data.signals if one.beyond), key=lambda one: (-one.beyond, one.name))
+
+
+def render(document: ReportDocument) -> str:
+    """The report as HTML."""
+    from rlds_beam.viewing.report.safe import digest
+
+    style = _file("uPlot.min.css", VENDORED) + _file("page.css")
+    scripts = [_file("uPlot.iife.min.js", VENDORED), _file("page.js")]
+    policy = POLICY.format(style=digest(style), scripts=" ".join(map(digest, scripts)))
+    sections = list(_sections(document))
+    return _environment().get_template("page.html").render(
+        document=document, policy=policy, style=style, scripts=scripts, sections=sections
+    )  # fmt: skip
+
+
+def _sections(document: ReportDocument) -> Iterator[Section]:
+    several = len(document.datasets) > 1
+    if document.conversion is not None:
+        yield Section("conversion", "Conversion", "conversion.html")
+    if document.comparison is not None:
+        yield Section("comparison", "Comparison", "comparison.html", f"{len(document.comparison.drifts):,}")
+    for place, data in enumerate(document.datasets):
+        prefix = f"{'ab'[place]}-" if several else ""
+        yield from _dataset_sections(Part(data, prefix, data.facts.name if several else ""))
+
+
+def _dataset_sections(part: Part) -> Iterator[Section]:
+    data = part.data
+
+    def section(name: str, title: str, count: int | None = None) -> Section:
+        text = "" if count is None else f"{count:,}"
+        return Section(f"{part.prefix}{name}", title, f"{name}.html", text, part)
+
+    yield section("dataset", "Dataset")
+    if data.rules:
+        yield section("rejected", "Rejected records", data.facts.rejected)
+    if data.signals:
+        yield section("signals", "Quality signals", len(part.broken))
+    if data.samples:
+        yield section("samples", "Sample episodes", len(data.samples))
+    if data.grid:
+        yield section("frames", "First and last frames", len(data.grid))
+    distributions = data.distributions
+    if distributions.length or distributions.total or distributions.fields:
+        yield section("distributions", "Distributions", len(distributions.fields))
+    if data.texts:
+        yield section("texts", "Instructions and metadata", len(data.texts))
+
+
+def _file(name: str, package: str = __package__) -> str:
+    """A file of a package, which may stand inside `<style>` and `<script>`."""
+    content = (resources.files(package) / name).read_text(encoding="utf-8")
+    assert "</" not in content, f"{name} could end its element"
+    return content
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    import jinja2
+    from markupsafe import Markup
+
+    from rlds_beam.viewing.report import safe
+
+    environment = jinja2.Environment(
+        autoescape=True,
+        finalize=safe.visible,
+        loader=jinja2.PackageLoader(__package__),
+        lstrip_blocks=True,
+        trim_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    filters: Mapping[str, Any] = {
+        "compact": numbers.compact,
+        "flow": _flow,
+        "duration": numbers.duration,
+        "image_data": safe.image_data,
+        "image_size": _image_size,
+        "json_data": safe.json_data,
+        "number": numbers.number,
+        "one_line": safe.one_line,
+        "ours": Markup,
+        "percent": numbers.percent,
+        "plot": plot_of,
+        "plots": plots_of,
+        "size": numbers.size,
+    }
+    environment.filters.update(filters)
+    environment.globals.update(charts=charts, colors=COLORS)
+    return environment
+
+
+def _flow(conversion: ConversionSection) -> list[tuple[str, int]]:
+    """The records that were read, by what became of them."""
+    dropped = [(f"dropped-{place % 3}", row.records) for place, row in enumerate(conversion.dropped)]
+    return [("written", conversion.written), ("rejected", conversion.rejected), *dropped]
+
+
+def _image_size(jpeg: bytes) -> tuple[int, int]:
+    """Width and height, so that the page does not move while images load; zeros if the header cannot be read."""
+    from rlds_beam.images.headers import UndecodableImageError, read_image_header
+
+    try:
+        header = read_image_header(jpeg)
+    except UndecodableImageError:
+        return 0, 0
+    return header.width, header.height

@@ -1,0 +1,52 @@
+"""Makes text of a dataset harmless on a page: jinja2 escapes HTML, this module does the rest."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from typing import Any
+
+from markupsafe import Markup
+
+MOST = 4000
+"""The number of characters of one text that a page shows."""
+
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # change the direction of the text around them
+    "\u2028\u2029\ufeff\ufff9-\ufffb\ud800-\udfff]"  # separators, marks, and halves of characters
+)
+
+
+def visible(value: object) -> object:
+    """A text with characters that hide or reorder other text as `\\u202e`, cut after `MOST` characters.
+
+    Used for every expression of a template. Markup and other values are returned unchanged.
+    """
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    text = _UNSEEN.sub(lambda found: f"\\u{ord(found.group()):04x}", value[:MOST])
+    return f"{text}… ({len(value) - MOST:,} more characters)" if len(value) > MOST else text
+
+
+def one_line(value: str) -> str:
+    """A text to copy into a terminal: no line break can run a command."""
+    return " ".join(value.split())
+
+
+def json_data(value: Any) -> Markup:
+    """JSON for `<script type="application/json">`: no `<`, `>`, or `&`, only ASCII, sorted names."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"), sort_keys=True)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def image_data(jpeg: bytes) -> Markup:
+    """A JPEG as a `data:` URI."""
+    return Markup(f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode('ascii')}")
+
+
+def digest(content: str) -> str:
+    """The hash that allows an inline script or style in a Content-Security-Policy."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode('ascii')}'"
