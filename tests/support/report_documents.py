@@ -128,7 +128,7 @@ def signal(name: str, group: str, keys: list[str], beyond: int, text: str = "", 
 
 
 def part(name: str = "bridge_dataset/1.0.0", text: str = "", episodes: int = 8, prefix: str = "") -> DatasetPart:
-    """A dataset with everything that a report shows; `text` stands in every field that a dataset fills."""
+    """A dataset with everything that a report shows; `text` is in every field that a dataset fills."""
     keys = [f"{text}{prefix}{name}:train:00000@{1000 * i}" for i in range(episodes)]
     rule = Mark("rule", "nonfinite", "action", 31, 32, text or "NaN at step 31, dimension 2")
     found = Mark("signal", "jump", "observation/state", 12, 18, "9.5 sd")

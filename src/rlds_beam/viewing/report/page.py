@@ -142,7 +142,7 @@ def _dataset_sections(part: Part) -> Iterator[Section]:
 
 
 def _file(name: str, package: str = __package__) -> str:
-    """A file of a package, which may stand inside `<style>` and `<script>`."""
+    """A file of a package, which may be inside `<style>` and `<script>`."""
     content = (resources.files(package) / name).read_text(encoding="utf-8")
     assert "</" not in content, f"{name} could end its element"
     return content

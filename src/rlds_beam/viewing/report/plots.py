@@ -45,7 +45,7 @@ def plots_of(episode: EpisodeView) -> list[Plot]:
 
 
 def plot_of(series: Series) -> Plot:
-    """A plot of its own, without marks."""
+    """A plot without marks and other plots."""
     return _plot(series, max(series.steps, default=0), [])
 
 
