@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from rlds_beam.checking.signals.conditions import parse_conditions
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.errors import RldsBeamError
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.viewing.browser.dataset import BrowsedDataset, MissingError
 from rlds_beam.viewing.browser.frames import media_type
+from rlds_beam.viewing.browser.made import MOST_ITEMS
+from rlds_beam.viewing.browser.ranges import send_file
 from rlds_beam.viewing.browser.security import Guard
+from rlds_beam.viewing.browser.table import Query as Wanted
 from rlds_beam.viewing.thumbnails import thumbnail
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.types import ASGIApp
+
+_log = logging.getLogger("uvicorn.error")  # printed to the terminal
 
 MOST_ROWS = 500
 _LEAST_HEIGHT, _MOST_HEIGHT = 16, 512
@@ -90,14 +97,28 @@ def create_app(datasets: Sequence[BrowsedDataset], token: str, port: int) -> ASG
 
     answers: dict[str, Answer] = {
         "/api/datasets": lambda _: [dataset.about() for dataset in datasets],
-        "/api/episodes": lambda q: q.dataset.rows(q.number("offset", 0), q.number("limit", 100, MOST_ROWS)),
+        "/api/episodes": _episodes,
         "/api/episode": lambda q: q.dataset.episode(q.key),
+        "/api/made": lambda q: q.dataset.made(q.key, q.number("offset", 0), q.number("limit", MOST_ITEMS, MOST_ITEMS)),
         "/api/step": lambda q: q.dataset.step(q.key, q.number("step")),
     }
     routes = [Route(path, _endpoint(datasets, functools.partial(_json, answer))) for path, answer in answers.items()]
-    routes.append(Route("/image", _endpoint(datasets, _image)))
+    routes += [Route("/image", _endpoint(datasets, _image)), Route("/video", _endpoint(datasets, _video))]
     routes += [Route(path, _static(file)) for path, file in static_files().items()]
     return Guard(Starlette(routes=routes), token, port)
+
+
+def _episodes(query: Query) -> Any:
+    limit = query.number("limit", 100, MOST_ROWS)
+    try:
+        wanted = Wanted(
+            query.text("sort", ""), query.text("desc", "0") in ("1", "true"),
+            tuple(parse_conditions(text) for text in query.all("filter") if text.strip()),
+            query.text("text", "").strip(), query.text("split", ""), query.text("rule", ""),
+        )  # fmt: skip
+        return query.dataset.rows(wanted, query.number("offset", 0), limit)
+    except UsageError as error:
+        raise WrongRequestError(str(error)) from error
 
 
 def static_files() -> dict[str, Any]:
@@ -133,6 +154,9 @@ def _endpoint(
             return _error(400, error)
         except (MissingError, RldsBeamError, OSError) as error:
             return _error(404, error)
+        except Exception:
+            _log.exception("%s", request.url.path)
+            return to_json({"error": "internal error: please report it with the traceback in the terminal"}, 500)
 
     return respond
 
@@ -157,11 +181,7 @@ def _image(request: Request, query: Query) -> Response:
 
     dataset, key, step = query.dataset, query.key, query.number("step")
     height = query.number("height", 0, _MOST_HEIGHT)
-    version = dataset.version(key)
-    headers = {
-        "cache-control": _FOREVER if query.text("v", "") == version else "private, no-cache",
-        "etag": f'"{version}"',
-    }
+    headers = _caching(query)
     if request.headers.get("if-none-match") == headers["etag"]:
         return Response(status_code=304, headers=headers)
     image = dataset.image(key, query.text("camera"), step)
@@ -171,3 +191,15 @@ def _image(request: Request, query: Query) -> Response:
     if kind is None:
         raise MissingError(f"{key}: the image at step {step} is neither JPEG, PNG, nor BMP")
     return Response(image, media_type=kind, headers=headers)
+
+
+def _video(request: Request, query: Query) -> Response:
+    span = query.dataset.video(query.key, query.text("camera"))
+    return send_file(request, span.path, "video/mp4", _caching(query))
+
+
+def _caching(query: Query) -> dict[str, str]:
+    """Headers for bytes that change only with the dataset's files: a URL with their version never expires."""
+    version = query.dataset.version(query.key)
+    control = _FOREVER if query.text("v", "") == version else "private, no-cache"
+    return {"cache-control": control, "etag": f'"{version}"'}

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.signals.base import SIGNALS
+from rlds_beam.checking.signals.findings import findings
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
@@ -20,9 +22,14 @@ from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.single import read_episode
 from rlds_beam.viewing.browser.episodes import EpisodeCache, OpenedEpisode
 from rlds_beam.viewing.browser.frames import cameras_of
 from rlds_beam.viewing.browser.index import EpisodeIndex
+from rlds_beam.viewing.browser.made import Maker
+from rlds_beam.viewing.browser.rows import RowsSource
+from rlds_beam.viewing.browser.scanning import Table, TableOptions
+from rlds_beam.viewing.browser.table import LISTED, METADATA, EpisodeRows, Query
 from rlds_beam.viewing.browser.values import column_values, json_value
 from rlds_beam.viewing.browser.videos import VideoSpan, video_sizes, videos_of, without_videos
 from rlds_beam.viewing.curves import Curve, curves_of, thin
@@ -49,13 +56,19 @@ class BrowsedDataset:
       format: its format.
       source: the dataset, with all of its fields.
       check: what to do with episodes that break a rule; None if its rows are not episodes.
+      table_options: where its table comes from.
+      options: the options of a conversion, for `made`; None if there is nothing to make.
+      compare_to: the dataset that was converted to or from this one.
     """
 
     id: str
     path: str
     format: str
     source: Source
-    check: CheckOptions | None
+    check: CheckOptions | None = None
+    table_options: TableOptions = dataclasses.field(default_factory=lambda: TableOptions(scan=False))
+    options: Any = None
+    compare_to: BrowsedDataset | None = dataclasses.field(default=None, repr=False)
 
     @functools.cached_property
     def readable(self) -> Source:
@@ -70,9 +83,18 @@ class BrowsedDataset:
     def cache(self) -> EpisodeCache:
         return EpisodeCache(self.readable, self.check)
 
+    @functools.cached_property
+    def table(self) -> Table:
+        """Sorts and filters; `open_datasets` has opened it."""
+        return self.table_options.open(self.path, self.readable, self.index, self.check)
+
+    @functools.cached_property
+    def maker(self) -> Maker | None:
+        return None if self.options is None or self.check is None else Maker(self.readable, self.options, self.check)
+
     def about(self) -> Json:
         """The dataset in `/api/datasets`."""
-        schema, videos = self.source.schema, video_sizes(self.source)
+        schema, videos, rows = self.source.schema, video_sizes(self.source), self.table.rows
         images = {field.path: field.shape for field in cameras_of(self.readable.schema)}
         return {
             "id": self.id,
@@ -80,7 +102,7 @@ class BrowsedDataset:
             "path": self.path,
             "format": self.format,
             "episodes": len(self.index),
-            "unit": "episode",
+            "unit": self.source.unit if isinstance(self.source, RowsSource) else "episode",
             "splits": [{"name": name, "episodes": count} for name, count in self.index.split_sizes().items()],
             "fps": self.source.fps,
             "cameras": [
@@ -92,21 +114,47 @@ class BrowsedDataset:
                 "steps": list(map(_field, schema.steps.values())),
                 "metadata": list(map(_field, schema.metadata.values())),
             },
-            "columns": [],
-            "rules": {},
-            "signals": [],
-            "scan": {"state": "none", "done": 0, "total": None, "error": None},
-            "scanned": False,
+            "columns": [] if rows is None else columns_of(rows),
+            "rules": {} if rows is None else rows.rules,
+            "signals": [] if rows is None else [name for name in SIGNALS if name in rows.names],
+            "scan": self.table.progress(),
+            "scanned": self.table.complete,
             "problems": [str(violation) for violation in self.source.violations],
-            "made": False,
-            "compare_to": None,
+            "made": self.maker is not None,
+            "compare_to": None if self.compare_to is None else self.compare_to.id,
         }
 
-    def rows(self, offset: int, limit: int) -> Json:
-        """`/api/episodes` in the dataset's order."""
-        keys = self.index.keys(offset, offset + limit)
-        rows = [_row(offset + i, key) for i, key in enumerate(keys)]
-        return {"total": len(self.index), "offset": offset, "rows": rows, "scanned": False}
+    def rows(self, query: Query, offset: int, limit: int) -> Json:
+        """`/api/episodes`.
+
+        Raises:
+          UsageError: the query needs a column or a table that there is not.
+        """
+        table, complete = self.table.rows, self.table.complete
+        if query != Query(split=query.split):
+            if table is None:
+                raise UsageError("sorting and filtering need the signals of the episodes, which are not known yet")
+            found = table.select(query)
+            rows = self._shown(table, found[offset : offset + limit])
+            return {"total": len(found), "offset": offset, "rows": rows, "scanned": complete}
+        first, stop = self.index.split_range(query.split) if query.split else (0, len(self.index))
+        start, end = min(first + offset, stop), min(first + offset + limit, stop)
+        if table is not None and len(known := table.rows_of(start, end)):
+            rows = self._shown(table, known)
+        else:
+            rows = [self._shown_key(start + i, key) for i, key in enumerate(self.index.keys(start, end))]
+        return {"total": stop - first, "offset": offset, "rows": rows, "scanned": complete}
+
+    def _shown(self, table: EpisodeRows, rows: Any) -> list[Json]:
+        shown = table.show(rows, self.source.dataset, SIGNALS)
+        return [{"index": int(table.numbers[row]), **one} for row, one in zip(rows, shown, strict=True)]
+
+    def _shown_key(self, number: int, key: EpisodeKey) -> Json:
+        """A row of the list, from the table if it has the episode."""
+        table = self.table.rows
+        if table is not None and len(row := table.rows_of(number, number + 1)):
+            return self._shown(table, row)[0]
+        return _row(number, key)
 
     def episode(self, key: EpisodeKey) -> Json:
         """`/api/episode`."""
@@ -132,11 +180,25 @@ class BrowsedDataset:
             ],
             "violations": [dataclasses.asdict(violation) for violation in opened.violations],
             "rejected": opened.rejected,
-            "findings": [],
+            "findings": self._findings(number),
             "readable": not episode.faults,
             "previous": str(before[0]) if before else None,
             "next": str(after[0]) if after else None,
         }
+
+    def _findings(self, number: int) -> list[Json]:
+        table = self.table.rows
+        row = None if table is None else table.row(number)
+        return [] if row is None else [one._asdict() for one in findings(row)]
+
+    def made(self, key: EpisodeKey, offset: int, limit: int) -> Json:
+        """`/api/made`."""
+        if self.maker is None:
+            raise MissingError(f"{self.path} is already converted: its rows are what the learner sees")
+        try:
+            return self.maker.make(read_episode(self.readable, key), offset, limit)
+        except UsageError as error:
+            raise MissingError(str(error)) from error
 
     def step(self, key: EpisodeKey, step: int) -> Json:
         """`/api/step`."""
@@ -195,6 +257,28 @@ class BrowsedDataset:
         if field is not None and field.encoding in ("png", "jpeg"):
             return {"image": field.encoding, "bytes": len(value)}
         return json_value(value, _MOST_TEXT)[0]
+
+
+def columns_of(rows: EpisodeRows) -> list[Json]:
+    """The columns that the list can be sorted and filtered by."""
+    columns = []
+    for name in rows.names:
+        signal, metadata = SIGNALS.get(name), name.startswith(METADATA)
+        if signal is None and not metadata and name not in LISTED:
+            continue
+        columns.append(
+            {
+                "name": name,
+                "label": name.removeprefix(METADATA).replace("_", " "),
+                "kind": "text" if rows.is_text(name) else "number",
+                "group": signal.group if signal else "Metadata" if metadata else "Episode",
+                "unit": signal.unit if signal else None,
+                "summary": signal.summary if signal else None,
+                "threshold": signal.threshold if signal else None,
+                "above": not signal.below if signal else None,
+            }
+        )
+    return columns
 
 
 def _row(number: int, key: EpisodeKey) -> Json:

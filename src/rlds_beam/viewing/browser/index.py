@@ -62,6 +62,12 @@ class EpisodeIndex:
             sizes[place.split] += count
         return sizes
 
+    def split_range(self, split: str) -> tuple[int, int]:
+        """The numbers of a split's episodes: the first, and the one after the last."""
+        starts = self._starts()
+        own = [i for i, place in enumerate(self._places) if place.split == split]
+        return (int(starts[own[0]]), int(starts[own[-1] + 1])) if own else (0, 0)
+
     def keys(self, start: int, stop: int) -> list[EpisodeKey]:
         """The keys of the existing episodes from `start` to `stop` (exclusive)."""
         keys: list[EpisodeKey] = []
@@ -90,6 +96,18 @@ class EpisodeIndex:
         if at == len(positions) or positions[at] != key.position:
             return None
         return int(self._starts()[i]) + at
+
+    def place(self, split: str, shard: int) -> int:
+        """The number of a shard among all; -1 if it is not shown."""
+        return self._numbers.get((split, shard), -1)
+
+    def numbers(self, places: Positions, ranks: Positions) -> Positions:
+        """The number of each episode, by its shard (`place`) and its number in it; -1 if it is not shown."""
+        lows = np.array([place.low for place in self._places] or [0], np.int64)
+        starts = self._starts()
+        numbers = starts[places] + ranks - lows[places]
+        shown = (places >= 0) & (ranks >= lows[places]) & (numbers < starts[places + 1])
+        return np.where(shown, numbers, -1)
 
     def _starts(self) -> Positions:
         """The number of each shard's first episode, then the total."""

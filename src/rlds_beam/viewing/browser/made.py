@@ -1,0 +1,191 @@
+"""What the learner sees of an episode: the items, rows, or episodes that `convert` would make from it."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.learner.batching import by_module
+from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.errors import BadEpisode, RldsBeamError
+from rlds_beam.formats.outputs import configuration_for, create_output
+from rlds_beam.formats.trajectories.output import TrajectoryOutput
+from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
+from rlds_beam.output.base import Output
+from rlds_beam.reading.base import Source
+from rlds_beam.trajectories.converter import Converter
+from rlds_beam.trajectories.items import PAD, Items
+from rlds_beam.trajectories.options import ItemOptions
+from rlds_beam.viewing.browser.values import json_value
+
+Json = dict[str, Any]
+
+MOST_ITEMS = 20
+_MOST_STEPS, _MOST_VALUES = 200, 64
+"""Maximum rows of an item, and numbers of a value, that are sent."""
+_MASK = "loss_mask"
+"""The column of RLlib's connectors that is false for padding: [K, L]."""
+
+
+class _Made(NamedTuple):
+    """Items made from an episode.
+
+    Attributes:
+      kind: `items` of several frames, `frames`, or `rows`.
+      columns: the values of all items: [K, L, ...] for items, otherwise [K, ...].
+      index: the step of each frame of each item, [K, L]; `PAD` for padding. None if unknown.
+      real: whether each frame is real, not padding, [K, L]; None if there is no padding.
+    """
+
+    kind: str
+    columns: Mapping[str, Column]
+    index: Any = None
+    real: Any = None
+
+
+class Maker:
+    """Makes what a conversion would write, one episode at a time. Thread-safe.
+
+    Args:
+      source: the dataset.
+      options: `--to`, `--connectors` and the options of the output.
+      check: what to do with episodes that break a rule.
+    """
+
+    def __init__(self, source: Source, options: Any, check: CheckOptions):
+        self._source, self._options, self._check = source, options, check
+        self._lock = threading.Lock()
+
+    @functools.cached_property
+    def _prepared(self) -> tuple[ConnectorRunner, Output, int]:
+        """The connectors, the output, and the number of connectors that zeros replace the statistics of.
+
+        Raises:
+          UsageError: the dataset cannot be converted.
+        """
+        from rlds_beam.connectors.cleaning.presets import with_preset
+
+        options = with_preset(self._options)
+        connecting = ConnectorRunner.of(configuration_for(options), self._source.schema)
+        output = create_output(self._source, connecting, "", options)
+        return connecting.as_probed(), output, connecting.unfitted
+
+    def make(self, episode: Episode, offset: int, limit: int) -> Json:
+        """`/api/made`: the items `offset` to `offset + limit` made from an episode as read."""
+        try:
+            with self._lock:
+                return self._make(episode, offset, min(limit, MOST_ITEMS))
+        except (BadEpisode, RldsBeamError) as error:
+            return {"error": str(error)}
+
+    def _make(self, episode: Episode, offset: int, limit: int) -> Json:
+        connecting, output, unfitted = self._prepared
+        verdict = validate_episode(episode, self._check)
+        if verdict.rejected is not None:
+            return {"error": f"the episode is rejected: {verdict.rejected.rule}: {verdict.rejected.detail}"}
+        batch = connecting.connect(verdict.episodes, episode)
+        if not batch.episodes:
+            return {"error": f"a connector drops the episode: {', '.join(batch.dropped)}"}
+        made = _made(batch, output)
+        total = len(next(iter(made.columns.values()))) if made.columns else 0
+        unchanged = len(batch.episodes) == 1 and len(batch.episodes[0]) == len(episode)
+        return {
+            "kind": made.kind,
+            "about": self._about(),
+            "note": "connectors that are fitted to the dataset are fitted to zeros here" if unfitted else None,
+            "total": total,
+            "offset": offset,
+            "fields": [_field(path, column) for path, column in made.columns.items()],
+            "items": [_item(made, number, unchanged) for number in range(offset, min(offset + limit, total))],
+        }
+
+    def _about(self) -> str:
+        items, flags = self._options.to_options, [f"--to={self._options.to}"]
+        if isinstance(items, ItemOptions):
+            flags.append(f"--items={items.items}")
+            flags += [f"--sequence_length={items.sequence_length}"] if items.items == "sequences" else []
+        return " ".join(flags)
+
+
+def _made(batch: Batch, output: Output) -> _Made:
+    if isinstance(output, TrajectoryOutput):
+        return _trajectories(batch, output)
+    columns: Mapping[str, Column] = next(iter(by_module(batch).values()), {})
+    if not columns:
+        first = batch.episodes[0]
+        return _Made("frames", first.steps, np.arange(len(first))[:, None])
+    real = np.asarray(columns[_MASK]).astype(bool) if _MASK in columns else None
+    if real is not None and real.ndim == 2:
+        return _Made("items", columns, None, real)
+    return _Made("rows", columns)
+
+
+def _trajectories(batch: Batch, output: TrajectoryOutput) -> _Made:
+    converter = Converter(output.conversion, lambda items: items)
+    parts = [items for items in (*converter.encode(batch.episodes), *converter.finish()) if len(items)]
+    if not parts:
+        return _Made("items", {})
+    items, frames = parts[0], output.conversion.items.items == "frames"
+    columns = {leaf.path: _gathered(items, leaf.path) for leaf in output.conversion.spec.leaves}
+    padded = bool((items.index == PAD).any())
+    return _Made("frames" if frames else "items", columns, items.index, items.index != PAD if padded else None)
+
+
+def _gathered(items: Items, path: str) -> Column:
+    """A leaf of all items: [K, L, ...], or images whose `data` is [K, L]."""
+    column = items.frames[path]
+    if not isinstance(column, EncodedImages):
+        return items.gather(path)
+    return EncodedImages(np.append(column.data, ZERO_IMAGE)[items.index], column.shape, column.dtype, column.encoding)
+
+
+def _field(path: str, column: Column) -> Json:
+    if isinstance(column, EncodedImages):
+        return {"path": path, "dtype": column.dtype, "shape": column.shape}
+    return {"path": path, "dtype": column.dtype.name, "shape": column.shape[1:]}
+
+
+def _item(made: _Made, number: int, unchanged: bool) -> Json:
+    """An item as JSON.
+
+    Args:
+      unchanged: whether connectors left the number of steps as it was, so that frames are steps of the episode.
+    """
+    steps = None if made.index is None or not unchanged else made.index[number][:_MOST_STEPS].tolist()
+    values = {path: _rows(column, number, made.kind) for path, column in made.columns.items()}
+    return {
+        "number": number,
+        "length": _length(made, number),
+        "padding": None if made.real is None else (~made.real[number][:_MOST_STEPS]).tolist(),
+        "steps": None if steps is None else [None if step == PAD else step for step in steps],
+        "values": values,
+    }
+
+
+def _length(made: _Made, number: int) -> int:
+    """The number of frames of an item."""
+    for frames in (made.index, made.real):
+        if frames is not None:
+            return len(frames[number])
+    return 1
+
+
+def _rows(column: Column, number: int, kind: str) -> list[Any]:
+    """The values of an item's frames; of the item, if it has no frames."""
+    if isinstance(column, EncodedImages):
+        data: Any = column.data[number]
+        images: Sequence[bytes] = [data] if isinstance(data, bytes) else list(data)
+        return [{"image": column.encoding, "bytes": len(image)} for image in images[:_MOST_STEPS]]
+    value = np.asarray(column[number])
+    rows = value[:_MOST_STEPS] if kind == "items" and value.ndim else value[None]
+    if rows.dtype == np.uint8 and rows.ndim >= 3:
+        return [{"image": "raw", "bytes": int(row.nbytes)} for row in rows]
+    return [json_value(row, _MOST_VALUES)[0] for row in rows]
