@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from rlds_beam.viewing.browser.values import column_values, json_value
 from rlds_beam.viewing.browser.videos import VideoSpan, video_sizes, videos_of, without_videos
 from rlds_beam.viewing.curves import Curve, curves_of, thin
 
+if TYPE_CHECKING:
+    from rlds_beam.viewing.browser.comparing import Comparison
+
 Json = dict[str, Any]
 
 MOST_POINTS = 4000
@@ -58,7 +61,7 @@ class BrowsedDataset:
       check: what to do with episodes that break a rule; None if its rows are not episodes.
       table_options: where its table comes from.
       options: the options of a conversion, for `made`; None if there is nothing to make.
-      compare_to: the dataset that was converted to or from this one.
+      comparison: the dataset that was converted to or from this one.
     """
 
     id: str
@@ -68,7 +71,7 @@ class BrowsedDataset:
     check: CheckOptions | None = None
     table_options: TableOptions = dataclasses.field(default_factory=lambda: TableOptions(scan=False))
     options: Any = None
-    compare_to: BrowsedDataset | None = dataclasses.field(default=None, repr=False)
+    comparison: Comparison | None = None
 
     @functools.cached_property
     def readable(self) -> Source:
@@ -121,7 +124,7 @@ class BrowsedDataset:
             "scanned": self.table.complete,
             "problems": [str(violation) for violation in self.source.violations],
             "made": self.maker is not None,
-            "compare_to": None if self.compare_to is None else self.compare_to.id,
+            "compare_to": None if self.comparison is None else self.comparison.other(self).id,
         }
 
     def rows(self, query: Query, offset: int, limit: int) -> Json:
@@ -154,7 +157,8 @@ class BrowsedDataset:
         table = self.table.rows
         if table is not None and len(row := table.rows_of(number, number + 1)):
             return self._shown(table, row)[0]
-        return _row(number, key)
+        source = self.source
+        return _row(number, key, source.steps_of(key) if isinstance(source, RowsSource) else None)
 
     def episode(self, key: EpisodeKey) -> Json:
         """`/api/episode`."""
@@ -199,6 +203,14 @@ class BrowsedDataset:
             return self.maker.make(read_episode(self.readable, key), offset, limit)
         except UsageError as error:
             raise MissingError(str(error)) from error
+
+    def counterpart(self, key: EpisodeKey) -> Json:
+        """`/api/counterpart`."""
+        if self.comparison is None:
+            raise MissingError(f"no other dataset was made from {self.path}")
+        other, how = self.comparison.counterpart(self, key)
+        found = None if other is None else str(other)
+        return {"dataset": self.comparison.other(self).id, "key": found, "how": how}
 
     def step(self, key: EpisodeKey, step: int) -> Json:
         """`/api/step`."""
@@ -281,9 +293,9 @@ def columns_of(rows: EpisodeRows) -> list[Json]:
     return columns
 
 
-def _row(number: int, key: EpisodeKey) -> Json:
+def _row(number: int, key: EpisodeKey, steps: int | None) -> Json:
     return {
-        "index": number, "key": str(key), "split": key.split, "steps": None, "return": None, "instruction": None,
+        "index": number, "key": str(key), "split": key.split, "steps": steps, "return": None, "instruction": None,
         "rule": None, "detail": None, "metadata": {}, "signals": {},
     }  # fmt: skip
 

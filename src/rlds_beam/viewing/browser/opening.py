@@ -14,6 +14,7 @@ from rlds_beam.formats.registry import COLUMNS, LEROBOT, RLDS, TRAJECTORIES
 from rlds_beam.formats.sources import open_source
 from rlds_beam.output.directory import holding
 from rlds_beam.reading.base import Source
+from rlds_beam.viewing.browser.comparing import compare
 from rlds_beam.viewing.browser.dataset import BrowsedDataset
 from rlds_beam.viewing.browser.rows import RowsSource, opens_as_rows
 from rlds_beam.viewing.browser.scanning import TableOptions
@@ -56,6 +57,7 @@ def open_datasets(config: Any) -> list[BrowsedDataset]:
         opened.append(
             BrowsedDataset(str(number), path, name, source, None if rows else check, table, None if rows else config)
         )
+    compare(opened)
     for dataset in opened:
         _ = dataset.table  # raises UsageError if its file cannot be read
     return opened

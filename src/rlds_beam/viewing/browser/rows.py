@@ -143,6 +143,26 @@ class RowsSource(Source):
         decoder = RowsDecoder({name: one for name, (one, _) in groups.items()}, schema, items)
         return cls(f"{manifest['name']}/{manifest['version']}", schema, decoder, splits, unit)
 
+    def steps_of(self, key: EpisodeKey) -> int | None:
+        """The number of rows of an episode; for an item, of its frames."""
+        groups = self.decoder.splits.get(key.split)
+        if groups is None or not 0 <= key.position < len(groups.starts) - 1:
+            return None
+        if self.unit != "item":
+            return int(groups.starts[key.position + 1] - groups.starts[key.position])
+        return next(iter(groups.rows.fields.values())).shape[0]
+
+    def first_texts(self, name: str) -> list[str]:
+        """The text of a column in the first row of each episode; empty if there is no such column."""
+        if name not in self.schema.steps:
+            return []
+        splits = [self.decoder.splits[split.name] for split in self.splits]
+        return [
+            text.decode(errors="replace")
+            for groups in splits
+            for text in groups.rows.select(groups.starts[:-1], [name])[name]
+        ]
+
 
 def _groups(rows: Dataset, manifest: Mapping[str, Any], items: bool) -> tuple[_Groups, bool]:
     """The groups of a split, and whether they are episodes."""

@@ -105,6 +105,11 @@ class EpisodeRows:
         rows: Numbers = self._rows[low:high]
         return rows if len(rows) == stop - start else np.empty(0, np.int64)
 
+    def accepted(self) -> Numbers:
+        """The numbers of the accepted episodes, ascending."""
+        numbers: Numbers = self.numbers[self.select(Query(rule="accepted"))]
+        return numbers
+
     def select(self, query: Query) -> Numbers:
         """The rows that a query shows, in its order.
 
