@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rlds_beam.options import Options, option
@@ -40,6 +41,7 @@ def doctor(config: DoctorConfig | None = None) -> list[Finding]:
 
 def main(config: DoctorConfig) -> int:
     """Runs the command: prints the findings; the exit code is 1 if there is a problem."""
+    from rlds_beam.console.style import styled
     from rlds_beam.text import count
 
     findings = doctor(config)
@@ -47,6 +49,21 @@ def main(config: DoctorConfig) -> int:
     if config.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
     else:
-        print("\n".join(map(str, findings)))
-        print(f"{count(problems, 'problem')} found" if problems else "no problems found")
+        print("\n".join(_lines(findings)))
+        found = f"{count(problems, 'problem')} found" if problems else "no problems found"
+        print(styled(found, "red" if problems else "green"))
     return 1 if problems else 0
+
+
+def _lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """A table of the findings, each with its remedy below it; the status has a color on a terminal."""
+    from rlds_beam.console.style import Style, styled
+    from rlds_beam.text_tables import table_lines
+
+    styles: dict[str, Style] = {"ok": "green", "absent": "dim", "problem": "red"}
+    rows = table_lines(("status", "check", "found"), [(one.status, one.check, one.detail) for one in findings])
+    at = rows[0].index("check")
+    yield styled(rows[0], "dim")
+    for row, finding in zip(rows[1:], findings, strict=True):
+        yield styled(row[:at], styles[finding.status]) + row[at:]
+        yield from (" " * at + line for line in finding.remedy.splitlines())

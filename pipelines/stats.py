@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
@@ -16,6 +17,7 @@ from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines.options import ReportOptions
 from rlds_beam.runners.options import RunOptions
+from rlds_beam.text import did_you_mean, some
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
@@ -28,7 +30,7 @@ __all__ = ["StatsConfig", "StatsOutcome", "define_pipeline", "stats"]
 USAGE = "INPUT..."
 EXAMPLES = """
     rlds-beam stats /data/bridge_dataset/1.0.0 --preset=bridge_dataset
-    rlds-beam stats /data/toy/1.0.0 --output=stats.json --by=language_instruction
+    rlds-beam stats /data/toy/1.0.0 --fields=action,observation --output=stats.json
     rlds-beam stats /data/toy/1.0.0 --output=dataset_statistics.json --format=openvla --proprio=observation/state
 """
 
@@ -57,11 +59,11 @@ class StatsOutcome:
 
         return report_html(self.report) + statistics_html(self.statistics)
 
-    def lines(self) -> list[str]:
-        """The table printed after the report."""
+    def lines(self, fields: Sequence[str] = (), size: tuple[int, int] | None = None) -> list[str]:
+        """The table printed after the report: of the chosen fields, or of as many rows as fit a screen."""
         from rlds_beam.console.statistics import statistics_lines
 
-        return statistics_lines(self.statistics)
+        return statistics_lines(self.statistics, fields, size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +72,9 @@ class StatsConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, Inp
 
     _: dataclasses.KW_ONLY
     output: str | None = option(None, "file to write the statistics to, as JSON", metavar="FILE")
+    fields: tuple[str, ...] = option(
+        (), "fields to print with all dimensions, by name or pattern; files and --json have all", metavar="FIELDS"
+    )
     format: Format = option("own", "format of the output file")
     action: str = option("action", "action field, for the formats of other projects", metavar="FIELD")
     proprio: str | None = option(None, "robot state field, for the formats of other projects", metavar="FIELD")
@@ -129,6 +134,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
     config = with_preset(config)
     source = open_input(config)
     connecting = _connecting(config, source)
+    _check_fields(config, connecting.probed.schema)
     _check_format(config, connecting.probed.schema)
     report, content = run_checks(
         "stats", config, source, stats_seconds(source, config),
@@ -153,6 +159,20 @@ def _connecting(config: StatsConfig, source: Source) -> ConnectorRunner:
     return connecting
 
 
+def _check_fields(config: StatsConfig, schema: Schema) -> None:
+    """Raises UsageError for a pattern that matches no field with statistics, before the dataset is read."""
+    from rlds_beam.console.statistics import OF_EPISODES, is_chosen
+
+    known = [
+        *(path for path, field in schema.steps.items() if field.encoding not in ("png", "jpeg", "text")),
+        *OF_EPISODES,
+    ]
+    for pattern in config.fields:
+        if not any(is_chosen(path, [pattern]) for path in known):
+            hint = did_you_mean(pattern, known, otherwise=f"there are {some(known)}")
+            raise UsageError(f"--fields={pattern}: no field with statistics has this name{hint}")
+
+
 def _check_format(config: StatsConfig, schema: Schema) -> None:
     """Raises UsageError for options that `statistics_in` cannot write, before the dataset is read."""
     if config.format == "own":
@@ -171,6 +191,7 @@ def _check_format(config: StatsConfig, schema: Schema) -> None:
 
 def main(config: StatsConfig) -> int:
     """Runs the command: prints the statistics and returns the exit code."""
+    from rlds_beam.console.style import terminal_size
     from rlds_beam.pipelines import outcome
     from rlds_beam.pipelines.advice import repair_lines
 
@@ -179,5 +200,5 @@ def main(config: StatsConfig) -> int:
     seconds = time.monotonic() - began
     extra = {"seconds": round(seconds, 3), "statistics": done.statistics}
     lines = [f"took      {seconds:.1f} s with start-up", *repair_lines("stats", config, done.report)]
-    outcome.print_report(done.report, config, extra, [*done.lines(), *lines])
+    outcome.print_report(done.report, config, extra, [*done.lines(config.fields, terminal_size()), *lines])
     return outcome.exit_code(done.report, config)

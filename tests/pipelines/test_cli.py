@@ -220,7 +220,7 @@ def test_validate_writes_nothing_but_the_report(run, broken, tmp_path, monkeypat
 def test_inspect(run, source):
     code, out, err = run("inspect", source, "--items=sequences", "--sequence_length=3")
     assert (code, err) == (0, "")
-    for text in ("testing/1.0.0", "observation: float32(3)", "train: 2 shards, 6 episodes", "18 items of 30 steps"):
+    for text in ("testing/1.0.0", "── observation  float32 (3,)", "\ntrain       2         6", "18 items of 30 steps"):
         assert text in out
 
 
@@ -241,7 +241,7 @@ def test_dry_run_writes_nothing(run, source, tmp_path):
     code, out, err = run("convert", source, tmp_path / "out", "--dry_run")
     assert (code, err) == (0, "")
     assert "6 episodes" in out
-    assert "observation: float32(3)" in out
+    assert "\n  observation     float32(3)\n" in out
     assert "nothing was written" in out
     assert not (tmp_path / "out").exists()
 

@@ -80,7 +80,7 @@ def test_one_is_singular(tmp_path, capsys):
     assert main(["inspect", str(source)]) == 0
     assert main(["convert", str(source), str(tmp_path / "out"), "--dry_run"]) == 0
     out = capsys.readouterr().out
-    assert "train: 1 shard, 1 episode, " in out
+    assert "\ntrain       1         1  " in out
     assert ": 1 episode, " in out
     assert ": 1 shard, " in out
     assert not any(many in out for many in ("1 episodes", "1 shards", "1 items"))
@@ -91,7 +91,7 @@ def test_print_shows_what_inspect_finds(tmp_path, capsys):
     survey = rlds_beam.inspect(source, items="sequences", sequence_length=3)
     assert main(["inspect", source, "--items=sequences", "--sequence_length=3"]) == 0
     assert f"{survey}\n" == capsys.readouterr().out
-    assert "observation: float32(3)" in str(survey)
+    assert "── observation  float32 (3,)" in str(survey)
     assert "--items=sequences --sequence_length=3 gives 3 items of 5 steps" in str(survey)
 
 

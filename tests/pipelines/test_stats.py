@@ -175,3 +175,15 @@ def test_the_file_is_the_same_to_the_last_byte_on_every_run(tmp_path):
         parts = np.array_split(rng.permutation(len(checked)), rng.integers(1, 9))
         every = [DatasetStatistics.of(checked[i] for i in part) for part in parts]
         assert json.dumps(every[0].merge(*every[1:]).to_json()) == json.dumps(content)
+
+
+def test_fields_are_chosen(source, tmp_path, capsys):
+    path = tmp_path / "stats.json"
+    arguments = ["stats", str(source), "--runner=FnApiRunner", "--fields=observation/*,episode_length"]
+    assert main([*arguments, f"--output={path}"]) == 0
+    printed = capsys.readouterr().out
+    assert "observation/state[3]" in printed and "episode_length" in printed
+    assert "action" not in printed and "episode_return" not in printed
+    assert "action" in json.loads(path.read_text())["fields"]
+    assert main(["stats", str(source), "--fields=observations"]) == 2
+    assert "no field with statistics has this name; did you mean observation/state?" in capsys.readouterr().err

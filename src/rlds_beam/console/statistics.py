@@ -2,57 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import fnmatch
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+
+from rlds_beam.episodes.nesting import below
+from rlds_beam.text import count
+from rlds_beam.text_tables import table_lines
+from rlds_beam.viewing.texts import sparkline
+
+Row: TypeAlias = "tuple[str, ...]"
+"""The cells of a dimension: its name, `_COLUMNS`, and a histogram."""
+
+OF_EPISODES = ("episode_length", "episode_return")
+"""The names of the statistics that are not those of a field."""
 
 _COLUMNS = ("mean", "std", "min", "q01", "q50", "q99", "max")
 _DEVIATION = 4
 """Calibration deviations up to this are attributed to chance; for one action, chance exceeds it once in 750 cases."""
 
-_MOST = 32
-"""Maximum number of printed dimensions per field; the JSON has all."""
+_SHORTEST, _LONGEST = 12, 28
+"""The fewest rows of a table on a low terminal, and the most on any other."""
+
+_OTHER_LINES = 12
+"""Lines of a screen that are left for the report and for what follows the table."""
+
+_DROP = ("q01", "q99", "std", "q50", "histogram")
+"""Columns that leave a narrow terminal, the first one first."""
 
 
-def statistics_lines(content: Mapping[str, Any]) -> list[str]:
-    """The table: one line per dimension of each field, and for the lengths and returns of the episodes.
+def statistics_lines(
+    content: Mapping[str, Any], fields: Sequence[str] = (), size: tuple[int, int] | None = None
+) -> list[str]:
+    """A table of at most a screen: a line for each dimension of a field, and for the episodes' lengths and returns.
 
     Args:
       content: `DatasetStatistics.to_json()`.
+      fields: patterns of the fields to print, with all of their dimensions; empty for as many as fit a screen.
+      size: the columns and lines of the terminal; None for a file or a pipe.
     """
     if not content["episodes"]:
         return ["episodes  none, so there are no statistics"]
-    rows: list[tuple[str, ...]] = [("", *_COLUMNS)]
-    for path, leaf in content["fields"].items():
-        rows += _rows(path, leaf)
-    for name in ("episode_length", "episode_return"):
-        if content[name]:
-            rows += _rows(name, content[name])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    leaves = {**content["fields"], **{name: content[name] for name in OF_EPISODES if content[name]}}
+    groups = {path: _rows(path, leaf) for path, leaf in leaves.items() if not fields or is_chosen(path, fields)}
+    numbers = {path: len(rows) for path, rows in groups.items()}
+    taken = numbers if fields else _fitting(numbers, size)
+    rows = [row for path, number in taken.items() for row in groups[path][:number]]
+    width, _ = size or (None, None)
     return [
         f"episodes  {content['episodes']:,}, {content['transitions']:,} transitions",
-        *(_line(row, widths) for row in rows),
+        *(table_lines(["", *_COLUMNS, "histogram"], rows, width, _DROP) if rows else ()),
+        *_left_out(numbers, taken),
         *_exactness(content),
         *_propensity_lines(content.get("propensities")),
     ]
 
 
-def _rows(path: str, leaf: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _rows(path: str, leaf: Mapping[str, Any]) -> list[Row]:
+    """The rows of a field, one for each dimension; the last cell is a histogram from the minimum to the maximum."""
     values = [np.reshape(leaf[name], -1) for name in _COLUMNS]
-    size = len(values[0])
-    names = [path] if size == 1 else [f"{path}[{i}]" for i in range(min(size, _MOST))]
-    rows = [(name, *(f"{column[i]:.4g}" for column in values)) for i, name in enumerate(names)]
-    if size > _MOST:
-        rows.append((f"{path}: {size - _MOST:,} more", *("" for _ in _COLUMNS)))
-    return rows
+    names = [path] if not np.shape(leaf["mean"]) else [f"{path}[{i}]" for i in range(len(values[0]))]
+    bars = [""] * len(names)
+    if "histogram" in leaf:
+        counts = np.asarray(leaf["histogram"])
+        bars = [_bars(row) for row in counts.reshape(len(names), counts.shape[-1])]
+    return [(name, *(f"{column[i]:.4g}" for column in values), bars[i]) for i, name in enumerate(names)]
 
 
-def _line(row: tuple[str, ...], widths: list[int]) -> str:
-    first, *others = row
-    return "  ".join(
-        [first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True))]
-    ).rstrip()
+def _bars(counts: np.ndarray[Any, Any]) -> str:
+    """A histogram as a line of text: a bin without values is the lowest bar."""
+    return sparkline([0, *counts], len(counts) + 1)[1:] if counts.any() else ""
+
+
+def is_chosen(path: str, fields: Sequence[str]) -> bool:
+    """Whether a field matches one of the patterns; a pattern without `/` or `*` also names all fields below it."""
+    return any(fnmatch.fnmatchcase(path, pattern) or below(path, pattern) for pattern in fields)
+
+
+def _fitting(numbers: Mapping[str, int], size: tuple[int, int] | None) -> dict[str, int]:
+    """How many rows of each field fit a screen: as many of each, and at least one of lengths and returns."""
+    room = _LONGEST if size is None else min(max(size[1] - _OTHER_LINES, _SHORTEST), _LONGEST)
+    taken = dict.fromkeys(numbers, 0)
+    for _ in range(min(room, sum(numbers.values()))):
+        open_fields = [path for path, number in numbers.items() if taken[path] < number]
+        taken[min(open_fields, key=lambda path: (taken[path], path not in OF_EPISODES))] += 1
+    return taken
+
+
+def _left_out(numbers: Mapping[str, int], taken: Mapping[str, int]) -> list[str]:
+    """The line on rows that are not in the table, and how to see them."""
+    cut_short = [path for path, number in numbers.items() if taken[path] < number]
+    if not cut_short:
+        return []
+    shown = f"{sum(taken.values()):,} of {count(sum(numbers.values()), 'row')}"
+    return [
+        f"shown     {shown}; --fields={shlex.quote(cut_short[0])} prints a whole field, --output=FILE has everything"
+    ]
 
 
 def _exactness(content: Mapping[str, Any]) -> list[str]:

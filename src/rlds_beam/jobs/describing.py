@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rlds_beam.checking.left_out import left_out_lines
 from rlds_beam.connectors.cleaning.presets import PRESETS, suggested
-from rlds_beam.text import count, format_size
+from rlds_beam.episodes.describing import schema_tree
+from rlds_beam.text import format_size
+from rlds_beam.text_tables import table_lines
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.balance import Balance
     from rlds_beam.jobs.inspect import Survey
+    from rlds_beam.reading.base import Source
 
 
 def survey_text(survey: Survey) -> str:
     """The text of `inspect`: the dataset, and the items that a conversion would write."""
     source = survey.source
-    lines = [f"{source.dataset} ({source.files.name}, {format_size(source.size)})", "", "step"]
-    lines += [f"  {field}" for _, field in sorted(source.schema.steps.items())]
+    lines = [f"{source.dataset} ({source.files.name}, {format_size(source.size)})", ""]
+    lines += schema_tree(source.schema).splitlines()
     if source.schema.slow_reason:
-        lines.append(f"  ({source.schema.slow_reason}, so TFDS decodes the dataset)")
-    if source.schema.metadata:
-        lines += ["episode", *(f"  {field}" for _, field in sorted(source.schema.metadata.items()))]
-    lines.append("")
-    for split in source.splits:
-        shards = count(len(split.shards), "shard")
-        lines.append(f"{split.name}: {shards}, {count(split.episodes, 'episode')}, {format_size(split.size)}")
-    lines += [f"problem: {violation}" for violation in source.violations]
+        lines.append(f"({source.schema.slow_reason}, so TFDS decodes the dataset)")
+    lines += ["", *_split_lines(source), *(f"problem: {violation}" for violation in source.violations)]
     lines += [
         *balance_lines(survey.balance),
         "",
@@ -53,6 +50,16 @@ def conversion_lines(survey: Survey) -> list[str]:
     return lines + [f"--preset={name} fixes it: {PRESETS[name].fault}" for name in suggested(survey.source.dataset)]
 
 
+def _split_lines(source: Source) -> list[str]:
+    """A table of the splits."""
+    rows = [
+        (split.name, f"{len(split.shards):,}", "unknown" if split.episodes is None else f"{split.episodes:,}",
+         format_size(split.size))
+        for split in source.splits
+    ]  # fmt: skip
+    return table_lines(("split", "shards", "episodes", "size"), rows)
+
+
 def about(size: int | None) -> str:
     """`, about 1.2 MB`; empty if the size is not known."""
     return "" if size is None else f", about {format_size(size)}"
@@ -70,4 +77,11 @@ def balance_lines(balance: Balance) -> list[str]:
 
 def record_lines(records: Iterable[str], left_out: Mapping[str, str], record: str = "frame") -> list[str]:
     """The fields of a record, and the fields left out."""
-    return [record, *(f"  {line}" for line in records), *(f"  left out: {line}" for line in left_out_lines(left_out))]
+    return [record, *_aligned(list(records)), *(f"  left out: {line}" for line in left_out_lines(left_out))]
+
+
+def _aligned(fields: Sequence[str]) -> list[str]:
+    """Fields, `action: float32(2)`, in two columns."""
+    if not all(": " in field for field in fields):
+        return [f"  {field}" for field in fields]
+    return [f"  {line}" for line in table_lines(("", ""), [field.split(": ", 1) for field in fields])[1:]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,7 @@ def test_splits_without_episodes_are_reported(dataset: Path, tmp_path: Path, cap
             "empty     split val has no episodes", "empty     split test has no episodes",
         ]  # fmt: skip
     assert main(["inspect", str(made), "--from=lerobot"]) == 0
-    assert "val: 0 shards, 0 episodes, 0 B" in capsys.readouterr().out
+    assert re.search(r"^val +0 +0 +0 B$", capsys.readouterr().out, re.MULTILINE)
     (tmp_path / "other").mkdir()
     assert main([*command[:2], str(tmp_path / "other"), *command[3:], "--split=train"]) == 0
     assert "empty" not in capsys.readouterr().out

@@ -25,6 +25,12 @@ _FIRST_ROWS = 1 << 10
 _PARTS = 8
 """The number of parts that a builder merges at once."""
 
+BINS = 16
+"""The number of bins of a histogram."""
+
+_MOST_HISTOGRAMS = 64
+"""Leaves of more dimensions have no histograms."""
+
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 
 
@@ -101,6 +107,13 @@ class LeafStatistics:
             "quantile_error": 0.0 if self.distribution.exact else RELATIVE_ERROR,
         }
 
+    def to_full_json(self) -> dict[str, Any]:
+        """`to_json`, and `histogram`: the values in `BINS` equal bins from `min` to `max`, in the shape of a step."""
+        if len(self.low) > _MOST_HISTOGRAMS:
+            return self.to_json()
+        counts = self.distribution.histogram(self.low, self.high, BINS)
+        return {**self.to_json(), "histogram": counts.reshape(*self.shape, BINS).tolist()}
+
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeStatistics(Viewable):
@@ -150,9 +163,9 @@ class EpisodeStatistics(Viewable):
         return {
             "episodes": self.episodes,
             "transitions": self.transitions,
-            "fields": {path: leaf.to_json() for path, leaf in self.leaves.items()},
-            "episode_length": self.lengths and self.lengths.to_json(),
-            "episode_return": self.returns and self.returns.to_json(),
+            "fields": {path: leaf.to_full_json() for path, leaf in self.leaves.items()},
+            "episode_length": self.lengths and self.lengths.to_full_json(),
+            "episode_return": self.returns and self.returns.to_full_json(),
             **propensities,
         }
 

@@ -99,6 +99,24 @@ class ValueDistribution:
             return self
         return ValueDistribution.counted(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1))
 
+    def histogram(self, low: Array, high: Array, bins: int) -> Array:
+        """The number of finite values in equal bins from `low` to `high` of each dimension (D,): int64 (D, bins).
+
+        All are 0 for a dimension whose bounds are not finite.
+        """
+        found = np.zeros((len(low), bins), np.int64)
+        for d in np.flatnonzero(np.isfinite(low) & np.isfinite(high)):
+            weights = None
+            if self.buckets is not None:
+                weights, values = self.buckets[d][1], _middle(self.buckets[d][0])
+            else:
+                values = np.concatenate([part[d] for part in self.parts]).astype(np.float64)
+            span = high[d] / 2 - low[d] / 2 or 1.0  # halves, because the difference may be infinite
+            shares = np.clip((values / 2 - low[d] / 2) / span, 0.0, 1.0)
+            places = np.minimum((shares * bins).astype(np.int64), bins - 1)
+            found[d] = np.bincount(places, weights, minlength=bins)
+        return found
+
 
 def _count(values: Array) -> tuple[Array, Array]:
     """The buckets of the values (N,) of one dimension, in ascending order, and their counts.

@@ -1,0 +1,25 @@
+"""The size and the colors of a terminal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import Literal, TextIO
+
+_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33}
+
+Style = Literal["bold", "dim", "red", "green", "yellow"]
+
+
+def terminal_size(stream: TextIO | None = None) -> tuple[int, int] | None:
+    """The columns and lines of the terminal behind a stream (standard output by default); None for a file or a pipe."""
+    stream = sys.stdout if stream is None else stream
+    return tuple(shutil.get_terminal_size()) if stream.isatty() else None
+
+
+def styled(text: str, style: Style, stream: TextIO | None = None) -> str:
+    """Text with a color or weight if the stream (standard output by default) is a terminal that shows colors."""
+    stream = sys.stdout if stream is None else stream
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "").lower() in ("dumb", "unknown")
+    return text if plain or not stream.isatty() else f"\x1b[{_CODES[style]}m{text}\x1b[0m"
