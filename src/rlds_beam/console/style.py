@@ -15,7 +15,8 @@ Style = Literal["bold", "dim", "red", "green", "yellow"]
 def terminal_size(stream: TextIO | None = None) -> tuple[int, int] | None:
     """The columns and lines of the terminal behind a stream (standard output by default); None for a file or a pipe."""
     stream = sys.stdout if stream is None else stream
-    return tuple(shutil.get_terminal_size()) if stream.isatty() else None
+    size = shutil.get_terminal_size()
+    return (size.columns, size.lines) if stream.isatty() else None
 
 
 def styled(text: str, style: Style, stream: TextIO | None = None) -> str:
