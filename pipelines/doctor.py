@@ -58,7 +58,7 @@ def main(config: DoctorConfig) -> int:
 def _lines(findings: Sequence[Finding]) -> Iterator[str]:
     """A table of the findings, each with its remedy below it; the status has a color on a terminal."""
     from rlds_beam.console.style import Style, styled
-    from rlds_beam.text_tables import table_lines
+    from rlds_beam.viewing.text_tables import table_lines
 
     styles: dict[str, Style] = {"ok": "green", "absent": "dim", "problem": "red"}
     rows = table_lines(("status", "check", "found"), [(one.status, one.check, one.detail) for one in findings])

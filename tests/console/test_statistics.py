@@ -11,7 +11,7 @@ from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.connectors.statistics.episode_statistics import BINS, LeafStatistics
 from rlds_beam.console.statistics import statistics_lines
 from rlds_beam.testing import make_episode
-from rlds_beam.text_tables import columns_of
+from rlds_beam.viewing.text_tables import columns_of
 
 
 def content(**observation: int) -> dict:

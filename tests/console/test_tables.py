@@ -7,7 +7,7 @@ import io
 import pytest
 
 from rlds_beam.console.style import styled
-from rlds_beam.text_tables import columns_of, cut, table_lines
+from rlds_beam.viewing.text_tables import columns_of, cut, table_lines
 
 HEADER = ("name", "size", "detail")
 ROWS = [("a", "1", "short"), ("观察/图像", "1,200.5 kB", "a longer text that explains it"), ("e\u0301te", "nan", "")]

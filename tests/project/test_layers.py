@@ -14,7 +14,7 @@ from checkout import ROOT
 CORE = ROOT / "src" / "rlds_beam"
 FOLDERS = {"rlds_beam": CORE, **{f"rlds_beam.{top}": ROOT / top for top in ("transforms", "pipelines", "runners")}}
 
-FLOOR = {"errors", "lazy", "naming", "options", "storage", "text", "text_tables", "user_functions", "worker_status"}
+FLOOR = {"errors", "lazy", "naming", "options", "storage", "text", "user_functions", "worker_status"}
 """Top-level modules that every package may import; they import each other, and no package but `buckets`."""
 
 TESTING = "testing"

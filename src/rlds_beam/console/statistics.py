@@ -11,7 +11,7 @@ import numpy as np
 
 from rlds_beam.episodes.nesting import below
 from rlds_beam.text import count
-from rlds_beam.text_tables import table_lines
+from rlds_beam.viewing.text_tables import table_lines
 from rlds_beam.viewing.texts import sparkline
 
 Row: TypeAlias = "tuple[str, ...]"

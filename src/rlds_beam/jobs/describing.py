@@ -9,7 +9,7 @@ from rlds_beam.checking.left_out import left_out_lines
 from rlds_beam.connectors.cleaning.presets import PRESETS, suggested
 from rlds_beam.episodes.describing import schema_tree
 from rlds_beam.text import format_size
-from rlds_beam.text_tables import table_lines
+from rlds_beam.viewing.text_tables import table_lines
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.balance import Balance
