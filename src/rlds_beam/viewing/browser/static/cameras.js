@@ -1,0 +1,77 @@
+// The cameras of an episode, all at the player's step.
+import { html, useEffect, useLayoutEffect, useRef, useState, useStore } from "./lib.js";
+import { address } from "./api.js";
+import { line } from "./text.js";
+
+export function Cameras({ dataset, episode, player, frames }) {
+  const [large, enlarge] = useState(null);
+  if (!episode.cameras.length) return null;
+  const shown = episode.cameras.filter((one) => large === null || one.path === large);
+  return html`<div class="cameras" data-count=${shown.length}>${shown.map((camera) => html`<figure key=${camera.path} class="camera">
+    <div class="screen" style=${{ aspectRatio: `${camera.width || 4} / ${camera.height || 3}` }} onDblClick=${() => enlarge(large ? null : camera.path)}>
+      ${camera.kind === "video" ? html`<${VideoCamera} ...${{ dataset, episode, camera, player }} />`
+        : html`<${ImageCamera} ...${{ camera, player, frames }} />`}
+    </div>
+    <figcaption><bdi class="clip">${line(camera.path, 120)}</bdi>
+      ${episode.cameras.length > 1 && html`<button class="icon small" aria-pressed=${large === camera.path} aria-label="Show only this camera"
+        title="Show only this camera" onClick=${() => enlarge(large ? null : camera.path)}>⤢</button>`}</figcaption>
+  </figure>`)}</div>`;
+}
+
+function ImageCamera({ camera, player, frames }) {
+  const { step } = useStore(player);
+  useStore(frames);
+  const canvas = useRef(null);
+  const drawn = useRef(null);
+  const missing = step >= camera.frames;
+  const one = missing ? { error: `There is no image at step ${step}: this camera has ${camera.frames}.` } : frames.get(camera, step);
+  useLayoutEffect(() => {
+    if (!one?.bitmap || drawn.current === one.bitmap) return;
+    const { width, height } = one.bitmap;
+    const element = canvas.current;
+    if (element.width !== width || element.height !== height) Object.assign(element, { width, height });
+    element.getContext("2d", { alpha: true }).drawImage(one.bitmap, 0, 0);
+    element.dataset.step = step;
+    drawn.current = one.bitmap;
+  });
+  return html`<canvas ref=${canvas} role="img" aria-label=${`${line(camera.path, 80)}, step ${step}`} hidden=${Boolean(one?.error)}
+      class=${(camera.width ?? 999) < 200 ? "pixels" : ""}></canvas>
+    ${one?.error && html`<p class="broken" role="img"><span aria-hidden="true">⊘</span><bdi>${line(one.error, 200)}</bdi></p>`}
+    ${!one && html`<span class="busy" aria-hidden="true"></span>`}`;
+}
+
+const LATE = 0.12; // seconds a playing video may be off
+
+function VideoCamera({ dataset, episode, camera, player }) {
+  const video = useRef(null);
+  const [error, fail] = useState(null);
+  useEffect(() => {
+    const element = video.current;
+    const follow = () => {
+      const time = camera.from + (Math.min(player.step, camera.frames - 1) + 0.5) / player.fps;
+      if (player.playing && !player.waiting) {
+        element.playbackRate = Math.min(16, Math.max(0.0625, player.speed));
+        if (element.paused) element.play().catch(() => {});
+        if (Math.abs(element.currentTime - time) > LATE * Math.max(1, player.speed)) element.currentTime = time;
+      } else {
+        element.pause();
+        if (!element.seeking && Math.abs(element.currentTime - time) > 0.25 / player.fps) element.currentTime = time;
+      }
+    };
+    const stop = player.subscribe(follow);
+    element.addEventListener("seeked", follow); // the step may have changed meanwhile
+    element.addEventListener("loadedmetadata", follow);
+    follow();
+    return () => {
+      stop();
+      element.removeEventListener("seeked", follow);
+      element.removeEventListener("loadedmetadata", follow);
+      element.removeAttribute("src");
+      element.load();
+    };
+  }, [player, camera]);
+  const src = address("/video", { dataset, key: episode.key, camera: camera.path });
+  return html`<video ref=${video} src=${src} muted playsinline preload="auto" disablepictureinpicture tabindex="-1" hidden=${Boolean(error)}
+      aria-label=${line(camera.path, 80)} onError=${() => fail("This video does not play in this browser, or is missing.")}></video>
+    ${error && html`<p class="broken" role="img"><span aria-hidden="true">⊘</span>${error}</p>`}`;
+}

@@ -1,0 +1,83 @@
+// What the list can show of an episode, and how its cells look.
+import { html, useState } from "./lib.js";
+import { Dialog } from "./dialogs.js";
+import { cell, line, shortKey } from "./text.js";
+
+const FIXED = [
+  { name: "index", label: "#", kind: "number", group: "Episode", summary: "The number in the dataset's order", wide: 72 },
+  { name: "key", label: "key", kind: "text", group: "Episode", summary: "Split, shard, and position", wide: 190 },
+  { name: "split", label: "split", kind: "text", group: "Episode", wide: 84 },
+  { name: "steps", label: "steps", kind: "number", group: "Episode", wide: 78 },
+  { name: "return", label: "return", kind: "number", group: "Episode", wide: 92 },
+  { name: "rule", label: "rule", kind: "text", group: "Episode", summary: "The rule that rejects it", wide: 150 },
+  { name: "instruction", label: "instruction", kind: "text", group: "Episode", wide: 240, stretch: true },
+];
+
+/** All columns of a dataset: {name, label, kind, group, wide, sortable, ...}. */
+export function columnsOf(dataset) {
+  const listed = new Map(dataset.columns.map((one) => [one.name, one]));
+  const fixed = FIXED.map((one) => ({ ...listed.get(one.name), ...one, sortable: listed.has(one.name) }));
+  const known = new Set(FIXED.map((one) => one.name));
+  const others = dataset.columns.filter((one) => !known.has(one.name));
+  return [...fixed, ...others.map((one) => ({ ...one, sortable: true, wide: one.kind === "number" ? 104 : 160 }))];
+}
+
+/** The columns that are shown: those of the address, or a choice that fits most datasets. */
+export function shownColumns(dataset, chosen) {
+  const all = columnsOf(dataset);
+  if (chosen) {
+    const names = chosen.split(",");
+    return all.filter((one) => names.includes(one.name));
+  }
+  const own = ["index", "steps", "return", "rule", "instruction", ...(dataset.splits.length > 1 ? ["split"] : [])];
+  const signals = all.filter((one) => one.threshold != null && !one.name.includes("/") && !one.name.includes("@"));
+  const more = new Set([...own, ...signals.slice(0, 3).map((one) => one.name)]);
+  return all.filter((one) => more.has(one.name));
+}
+
+export function valueOf(row, column) {
+  const { name } = column;
+  if (column.group === "Episode" && Object.hasOwn(row, name)) return row[name];
+  const short = name.replace(/^metadata\//, "");
+  for (const values of [row.metadata, row.signals])
+    for (const one of [name, short]) if (values && Object.hasOwn(values, one)) return values[one];
+  return Object.hasOwn(row, name) ? row[name] : null;
+}
+
+/** Whether a signal is beyond its threshold. */
+export function beyond(value, column) {
+  if (typeof value !== "number" || typeof column.threshold !== "number") return false;
+  return column.above === false ? value < column.threshold : value > column.threshold;
+}
+
+export function Cell({ row, column }) {
+  const value = valueOf(row, column);
+  const kind = column.kind === "number" ? "num" : "txt";
+  let content = html`<bdi>${cell(value)}</bdi>`;
+  if (column.name === "key") content = html`<bdi>${shortKey(value)}</bdi>`;
+  else if (column.name === "rule" && value) content = html`<span class="badge bad" title=${line(row.detail)}><bdi>${line(value, 60)}</bdi></span>`;
+  else if (beyond(value, column)) content = html`<span class="badge warn"><bdi>${cell(value)}</bdi></span>`;
+  return html`<div role="gridcell" class="cell ${kind}" title=${kind === "txt" ? line(value) : undefined}>${content}</div>`;
+}
+
+/** The dialog that chooses columns. */
+export function Columns({ dataset, chosen, onChange, onClose }) {
+  const [find, setFind] = useState("");
+  const all = columnsOf(dataset);
+  const shown = new Set(shownColumns(dataset, chosen).map((one) => one.name));
+  const groups = [...new Set(all.map((one) => one.group))];
+  const toggle = (name) => {
+    if (!shown.delete(name)) shown.add(name);
+    if (shown.size) onChange([...shown].join(","));
+  };
+  const matches = (one) => `${one.label} ${one.name}`.toLowerCase().includes(find.toLowerCase());
+  return html`<${Dialog} title="Columns" onClose=${onClose}>
+    <input type="search" placeholder="Find a column" aria-label="Find a column" value=${find} onInput=${(e) => setFind(e.target.value)} />
+    ${groups.map((group) => html`<fieldset><legend><bdi>${line(group)}</bdi></legend>
+      ${all.filter((one) => one.group === group && matches(one)).map((one) => html`<label class="choice" title=${line(one.summary)}>
+        <input type="checkbox" checked=${shown.has(one.name)} onChange=${() => toggle(one.name)} />
+        <bdi>${line(one.name, 60)}</bdi> <small><bdi>${line(one.summary, 90)}</bdi></small></label>`)}
+    </fieldset>`)}
+    <button onClick=${() => onChange("")}>Default columns</button>
+  </${Dialog}>`;
+}

@@ -1,0 +1,223 @@
+// The numeric fields of an episode as curves. Click or drag to seek, shift + drag to zoom.
+import { html, useEffect, useMemo, useRef, useState, useStore, Store, clamp, useSize } from "./lib.js";
+import { line, number } from "./text.js";
+
+const OPEN = 6; // curves shown at first
+const HEIGHT = 128;
+const COLORS = 8;
+
+/** What all curves of an episode share: the zoomed range, and the step under the pointer. */
+export class View extends Store {
+  hover = null;
+
+  constructor(last) {
+    super();
+    this.whole = [0, Math.max(1, last)];
+    this.range = this.whole;
+  }
+
+  zoom(low, high) {
+    const span = clamp(high - low, Math.min(4, this.whole[1]), this.whole[1]);
+    const start = clamp((low + high - span) / 2, 0, this.whole[1] - span);
+    this.range = [start, start + span];
+    this.emit();
+  }
+
+  scale(by, center = (this.range[0] + this.range[1]) / 2) {
+    const [low, high] = this.range;
+    this.zoom(center - (center - low) * by, center + (high - center) * by);
+  }
+
+  point(step) {
+    if (this.hover === step) return;
+    this.hover = step;
+    this.emit();
+  }
+}
+
+export function Curves({ episode, player, view, marks }) {
+  const [open, setOpen] = useState(() => new Set(episode.curves.slice(0, OPEN).map((one) => one.path)));
+  const toggle = (path) => setOpen((before) => {
+    const after = new Set(before);
+    if (!after.delete(path)) after.add(path);
+    return after;
+  });
+  if (!episode.curves.length) return html`<p class="empty">No numeric fields.</p>`;
+  return html`<div class="curves">
+    <${ZoomBar} view=${view} />
+    ${episode.curves.map((curve) => html`<section key=${curve.path} class="curve">
+      <h3><button class="fold" aria-expanded=${open.has(curve.path)} onClick=${() => toggle(curve.path)}><bdi>${line(curve.path, 160)}</bdi></button>
+        <span class="muted small">${curve.labels.length > 1 || curve.left_out ? `${curve.labels.length + (curve.left_out || 0)} dimensions` : ""}
+          ${curve.left_out ? `, the first ${curve.labels.length} shown` : ""}</span></h3>
+      ${open.has(curve.path) && html`<${Chart} ...${{ curve, player, view, marks }} />`}
+    </section>`)}
+  </div>`;
+}
+
+function ZoomBar({ view }) {
+  const { range, whole } = useStore(view);
+  const zoomed = range[1] - range[0] < whole[1];
+  return html`<div class="bar small muted zoom"><span>Click or drag to seek, Shift + drag to zoom</span><span class="push"></span>
+    <button aria-label="Zoom in" onClick=${() => view.scale(0.5)}>+</button><button aria-label="Zoom out" disabled=${!zoomed} onClick=${() => view.scale(2)}>−</button>
+    <button disabled=${!zoomed} onClick=${() => view.zoom(...whole)}>Whole episode</button></div>`;
+}
+
+/** The index of the last point at or before a step. */
+function indexOf(curve, step) {
+  if (!curve.steps) return step;
+  let low = 0, high = curve.steps.length - 1;
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (curve.steps[middle] <= step) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
+function Chart({ curve, player, view, marks }) {
+  const [box, width] = useSize();
+  const [off, setOff] = useState(() => new Set());
+  const [theme, setTheme] = useState(0);
+  const plot = useRef(null);
+  const head = useRef(null);
+  useEffect(() => {
+    const change = () => setTheme((n) => n + 1);
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    window.addEventListener("theme", change);
+    dark.addEventListener("change", change);
+    return () => {
+      window.removeEventListener("theme", change);
+      dark.removeEventListener("change", change);
+    };
+  }, []);
+  const data = useMemo(() => [curve.steps ?? Array.from(curve.values[0] ?? [], (_, i) => i), ...curve.values], [curve]);
+  useEffect(() => {
+    if (!width) return;
+    const chart = new uPlot(optionsOf(curve, { player, view, marks, width, off }), data, box.current);
+    plot.current = chart;
+    head.current = document.createElement("div");
+    head.current.className = "playhead";
+    chart.over.append(head.current);
+    const place = () => {
+      const [low, high] = view.range;
+      const x = (player.step - low) / (high - low);
+      head.current.hidden = x < 0 || x > 1;
+      head.current.style.transform = `translateX(${x * chart.over.clientWidth}px)`;
+    };
+    const zoom = () => {
+      const { min, max } = chart.scales.x;
+      if (min !== view.range[0] || max !== view.range[1]) chart.setScale("x", { min: view.range[0], max: view.range[1] });
+      place();
+    };
+    zoom();
+    const stops = [player.subscribe(place), view.subscribe(zoom), seekOn(chart, player, view)];
+    return () => {
+      for (const stop of stops) stop();
+      chart.destroy();
+    };
+  }, [data, width > 0, theme, player, view]);
+  useEffect(() => {
+    if (width) plot.current?.setSize({ width, height: HEIGHT });
+  }, [width]);
+  const toggle = (i, only) => {
+    const all = curve.labels.map((_, j) => j);
+    let after = new Set(off);
+    if (only) after = off.size === all.length - 1 && !off.has(i) ? new Set() : new Set(all.filter((j) => j !== i));
+    else if (!after.delete(i)) after.add(i);
+    setOff(after);
+    for (const j of all) if (after.has(j) !== off.has(j)) plot.current?.setSeries(j + 1, { show: !after.has(j) });
+  };
+  return html`<div class="chart" ref=${box} role="img" aria-label=${`Curve of ${line(curve.path, 80)}`}></div>
+    <${Legend} ...${{ curve, player, view, off, toggle }} />`;
+}
+
+function Legend({ curve, player, view, off, toggle }) {
+  const { step } = useStore(player);
+  const { hover } = useStore(view);
+  const at = indexOf(curve, hover ?? step);
+  return html`<ul class="legend">${curve.labels.map((label, i) => html`<li key=${i}><button aria-pressed=${!off.has(i)} class="color-${i % COLORS} ${i >= COLORS ? "dashed" : ""}"
+    title=${`${line(label, 100)}: click to hide or show, Shift + click to show it alone`} onClick=${(event) => toggle(i, event.shiftKey)}>
+    <i></i><bdi>${line(label, 40)}</bdi> <b>${number(curve.values[i]?.[at])}</b></button></li>`)}</ul>`;
+}
+
+function optionsOf(curve, { player, view, marks, width, off }) {
+  const style = getComputedStyle(document.documentElement);
+  const color = (name) => style.getPropertyValue(name).trim();
+  const axis = { stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), size: 4 }, font: "11px system-ui" };
+  return {
+    width, height: HEIGHT, legend: { show: false }, padding: [6, 8, 0, 0],
+    scales: { x: { time: false, auto: false, range: () => view.range } },
+    axes: [{ ...axis, size: 24, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6] }, { ...axis, size: 52, values: (_, ticks) => ticks.map((v) => number(v)) }],
+    series: [{}, ...curve.labels.map((_, i) => ({
+      show: !off.has(i), stroke: color(`--color-${i % COLORS}`), width: 1.5, dash: i >= COLORS ? [5, 3] : undefined,
+      points: { show: (curve.values[i]?.length ?? 0) < 3 || undefined, size: 5 }, spanGaps: false,
+    }))],
+    cursor: {
+      sync: { key: "episode", setSeries: false }, y: false, drag: { x: true, y: false, setScale: false },
+      bind: {
+        mousedown: (_, __, handle) => (event) => event.shiftKey && handle(event),
+        dblclick: () => () => view.zoom(...view.whole),
+      },
+    },
+    hooks: {
+      drawClear: [(chart) => drawMarks(chart, marks, color)],
+      setCursor: [(chart) => {
+        const { left, idx } = chart.cursor;
+        view.point(left >= 0 && idx != null && chart.over.matches(":hover") ? data(curve, idx) : chart.over.matches(":hover") ? null : view.hover);
+      }],
+      setSelect: [(chart) => {
+        const { left, width: wide } = chart.select;
+        if (wide > 4) view.zoom(chart.posToVal(left, "x"), chart.posToVal(left + wide, "x"));
+        chart.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+      }],
+    },
+  };
+}
+
+const data = (curve, index) => (curve.steps ? curve.steps[index] : index);
+
+/** Bands behind the curves, at the steps of rules and signals. */
+function drawMarks(chart, marks, color) {
+  const { ctx, bbox } = chart;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  for (const one of marks) {
+    if (one.step == null) continue;
+    const left = chart.valToPos(one.step, "x", true);
+    const right = chart.valToPos(Math.max(one.step, (one.stop ?? one.step) - 1), "x", true);
+    ctx.fillStyle = color(one.kind === "bad" ? "--bad-band" : "--warn-band");
+    ctx.fillRect(left - 2, bbox.top, right - left + 4, bbox.height);
+  }
+  ctx.restore();
+}
+
+/** Seeks while the pointer is pressed on a chart. */
+function seekOn(chart, player, view) {
+  const { over } = chart;
+  const seek = (event) => {
+    const box = over.getBoundingClientRect();
+    const [low, high] = view.range;
+    player.seek(low + ((event.clientX - box.left) / box.width) * (high - low));
+  };
+  const down = (event) => {
+    if (event.button || event.shiftKey) return;
+    over.setPointerCapture(event.pointerId);
+    seek(event);
+  };
+  const move = (event) => over.hasPointerCapture(event.pointerId) && seek(event);
+  const leave = () => view.point(null);
+  const wheel = (event) => {
+    if (!event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    const box = over.getBoundingClientRect();
+    const [low, high] = view.range;
+    view.scale(event.deltaY > 0 ? 1.25 : 0.8, low + ((event.clientX - box.left) / box.width) * (high - low));
+  };
+  over.addEventListener("pointerdown", down);
+  over.addEventListener("pointermove", move);
+  over.addEventListener("pointerleave", leave);
+  over.addEventListener("wheel", wheel, { passive: false });
+  return () => {}; // the chart is removed with its listeners
+}

@@ -1,0 +1,90 @@
+// Modal dialogs: help and flags. The browser keeps the focus inside, and Escape closes them.
+import { html, useEffect, useRef, useState, useStore } from "./lib.js";
+import { download, flagsOf } from "./flags.js";
+import { link } from "./route.js";
+import { count, line, quoted, shortKey } from "./text.js";
+
+export function Dialog({ title, onClose, children }) {
+  const ref = useRef(null);
+  useEffect(() => {
+    const before = document.activeElement;
+    ref.current.showModal();
+    return () => before?.isConnected && before.focus();
+  }, []);
+  return html`<dialog ref=${ref} aria-label=${title} onClose=${onClose} onClick=${(e) => e.target === ref.current && onClose()}>
+    <div class="dialog-box">
+      <header><h2>${title}</h2><button class="icon" aria-label="Close" onClick=${onClose}>✕</button></header>
+      <div class="dialog-body">${children}</div>
+    </div>
+  </dialog>`;
+}
+
+const KEYS = {
+  "Everywhere": [["?", "this help"], ["/", "search"], ["Esc", "close a dialog; go back to the list"]],
+  "Episode list": [
+    ["↑ ↓ or k j", "previous, next episode"], ["Page Up, Page Down, Home, End", "a page; the first, the last episode"],
+    ["Enter", "open"], ["f", "flag"], ["g", "list or grid of first frames"],
+  ],
+  "Episode": [
+    ["Space", "play or pause"], ["← →", "a step"], ["Shift + ← →", "10 steps"], ["Home, End", "first, last step"],
+    ["[ ]", "previous, next episode"], ["n, p", "next, previous mark"], ["< >", "slower, faster"], ["f", "flag"],
+    ["+ − 0", "zoom the curves in, out, to the whole episode"],
+  ],
+  "Curves": [["Click or drag", "go to a step"], ["Shift + drag", "zoom"], ["Ctrl + wheel", "zoom at the pointer"], ["Double-click", "the whole episode"]],
+};
+
+export const Help = ({ onClose }) => html`<${Dialog} title="Keyboard and mouse" onClose=${onClose}>
+  <div class="keys">${Object.entries(KEYS).map(([part, keys]) => html`<section><h3>${part}</h3><dl>
+    ${keys.map(([key, what]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl></section>`)}</div>
+  <p>Filter: conditions like <code>steps < 20</code>, <code>return >= 0</code>, or <code>frozen_camera > 0.2</code>.
+    A comma means "or"; the word <code>and</code> means both.</p>
+</${Dialog}>`;
+
+/** A command with a button that copies it. */
+export function Command({ text }) {
+  const [copied, setCopied] = useState(false);
+  const copy = async () => {
+    await navigator.clipboard.writeText(text);
+    setCopied(true);
+    setTimeout(() => setCopied(false), 1500);
+  };
+  return html`<div class="command"><pre tabindex="0">${line(text, 4000)}</pre>
+    <button onClick=${copy} aria-live="polite">${copied ? "Copied" : "Copy"}</button></div>`;
+}
+
+export function FlagsDialog({ dataset, onClose }) {
+  const flags = useStore(flagsOf(dataset));
+  const [kind, setKind] = useState("exclude");
+  const [said, say] = useState("");
+  const file = useRef(null);
+  const name = `${kind}.txt`;
+  const load = async (event) => {
+    const chosen = event.target.files[0];
+    event.target.value = "";
+    if (!chosen) return;
+    if (chosen.size > 64e6) return say("This file is larger than 64 MB; it is no list of episodes.");
+    const { added, wrong } = flags.fromText(await chosen.text());
+    say(`${count(added, "episode")} added.` + (wrong ? ` Line ${wrong.line} is no episode key: ${line(wrong.text)}` : ""));
+  };
+  const shown = [...flags.all].slice(0, 500);
+  return html`<${Dialog} title="Flagged episodes" onClose=${onClose}>
+    <p>${flags.all.size ? `${count(flags.all.size, "episode")} flagged.` : "No episode is flagged: press f on an episode."}${" "}
+      Flags stay in this browser; the dataset is never changed.</p>
+    ${shown.length > 0 && html`<ul class="flagged">${shown.map(([key, remark]) => html`<li key=${key}>
+      <a ...${link({ episode: key, t: "", at: "" })} title=${line(key)}><bdi>${shortKey(key)}</bdi></a>
+      <input aria-label="Remark" placeholder="remark" maxlength="500" value=${remark} onChange=${(e) => flags.remark(key, e.target.value)} />
+      <button class="icon" aria-label="Remove the flag" onClick=${() => flags.toggle(key)}>✕</button></li>`)}</ul>`}
+    ${flags.all.size > shown.length && html`<p>… and ${flags.all.size - shown.length} more.</p>`}
+    <div class="bar">
+      <label>Use the list to <select value=${kind} onChange=${(e) => setKind(e.target.value)}>
+        <option value="exclude">leave these episodes out</option><option value="only">keep only these episodes</option></select></label>
+      <button class="main" disabled=${!flags.all.size} onClick=${() => download(name, flags.toText(dataset.name))}>Download ${name}</button>
+      <button onClick=${() => file.current.click()}>Import a list…</button>
+      <input ref=${file} type="file" accept=".txt,text/plain" hidden onChange=${load} />
+      <button disabled=${!flags.all.size} onClick=${() => confirm(`Remove all ${flags.all.size} flags?`) && flags.clear()}>Remove all</button>
+    </div>
+    <p role="status">${said}</p>
+    <p>Then run, with the path of the downloaded file:</p>
+    <${Command} text=${`rlds-beam convert ${quoted(dataset.path)} OUTPUT --${kind}=${name}`} />
+  </${Dialog}>`;
+}

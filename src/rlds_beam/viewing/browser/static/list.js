@@ -1,0 +1,202 @@
+// The episode list: rows or a grid of first frames, sorted and filtered by the server.
+import { html, useCallback, useEffect, useRef, useState, useStore, useKeys, useMedia, clamp } from "./lib.js";
+import { Cell, Columns, columnsOf, shownColumns } from "./columns.js";
+import { flagsOf } from "./flags.js";
+import { Tile, tilesOf } from "./grid.js";
+import { route } from "./route.js";
+import { rowsOf } from "./rows.js";
+import { cell, count, line, number, shortKey } from "./text.js";
+import { Virtual } from "./virtual.js";
+
+export function ListPage({ state, dataset }) {
+  const rows = useStore(rowsOf(state, dataset.id));
+  const flags = useStore(flagsOf(dataset));
+  const narrow = useMedia("(max-width: 640px)");
+  const [current, setCurrent] = useState(() => Number(state.at) || 0);
+  const [choosing, choose] = useState(false);
+  const [width, setWidth] = useState(innerWidth);
+  const range = useRef([0, 0]);
+  const control = useRef(null);
+  const total = rows.total ?? 0;
+  const grid = state.view === "grid" && dataset.cameras.some((one) => one.kind === "image");
+  const tiles = tilesOf(width, grid);
+
+  const onRange = useCallback((first, stop) => {
+    range.current = [first * tiles.across, stop * tiles.across];
+    const timer = setTimeout(() => rows.want(...range.current), 60); // not for each row that flies past
+    return () => clearTimeout(timer);
+  }, [rows, tiles.across]);
+  useEffect(() => rows.refresh(...range.current), [dataset.scan.done, dataset.scan.state]);
+  useEffect(() => {
+    const measure = () => setWidth(innerWidth);
+    window.addEventListener("resize", measure);
+    if (current) control.current?.reveal(Math.floor(current / tiles.across), true);
+    return () => window.removeEventListener("resize", measure);
+  }, []);
+  useEffect(() => {
+    if (total && current >= total) setCurrent(total - 1);
+  }, [total]);
+
+  const open = (position) => {
+    const row = rows.at(position);
+    if (row) route.go({ episode: row.key, at: String(position), t: "" });
+  };
+  const move = (position) => {
+    const next = clamp(position, 0, Math.max(0, total - 1));
+    setCurrent(next);
+    control.current?.reveal(Math.floor(next / tiles.across));
+  };
+  useKeys((event) => listKey(event, { current, total, move, open, grid, across: tiles.across, page: control.current?.page ?? 10, flags, rows }));
+
+  const columns = shownColumns(dataset, state.columns);
+  const wide = columns.reduce((sum, one) => sum + one.wide, 40);
+  const template = `40px ${columns.map((one) => (one.stretch ? `minmax(${one.wide}px, 1fr)` : `${one.wide}px`)).join(" ")}`;
+  const common = { current, flags, open, setCurrent };
+  const render = (position, style) => {
+    if (grid) return html`<div class="tiles" role="row" aria-rowindex=${position + 2} key=${position} style=${style}>
+      ${Array.from({ length: tiles.across }, (_, i) => position * tiles.across + i).filter((i) => i < total).map((i) =>
+        html`<${Tile} key=${i} position=${i} row=${rows.at(i)} dataset=${dataset} ...${common} />`)}</div>`;
+    const row = rows.at(position);
+    const props = { key: row?.key ?? position, position, row, style, ...common };
+    return narrow ? html`<${NarrowRow} ...${props} />` : html`<${Row} ...${props} columns=${columns} template=${template} wide=${wide} />`;
+  };
+  const head = !grid && !narrow && html`<${Head} columns=${columns} state=${state} template=${template} wide=${wide} />`;
+  return html`<main class="list">
+    <${Toolbar} ...${{ state, dataset, rows, grid, narrow, choose }} />
+    ${rows.error && html`<p class="error" role="alert"><bdi>${line(rows.error, 1000)}</bdi></p>`}
+    ${dataset.problems.map((one) => html`<p class="error"><bdi>${line(one, 500)}</bdi></p>`)}
+    ${rows.total === 0 && html`<p class="empty">No episode matches. <button class="link" onClick=${() => route.go(NOTHING)}>Show all episodes</button></p>`}
+    <${Virtual} label="Episodes" role="grid" tabindex="0" aria-rowcount=${total + 1} aria-activedescendant=${`row-${current}`}
+      rows=${grid ? Math.ceil(total / tiles.across) : total} height=${grid ? tiles.height : narrow ? 58 : 32}
+      head=${head} render=${render} onRange=${onRange} control=${control} />
+    ${choosing && html`<${Columns} dataset=${dataset} chosen=${state.columns} onChange=${(columns) => route.go({ columns }, true)} onClose=${() => choose(false)} />`}
+  </main>`;
+}
+
+const NOTHING = { filter: "", text: "", split: "", rule: "" };
+
+function listKey(event, { current, total, move, open, grid, across, page, flags, rows }) {
+  if (event.key === "Enter" || event.key === " ") {
+    if (event.target.closest?.("button, a")) return false;
+    open(current);
+    return true;
+  }
+  const moves = {
+    ArrowDown: across, j: across, ArrowUp: -across, k: -across, PageDown: page * across, PageUp: -page * across,
+    Home: -total, End: total, ...(grid && { ArrowRight: 1, ArrowLeft: -1, l: 1, h: -1 }),
+  };
+  if (Object.hasOwn(moves, event.key)) move(current + moves[event.key]);
+  else if (event.key === "g") route.go({ view: grid ? "" : "grid" }, true);
+  else if (event.key === "f" && rows.at(current)) flags.toggle(rows.at(current).key);
+  else if (event.key === "/") document.querySelector("#search")?.focus();
+  else return false;
+  return true;
+}
+
+function Toolbar({ state, dataset, rows, grid, narrow, choose }) {
+  const rules = Object.entries(dataset.rules);
+  const rejected = rules.reduce((sum, [, n]) => sum + n, 0);
+  const filtered = Object.keys(NOTHING).some((name) => state[name]);
+  const pick = (name) => (event) => route.go({ [name]: event.target.value, at: "" });
+  return html`<div class="bar toolbar" role="search">
+    <${Box} id="search" label="Search instructions" name="text" state=${state} wait=${250} />
+    <${Box} id="filter" label="Filter: steps < 20 and return >= 0" name="filter" state=${state} wait=${600} list="names" class="mono" />
+    <datalist id="names">${columnsOf(dataset).filter((one) => one.sortable && one.kind === "number").slice(0, 300).map((one) =>
+      html`<option value=${`${one.name} ${one.above === false ? "<" : ">"} ${one.threshold ?? ""}`}>${line(one.summary ?? "", 100)}</option>`)}</datalist>
+    ${dataset.splits.length > 1 && html`<select aria-label="Split" value=${state.split} onChange=${pick("split")}>
+      <option value="">All splits</option>${dataset.splits.map((one) => html`<option value=${one.name}>${line(one.name, 60)}</option>`)}</select>`}
+    <select aria-label="Rules" value=${state.rule} onChange=${pick("rule")}>
+      <option value="">Accepted and rejected</option><option value="accepted">Accepted</option>
+      <option value="rejected">Rejected${rejected ? ` (${number(rejected)})` : ""}</option>
+      ${rules.map(([name, n]) => html`<option value=${name}>${line(name, 60)} (${number(n)})</option>`)}</select>
+    ${narrow && !grid && html`<${SortSelect} state=${state} dataset=${dataset} />`}
+    <span class="push"></span>
+    <span class="muted" role="status">${rows.total === null ? "…" : filtered
+      ? `${number(rows.total)} of ${count(dataset.episodes, dataset.unit === "rows" ? "page" : dataset.unit)}` : count(rows.total, dataset.unit === "rows" ? "page" : dataset.unit)}</span>
+    ${!grid && !narrow && html`<button onClick=${() => choose(true)}>Columns</button>`}
+    ${dataset.cameras.some((one) => one.kind === "image") && html`<button aria-pressed=${grid} title="g" onClick=${() => route.go({ view: grid ? "" : "grid" })}>Grid</button>`}
+  </div>`;
+}
+
+/** A text box that changes the address when the typing pauses. */
+function Box({ id, label, name, state, wait, ...rest }) {
+  const timer = useRef(0);
+  const box = useRef(null);
+  const apply = (value) => {
+    clearTimeout(timer.current);
+    route.go({ [name]: value, at: "" }, true);
+  };
+  useEffect(() => {
+    if (box.current !== document.activeElement) box.current.value = state[name];
+  }, [state[name]]);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  return html`<input id=${id} ref=${box} type="search" placeholder=${label} aria-label=${label} maxlength="1000" autocomplete="off"
+    spellcheck="false" ...${rest} onInput=${(event) => {
+      const { value } = event.target;
+      clearTimeout(timer.current);
+      timer.current = setTimeout(() => apply(value), wait);
+    }} onKeyDown=${(event) => {
+      if (event.key === "Enter") apply(event.target.value);
+      if (event.key === "Escape" || event.key === "ArrowDown" && !rest.list) document.querySelector(".virtual")?.focus();
+    }} />`;
+}
+
+const sortBy = (column, state) =>
+  route.go(state.sort !== column.name ? { sort: column.name, desc: column.kind === "number" ? "1" : "", at: "" }
+    : state.desc === (column.kind === "number" ? "1" : "") ? { desc: state.desc ? "" : "1", at: "" } : { sort: "", desc: "", at: "" });
+
+function SortSelect({ state, dataset }) {
+  const columns = columnsOf(dataset).filter((one) => one.sortable);
+  const value = state.sort && `${state.desc}:${state.sort}`;
+  const pick = (event) => {
+    const [, desc, sort] = event.target.value.match(/^(1?):(.*)$/s) ?? ["", "", ""];
+    route.go({ sort, desc, at: "" });
+  };
+  return html`<select aria-label="Sort" value=${value} onChange=${pick}><option value="">Dataset's order</option>
+    ${columns.flatMap((one) => [["1", "↓"], ["", "↑"]].map(([desc, arrow]) =>
+      html`<option value=${`${desc}:${one.name}`}>${line(one.label, 40)} ${arrow}</option>`))}</select>`;
+}
+
+function Head({ columns, state, template, wide }) {
+  return html`<div class="row head" role="row" aria-rowindex="1" style=${{ gridTemplateColumns: template, minWidth: `${wide}px` }}>
+    <div role="columnheader" class="cell" aria-label="Flag"></div>
+    ${columns.map((one) => {
+      const sorted = state.sort === one.name ? (state.desc ? "descending" : "ascending") : undefined;
+      return html`<div role="columnheader" aria-sort=${sorted} class="cell ${one.kind === "number" ? "num" : "txt"}" title=${line(one.summary ?? one.name)}>
+        ${one.sortable ? html`<button class="sort" onClick=${() => sortBy(one, state)}><bdi>${line(one.label ?? one.name, 60)}</bdi>
+          <span aria-hidden="true">${{ ascending: " ↑", descending: " ↓" }[sorted] ?? ""}</span></button>` : html`<bdi>${line(one.label ?? one.name, 60)}</bdi>`}</div>`;
+    })}
+  </div>`;
+}
+
+const rowProps = ({ position, current, open, setCurrent }) => ({
+  role: "row", id: `row-${position}`, "aria-rowindex": position + 2, "aria-selected": position === current,
+  onClick: (event) => {
+    setCurrent(position);
+    if (!event.target.closest("button")) open(position);
+  },
+});
+
+export const FlagButton = ({ flags, row, tab = -1 }) => html`<button class="flag" tabindex=${tab} aria-label="Flag" title="Flag (f)"
+  aria-pressed=${flags.has(row.key)} onClick=${() => flags.toggle(row.key)}>⚑</button>`;
+
+function Row(props) {
+  const { row, columns, template, wide, style, flags } = props;
+  return html`<div class="row ${row ? "" : "waiting"}" ...${rowProps(props)} style=${{ ...style, gridTemplateColumns: template, minWidth: `${wide}px` }}>
+    <div role="gridcell" class="cell">${row && html`<${FlagButton} flags=${flags} row=${row} />`}</div>
+    ${columns.map((one) => (row ? html`<${Cell} key=${one.name} row=${row} column=${one} />`
+      : html`<div role="gridcell" class="cell ${one.kind === "number" ? "num" : "txt"}">${one.name === "index" ? number(props.position) : html`<i class="bone"></i>`}</div>`))}
+  </div>`;
+}
+
+function NarrowRow(props) {
+  const { row, style, flags, position } = props;
+  return html`<div class="row narrow ${row ? "" : "waiting"}" ...${rowProps(props)} style=${style}>
+    <div role="gridcell">${row && html`<${FlagButton} flags=${flags} row=${row} />`}</div>
+    <div role="gridcell" class="lines">${!row ? html`<i class="bone"></i>` : html`
+      <div class="clip"><bdi>${row.instruction ? line(row.instruction) : shortKey(row.key)}</bdi></div>
+      <div class="clip muted small">#${number(row.index ?? position)}${row.steps !== null && ` · ${count(row.steps, "step")}`}
+        ${row.return !== null && html` · return ${cell(row.return)}`} ${row.rule && html`<span class="badge bad"><bdi>${line(row.rule, 60)}</bdi></span>`}</div>`}
+    </div>
+  </div>`;
+}

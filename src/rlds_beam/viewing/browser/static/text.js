@@ -1,0 +1,66 @@
+// Text and numbers for people. Text of a dataset may contain anything: it is shown isolated, with control characters visible.
+import { html, useState } from "./lib.js";
+
+const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
+const INVISIBLE = /[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+const MARKS = /(\p{M}{3})\p{M}+/gu;
+
+/** Text without characters that hide, reorder, or stack. */
+export function clean(text) {
+  return String(text)
+    .replace(CONTROLS, (c) => (c < " " ? String.fromCharCode(0x2400 + c.charCodeAt(0)) : "\u2421"))
+    .replace(INVISIBLE, (c) => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`)
+    .replace(MARKS, "$1");
+}
+
+/** Text of a dataset. Long text is cut, with a button that shows the rest. */
+export function Text({ value, most = 600 }) {
+  const [all, showAll] = useState(false);
+  const text = String(value ?? "");
+  if (text.length <= most || all) return html`<bdi class="text">${clean(text)}</bdi>`;
+  return html`<bdi class="text">${clean(text.slice(0, most))}…</bdi>${" "}
+    <button class="link" onClick=${() => showAll(true)}>show all ${number(text.length)} characters</button>`;
+}
+
+/** Text on one line: white space collapsed, at most `most` characters. */
+export const line = (value, most = 300) => {
+  const text = String(value ?? "").slice(0, most + 1).replace(/\s+/g, " ");
+  return clean(text.length > most ? `${text.slice(0, most)}…` : text);
+};
+
+export function number(value, digits = 4) {
+  if (value === null || value === undefined) return "–";
+  if (typeof value !== "number") return line(value, 60);
+  if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toLocaleString("en-US");
+  const size = Math.abs(value);
+  if (size !== 0 && (size >= 1e6 || size < 1e-3)) return value.toExponential(2).replace("e+", "e");
+  return String(Number(value.toPrecision(digits)));
+}
+
+/** "1 step", "2 steps". */
+export const count = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
+
+/** A cell of the list: numbers, text, truth values, lists. */
+export const cell = (value) => {
+  if (value === null || value === undefined) return "";
+  if (typeof value === "number") return number(value);
+  if (typeof value === "object") return line(JSON.stringify(value), 100);
+  return line(value, 200);
+};
+
+export function seconds(value) {
+  const minutes = Math.floor(value / 60);
+  return `${minutes}:${(value - 60 * minutes).toFixed(2).padStart(5, "0")}`;
+}
+
+export const bytes = (n) =>
+  n < 1000 ? `${n} B` : n < 1e6 ? `${(n / 1e3).toFixed(1)} KB` : `${(n / 1e6).toFixed(1)} MB`;
+
+/** What an episode is called in the list: its shard and position, without the dataset's name. */
+export function shortKey(key) {
+  const parts = String(key).split(":");
+  return line(parts.length > 2 ? parts.slice(-2).join(":") : key, 80);
+}
+
+/** A word for a POSIX shell. */
+export const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`);
