@@ -147,7 +147,7 @@ function optionsOf(curve, { player, view, marks, width, off }) {
   return {
     width, height: HEIGHT, legend: { show: false }, padding: [6, 8, 0, 0],
     scales: { x: { time: false, auto: false, range: () => view.range } },
-    axes: [{ ...axis, size: 24, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6] }, { ...axis, size: 52, values: (_, ticks) => ticks.map((v) => number(v)) }],
+    axes: [{ ...axis, size: 24, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6] }, { ...axis, size: 52, space: 22, values: (_, ticks) => ticks.map((v) => number(v)) }],
     series: [{}, ...curve.labels.map((_, i) => ({
       show: !off.has(i), stroke: color(`--color-${i % COLORS}`), width: 1.5, dash: i >= COLORS ? [5, 3] : undefined,
       points: { show: (curve.values[i]?.length ?? 0) < 3 || undefined, size: 5 }, spanGaps: false,

@@ -36,7 +36,7 @@ const KEYS = {
 export const Help = ({ onClose }) => html`<${Dialog} title="Keyboard and mouse" onClose=${onClose}>
   <div class="keys">${Object.entries(KEYS).map(([part, keys]) => html`<section><h3>${part}</h3><dl>
     ${keys.map(([key, what]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl></section>`)}</div>
-  <p>Filter: conditions like <code>steps < 20</code>, <code>return >= 0</code>, or <code>frozen_camera > 0.2</code>.
+  <p>Filter: conditions like <code>${"steps < 20"}</code>, <code>${"return >= 0"}</code>, or <code>${"frozen_camera > 0.2"}</code>.
     A comma means "or"; the word <code>and</code> means both.</p>
 </${Dialog}>`;
 

@@ -53,7 +53,7 @@ export function ListPage({ state, dataset }) {
   const template = `40px ${columns.map((one) => (one.stretch ? `minmax(${one.wide}px, 1fr)` : `${one.wide}px`)).join(" ")}`;
   const common = { current, flags, open, setCurrent };
   const render = (position, style) => {
-    if (grid) return html`<div class="tiles" role="row" aria-rowindex=${position + 2} key=${position} style=${style}>
+    if (grid) return html`<div class="tiles" role="row" aria-rowindex=${position + 2} key=${position} style=${{ ...style, gridTemplateColumns: `repeat(${tiles.across}, minmax(0, 1fr))` }}>
       ${Array.from({ length: tiles.across }, (_, i) => position * tiles.across + i).filter((i) => i < total).map((i) =>
         html`<${Tile} key=${i} position=${i} row=${rows.at(i)} dataset=${dataset} ...${common} />`)}</div>`;
     const row = rows.at(position);

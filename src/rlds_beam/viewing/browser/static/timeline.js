@@ -5,6 +5,8 @@ import { count, line, number, seconds } from "./text.js";
 
 const MOST_MARKS = 200;
 
+const Icon = ({ path }) => html`<svg viewBox="0 0 16 16" aria-hidden="true"><path d=${path} /></svg>`;
+
 /** Violations and signals that have a place: {kind, title, step, stop}, in the order of their steps. */
 export function marksOf(episode) {
   const broken = episode.violations.map((one) => ({
@@ -37,9 +39,9 @@ export function Timeline({ player, marks }) {
 export function Transport({ player, fps }) {
   const { step, last, playing, waiting, speed } = useStore(player);
   return html`<div class="bar transport">
-    <button class="icon" aria-label="First step" onClick=${() => player.seek(0)}>⏮</button>
-    <button class="main play" aria-label=${playing ? "Pause" : "Play"} title="Space" disabled=${player.steps < 2} onClick=${player.toggle}>${playing ? "❚❚" : "▶"}</button>
-    <button class="icon" aria-label="Last step" onClick=${() => player.seek(last)}>⏭</button>
+    <button class="icon" aria-label="First step" onClick=${() => player.seek(0)}><${Icon} path="M3 3h2v10H3zM13 3v10L6 8z" /></button>
+    <button class="main play" aria-label=${playing ? "Pause" : "Play"} title="Space" disabled=${player.steps < 2} onClick=${player.toggle}><${Icon} path=${playing ? "M4 3h3v10H4zM9 3h3v10H9z" : "M4 2v12l10-6z"} /></button>
+    <button class="icon" aria-label="Last step" onClick=${() => player.seek(last)}><${Icon} path="M11 3h2v10h-2zM3 3v10l7-5z" /></button>
     <span class="time">step <b>${number(step)}</b> <span class="muted">/ ${number(last)}</span></span>
     <span class="time muted">${seconds(step / player.fps)} / ${seconds(last / player.fps)}</span>
     <span class="push"></span>
