@@ -7,7 +7,7 @@ export function Cameras({ dataset, episode, player, frames }) {
   const [large, enlarge] = useState(null);
   if (!episode.cameras.length) return null;
   const shown = episode.cameras.filter((one) => large === null || one.path === large);
-  return html`<div class="cameras" data-count=${shown.length}>${shown.map((camera) => html`<figure key=${camera.path} class="camera">
+  return html`<div class="cameras" data-count=${shown.length} data-many=${shown.length > 4 || undefined}>${shown.map((camera) => html`<figure key=${camera.path} class="camera">
     <div class="screen" style=${{ aspectRatio: `${camera.width || 4} / ${camera.height || 3}` }} onDblClick=${() => enlarge(large ? null : camera.path)}>
       ${camera.kind === "video" ? html`<${VideoCamera} ...${{ dataset, episode, camera, player }} />`
         : html`<${ImageCamera} ...${{ camera, player, frames }} />`}

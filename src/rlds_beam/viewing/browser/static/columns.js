@@ -19,7 +19,7 @@ export function columnsOf(dataset) {
   const fixed = FIXED.map((one) => ({ ...listed.get(one.name), ...one, sortable: listed.has(one.name) }));
   const known = new Set(FIXED.map((one) => one.name));
   const others = dataset.columns.filter((one) => !known.has(one.name));
-  return [...fixed, ...others.map((one) => ({ ...one, sortable: true, wide: one.kind === "number" ? 104 : 160 }))];
+  return [...fixed, ...others.map((one) => ({ ...one, sortable: true, wide: one.kind === "number" ? 132 : 160 }))];
 }
 
 /** The columns that are shown: those of the address, or a choice that fits most datasets. */

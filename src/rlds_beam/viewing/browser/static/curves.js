@@ -146,7 +146,7 @@ function optionsOf(curve, { player, view, marks, width, off }) {
   const axis = { stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), size: 4 }, font: "11px system-ui" };
   return {
     width, height: HEIGHT, legend: { show: false }, padding: [6, 8, 0, 0],
-    scales: { x: { time: false, auto: false, range: () => view.range } },
+    scales: { x: { time: false, auto: false, range: () => view.range }, y: { range: (_, low, high) => rangeOf(low, high) } },
     axes: [{ ...axis, size: 24, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6] }, { ...axis, size: 52, space: 22, values: (_, ticks) => ticks.map((v) => number(v)) }],
     series: [{}, ...curve.labels.map((_, i) => ({
       show: !off.has(i), stroke: color(`--color-${i % COLORS}`), width: 1.5, dash: i >= COLORS ? [5, 3] : undefined,
@@ -163,7 +163,7 @@ function optionsOf(curve, { player, view, marks, width, off }) {
       drawClear: [(chart) => drawMarks(chart, marks, color)],
       setCursor: [(chart) => {
         const { left, idx } = chart.cursor;
-        view.point(left >= 0 && idx != null && chart.over.matches(":hover") ? data(curve, idx) : chart.over.matches(":hover") ? null : view.hover);
+        view.point(left >= 0 && idx != null && chart.over.matches(":hover") ? stepAt(curve, idx) : chart.over.matches(":hover") ? null : view.hover);
       }],
       setSelect: [(chart) => {
         const { left, width: wide } = chart.select;
@@ -174,7 +174,14 @@ function optionsOf(curve, { player, view, marks, width, off }) {
   };
 }
 
-const data = (curve, index) => (curve.steps ? curve.steps[index] : index);
+/** The vertical range: a margin around the values; constant ones are in the middle. */
+function rangeOf(low, high) {
+  if (low === null) return [0, 1];
+  const margin = high > low ? 0.06 * (high - low) : Math.max(1e-6, Math.abs(low) * 0.5) || 1;
+  return low === 0 && high === 0 ? [-1, 1] : [low - margin, high + margin];
+}
+
+const stepAt = (curve, index) => (curve.steps ? curve.steps[index] : index);
 
 /** Bands behind the curves, at the steps of rules and signals. */
 function drawMarks(chart, marks, color) {

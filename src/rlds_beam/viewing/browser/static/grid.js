@@ -29,7 +29,7 @@ export function Tile({ position, row, dataset, current, flags, open, setCurrent 
     ${row ? html`<${Picture} dataset=${dataset.id} episode=${row.key} camera=${camera.path} step="0" height="192" />` : html`<span class="picture bone"></span>`}
     <div class="bar"><span class="clip"><bdi>${row ? line(row.instruction ?? "") || shortKey(row.key) : ""}</bdi></span>
       ${row && html`<${FlagButton} flags=${flags} row=${row} />`}</div>
-    <div class="clip muted small">#${number(row?.index ?? position)}${row?.steps != null && ` · ${count(row.steps, "step")}`}
-      ${row?.rule && html` <span class="badge bad"><bdi>${line(row.rule, 40)}</bdi></span>`}</div>
+    <div class="about muted small"><span>#${number(row?.index ?? position)}${row?.steps != null && ` · ${count(row.steps, "step")}`}</span>
+      ${row?.rule && html`<span class="badge bad"><bdi>${line(row.rule, 40)}</bdi></span>`}</div>
   </div>`;
 }

@@ -17,26 +17,41 @@ export function Made({ dataset, episode, player }) {
   if (error || data?.error) return html`<p class="error"><bdi>${line(error ?? data.error, 1000)}</bdi></p>`;
   if (!data) return html`<p class="wait">Loading…</p>`;
   if (!data.items.length) return html`<p class="empty">Nothing is made from this episode.</p>`;
-  const item = data.items[clamp(chosen, 0, data.items.length - 1)];
   const turn = (by) => {
     setOffset(clamp(offset + by * PAGE, 0, Math.floor((data.total - 1) / PAGE) * PAGE));
     choose(0);
   };
+  const several = data.kind === "items";
+  const item = several ? data.items[clamp(chosen, 0, data.items.length - 1)] : joined(data);
   return html`<div class="made">
     <p><bdi class="mono">${line(data.about, 400)}</bdi> <span class="muted">makes ${count(data.total, data.kind.replace(/s$/, ""))} from this episode.</span>
       <span class="key"><i class="hatched"></i> padding or masked</span></p>
-    <div class="spans" role="listbox" aria-label="Items" tabindex="0" onKeyDown=${(event) => {
-      const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-      if (!by) return;
-      event.preventDefault();
-      event.stopPropagation();
-      choose(clamp(chosen + by, 0, data.items.length - 1));
-    }}>${data.items.map((one, i) => html`<${Span} key=${one.number} ...${{ one, steps: episode.steps, selected: one === item, onClick: () => choose(i) }} />`)}</div>
-    ${data.total > PAGE && html`<div class="bar small"><button disabled=${!offset} onClick=${() => turn(-1)}>‹</button>
+    ${data.note && html`<p class="muted">${line(data.note, 400)}</p>`}
+    ${several && html`<${Spans} ...${{ data, item, steps: episode.steps, chosen, choose }} />`}
+    ${data.total > PAGE && html`<div class="bar small"><button aria-label="Earlier" disabled=${!offset} onClick=${() => turn(-1)}>‹</button>
       ${number(offset)}–${number(offset + data.items.length - 1)} of ${number(data.total)}
-      <button disabled=${offset + PAGE >= data.total} onClick=${() => turn(1)}>›</button></div>`}
+      <button aria-label="Later" disabled=${offset + PAGE >= data.total} onClick=${() => turn(1)}>›</button></div>`}
     <${Item} ...${{ item, fields: data.fields, dataset, episode, player }} />
   </div>`;
+}
+
+/** Frames or rows of a page as one table: each is a row. */
+function joined({ items, fields }) {
+  const parts = (name) => (items.some((one) => one[name]) ? items.flatMap((one) => one[name] ?? [null]) : null);
+  const values = fields.filter(({ path }) => Object.hasOwn(items[0].values, path)).map(({ path }) => [path, items.flatMap((one) => one.values[path])]);
+  return { first: items[0].number, length: items.length, steps: parts("steps"), padding: parts("padding"), values: Object.fromEntries(values) };
+}
+
+function Spans({ data, item, steps, chosen, choose }) {
+  const key = (event) => {
+    const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    event.stopPropagation();
+    choose(clamp(chosen + by, 0, data.items.length - 1));
+  };
+  return html`<div class="spans" role="listbox" aria-label="Items" tabindex="0" onKeyDown=${key}>${data.items.map((one, i) =>
+    html`<${Span} key=${one.number} ...${{ one, steps, selected: one === item, onClick: () => choose(i) }} />`)}</div>`;
 }
 
 /** Which steps of the episode an item was made from, as a bar; padding is hatched. */
@@ -58,13 +73,13 @@ function Item({ item, fields, dataset, episode, player }) {
   const camera = episode.cameras.find((one) => one.kind === "image");
   const rows = Array.from({ length: Math.min(item.length, MOST_ROWS) }, (_, i) => i);
   const shown = fields.filter((one) => Object.hasOwn(item.values, one.path));
-  return html`<div class="scroll"><table class="item"><caption>Item ${number(item.number)}</caption>
+  return html`<div class="scroll"><table class="item">${item.number != null && html`<caption>Item ${number(item.number)}</caption>`}
     <thead><tr><th scope="col">row</th><th scope="col">step</th>${camera && html`<th scope="col">source</th>`}
       ${shown.map((one) => html`<th scope="col" key=${one.path}><bdi>${line(one.path, 120)}</bdi><small>${line(one.dtype, 20)} ${one.shape?.length ? `[${one.shape.map((n) => n ?? "?").join(", ")}]` : ""}</small></th>`)}</tr></thead>
     <tbody>${rows.map((i) => {
       const from = item.steps?.[i] ?? null;
       const padding = Boolean(item.padding?.[i]);
-      return html`<tr key=${i} class="${padding ? "hatched" : ""} ${from === step ? "now" : ""}"><th scope="row">${i}</th>
+      return html`<tr key=${i} class="${padding ? "hatched" : ""} ${from === step ? "now" : ""}"><th scope="row">${number(i + (item.first ?? 0))}</th>
         <td>${from === null ? html`<span class="muted">${padding ? "padding" : "–"}</span>` : html`<button class="link" onClick=${() => player.seek(from)}>${number(from)}</button>`}</td>
         ${camera && html`<td>${from !== null && html`<${Picture} dataset=${dataset.id} episode=${episode.key} camera=${camera.path} step=${from} height="48" version=${episode.version} />`}</td>`}
         ${shown.map((one) => html`<td key=${one.path} class=${masked(one, item.values[one.path][i]) ? "hatched" : ""}><${Value} value=${unwrap(item.values[one.path][i])} /></td>`)}</tr>`;
