@@ -47,14 +47,16 @@ class Signal:
         return (value < limit if self.below else value > limit) and not math.isnan(value)
 
 
-_EXCLUDE = "look at them, then `check --reject='{} > {:g}' --exclude=FILE` and `convert --exclude=FILE`"
-
-
 def _signal(
     name: str, group: str, summary: str, unit: str, threshold: float, remedy: str = "", **more: bool
 ) -> tuple[str, Signal]:
-    text = f"{remedy}; or {_EXCLUDE}" if remedy else _EXCLUDE
-    return name, Signal(name, group, summary, unit, threshold, text.format(name, threshold), **more)
+    condition = f"--reject='{name} {'<' if more.get('below') else '>'} {threshold:g}'"
+    leave_out = f"leave them out: `convert {condition}`"
+    if more.get("relative"):
+        leave_out = f"leave them out: `check {condition} --exclude=FILE`, then `convert --exclude=FILE`"
+    return name, Signal(
+        name, group, summary, unit, threshold, f"{remedy}; or {leave_out}" if remedy else leave_out, **more
+    )
 
 
 SIGNALS: dict[str, Signal] = dict(
@@ -69,7 +71,7 @@ SIGNALS: dict[str, Signal] = dict(
         ),
         _signal(
             "black_images", "Cameras", "black images among those decoded", "share of decoded images", 0.1,
-            "--connectors with DropFields leaves out a camera that was off", decodes=True,
+            "the connector DropFields leaves out a camera that was off", decodes=True,
         ),
         _signal(
             "overexposed_images", "Cameras", "overexposed images among those decoded", "share of decoded images", 0.1,
@@ -85,17 +87,17 @@ SIGNALS: dict[str, Signal] = dict(
         ),
         _signal(
             "dropped_frames", "Time", "frames missing between timestamps", "share of frames", 0.0,
-            "DropIdleSteps and other connectors cannot bring frames back: split or leave out such episodes",
+            "lost frames cannot be restored",
         ),
         _signal("jitter", "Time", "standard deviation of the time between steps, over its median", "ratio", 0.1),
         _signal("time_reversals", "Time", "steps whose timestamp does not increase", "share of steps", 0.0),
         _signal(
             "rate_mismatch", "Time", "difference between the rate of the timestamps and the declared (or usual) rate",
-            "ratio", 0.1, "set the right fps with --fps, or resample with your own connector", relative=True,
+            "ratio", 0.1, "declare the right rate, or resample with your own connector", relative=True,
         ),
         _signal(
             "jump", "Motion", "largest change of a value between steps, over the dataset's usual change",
-            "times", 10, relative=True,
+            "times", 15, relative=True,
         ),
         _signal(
             "stuck", "Motion", "a dimension that usually moves stays exactly the same while others move",
@@ -107,7 +109,7 @@ SIGNALS: dict[str, Signal] = dict(
         ),
         _signal(
             "idle_share", "Motion", "steps in which the robot rests, by openpi's rule for DROID", "share of steps", 0.5,
-            "DropIdleSteps or DropNoOpSteps removes them",
+            "the connectors DropIdleSteps and DropNoOpSteps remove idle steps",
         ),
         _signal(
             "gripper_chatter", "Motion", "openings and closings of the gripper", "per 100 steps", 20, relative=True,
@@ -135,23 +137,23 @@ SIGNALS: dict[str, Signal] = dict(
         ),
         _signal(
             "missing_instruction", "Text and metadata", "no instruction, although the dataset has a field for it",
-            "0 or 1", 0.5, "DropUnlabeled drops them, RelabelLanguage adds an instruction",
+            "0 or 1", 0.5, "the connector RelabelLanguage writes an instruction, DropUnlabeled drops the episode",
         ),
         _signal(
             "generic_instruction", "Text and metadata", "an instruction that says nothing (`do something`, `n/a`)",
-            "0 or 1", 0.5, "RelabelLanguage replaces the instruction",
+            "0 or 1", 0.5, "the connector RelabelLanguage replaces the instruction",
         ),
         _signal(
             "instruction_changes", "Text and metadata", "different instructions in one episode, besides the first",
-            "texts", 0, "SplitEpisodes splits where the instruction changes, if that is intended",
+            "texts", 0, "nothing, if subtasks are intended",
         ),
         _signal(
             "contradictory_instruction", "Text and metadata", "episodes with the same actions and another instruction",
-            "episodes", 0, "RelabelLanguage, or keep one of them", relative=True,
+            "episodes", 0, "the connector RelabelLanguage corrects the instruction", relative=True,
         ),
         _signal(
             "wrong_metadata", "Text and metadata", "numbers in the metadata that are impossible, or not the length",
-            "values", 0, "DropFields leaves out such a field",
+            "values", 0, "the connector DropFields removes such a field",
         ),
         _signal(
             "scale_mismatch", "Dataset", "scale of a field in this dataset or split, over that of the others",

@@ -11,6 +11,7 @@ instruction == 'open it'
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import operator
 import re
@@ -196,18 +197,18 @@ def check_single(conditions: Sequence[Condition], option: str = "--reject") -> N
             )
 
 
-def context_for(conditions: Sequence[Condition], context: Context) -> Context:
-    """The context with only the fields that the conditions need; nothing is decoded unless they need it."""
-    signals = {SIGNALS[one.signal].group: SIGNALS[one.signal] for one in conditions if one.signal is not None}
-    decodes = any(SIGNALS[one.signal].decodes for one in conditions if one.signal is not None)
-    motion, cameras = "Motion" in signals, "Cameras" in signals
+@functools.lru_cache(maxsize=64)
+def context_for(conditions: tuple[Condition, ...], context: Context) -> Context:
+    """The context with only what the conditions need; nothing is decoded unless they need it."""
+    signals = frozenset(one.signal for one in conditions if one.signal is not None)
+    groups = {SIGNALS[name].group for name in signals}
+    decodes = any(SIGNALS[name].decodes for name in signals)
     return dataclasses.replace(
         context,
-        actions=context.actions if motion or cameras else (),
-        states=context.states if motion or cameras else (),
-        cameras=context.cameras if cameras else (),
-        clocks=context.clocks if "Time" in signals else (),
+        cameras=context.cameras if "Cameras" in groups else (),
+        clocks=context.clocks if "Time" in groups else (),
         decoded=(context.decoded or 4) if decodes else 0,
+        only=signals,
     )
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping
+
+import numpy as np
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.flags import FLAGS
@@ -34,6 +37,7 @@ class Context:
       instructions: the text fields with the task, of the steps and of the episode.
       fps: frames per second, if the dataset declares them.
       decoded: the number of images to decode per camera and episode; 0 for none.
+      only: the signals to measure, if not all; then nothing is kept for comparing episodes.
     """
 
     actions: tuple[str, ...] = ()
@@ -43,6 +47,7 @@ class Context:
     instructions: tuple[str, ...] = ()
     fps: float | None = None
     decoded: int = 0
+    only: frozenset[str] | None = None
 
     @classmethod
     def of(cls, schema: Schema, *, fps: float | None = None, decoded: int = 0) -> Context:
@@ -61,7 +66,11 @@ class Context:
     @classmethod
     def of_episode(cls, episode: Episode, *, fps: float | None = None, decoded: int = 0) -> Context:
         """The roles of an episode's fields, if its schema is not at hand."""
-        return cls.of(Schema(_fields(episode.steps), _fields(episode.metadata)), fps=fps, decoded=decoded)
+        return _of_fields(_fields(episode.steps), _fields(episode.metadata), fps, decoded)
+
+    def wants(self, *signals: str) -> bool:
+        """Whether any of these signals is measured."""
+        return self.only is None or not self.only.isdisjoint(signals)
 
     @property
     def motion(self) -> tuple[str, ...]:
@@ -74,16 +83,22 @@ def is_gripper(path: str) -> bool:
     return _GRIPPER.fullmatch(path) is not None
 
 
-def _fields(values: Mapping[str, object]) -> dict[str, Field]:
-    fields = {}
+@functools.lru_cache(maxsize=64)  # episodes of a dataset have the same fields
+def _of_fields(steps: tuple[Field, ...], metadata: tuple[Field, ...], fps: float | None, decoded: int) -> Context:
+    schema = Schema({field.path: field for field in steps}, {field.path: field for field in metadata})
+    return Context.of(schema, fps=fps, decoded=decoded)
+
+
+def _fields(values: Mapping[str, object]) -> tuple[Field, ...]:
+    fields = []
     for path, value in values.items():
         if isinstance(value, EncodedImages):
-            fields[path] = Field(path, value.dtype, value.shape, value.encoding)
+            fields.append(Field(path, value.dtype, value.shape, value.encoding))
         elif isinstance(value, (bytes, str)) or getattr(getattr(value, "dtype", None), "kind", "") == "O":
-            fields[path] = Field(path, "string", (), "text")
-        elif hasattr(value, "dtype"):
-            fields[path] = Field(path, value.dtype.name, tuple(getattr(value, "shape", ())[1:]))
-    return fields
+            fields.append(Field(path, "string", (), "text"))
+        elif isinstance(value, (np.ndarray, np.generic)):
+            fields.append(Field(path, value.dtype.name, value.shape[1:]))
+    return tuple(fields)
 
 
 def _is_clock(field: Field) -> bool:

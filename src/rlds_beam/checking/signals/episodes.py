@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlds_beam.checking.signals.context import Context
-from rlds_beam.checking.signals.table import EpisodeTable
+from rlds_beam.checking.signals.table import row_of
 from rlds_beam.episodes.episode import Episode
 
 
@@ -24,5 +24,4 @@ class Measures:
 
 def measure(episode: Episode, context: Context) -> Measures:
     """Measures one episode. For many, `EpisodeTable` is several times as fast."""
-    (row,) = EpisodeTable(context).add(episode).finish().to_pylist()
-    return Measures(row)
+    return Measures(row_of(episode, context))

@@ -11,12 +11,18 @@ The steps of all episodes are laid end to end, by dimension, so that one pass of
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from rlds_beam.checking.idle import runs
+
 Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_SAMPLED = 50
+"""The steps of a longer episode from which the mean, and the share of values at a limit, are estimated."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +49,15 @@ class Laid:
     def ends(self) -> Array:
         """The last step of each episode."""
         return self.starts + self.lengths - 1
+
+    @functools.cached_property
+    def sample(self) -> tuple[Array, Array, Array]:
+        """Up to `_SAMPLED` evenly spaced steps of each episode: their places, how many there are, and their starts."""
+        counts = np.minimum(self.lengths, _SAMPLED)
+        starts = np.cumsum(counts) - counts
+        number = np.arange(counts.sum()) - np.repeat(starts, counts)
+        places = np.repeat(self.starts, counts) + number * np.repeat(self.lengths, counts) // np.repeat(counts, counts)
+        return places, counts, starts
 
     def episode_of(self, steps: Array) -> Array:
         """The index of the episode of each step."""
@@ -99,66 +114,94 @@ class Motion:
     """A field of motion of E episodes.
 
     Attributes:
+      laid: where the steps are.
       values: the values (D, N).
       changes: the change at each step from the one before (D, N), 0 at the first step of an episode.
       sizes: their absolute values.
-      vectors: statistic -> (E, D) float32.
-      at: the step of the largest change (E, D).
+      with_jerk: whether `vectors` has the jerk.
     """
 
+    laid: Laid
     values: Array
     changes: Array
     sizes: Array
-    vectors: dict[str, Array]
+    with_jerk: bool
 
     @classmethod
-    def of(cls, values: Array, laid: Laid) -> Motion:
-        starts, counts = laid.starts, laid.lengths
+    def of(cls, values: Array, laid: Laid, *, with_jerk: bool = False) -> Motion:
         changes = np.empty_like(values)
         with np.errstate(over="ignore", invalid="ignore"):
             np.subtract(values[:, 1:], values[:, :-1], out=changes[:, 1:])
-            changes[:, starts] = 0
-            sizes = np.abs(changes)
-            moved = sizes > 0
-            largest = np.maximum.reduceat(sizes, starts, axis=1)
-            low, high = np.minimum.reduceat(values, starts, axis=1), np.maximum.reduceat(values, starts, axis=1)
+        changes[:, laid.starts] = 0
+        return cls(laid, values, changes, np.abs(changes), with_jerk)
+
+    @functools.cached_property
+    def low(self) -> Array:
+        """The smallest value of each episode (D, E)."""
+        return np.asarray(np.minimum.reduceat(self.values, self.laid.starts, axis=1))
+
+    @functools.cached_property
+    def high(self) -> Array:
+        """The largest value of each episode (D, E)."""
+        return np.asarray(np.maximum.reduceat(self.values, self.laid.starts, axis=1))
+
+    def vectors(self) -> dict[str, Array]:
+        """Statistic -> (E, D) float32: what the signals that compare episodes need."""
+        laid, starts, counts = self.laid, self.laid.starts, self.laid.lengths
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved = self.sizes > 0
+            largest = np.maximum.reduceat(self.sizes, starts, axis=1)
             moving = np.add.reduceat(moved.any(axis=0).view(np.int8), starts, dtype=np.int32)
             times = np.add.reduceat(moved.view(np.int8), starts, axis=1, dtype=np.int32)
-            vectors = {
+            moved_at = np.maximum.reduceat(moved * np.arange(moved.shape[1], dtype=np.int32), starts, axis=1)
+            found = {
                 "largest": largest,
-                "largest_at": _first(sizes == np.repeat(largest, counts, axis=1), moved, laid),
-                "travel": np.add.reduceat(sizes, starts, axis=1),
+                "largest_at": _first(self.sizes == np.repeat(largest, counts, axis=1), moved, laid),
+                "travel": np.add.reduceat(self.sizes, starts, axis=1),
                 "times": times,
                 "still": moving - times,
-                "last_moved": np.maximum.reduceat(moved * np.arange(values.shape[1], dtype=np.int32), starts, axis=1),
-                "low": low,
-                "high": high,
-                "at_low": _count(values == np.repeat(low, counts, axis=1), starts),
-                "at_high": _count(values == np.repeat(high, counts, axis=1), starts),
-                "mean": np.add.reduceat(values, starts, axis=1) / counts,
-                "square": np.add.reduceat(np.square(values), starts, axis=1) / counts,
-                "end": values[:, laid.ends],
+                "last_moved": np.maximum(moved_at - starts, 0),
+                "low": self.low,
+                "high": self.high,
+                "end": self.values[:, laid.ends],
+                **_sampled(self.values, self.low, self.high, laid),
             }
-            vectors["last_moved"] = np.maximum(vectors["last_moved"] - starts, 0)
-        return cls(values, changes, sizes, {n: v.T.astype(np.float32) for n, v in vectors.items()})
-
-    def jerk(self, laid: Laid) -> Array:
-        """The integral of the squared jerk of each dimension (E, D), with a time step of 1."""
-        jerks = np.zeros_like(self.changes)
-        jerks[:, 2:] = self.changes[:, 2:] - 2 * self.changes[:, 1:-1] + self.changes[:, :-2]
-        for more in range(3):  # the first steps, which have no jerk
-            jerks[:, np.minimum(laid.starts + more, laid.ends)] = 0
-        with np.errstate(over="ignore"):
-            return np.add.reduceat(np.square(jerks), laid.starts, axis=1).T.astype(np.float32)
+            if self.with_jerk:
+                found["jerk"] = _jerk(self.changes, laid)
+            return {name: values.T.astype(np.float32) for name, values in found.items()}
 
 
-def _count(mask: Array, starts: Array) -> Array:
-    return np.add.reduceat(mask.view(np.int8), starts, axis=1, dtype=np.int32)
+def _jerk(changes: Array, laid: Laid) -> Array:
+    """The integral of the squared jerk of each dimension (D, E), with a time step of 1."""
+    jerks = np.empty_like(changes)
+    np.subtract(changes[:, 1:], changes[:, :-1], out=jerks[:, 1:])
+    jerks[:, 2:] -= jerks[:, 1:-1].copy()
+    for more in range(3):  # the first steps, which have no jerk
+        jerks[:, np.minimum(laid.starts + more, laid.ends)] = 0
+    jerks *= jerks
+    return np.asarray(np.add.reduceat(jerks, laid.starts, axis=1))
+
+
+def _sampled(values: Array, low: Array, high: Array, laid: Laid) -> dict[str, Array]:
+    """The means of the values and of their squares, and the share of values at the episode's own extremes, (D, E)."""
+    places, counts, starts = laid.sample
+    few = values if len(places) == values.shape[1] else values[:, places]
+
+    def mean(numbers: Array) -> Array:
+        kind = np.int32 if numbers.dtype == np.int8 else None
+        return np.asarray(np.add.reduceat(numbers, starts, axis=1, dtype=kind) / counts)
+
+    return {
+        "mean": mean(few),
+        "square": mean(np.square(few)),
+        "at_low": mean((few == np.repeat(low, counts, axis=1)).view(np.int8)),
+        "at_high": mean((few == np.repeat(high, counts, axis=1)).view(np.int8)),
+    }
 
 
 def _first(mask: Array, moved: Array, laid: Laid) -> Array:
     """The first step in which each dimension of each episode is True (D, E); 0 if there is none."""
-    dimension, step = np.nonzero(mask & moved)
+    dimension, step = np.divmod(np.flatnonzero((mask & moved).ravel()), mask.shape[1])
     episode = laid.episode_of(step)
     place = dimension * len(laid.starts) + episode
     first = np.ones(len(place), bool)
@@ -168,7 +211,24 @@ def _first(mask: Array, moved: Array, laid: Laid) -> Array:
     return at.reshape(mask.shape[0], -1)
 
 
-def runs(mask: Array) -> tuple[Array, Array]:
-    """The start and stop of each run of True."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
-    return edges[::2], edges[1::2]
+def longest_runs(mask: Array, laid: Laid, least: int = 1, *, with_total: bool = False) -> tuple[Array, ...]:
+    """The longest run of True in each episode: its length, first step, and the step after it (NaN without a run).
+
+    Args:
+      mask: bool (N,); no run reaches into the next episode.
+      least: runs shorter than this do not count.
+      with_total: also return, first, the number of steps in all runs that count.
+    """
+    size = len(laid.starts)
+    first, stop, longest, total = np.full(size, np.nan), np.full(size, np.nan), np.zeros(size), np.zeros(size)
+    if mask.any():
+        edges = runs(mask)
+        edges = edges[edges[:, 1] - edges[:, 0] >= least]
+        lengths = edges[:, 1] - edges[:, 0]
+        episode = laid.episode_of(edges[:, 0])
+        total[:] = np.bincount(episode, lengths, size)
+        order = np.lexsort((-edges[:, 0], lengths))  # the longest is written last, the first of several
+        at = episode[order]
+        longest[at] = lengths[order]
+        first[at], stop[at] = edges[order, 0] - laid.starts[at], edges[order, 1] - laid.starts[at]
+    return (total, longest, first, stop) if with_total else (longest, first, stop)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from rlds_beam.episodes.keys import EpisodeKey
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -30,6 +32,16 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def add(self, key: EpisodeKey, values: Mapping[str, Any]) -> None:
+        """Adds a row with its key and `values`."""
+        size = len(self.keys)
+        self.keys.append((key.dataset, key.split, key.shard, key.position, key.part))
+        if values.keys() - self.values.keys():
+            for name in values:
+                self.values.setdefault(name, [None] * size)
+        for name, known in self.values.items():
+            known.append(values.get(name))
 
     @staticmethod
     def concatenate(parts: Sequence[Rows]) -> Rows:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.context import Context
-from rlds_beam.checking.signals.measuring import Block
+from rlds_beam.checking.signals.gathering import Block
 from rlds_beam.checking.signals.rows import Rows
 from rlds_beam.checking.signals.scoring import scored
-from rlds_beam.checking.verdicts import Verdict
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rlds_beam.checking.verdicts import Verdict
+
 Array: TypeAlias = "np.ndarray[Any, Any]"
+
+PLACES = ("@step", "@stop")
+"""The ends of the columns that say where the worst is, [step, stop)."""
 
 _MOST_PARTS = 32
 
@@ -89,6 +93,26 @@ class EpisodeTable:
         return _table(rows, columns)
 
 
+def row_of(episode: Episode, context: Context) -> dict[str, Any]:
+    """The row of one episode, without the signals that compare it with others (None)."""
+    block = Block(context)
+    block.add(episode)
+    rows = block.finish()
+    found: dict[str, Any] = {name: values[0] for name, values in rows.values.items()}
+    found |= {"key": str(episode.key), "split": episode.key.split, "shard": episode.key.shard}
+    found |= {"position": episode.key.position, "part": episode.key.part, "steps": int(rows.numbers["steps"][0])}
+    found["return"] = _plain(rows.numbers.get("return"))
+    for signal in SIGNALS if context.only is None else context.only:
+        for name, values in signal_columns(signal, rows.numbers, 1).items():
+            value = values[0] if isinstance(values, list) else _plain(values)
+            found[name] = int(value) if value is not None and name.endswith(PLACES) else value
+    return found
+
+
+def _plain(values: Array | None) -> float | None:
+    return None if values is None or np.isnan(values[0]) else float(values[0])
+
+
 def _table(rows: Rows, columns: dict[str, Array]) -> pa.Table:
     import pyarrow as pa
 
@@ -100,55 +124,46 @@ def _table(rows: Rows, columns: dict[str, Array]) -> pa.Table:
         "position": pa.array([key.position for key in keys], pa.int64()),
         "part": pa.array([key.part for key in keys], pa.int64()),
         "steps": pa.array(columns["steps"].astype(np.int64)),
-        "return": _floats(columns.get("return"), len(rows)),
+        "return": _numbers(columns.get("return", np.full(len(rows), np.nan))),
         **{name: _texts(rows.values.get(name), len(rows)) for name in ("instruction", "rule", "detail")},
         **{name: _values(values) for name, values in rows.values.items() if name.startswith("metadata/")},
     }
     for signal in SIGNALS:
-        found |= _signal_columns(signal, columns, len(rows))
+        for name, values in signal_columns(signal, columns, len(rows)).items():
+            found[name] = _texts(values, len(rows)) if isinstance(values, list) else _numbers(values, name)
     return pa.table(found)
 
 
-def _signal_columns(signal: str, columns: dict[str, Array], size: int) -> dict[str, Any]:
-    """The columns of one signal; its values are null if it could not be measured."""
-    import pyarrow as pa
-
-    fields = [name for name in columns if name.startswith(f"{signal}/") and not re.search(r"@(step|stop)$", name)]
-    found: dict[str, Any] = {}
-    if fields:
-        values = np.stack([columns[name] for name in fields])
-        sign = -1.0 if SIGNALS[signal].below else 1.0
-        worst = np.where(np.isnan(values), -np.inf, sign * values).argmax(axis=0)
-        names = [name.partition("/")[2] for name in fields]
-        value = values[worst, np.arange(size)]
-        found[signal] = _floats(value, size)
-        found[f"{signal}@field"] = pa.array(
-            [None if np.isnan(v) else names[w] for v, w in zip(value, worst, strict=True)], pa.string()
-        )
-        for place in ("step", "stop"):
-            known = [columns.get(f"{name}@{place}", np.full(size, np.nan)) for name in fields]
-            found[f"{signal}@{place}"] = _integers(np.stack(known)[worst, np.arange(size)])
-        found |= {name: _floats(columns[name], size) for name in sorted(fields)}
-        return found
-    found[signal] = _floats(columns.get(signal), size)
-    found[f"{signal}@field"] = pa.nulls(size, pa.string())
-    for place in ("step", "stop"):
-        found[f"{signal}@{place}"] = _integers(columns.get(f"{signal}@{place}", np.full(size, np.nan)))
-    return found
+def signal_columns(signal: str, columns: Mapping[str, Array], size: int) -> dict[str, Array | list[str | None]]:
+    """The columns of one signal: the worst of its fields, where it is, and each field; NaN if it was not measured."""
+    missing = np.full(size, np.nan)
+    fields = sorted(name for name in columns if name.startswith(f"{signal}/") and not name.endswith(PLACES))
+    if not fields:
+        known = {f"{signal}{place}": columns.get(f"{signal}{place}", missing) for place in PLACES}
+        return {signal: columns.get(signal, missing), f"{signal}@field": [None] * size, **known}
+    values = np.stack([columns[name] for name in fields])
+    sign = -1.0 if SIGNALS[signal].below else 1.0
+    worst = np.where(np.isnan(values), -np.inf, sign * values).argmax(axis=0)
+    value = values[worst, np.arange(size)]
+    names = [name.partition("/")[2] for name in fields]
+    found: dict[str, Array | list[str | None]] = {
+        signal: value,
+        f"{signal}@field": [None if v != v else names[w] for v, w in zip(value.tolist(), worst.tolist(), strict=True)],
+    }
+    for place in PLACES:
+        known_places = np.stack([columns.get(f"{name}{place}", missing) for name in fields])
+        found[f"{signal}{place}"] = known_places[worst, np.arange(size)]
+    return {**found, **{name: columns[name] for name in fields}}
 
 
-def _floats(values: Array | None, size: int) -> Any:
-    import pyarrow as pa
-
-    known = np.full(size, np.nan) if values is None else values.astype(np.float64)
-    return pa.array(known, pa.float64(), mask=np.isnan(known))
-
-
-def _integers(values: Array) -> Any:
+def _numbers(values: Array, name: str = "") -> Any:
+    """Numbers as a column: steps as integers, NaN as null."""
     import pyarrow as pa
 
     missing = np.isnan(values)
-    return pa.array(np.where(missing, 0, values).astype(np.int64), pa.int64(), mask=missing)
+    if name.endswith(PLACES):
+        return pa.array(np.where(missing, 0, values).astype(np.int64), pa.int64(), mask=missing)
+    return pa.array(values.astype(np.float64), pa.float64(), mask=missing)
 
 
 def _texts(values: list[Any] | None, size: int) -> Any:
@@ -162,14 +177,13 @@ def _values(values: list[Any]) -> Any:
     import pyarrow as pa
 
     kinds = {type(value) for value in values if value is not None}
-    kind = {frozenset({bool}): pa.bool_(), frozenset({int}): pa.int64(), frozenset({str}): pa.string()}.get(
-        frozenset(kinds)
-    )
+    known = {bool: pa.bool_(), int: pa.int64(), str: pa.string()}
+    kind = known.get(next(iter(kinds), str)) if len(kinds) <= 1 else None
     if kind is None and kinds <= {int, float}:
         kind = pa.float64()
     try:
         if kind is not None:
             return pa.array(values, kind)
-    except (OverflowError, pa.ArrowException):
+    except (OverflowError, pa.ArrowException):  # an integer above 2^63
         pass
     return pa.array([None if value is None else str(value) for value in values], pa.string())

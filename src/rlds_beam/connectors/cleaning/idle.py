@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.checking.idle import IDLE, LEAST_IDLE, idle_steps, runs
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.dropping import text_of, values_of, vectors
 from rlds_beam.connectors.cleaning.keeping_steps import slice_steps
@@ -43,16 +44,15 @@ class IdleRule:
     """
 
     field: str = "action_dict/joint_velocity"
-    threshold: float = 1e-3
-    min_idle: int = 7
+    threshold: float = IDLE
+    min_idle: int = LEAST_IDLE
     min_moving: int = 16
     trim: int = 10
 
     def ranges(self, episode: Episode) -> Ranges:
         """The kept steps, before `trim`."""
         velocities = vectors(episode, self.field, "idle steps: field")
-        idle = np.zeros(len(velocities), bool)
-        idle[1:] = np.all(np.abs(velocities[1:] - velocities[:-1]) < self.threshold, axis=1)
+        idle = idle_steps(velocities, self.threshold)
         moving = np.ones(len(idle), bool)
         for start, stop in _runs(idle):
             moving[start:stop] = stop - start < self.min_idle
@@ -149,8 +149,7 @@ def episode_name(episode: Episode, key: str) -> str:
 
 def _runs(mask: np.ndarray[Any, Any]) -> Ranges:
     """[start, stop) of each run of True."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
-    return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
+    return [(start, stop) for start, stop in runs(mask).tolist()]
 
 
 def _applied(episode: Episode, ranges: Ranges, trim: int, mode: str) -> Episode | list[Episode]:
