@@ -184,6 +184,7 @@ def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]
     """Runs the job; calls `filled` once the embedded server has all items, before it ends."""
     from rlds_beam.console.progress import planning
     from rlds_beam.jobs.push import open_input
+    from rlds_beam.output.directory import check_apart
     from rlds_beam.pipelines import outcome
     from rlds_beam.reverb.serving.served_tables import parse_tables
     from rlds_beam.reverb.serving.server import EmbeddedServer, verify_checkpoint
@@ -191,7 +192,9 @@ def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]
 
     began = time.monotonic()
     check(config)
-    outcome.check_writable(config.report, "--report")
+    outcome.check_writable(config.report, "--report", config.input)
+    check_apart(config.rejected, config.input, "--rejected")
+    check_apart(config.checkpoint, config.input, "--checkpoint")
     with planning("push", config.progress):
         source = open_input(config)
     if not config.embedded:

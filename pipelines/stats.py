@@ -130,7 +130,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
     from rlds_beam.runners import check
 
     check(config)
-    outcome.check_writable(config.output, "--output")
+    outcome.check_writable(config.output, "--output", config.input)
     config = with_preset(config)
     source = open_input(config)
     connecting = _connecting(config, source)

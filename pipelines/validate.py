@@ -78,7 +78,7 @@ def validate(config: ValidateConfig) -> Report:
     from rlds_beam.runners import check
 
     check(config)
-    outcome.check_writable(config.report, "--report")
+    outcome.check_writable(config.report, "--report", config.input)
     config = with_preset(config)
     source = open_input(config)
     connecting = ConnectorRunner.for_options(config, source)

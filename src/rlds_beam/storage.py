@@ -419,3 +419,32 @@ def _remote_file(path: str) -> base.Entry:
 def _entries(path: str) -> Iterator[base.Entry]:
     """The files and directories in a remote directory."""
     return store_of(path).entries(join(path, ""), below=False)
+
+
+def paths_in(input: str | Sequence[str]) -> list[str]:
+    """The paths and patterns of an input: a list, or a text that separates them by commas.
+
+    A comma in the name of existing local files or directories separates nothing.
+    """
+    if not isinstance(input, str):
+        return list(input)
+    parts, paths = input.split(","), []
+    while parts:
+        ends = range(len(parts), 1, -1) if scheme(parts[0]) is None else ()
+        end = next((n for n in ends if _there(",".join(parts[:n]))), 1)
+        paths.append(",".join(parts[:end]))
+        del parts[:end]
+    return paths
+
+
+def _there(pattern: str) -> bool:
+    return os.path.exists(pattern) or bool(glob(pattern))
+
+
+def is_inside(path: str, directory: str) -> bool:
+    """Whether a path is a directory or below it; links of local paths are followed."""
+    if scheme(path) != scheme(directory):
+        return False
+    if scheme(path) is None:
+        path, directory = os.path.realpath(path), os.path.realpath(directory)
+    return path.rstrip("/") == directory.rstrip("/") or path.startswith(directory.rstrip("/") + "/")

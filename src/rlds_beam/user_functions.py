@@ -221,7 +221,7 @@ def _imported(name: str, flag: str) -> Callable[..., Any]:
     try:
         value = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
     except (ImportError, AttributeError) as error:
-        raise UsageError(f"{flag}={name}: {error}{_hint(error)}") from error
+        raise UsageError(f"{flag}={name}: {error}{_hint(error) or _where(error, module)}") from error
     return cast("Callable[..., Any]", value)
 
 
@@ -269,6 +269,17 @@ def _add_imported(module: str) -> None:
     if file is not None and top != "rlds_beam":
         path = Path(file).resolve()
         _add({top: str(path.parent.parent if path.name == "__init__.py" else path.parent)})
+
+
+def _where(error: Exception, module: str) -> str:
+    """Where modules are searched, if the named one is not found."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is None or not f"{module}.".startswith(f"{missing}."):
+        return ""
+    return (
+        f". It is neither installed nor on PYTHONPATH, nor in the current directory, {os.getcwd()}: run the command in "
+        "the module's directory, or add that directory to PYTHONPATH"
+    )
 
 
 def _hint(error: Exception) -> str:

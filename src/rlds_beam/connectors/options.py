@@ -9,7 +9,7 @@ from rlds_beam.options import Options, option
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConnectorOptions(Options):
-    """Options that select connectors."""
+    """Which connectors to run on the checked episodes."""
 
     connectors: str | None = option(
         None,

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import OutputOptions
 from rlds_beam.formats.own_outputs import create_own_output
@@ -63,15 +64,19 @@ def _unusable(name: str) -> str | None:
     return f"its name has {size} bytes, more than {_MOST_BYTES}" if size > _MOST_BYTES else None
 
 
-def configuration_for(options: Any) -> Configuration:
-    """The connectors of `--connectors`, or the output's default connectors.
+def configuration_for(options: Any, schema: Schema) -> Configuration:
+    """The connectors of `--connectors`, followed by the output's default connectors if these add no columns.
+
+    Args:
+      options: the job's config.
+      schema: the schema of the input.
 
     Raises:
-      UsageError: there is no such output, or no such connectors.
+      UsageError: there is no such output, or no such connectors, or they cannot process the input's episodes.
     """
     configuration = Configuration.of(options)
-    if options.connectors is not None:
-        return configuration
     kind = output_class(options.to)
     defaults = kind.default_connectors if issubclass(kind, LearnerColumns) else ()
+    if defaults and options.connectors is not None and ConnectorRunner.of(configuration, schema).probed.modules:
+        return configuration
     return dataclasses.replace(configuration, connectors=(*configuration.connectors, *defaults))

@@ -11,7 +11,7 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.own_sources import checked_source
-from rlds_beam.formats.registry import RLDS, SOURCES, source_class
+from rlds_beam.formats.registry import RLDS, SOURCES, TRAJECTORIES, source_class
 from rlds_beam.options import Options
 from rlds_beam.output.directory import holding
 from rlds_beam.reading.base import Source
@@ -114,7 +114,8 @@ def written_by_convert(input: str | Sequence[str], from_: str) -> str | None:
     if held.items is None:
         return f"{input} holds the unfinished output of {written}; run the same command again"
     ways = [f'rlds_beam.open_dataset("{input}")'] if held.to in ("trajectories", "columns") else []
-    ways += [f"--from={held.to}"] if held.to in SOURCES else []
+    readable = held.to != TRAJECTORIES or held.kind in ("frames", "episodes")  # windows are no episodes
+    ways += [f"--from={held.to}"] if held.to in SOURCES and readable else []
     how = f"Read it with {' or '.join(ways)}." if ways else f"Its format is --to={held.to}."
     return f"{input} holds {held.items:,} {held.kind} written by {written}. {how}"
 

@@ -114,7 +114,9 @@ class ConvertJob:
             directory.make_ready(self.directory, self.plan, overwrite=overwrite)
         except OSError as error:
             disk = DiskError.of(error.errno or 0, self.directory)
-            raise UsageError(str(disk or f"{self.directory} cannot be written to: {error}")) from error
+            raise UsageError(
+                str(disk or f"{self.directory} cannot be written to: {error.strerror or error}")
+            ) from error
 
     def convert_here(self, overwrite: bool = False) -> Report:
         """Converts all pending ranges in this process, one after the other, without Beam.
@@ -258,7 +260,8 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     """
     options = with_preset(options)
     source = options.open_source()
-    configuration, check = configuration_for(options), CheckOptions.of(options)
+    directory.check_apart(options.output, getattr(options, "input", None), "OUTPUT")
+    configuration, check = configuration_for(options, source.schema), CheckOptions.of(options)
     connecting = ConnectorRunner.for_source(configuration, source)
     output = create_output(source, connecting, options.output, options)
     framing = Framing(source)

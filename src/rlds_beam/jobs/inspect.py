@@ -177,8 +177,14 @@ def _as_they_are(shard: Shard, positions: Sequence[int]) -> Sequence[int]:
 
 
 def _output(source: Source, options: Any) -> tuple[ConnectorRunner, Output | None, str | None]:
+    """The connectors, the output, and why there is none; raises UsageError for connectors that cannot be used."""
     try:
-        connecting = ConnectorRunner.for_source(configuration_for(options), source)
+        connecting = ConnectorRunner.for_source(configuration_for(options, source.schema), source)
+    except UsageError as error:
+        if options.connectors is not None:
+            raise
+        return ConnectorRunner.none(), None, str(error)
+    try:
         return connecting, create_output(source, connecting, "", options), None
     except UsageError as error:
         return ConnectorRunner.none(), None, str(error)

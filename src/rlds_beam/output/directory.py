@@ -20,7 +20,7 @@ ends with the same bytes. A commit counts only while its files exist with the co
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from rlds_beam import storage
@@ -76,6 +76,24 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
         raise UsageError(another(output, existing, plan))
     for one in (plan, *([] if existing is None else [existing])):
         refuse_directories(output, one)
+
+
+def check_apart(output: str | None, input: str | Sequence[str] | None, flag: str) -> None:
+    """Checks that a directory to write is neither a dataset that is read nor inside one.
+
+    Args:
+      output: the directory to write; None for none.
+      input: the datasets that are read.
+      flag: the option that names the output.
+
+    Raises:
+      UsageError: it is.
+    """
+    for one in storage.paths_in(input) if output is not None and input is not None else ():
+        if output is not None and storage.is_inside(output, one) and storage.isdir(one):
+            same = storage.is_inside(one, output)
+            where = "is the input itself" if same else f"is inside the input, {one}"
+            raise UsageError(f"{flag}={output} {where}: choose a directory outside it")
 
 
 def open_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Finished:

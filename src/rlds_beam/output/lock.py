@@ -37,7 +37,7 @@ def locked(directory: str) -> Iterator[None]:
         descriptor = _take(os.path.join(directory, LOCK))
     except OSError as error:
         disk = DiskError.of(error.errno or 0, directory)
-        raise UsageError(str(disk or f"cannot write to {directory}: {error}")) from error
+        raise UsageError(str(disk or f"cannot write to {directory}: {error.strerror or error}")) from error
     try:
         yield
     finally:

@@ -166,7 +166,6 @@ def test_a_module_name_that_cannot_be_a_directory_is_refused(data, tmp_path, nam
         ({"to": "columns", "items": "frames"}, "--items is an option of --to=trajectories"),
         ({"to": "columns", "images": "jpeg"}, "--images is an option of --to=trajectories"),
         ({"format": "parquet"}, "--format is an option of --to=rlds and --to=columns"),
-        ({"to": "columns", "connectors": CONNECTORS[1:3]}, "the connectors add no columns"),
         ({"to": "columns", "format": "csv"}, "expected one of tfrecord, array_record, parquet"),
         ({"to": "column"}, "did you mean columns?"),
     ],

@@ -193,7 +193,7 @@ class EnvLoggerSource(SourceOfFiles):
         cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None
     ) -> EnvLoggerSource:
         no_features("envlogger", features)
-        logs = input.split(",") if isinstance(input, str) else list(input)
+        logs = storage.paths_in(input)
         paths = [path for log in logs for path in _shards(log)]
         name = naming.to_name(storage.split(logs[0].rstrip("/"))[1])
         files = EnvLoggerFormat()

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rlds_beam import storage
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.episodes.casting import exact_cast
 from rlds_beam.episodes.episode import Column, Episode
@@ -47,7 +48,7 @@ class MergedSource(Source):
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> MergedSource:
-        paths = [path for path in (input.split(",") if isinstance(input, str) else input) if path]
+        paths = [path for path in storage.paths_in(input) if path]
         if len(paths) < 2:
             raise UsageError(f"--from=merged: {input}: expected two or more datasets, separated by commas")
         if features is not None or (split is not None and "[" in split):

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlds_beam import naming, storage
@@ -151,7 +151,7 @@ def _shards(
 
 
 def _expand(input: str | Sequence[str]) -> list[str]:
-    patterns: Iterable[str] = input.split(",") if isinstance(input, str) else input
+    patterns = storage.paths_in(input)
     paths: list[str] = []
     for pattern in patterns:
         files = storage.glob(pattern)

@@ -180,8 +180,9 @@ class TrajectoriesSource(SourceOfFiles):
             name = naming.to_name(storage.split(paths[0])[1].split(".")[0])
         if spec.item_shape not in ((), (None,)):
             raise UsageError(
-                f"{where} holds items of {spec.item_shape[0]} frames, cut from episodes: --from=trajectories reads "
-                "--items=frames and --items=episodes"
+                f"{where} holds items of {spec.item_shape[0]} frames, cut from episodes, and not the episodes: read it "
+                "with rlds_beam.open_dataset or load_trajectories. --from=trajectories reads outputs of --items=frames "
+                "and --items=episodes"
             )
         schema = _schema(spec, jpegs)
         shards = {
@@ -193,7 +194,7 @@ class TrajectoriesSource(SourceOfFiles):
 
 
 def _files(input: str | Sequence[str]) -> list[str]:
-    patterns = input.split(",") if isinstance(input, str) else list(input)
+    patterns = storage.paths_in(input)
     files: list[str] = []
     for pattern in patterns:
         names = storage.files_below(pattern, "*") if storage.isdir(pattern) else storage.glob(pattern)

@@ -74,7 +74,7 @@ class Maker:
         from rlds_beam.connectors.cleaning.presets import with_preset
 
         options = with_preset(self._options)
-        connecting = ConnectorRunner.of(configuration_for(options), self._source.schema)
+        connecting = ConnectorRunner.of(configuration_for(options, self._source.schema), self._source.schema)
         output = create_output(self._source, connecting, "", options)
         return connecting.as_probed(), output, connecting.unfitted
 

@@ -1,0 +1,130 @@
+"""Paths of inputs and outputs that a command refuses or takes as they are, each with a plain message."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from processes import DEADLINE, RLDS_BEAM
+
+from rlds_beam import storage
+from rlds_beam.pipelines.cli import main
+from rlds_beam.testing import make_episode, shard_paths, write_dataset
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_dataset(tmp_path / "data", [make_episode(4, seed=i) for i in range(6)], shards=2)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one message of a command that is used wrongly."""
+    assert main([str(one) for one in arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("rlds-beam: ") and "Errno" not in err
+    return err
+
+
+@pytest.mark.parametrize("flags", [[], ["--overwrite"], ["--dry_run"]])
+def test_an_output_inside_the_input_is_refused(source, tmp_path, capsys, flags) -> None:
+    before = sorted(source.rglob("*"))
+    said = refused(capsys, "convert", source, source / "out", *flags)
+    assert f"OUTPUT={source / 'out'} is inside the input, {source}: choose a directory outside it" in said
+    (tmp_path / "link").symlink_to(source)
+    assert "is inside the input" in refused(capsys, "convert", source, tmp_path / "link" / "out", *flags)
+    assert "is the input itself" in refused(capsys, "convert", source, source, *flags)
+    assert sorted(source.rglob("*")) == before
+
+
+def test_an_output_cannot_replace_the_output_that_it_reads(source, tmp_path, capsys) -> None:
+    episodes = tmp_path / "episodes"
+    assert main(["convert", str(source), str(episodes), "--to=rlds", "--workers=1", "-q"]) == 0
+    assert "is the input itself" in refused(capsys, "convert", episodes, episodes, "--overwrite")
+    assert main(["validate", str(episodes), "--workers=1", "-q"]) == 0
+
+
+def test_directories_of_push_inside_the_input_are_refused(source, capsys) -> None:
+    flags = ["--reverb=127.0.0.1:1", "--table=replay"]
+    assert "--rejected=" in refused(capsys, "push", source, *flags, f"--rejected={source}/rejected")
+    assert "--checkpoint=" in refused(
+        capsys, "push", source, "--reverb=embedded", "--table=replay", f"--checkpoint={source}/x"
+    )
+
+
+def test_a_report_replaces_no_file_of_the_input(source, tmp_path, capsys) -> None:
+    features = (source / "features.json").read_bytes()
+    said = refused(capsys, "validate", source, f"--report={source}/features.json")
+    assert "features.json is a file in the input: choose a path outside the dataset" in said
+    assert "is a file in the input" in refused(capsys, "stats", source, f"--output={shard_paths(source)[0]}")
+    assert (source / "features.json").read_bytes() == features
+    assert main(["validate", str(source), f"--report={source}/report.json", "--workers=1", "-q"]) == 0
+
+
+def test_names_with_commas(source, tmp_path, capsys) -> None:
+    odd = shutil.copytree(source, tmp_path / "a,b")
+    shards = shard_paths(odd)
+    for given in (odd, f"{shards[0]},{shards[1]}", f"{shards[0]},{odd}/*00001-of*"):
+        assert main(["validate", str(given), "--json", "--workers=1"]) == 0
+        assert json.loads(capsys.readouterr().out)["records"] == 6
+    parts = ["nothing", str(odd), "c"]
+    assert storage.paths_in(",".join(parts)) == parts
+    assert storage.paths_in("gs://bucket/a,gs://bucket/b") == ["gs://bucket/a", "gs://bucket/b"]
+    assert storage.paths_in(parts) == parts
+
+
+@pytest.mark.parametrize("flag", ["--from=no_such_module:Class", "--to=no_such_module.inner:Class"])
+def test_a_module_that_does_not_exist(source, tmp_path, capsys, flag) -> None:
+    said = refused(capsys, "convert", source, tmp_path / "out", flag)
+    assert f"{flag}: No module named 'no_such_module'. It is neither installed nor on PYTHONPATH" in said
+    assert os.getcwd() in said and "add that directory to PYTHONPATH" in said
+
+
+def test_an_output_that_cannot_be_created(source, capsys) -> None:
+    assert "cannot write to /proc/out: No such file or directory" in refused(capsys, "convert", source, "/proc/out")
+    assert "/proc/none: no such file or directory" in refused(capsys, "validate", "/proc/none")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root to be another user")
+@pytest.mark.parametrize("name", ["", "features.json", "dataset_info.json"])
+def test_an_input_that_may_not_be_read(source, tmp_path, name) -> None:
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory.owner() == "root" and directory.is_relative_to("/tmp/pytest-of-root"):
+            directory.chmod(0o755)
+    (source / name).chmod(0)
+    done = subprocess.run(
+        ["setpriv", "--reuid=65534", "--clear-groups", *RLDS_BEAM, "validate", str(source), "--workers=1"],
+        capture_output=True, text=True, timeout=DEADLINE, check=False, cwd="/",
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "Permission denied" in done.stderr and "Errno" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_windows_are_not_said_to_be_readable(source, tmp_path, capsys) -> None:
+    for items, readable in (("pairs", False), ("frames", True), ("episodes", True)):
+        out = tmp_path / items
+        assert main(["convert", str(source), str(out), f"--items={items}", "--workers=1", "-q"]) == 0
+        assert ("--from=trajectories" in refused(capsys, "validate", out)) == readable
+    said = refused(capsys, "validate", tmp_path / "pairs", "--from=trajectories")
+    assert "and not the episodes: read it with rlds_beam.open_dataset" in said
+
+
+def test_connectors_that_only_edit_get_the_usual_columns(source, tmp_path, capsys) -> None:
+    (tmp_path / "c.yaml").write_text("- Normalize: {fields: [action]}\n")
+    flags = ["--to=columns", f"--connectors={tmp_path / 'c.yaml'}", "--workers=1"]
+    assert main(["convert", str(source), str(tmp_path / "edited"), *flags]) == 0
+    assert main(["convert", str(source), str(tmp_path / "plain"), "--to=columns", "--workers=1"]) == 0
+    capsys.readouterr()
+    fields = [json.loads((tmp_path / name / "features.json").read_text()) for name in ("edited", "plain")]
+    assert fields[0].keys() == fields[1].keys()
+
+
+@pytest.mark.parametrize(
+    "text", ["- NoSuchConnector\n", "- MinimumLength: {steps: 1}\n", "- Normalize: {fields: [no]}\n"]
+)
+def test_inspect_with_connectors_that_cannot_be_used(source, tmp_path, capsys, text) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    refused(capsys, "inspect", source, f"--connectors={tmp_path / 'c.yaml'}")
