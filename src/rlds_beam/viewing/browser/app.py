@@ -78,6 +78,8 @@ class Query:
             raise WrongRequestError(f"{text[:80]!r} is not an episode key") from error
         if max(key.shard, key.position, key.part) >= 1 << 62:
             raise WrongRequestError(f"{text[:80]!r} is not an episode key: its numbers are too large")
+        if key.dataset != self.dataset.source.dataset:
+            raise MissingError(f"{text[:80]} is not a key of {self.dataset.source.dataset}")
         return key
 
 
