@@ -119,7 +119,7 @@ class BrowsedDataset:
             },
             "columns": [] if rows is None else columns_of(rows),
             "rules": {} if rows is None else rows.rules,
-            "signals": [] if rows is None else [name for name in SIGNALS if name in rows.names],
+            "signals": [] if rows is None else [name for name in SIGNALS if rows.is_known(name)],
             "scan": self.table.progress(),
             "scanned": self.table.complete,
             "problems": [str(violation) for violation in self.source.violations],
@@ -276,7 +276,7 @@ def columns_of(rows: EpisodeRows) -> list[Json]:
     columns = []
     for name in rows.names:
         signal, metadata = SIGNALS.get(name), name.startswith(METADATA)
-        if signal is None and not metadata and name not in LISTED:
+        if not rows.is_known(name) or (signal is None and not metadata and name not in LISTED):
             continue
         columns.append(
             {

@@ -18,6 +18,7 @@ from rlds_beam.viewing.browser.comparing import compare
 from rlds_beam.viewing.browser.dataset import BrowsedDataset
 from rlds_beam.viewing.browser.rows import RowsSource, opens_as_rows
 from rlds_beam.viewing.browser.scanning import TableOptions
+from rlds_beam.viewing.browser.table import dataset_of
 
 _BY_FILE = {FEATURES: RLDS, layout.INFO: LEROBOT, "data/metadata.json": "minari", "metadata.json": "minari"}
 _BY_ENDING = {".hdf5": "d4rl", ".h5": "d3rlpy", ".riegeli": "envlogger", ".spec": TRAJECTORIES}
@@ -49,10 +50,11 @@ def open_datasets(config: Any) -> list[BrowsedDataset]:
     """
     check = dataclasses.replace(CheckOptions.of(config), fail=())
     opened: list[BrowsedDataset] = []
+    measured = None if config.signals is None else dataset_of(config.signals)
     for number, path in enumerate(config.path):
-        signals = config.signals if len(config.path) == 1 else None
-        table = TableOptions(signals, not config.no_scan)
         name, source = _open(path, config)
+        signals = config.signals if len(config.path) == 1 or source.dataset == measured else None
+        table = TableOptions(signals, not config.no_scan)
         rows = isinstance(source, RowsSource)
         opened.append(
             BrowsedDataset(str(number), path, name, source, None if rows else check, table, None if rows else config)

@@ -19,7 +19,7 @@ from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.text import shortened
 from rlds_beam.viewing.browser.index import EpisodeIndex
-from rlds_beam.viewing.browser.table import EpisodeRows, mapped, numbers_of
+from rlds_beam.viewing.browser.table import EpisodeRows, MappedTable, dataset_of, mapped, numbers_of
 
 SIGNALS_FILE = "signals.parquet"
 _LEAST_SECONDS, _SHARE = 1.0, 10
@@ -31,11 +31,11 @@ class TableOfFile:
     """The table that `rlds-beam check` wrote."""
 
     def __init__(self, path: str, source: Source, index: EpisodeIndex):
+        named = dataset_of(path)
+        if named not in (None, source.dataset):
+            raise UsageError(f"{path} is about {shortened(named, 80)}, not about {source.dataset}")
         table = mapped(path)
-        first = str(table["key"][0]) if table.num_rows else f"{source.dataset}:"
-        if not first.startswith(f"{source.dataset}:"):
-            raise UsageError(f"{path} is about {shortened(first.partition(':')[0], 80)}, not about {source.dataset}")
-        self.rows: EpisodeRows | None = EpisodeRows(table, numbers_of(table, index))
+        self.rows: EpisodeRows | None = EpisodeRows(table, numbers_of(table.table, index))
         self.complete = len(self.rows) >= len(index)
 
     def progress(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Scan:
 
     def _show(self, table: EpisodeTable) -> None:
         found = table.finish()
-        self.rows = EpisodeRows(found, numbers_of(found, self._index))
+        self.rows = EpisodeRows(MappedTable(found), numbers_of(found, self._index))
 
     def _episodes(self) -> Iterator[Episode]:
         reader = EpisodeReader(self._source)

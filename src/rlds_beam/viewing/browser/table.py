@@ -7,6 +7,7 @@ episode becomes a Python object unless it is shown.
 from __future__ import annotations
 
 import functools
+import mmap
 import tempfile
 import threading
 from collections import OrderedDict
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.conditions import Condition, check_known, mask
 from rlds_beam.encoding.parquet_reading import UNREADABLE, open_parquet
 from rlds_beam.episodes.keys import EpisodeKey
@@ -27,13 +29,16 @@ from rlds_beam.viewing.browser.values import scalar
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
+Numbers = np.ndarray[Any, np.dtype[np.signedinteger[Any]]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 PLACE = ("split", "shard", "position", "part")
 """The columns that make a key."""
 LISTED = ("steps", "return", "instruction", "rule", "detail")
 METADATA = "metadata/"
+_BATCH = 1 << 13
+_SHARDS = 1 << 40
+"""More than there are shards."""
 _HELD = 4
 """Answers held, to page through them."""
 _MOST_TEXT = 300
@@ -58,6 +63,18 @@ class Query(NamedTuple):
     rule: str = ""
 
 
+class MappedTable(NamedTuple):
+    """A table, and the file that it is mapped from; None if it is in memory."""
+
+    table: pa.Table
+    pages: mmap.mmap | None = None
+
+    def forget(self) -> None:
+        """Drops the pages that were read from this process; they are read again when they are needed."""
+        if self.pages is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self.pages.madvise(mmap.MADV_DONTNEED)
+
+
 class EpisodeRows:
     """Rows of episodes. Thread-safe.
 
@@ -66,10 +83,10 @@ class EpisodeRows:
       numbers: the number of each row's episode in the dataset's order; -1 for episodes that are not shown.
     """
 
-    def __init__(self, table: pa.Table, numbers: Numbers):
-        self._table, self.numbers = table, numbers
+    def __init__(self, table: MappedTable, numbers: Numbers):
+        self._mapped, self._table, self.numbers = table, table.table, numbers
         shown = np.flatnonzero(numbers >= 0)
-        self._rows = shown[np.argsort(numbers[shown], kind="stable")]
+        self._rows: Numbers = shown[np.argsort(numbers[shown], kind="stable")].astype(np.int32)
         self._in_order = numbers[self._rows]
         self._texts: dict[str, tuple[Any, Any]] = {}
         self._answers: OrderedDict[Query, Numbers] = OrderedDict()
@@ -89,11 +106,17 @@ class EpisodeRows:
         import pyarrow as pa
 
         kind = self._table.schema.field(name).type
-        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind))
+
+    def is_known(self, name: str) -> bool:
+        """Whether any episode has a value in a column."""
+        return name in self.names and self._table[name].null_count < self._table.num_rows
 
     @functools.cached_property
     def rules(self) -> dict[str, int]:
         """The number of rejected episodes by rule."""
+        if not self.is_known("rule"):
+            return {}
         with self._lock:
             rules, codes = self._text("rule")
         counts = np.bincount(codes[self._rows][codes[self._rows] >= 0], minlength=len(rules)).tolist()
@@ -119,6 +142,7 @@ class EpisodeRows:
         with self._lock:
             if query not in self._answers:
                 self._answers[query] = self._select(query)
+                self._mapped.forget()
                 if len(self._answers) > _HELD:
                     self._answers.popitem(last=False)
             self._answers.move_to_end(query)
@@ -127,12 +151,12 @@ class EpisodeRows:
     def _select(self, query: Query) -> Numbers:
         rows = self._rows
         for choice in query.filters:
-            check_known(choice, self.names)
-            rows = rows[mask(self._table, choice)[rows]]
+            rows = rows[np.logical_or.reduce([self._holds(condition) for condition in choice])[rows]]
         if query.split:
             rows = rows[self._equal("split", query.split)[rows]]
         if query.rule in ("accepted", "rejected"):
-            rows = rows[((self._text("rule")[1] >= 0) == (query.rule == "rejected"))[rows]]
+            rejected = self._text("rule")[1] >= 0 if self.is_known("rule") else np.zeros(self._table.num_rows, bool)
+            rows = rows[(rejected == (query.rule == "rejected"))[rows]]
         elif query.rule:
             rows = rows[self._equal("rule", query.rule)[rows]]
         for word in query.text.split():
@@ -158,28 +182,46 @@ class EpisodeRows:
         if name not in self._texts:
             if len(self._texts) == _HELD:
                 self._texts.pop(next(iter(self._texts)))
-            array = self._table[name].dictionary_encode().unify_dictionaries().combine_chunks()
+            array = _encoded(self._table[name])
             codes = array.indices.fill_null(-1).to_numpy(zero_copy_only=False)
             self._texts[name] = array.dictionary, codes
         return self._texts[name]
 
+    def _holds(self, condition: Condition) -> Mask:
+        """Which rows meet a condition."""
+        if condition.name not in self.names:
+            check_known([condition], [*self.names, *SIGNALS])
+            return np.zeros(self._table.num_rows, bool)  # a signal that was not measured
+        if not self.is_text(condition.name):
+            return np.asarray(mask(self._table.select([condition.name]), [condition]), bool)
+        if condition.operator not in ("==", "!="):
+            raise UsageError(f"{condition.name:.60} has texts, which can only be compared by == and !=")
+        value = condition.value
+        equal = self._equal(condition.name, f"{value:g}" if isinstance(value, float) else str(value))
+        missing: Mask = self._text(condition.name)[1] < 0
+        return equal if condition.operator == "==" else ~(equal | missing)
+
     def _equal(self, name: str, text: str) -> Mask:
         import pyarrow.compute as pc
 
+        if not self.is_known(name):
+            return np.zeros(self._table.num_rows, bool)
         texts, codes = self._text(name)
         return _spread(pc.equal(texts, text), codes)
 
     def _contain(self, name: str, word: str) -> Mask:
         import pyarrow.compute as pc
 
+        if not self.is_known(name):
+            return np.zeros(self._table.num_rows, bool)
         texts, codes = self._text(name)
         return _spread(pc.match_substring(texts, word, ignore_case=True), codes)
 
     def show(self, rows: Sequence[int], dataset: str, signals: Iterable[str]) -> list[dict[str, Any]]:
         """Rows as JSON (`/api/episodes`), without their numbers."""
         names = [name for name in self.names if name in (*PLACE, *LISTED) or name.startswith(METADATA)]
-        shown = [name for name in signals if name in self.names]
-        some = self._table.select([*names, *shown]).take(np.asarray(rows, np.int64)).to_pylist()
+        shown = [name for name in signals if self.is_known(name)]
+        some = self._taken(np.asarray(rows), [*names, *shown])
         return [
             {
                 "key": str(EpisodeKey(dataset, row["split"], *(row[name] for name in PLACE[1:]))),
@@ -192,10 +234,37 @@ class EpisodeRows:
             for row in some
         ]  # fmt: skip
 
+    def _taken(self, rows: Numbers, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Some rows. Batch by batch: Arrow's `take` of a table would copy all of its columns."""
+        starts, found = self._batches
+        taken: list[dict[str, Any]] = [{} for _ in rows]
+        of_row = np.searchsorted(starts, rows, side="right") - 1
+        for number in np.unique(of_row).tolist():
+            places = np.flatnonzero(of_row == number)
+            part = found[number].select(names).take(rows[places] - starts[number]).to_pylist()
+            for place, row in zip(places.tolist(), part, strict=True):
+                taken[place] = row
+            self._mapped.forget()  # with each value, the system maps 16 pages
+        return taken
+
+    @functools.cached_property
+    def _batches(self) -> tuple[Any, Any]:
+        """The first row of each batch of the table, and the batches."""
+        batches = self._table.to_batches()
+        return np.cumsum([0, *(batch.num_rows for batch in batches)])[:-1], batches
+
     def row(self, number: int) -> Mapping[str, Any] | None:
         """All columns of one episode."""
         rows = self.rows_of(number, number + 1)
-        return None if not len(rows) else self._table.slice(int(rows[0]), 1).to_pylist()[0]
+        return None if not len(rows) else self._taken(rows, self.names)[0]
+
+
+def _encoded(column: Any) -> Any:
+    """A column of texts as one array of dictionary codes."""
+    import pyarrow as pa
+
+    column = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    return column.unify_dictionaries().combine_chunks()
 
 
 def _values(column: Any) -> Any:
@@ -225,25 +294,40 @@ def numbers_of(table: pa.Table, index: EpisodeIndex) -> Numbers:
 
     The table has all records of a shard, or its first ones.
     """
-    splits = table["split"].dictionary_encode().unify_dictionaries().combine_chunks()
-    names, codes = splits.dictionary.to_pylist(), splits.indices.to_numpy(zero_copy_only=False)
-    shards, positions = table["shard"].to_numpy(), table["position"].to_numpy()
-    pairs, of_row = np.unique(np.stack([codes, shards]), axis=1, return_inverse=True)
-    places = np.array([index.place(names[code], shard) for code, shard in pairs.T.tolist()], np.int64)[of_row.ravel()]
-    order = np.lexsort((positions, places))
-    sorted_places = places[order]
+    splits = _encoded(table["split"])
+    names, shards = splits.dictionary.to_pylist(), table["shard"].to_numpy()
+    pairs, of_row = np.unique(splits.indices.to_numpy() * _SHARDS + shards, return_inverse=True)
+    found = [index.place(names[pair // _SHARDS], pair % _SHARDS) for pair in pairs.tolist()]
+    places, positions = np.array(found, np.int64)[of_row], table["position"].to_numpy()
+    del of_row, shards
+    order = _order(places, positions)
+    sorted_places = places if order is None else places[order]
     begins = np.flatnonzero(np.diff(sorted_places, prepend=-2))
-    ranks = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
-    numbers = np.full(len(order), -1, np.int64)
-    numbers[order] = index.numbers(sorted_places, ranks)
+    ranks = np.arange(len(places)) - np.repeat(begins, np.diff(begins, append=len(places)))
+    sorted_numbers = index.numbers(sorted_places, ranks)
+    if order is None:
+        return sorted_numbers
+    numbers = np.empty(len(places), np.int64)
+    numbers[order] = sorted_numbers
     return numbers
 
 
-def mapped(path: str) -> pa.Table:
+def _order(places: Numbers, positions: Numbers) -> Numbers | None:
+    """The rows by shard and position; None if they are in this order."""
+    further = np.diff(places)
+    if ((further > 0) | ((further == 0) & (np.diff(positions) > 0))).all():
+        return None
+    order: Numbers = np.lexsort((positions, places))
+    return order
+
+
+def mapped(path: str) -> MappedTable:
     """The table of a Parquet file, memory-mapped from a temporary file, which is already deleted.
 
+    Columns without any value are left out, and texts are stored once each.
+
     Raises:
-      UsageError: it is damaged, or not a table of episodes.
+      UsageError: it is damaged, or not a table of `rlds-beam check`.
     """
     import pyarrow as pa
 
@@ -251,12 +335,57 @@ def mapped(path: str) -> pa.Table:
         with storage.open_read(path) as file, tempfile.NamedTemporaryFile(prefix="rlds_beam_", suffix=".arrow") as kept:
             content = open_parquet(file, storage.size(path))
             names = content.schema_arrow.names
-            if not {"key", *PLACE, "steps"} <= set(names) or len(set(names)) < len(names):
+            if not {*PLACE, "key", "steps"} <= set(names) or len(set(names)) < len(names):
                 raise UsageError(f"{path} is not a table of rlds-beam check: it lacks {', '.join(('key', *PLACE))}")
-            with pa.ipc.new_file(kept, content.schema_arrow) as writer:
-                for batch in content.iter_batches(batch_size=1 << 16):
+            wanted = [name for name in names if name in PLACE or not _is_empty(content.metadata, names.index(name))]
+            writer = None
+            for group in range(content.num_row_groups):  # all at once would hold all of them
+                for batch in content.iter_batches(_BATCH, [group], wanted, use_threads=False):
+                    batch = _with_texts_once(batch)
+                    writer = writer or pa.ipc.new_stream(kept, batch.schema)
                     writer.write_batch(batch)
+            if writer is None:
+                return MappedTable(content.schema_arrow.empty_table())
+            writer.close()
             kept.flush()
-            return pa.ipc.open_file(pa.memory_map(kept.name)).read_all()
+            pa.default_memory_pool().release_unused()
+            pages = mmap.mmap(kept.fileno(), 0, access=mmap.ACCESS_READ)
+            return MappedTable(pa.ipc.open_stream(pa.BufferReader(pa.py_buffer(pages))).read_all(), pages)
     except UNREADABLE as error:
         raise UsageError(f"{path} is damaged: {shortened(error)}") from error
+
+
+def dataset_of(path: str) -> str | None:
+    """The dataset of a table's first key; None if it has no rows.
+
+    Raises:
+      UsageError: it is damaged, or not a table of `rlds-beam check`.
+    """
+    try:
+        with storage.open_read(path) as file:
+            batch = next(open_parquet(file, storage.size(path)).iter_batches(batch_size=1, columns=["key"]), None)
+            return None if batch is None else str(batch["key"][0]).partition(":")[0]
+    except UNREADABLE as error:
+        raise UsageError(f"{path} is not a table of rlds-beam check: {shortened(error)}") from error
+
+
+def _is_empty(metadata: Any, column: int) -> bool:
+    """Whether a column has no values, according to the file's statistics."""
+    statistics = [metadata.row_group(i).column(column).statistics for i in range(metadata.num_row_groups)]
+    rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    return bool(rows) and all(
+        one is not None and one.has_null_count and one.null_count == count
+        for one, count in zip(statistics, rows, strict=True)
+    )
+
+
+def _with_texts_once(batch: Any) -> Any:
+    """A batch with dictionaries instead of texts, without `key`, which the others make up."""
+    import pyarrow as pa
+
+    columns = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        if name != "key":
+            columns[name] = column.dictionary_encode() if text else column
+    return pa.RecordBatch.from_pydict(columns)
