@@ -98,3 +98,42 @@ def test_values_that_are_not_finite_do_no_harm() -> None:
         episodes.append(make_episode(30, seed=i, columns={"observation": state}))
     table = table_of(*episodes, context=Context.of_episode(episodes[0])).finish()
     assert np.isfinite(np.array(table["jump"].to_pylist(), float)).all()
+
+
+def test_hostile_names_and_texts_are_only_text() -> None:
+    hostile = {"a\ud800": b"\xff\xfe", "b": "\udc80<script>", "c": 2**70, "d": np.zeros(3), "jump": np.float32(3)}
+    columns = {
+        "observation/x@step": np.zeros((12, 2), np.float32),
+        "language_instruction": np.full(12, b"\x00\xff", object),
+    }
+    episodes = [make_episode(12, seed=i, metadata=hostile, columns=columns) for i in range(12)]
+    table = table_of(*episodes, context=Context.of_episode(episodes[0]))
+    rows = table.finish().to_pylist()
+    assert rows[0]["metadata/b"] == "?<script>"
+    assert rows[0]["metadata/c"] == str(2**70)
+    assert rows[0]["instruction"] == "\x00\ufffd"
+    assert rows[0]["jump"] is not None
+    assert {one.check for one in table.dataset_findings()} >= {"constant_metadata"}
+
+
+def test_fields_that_change_their_size_or_are_missing_do_no_harm() -> None:
+    episodes = [
+        make_episode(
+            12, seed=i, observation=3 if i % 2 else 5, columns={} if i % 3 else {"observation/more": np.ones(12)}
+        )
+        for i in range(24)
+    ]
+    contexts = [Context.of_episode(episode) for episode in episodes]
+    table = table_of(*episodes, context=contexts[0])
+    assert len(table.finish()) == 24
+    ragged = np.array([np.ones(i) for i in range(12)] + [None], object)[:-1]
+    strange = make_episode(12, seed=99, columns={"action": ragged, "observation": np.ones((12, 2), bool)})
+    assert len(table_of(*episodes, strange, context=contexts[0]).finish()) == 25
+    assert findings(measure(strange, Context.of_episode(strange)).row) == []
+
+
+def test_integer_actions_are_no_motion_but_are_compared() -> None:
+    action = np.arange(20) % 3
+    episodes = [make_episode(20, seed=i, columns={"action": action}) for i in range(12)]
+    rows = table_of(*episodes, context=Context.of_episode(episodes[0])).finish().to_pylist()
+    assert all("jump/action" not in row and row["duplicate_actions"] == 11 for row in rows)

@@ -18,6 +18,8 @@ from rlds_beam.checking.signals.conditions import mask as mask
 from rlds_beam.checking.signals.conditions import matches as matches
 from rlds_beam.checking.signals.conditions import parse_conditions as parse_conditions
 from rlds_beam.checking.signals.context import Context as Context
+from rlds_beam.checking.signals.dataset import DATASET_CHECKS as DATASET_CHECKS
+from rlds_beam.checking.signals.dataset import DatasetFinding as DatasetFinding
 from rlds_beam.checking.signals.episodes import Measures as Measures
 from rlds_beam.checking.signals.episodes import measure as measure
 from rlds_beam.checking.signals.findings import Finding as Finding

@@ -64,7 +64,7 @@ def scored(rows: Rows, context: Context) -> dict[str, Array]:
     found |= _cameras(rows, context)
     found |= _rates(rows, context)
     found |= _duplicates(rows)
-    found |= _groups(rows, vectors)
+    found |= _groups(rows)
     return found
 
 
@@ -296,28 +296,29 @@ def _duplicates(rows: Rows) -> dict[str, Array]:
     return found
 
 
-def _groups(rows: Rows, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
-    """The scale of each field in the episode's group, over that of the other groups: max(ratio, 1 / ratio).
+def group_scales(rows: Rows) -> tuple[list[str], Array, dict[str, Array]]:
+    """The groups of a dataset: their names, the group of each episode (E,), and by field their scale ratios (G,).
 
-    Groups are the datasets of a merged one (`source_dataset`), otherwise its splits.
+    Groups are the datasets of a merged one (`source_dataset`), otherwise its splits. A ratio is the group's scale over
+    that of the other groups, or its inverse if that is larger; it is the median of the dimensions, whose scale is the
+    median range of the episodes. There are none if there is one group only.
     """
     names = rows.values.get("metadata/source_dataset") or [f"{key[0]}:{key[1]}" for key in rows.keys]
     groups, number = np.unique([str(name) for name in names], return_inverse=True)
-    if len(groups) < 2:
-        return {}
     found: dict[str, Array] = {}
-    for path, field in vectors.items():
-        scales = np.stack([_scale(field, number == g) for g in range(len(groups))])
-        score = np.full(len(groups), np.nan)
+    for path in dict.fromkeys(field for field, _ in rows.vectors) if len(groups) > 1 else ():
+        width = rows.vectors[path, "high"].astype(np.float64) - rows.vectors[path, "low"]
+        width[~(width > 0)] = np.nan
+        scales = np.stack([_median(width[number == g]) for g in range(len(groups))])
+        found[path] = np.full(len(groups), np.nan)
         for g in range(len(groups)):
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratio = np.abs(np.log(scales[g] / _median(np.delete(scales, g, axis=0))))
-            ratio = ratio[np.isfinite(ratio)]
-            score[g] = float(np.exp(np.median(ratio))) if len(ratio) else np.nan
-        found[f"scale_mismatch/{path}"] = score[number]
-    return found
+            if np.isfinite(ratio).any():
+                found[path][g] = np.exp(np.median(ratio[np.isfinite(ratio)]))
+    return groups.tolist(), number, found
 
 
-def _scale(field: Mapping[str, Array], members: Array) -> Array:
-    width = (field["high"] - field["low"])[members]
-    return _median(np.where(width > 0, width, np.nan))
+def _groups(rows: Rows) -> dict[str, Array]:
+    _, number, found = group_scales(rows)
+    return {f"scale_mismatch/{path}": scores[number] for path, scores in found.items()}

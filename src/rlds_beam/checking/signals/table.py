@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from rlds_beam.checking.signals import texts
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.context import Context
+from rlds_beam.checking.signals.dataset import DatasetFinding, findings_of
 from rlds_beam.checking.signals.gathering import Block
 from rlds_beam.checking.signals.rows import Rows
 from rlds_beam.checking.signals.scoring import scored
@@ -87,10 +89,16 @@ class EpisodeTable:
 
     def finish(self) -> pa.Table:
         """The table, sorted by key, with the signals that compare episodes."""
+        rows = self._rows()
+        return _table(rows, {**rows.numbers, **scored(rows, self.context)})
+
+    def dataset_findings(self) -> list[DatasetFinding]:
+        """What is worth a look in the dataset as a whole: constant metadata, normalized values, mixed scales, ..."""
+        return findings_of(self._rows())
+
+    def _rows(self) -> Rows:
         self._flush()
-        rows = Rows.concatenate(self._parts or [Block(self.context).finish()]).in_order()
-        columns = {**rows.numbers, **scored(rows, self.context)}
-        return _table(rows, columns)
+        return Rows.concatenate(self._parts or [Block(self.context).finish()]).in_order()
 
 
 def row_of(episode: Episode, context: Context) -> dict[str, Any]:
@@ -131,7 +139,7 @@ def _table(rows: Rows, columns: dict[str, Array]) -> pa.Table:
     for signal in SIGNALS:
         for name, values in signal_columns(signal, columns, len(rows)).items():
             found[name] = _texts(values, len(rows)) if isinstance(values, list) else _numbers(values, name)
-    return pa.table(found)
+    return pa.table({texts.text_of(name): column for name, column in found.items()})  # names may be no valid UTF-8
 
 
 def signal_columns(signal: str, columns: Mapping[str, Array], size: int) -> dict[str, Array | list[str | None]]:

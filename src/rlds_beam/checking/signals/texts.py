@@ -33,8 +33,8 @@ _LENGTH = re.compile(
 
 def text_of(value: Any) -> str:
     """A text of a dataset, as a str of at most `MOST_CHARACTERS`."""
-    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-    return text[:MOST_CHARACTERS]
+    data = value if isinstance(value, bytes) else str(value).encode(errors="replace")
+    return data.decode(errors="replace")[:MOST_CHARACTERS]
 
 
 def is_generic(text: str) -> bool:

@@ -1,0 +1,132 @@
+"""What is worth a look in a dataset as a whole: no single episode shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rlds_beam.checking.signals.rows import Rows
+from rlds_beam.checking.signals.scoring import group_scales
+from rlds_beam.text import count, shortened
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+DATASET_CHECKS: dict[str, str] = {
+    "constant_metadata": "a field of the episodes has the same value in all of them",
+    "repeated_id": "an id of the episodes occurs more than once",
+    "mixed_metadata": "a field of the episodes is a number in some and a text in others",
+    "constant_dimension": "a dimension never changes, in any step of any episode",
+    "normalized": "values look normalized already, to [-1, 1] or to mean 0 and standard deviation 1",
+    "scale_mismatch": "datasets that were merged, or splits, use different scales or units",
+}
+"""Check of the whole dataset -> its meaning."""
+
+_REMEDIES = {
+    "constant_metadata": "check where the value comes from; the connector DropFields removes the field",
+    "repeated_id": "check for episodes that were recorded or copied twice",
+    "mixed_metadata": "write it in one type",
+    "constant_dimension": "a broken sensor, or a dimension that is not used: leave it out",
+    "normalized": "do not normalize again, and keep the statistics that turn actions back",
+    "scale_mismatch": "convert the units of one of them before merging",
+}
+_FEWEST = 10
+_ID = re.compile(r"metadata/(.*[/_])?(episode_id|episode_index|uuid|uid|id)")
+_MOST_RATIO = 5.0
+
+
+class DatasetFinding(NamedTuple):
+    """A finding about the whole dataset.
+
+    Attributes:
+      check: one of `DATASET_CHECKS`.
+      field: the field that it is about.
+      detail: what was found.
+      remedy: what to do about it.
+    """
+
+    check: str
+    field: str
+    detail: str
+    remedy: str
+
+
+def findings_of(rows: Rows) -> list[DatasetFinding]:
+    """All findings, in the order of `DATASET_CHECKS`; none for fewer than 10 episodes."""
+    if len(rows) < _FEWEST:
+        return []
+    found = [*_of_metadata(rows), *_of_motion(rows), *_of_groups(rows)]
+    order = list(DATASET_CHECKS)
+    return sorted(found, key=lambda one: (order.index(one.check), one.field))
+
+
+def _finding(check: str, field: str, detail: str) -> DatasetFinding:
+    return DatasetFinding(check, field, detail, _REMEDIES[check])
+
+
+def _of_metadata(rows: Rows) -> Iterator[DatasetFinding]:
+    """A constant field may be right, but one was `building` in all 27.6 million rows (lerobot issue 4402)."""
+    for name, values in rows.values.items():
+        known = [value for value in values if value is not None]
+        if not name.startswith("metadata/") or len(known) < _FEWEST:
+            continue
+        field, different = name.partition("/")[2], len(set(known))
+        if different == 1 and not isinstance(known[0], bool):
+            yield _finding(
+                "constant_metadata", field, f"{shortened(repr(known[0]), 60)} in all {count(len(known), 'episode')}"
+            )
+        if 1 < different < len(known) and _ID.fullmatch(name):
+            yield _finding("repeated_id", field, f"{different:,} values in {count(len(known), 'episode')}")
+        if len({isinstance(value, str) for value in known}) == 2:
+            yield _finding(
+                "mixed_metadata", field, f"{sum(isinstance(v, str) for v in known):,} of {len(known):,} texts"
+            )
+
+
+def _of_motion(rows: Rows) -> Iterator[DatasetFinding]:
+    for path in dict.fromkeys(field for field, _ in rows.vectors):
+        field = {name: values.astype(np.float64) for (one, name), values in rows.vectors.items() if one == path}
+        known = ~np.isnan(field["low"]).any(axis=1)
+        if known.sum() < _FEWEST:
+            continue
+        low, high = field["low"][known].min(axis=0), field["high"][known].max(axis=0)
+        constant = np.flatnonzero(low == high)
+        if len(constant):
+            shown = ", ".join(f"{d} (always {low[d]:g})" for d in constant[:5].tolist())
+            more = f" and {len(constant) - 5} more" if len(constant) > 5 else ""
+            yield _finding("constant_dimension", path, f"of {len(low)} dimensions: {shown}{more}")
+        detail = _normalized(field, rows.numbers["steps"], known, low, high)
+        if detail:
+            yield _finding("normalized", path, detail)
+
+
+def _normalized(field: Mapping[str, Array], steps: Array, known: Array, low: Array, high: Array) -> str:
+    """How a field seems to have been normalized; empty if it was not.
+
+    At least two dimensions, and more than half of those that move, have the bounds -1 and 1, or mean 0 and standard
+    deviation 1.
+    """
+    moves = high > low
+    weights = steps[known, None] / steps[known].sum()
+    mean = (field["mean"][known] * weights).sum(axis=0)
+    deviation = np.sqrt(np.maximum((field["square"][known] * weights).sum(axis=0) - mean**2, 0))
+    bounded = moves & (np.abs(low + 1) < 1e-6) & (np.abs(high - 1) < 1e-6)
+    standard = moves & (np.abs(mean) < 0.1) & (np.abs(deviation - 1) < 0.1)
+    for matching, detail in ((bounded, "from -1 to 1"), (standard, "mean 0 and standard deviation 1")):
+        if matching.sum() >= 2 and matching.sum() > moves.sum() / 2:
+            return f"{detail} in {matching.sum()} of {count(int(moves.sum()), 'moving dimension')}"
+    return ""
+
+
+def _of_groups(rows: Rows) -> Iterator[DatasetFinding]:
+    groups, _, scales = group_scales(rows)
+    for path, ratios in scales.items():
+        for group, ratio in zip(groups, ratios.tolist(), strict=True):
+            if ratio > _MOST_RATIO:
+                others = "the others" if len(groups) > 2 else next(one for one in groups if one != group)
+                detail = (
+                    f"{shortened(repr(group), 60)}: {ratio:.3g} times larger or smaller than {shortened(others, 60)}"
+                )
+                yield _finding("scale_mismatch", path, detail)
