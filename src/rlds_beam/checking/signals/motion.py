@@ -21,6 +21,9 @@ from rlds_beam.checking.idle import runs
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
+_AT_ONCE = 96 << 10
+"""Bytes of a field to work on at once: with larger arrays, most of the time goes into fresh memory pages."""
+
 _SAMPLED = 50
 """The steps of a longer episode from which the mean, and the share of values at a limit, are estimated."""
 
@@ -147,28 +150,33 @@ class Motion:
 
     def vectors(self) -> dict[str, Array]:
         """Statistic -> (E, D) float32: what the signals that compare episodes need."""
+        moving = np.add.reduceat(self.sizes.any(axis=0).view(np.int8), self.laid.starts, dtype=np.int32)
+        size = max(1, _AT_ONCE // max(1, self.values[0].nbytes))
+        parts = [self._vectors(slice(d, d + size), moving) for d in range(0, len(self.values), size)]
+        return {name: np.concatenate([part[name] for part in parts]).T.astype(np.float32) for name in parts[0]}
+
+    def _vectors(self, of: slice, moving: Array) -> dict[str, Array]:
+        """The statistics of some dimensions (D, E)."""
         laid, starts, counts = self.laid, self.laid.starts, self.laid.lengths
+        values, changes, sizes = self.values[of], self.changes[of], self.sizes[of]
         with np.errstate(over="ignore", invalid="ignore"):
-            moved = self.sizes > 0
-            largest = np.maximum.reduceat(self.sizes, starts, axis=1)
-            moving = np.add.reduceat(moved.any(axis=0).view(np.int8), starts, dtype=np.int32)
+            moved = sizes > 0
+            largest = np.maximum.reduceat(sizes, starts, axis=1)
             times = np.add.reduceat(moved.view(np.int8), starts, axis=1, dtype=np.int32)
             moved_at = np.maximum.reduceat(moved * np.arange(moved.shape[1], dtype=np.int32), starts, axis=1)
             found = {
                 "largest": largest,
-                "largest_at": _first(self.sizes == np.repeat(largest, counts, axis=1), moved, laid),
-                "travel": np.add.reduceat(self.sizes, starts, axis=1),
+                "largest_at": _first(sizes == np.repeat(largest, counts, axis=1), moved, laid),
+                "travel": np.add.reduceat(sizes, starts, axis=1),
                 "times": times,
                 "still": moving - times,
                 "last_moved": np.maximum(moved_at - starts, 0),
-                "low": self.low,
-                "high": self.high,
-                "end": self.values[:, laid.ends],
-                **_sampled(self.values, self.low, self.high, laid),
+                "low": self.low[of],
+                "high": self.high[of],
+                "end": values[:, laid.ends],
+                **_sampled(values, self.low[of], self.high[of], laid),
             }
-            if self.with_jerk:
-                found["jerk"] = _jerk(self.changes, laid)
-            return {name: values.T.astype(np.float32) for name, values in found.items()}
+            return {**found, "jerk": _jerk(changes, laid)} if self.with_jerk else found
 
 
 def _jerk(changes: Array, laid: Laid) -> Array:
