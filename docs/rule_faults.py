@@ -253,6 +253,14 @@ FAULTS = {
         duplicate,
         (VALIDATE, f"{VALIDATE} --accept=duplicate_episode"),
     ),
+    "signal_limit": Fault(
+        "An episode can keep every rule and still be useless: the robot rests, or a camera is frozen. `--reject` makes a "
+        "rule of a signal ([signals](signals.md)).",
+        "the third episode has 2 steps; the others have 5",
+        lambda: write([*episodes(2), make_episode(2, seed=2), *episodes(4)[3:]]),
+        (f"{VALIDATE} --reject='steps < 5'",),
+        "Look at the episode with `rlds-beam browse`, then change `--reject`, or leave the episode out.",
+    ),
     "too_long": Fault(
         "Reverb and padded batches have a maximum length. Cutting an episode would hide its end from the learner.",
         "all episodes have 5 steps, and items may have 4",

@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import tempfile
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -123,7 +124,7 @@ def run(command: str) -> str:
     """What a command prints, errors included, and its exit code if that is not 0."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        code = main([*command.split()[1:], "--progress=none"])
+        code = main([*shlex.split(command)[1:], "--progress=none"])
     return out.getvalue() + (f"# exit code {code}\n" if code else "")
 
 

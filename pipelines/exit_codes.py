@@ -28,6 +28,7 @@ _OWN: dict[str, dict[int, str]] = {
     "example": {1: "the dataset could not be written"},
     "inspect": {1: "the dataset could not be read"},
     "validate": _CHECKS,
+    "check": _CHECKS,
     "stats": {**_CHECKS, 3: "finished, but too much was rejected, or no episode was accepted"},
     "convert": _RESUMES,
     "record": _RESUMES,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, names_of
+from rlds_beam.pipelines.check import CheckConfig
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.pipelines.example import ExampleConfig
 from rlds_beam.pipelines.inspect import InspectConfig
@@ -22,6 +23,7 @@ from rlds_beam.runners.quiet import quiet
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
     from rlds_beam.jobs.inspect import Survey
+    from rlds_beam.pipelines.check import CheckOutcome
     from rlds_beam.pipelines.convert import ConvertOutcome
     from rlds_beam.pipelines.push import PushOutcome
     from rlds_beam.pipelines.stats import StatsOutcome
@@ -141,6 +143,28 @@ def inspect(input: Path | Sequence[Path], **options: Any) -> Survey:
     from rlds_beam.pipelines.inspect import inspect as run
 
     return run(_config(InspectConfig, input, **options))
+
+
+@_takes(CheckConfig)
+def check(input: Path | Sequence[Path], **options: Any) -> CheckOutcome:
+    """Measures quality signals of every episode, as `rlds-beam check` does.
+
+        outcome = rlds_beam.check("data/point_mass/1.0.0")
+        print(outcome)
+        outcome.table.to_pandas().nlargest(5, "jump")
+
+    Args:
+      input: as in `convert`.
+      options: the fields of `CheckConfig`. With `output`, the table is also kept as a file.
+
+    Raises:
+      UsageError: an option or the input cannot be used.
+      FailedRuleError: a rule of `fail` was broken.
+      RldsBeamError: the pipeline failed, or a file cannot be written.
+    """
+    from rlds_beam.pipelines.check import check as run
+
+    return run(_config(CheckConfig, input, **options), keep_table=True)
 
 
 @_takes(StatsConfig)

@@ -21,6 +21,7 @@ JOBS = {
     "record": ("RecordConfig", "run policies in environments and record the episodes"),
     "inspect": ("InspectConfig", "show what a dataset holds, and predict a conversion"),
     "validate": ("ValidateConfig", "check every episode of a dataset; write nothing"),
+    "check": ("CheckConfig", "measure quality signals, and find the worst episodes"),
     "stats": ("StatsConfig", "compute mean, standard deviation and quantiles of each field"),
     "browse": ("BrowseConfig", "look at episodes in a web browser on this machine"),
     "convert": ("ConvertConfig", "check a dataset and write it in another format"),

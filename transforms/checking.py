@@ -14,6 +14,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
+from rlds_beam.checking.signals.context import Context
+from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.checking.verdicts import IgnoredValues, count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
@@ -36,11 +38,14 @@ class CheckResult(NamedTuple):
       accepted: a PCollection of `Episode`, repaired if requested.
       rejected: a PCollection of `Rejection`: the key, the violations, and the original bytes.
       report: a PCollection of one `Report` on all records read.
+      signals: a PCollection of one `EpisodeTable`: the signals of every record, as read, except those of which
+        connectors kept nothing. None unless they are measured.
     """
 
     accepted: Any
     rejected: Any
     report: Any
+    signals: Any = None
 
 
 class ValidateEpisodes(beam.PTransform):
@@ -51,6 +56,7 @@ class ValidateEpisodes(beam.PTransform):
       duplicates: the result of `FindDuplicateEpisodes`, to reject the second of two equal episodes.
       connecting: the connectors that run over accepted episodes; the result has what they return.
       fitted: the result of `FitConnectors`; None if no connector needs fitting.
+      measured: the fields whose signals are measured; None to measure nothing.
 
     Raises:
       FailedRuleError: while running, at the first violation of a rule whose policy is `fail`.
@@ -62,21 +68,33 @@ class ValidateEpisodes(beam.PTransform):
         duplicates: Any = None,
         connecting: ConnectorRunner | None = None,
         fitted: Any = None,
+        measured: Context | None = None,
     ):
         super().__init__()
+        self._measured = measured
         self._options, self._connecting = options or CheckOptions(), connecting or ConnectorRunner.none()
         self._duplicates, self._fitted = duplicates, fitted
 
     def expand(self, episodes: Any) -> CheckResult:
+        side_outputs = ["rejected", "report"] if self._measured is None else ["rejected", "report", "signals"]
         checked = episodes | "Check" >> beam.ParDo(
-            _CheckFn(self._options, self._connecting), as_side_input(self._duplicates), as_results(self._fitted)
-        ).with_outputs("rejected", "report", main="accepted")
+            _CheckFn(self._options, self._connecting, self._measured),
+            as_side_input(self._duplicates),
+            as_results(self._fitted),
+        ).with_outputs(*side_outputs, main="accepted")
         report = checked.report | "MergeReports" >> beam.CombineGlobally(_merge)
-        return CheckResult(checked.accepted, checked.rejected, report)
+        if self._measured is None:
+            return CheckResult(checked.accepted, checked.rejected, report)
+        signals = checked.signals | "MergeSignals" >> beam.CombineGlobally(_merge_signals, self._measured)
+        return CheckResult(checked.accepted, checked.rejected, report, signals)
 
 
 def _merge(reports: Iterable[Report]) -> Report:
     return Report().merge(*reports)
+
+
+def _merge_signals(tables: Iterable[EpisodeTable], measured: Context) -> EpisodeTable:
+    return EpisodeTable(measured).merge(*tables)
 
 
 class CheckDataset(beam.PTransform):
@@ -86,11 +104,14 @@ class CheckDataset(beam.PTransform):
       source: the dataset.
       options: the policy of each rule.
       connecting: the connectors.
+      measured: the fields whose signals are measured; None to measure nothing.
     """
 
-    def __init__(self, source: Source, options: CheckOptions, connecting: ConnectorRunner):
+    def __init__(
+        self, source: Source, options: CheckOptions, connecting: ConnectorRunner, measured: Context | None = None
+    ):
         super().__init__()
-        self._source, self._options, self._connecting = source, options, connecting
+        self._source, self._options, self._connecting, self._measured = source, options, connecting, measured
 
     def expand(self, root: Any) -> CheckResult:
         source, connecting, framing, fitted = self._source, self._connecting, Framing(self._source), None
@@ -103,16 +124,19 @@ class CheckDataset(beam.PTransform):
             ranges = plan_ranges(source, starts=framing.record_starts)
             fitted = root | FitConnectors(fitter, ranges, duplicates)
         episodes = root | ReadFromRlds(source, framing=framing)
-        checked: CheckResult = episodes | ValidateEpisodes(self._options, duplicates, connecting, fitted)
+        checked: CheckResult = episodes | ValidateEpisodes(
+            self._options, duplicates, connecting, fitted, self._measured
+        )
         return checked
 
 
 class _CheckFn(beam.DoFn):
-    def __init__(self, options: CheckOptions, connecting: ConnectorRunner):
-        self._options, self._connecting = options, connecting
+    def __init__(self, options: CheckOptions, connecting: ConnectorRunner, measured: Context | None):
+        self._options, self._connecting, self._measured = options, connecting, measured
 
     def start_bundle(self) -> None:
         self._report = Report()
+        self._signals = None if self._measured is None else EpisodeTable(self._measured)
         self._fitted: ConnectorRunner | None = None
 
     def process(
@@ -124,6 +148,8 @@ class _CheckFn(beam.DoFn):
         ignored = self._connecting.ignored_values(IgnoredValues())
         verdict = check_and_connect(marked(episode, duplicates), self._options, self._fitted, ignored, batches.append)
         self._report.add(verdict)
+        if self._signals is not None and (verdict.written or verdict.rejected is not None):
+            self._signals.add(episode, verdict)
         count_verdict(verdict)
         for batch in batches:
             yield from batch.episodes
@@ -133,3 +159,5 @@ class _CheckFn(beam.DoFn):
     def finish_bundle(self) -> Iterator[Any]:
         # One report per bundle, not per episode, keeps the merge small.
         yield TaggedOutput("report", WindowedValue(self._report, MIN_TIMESTAMP, [GlobalWindow()]))
+        if self._signals is not None:
+            yield TaggedOutput("signals", WindowedValue(self._signals, MIN_TIMESTAMP, [GlobalWindow()]))

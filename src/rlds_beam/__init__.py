@@ -1,8 +1,8 @@
 """rlds-beam: any episodic dataset in, any training data out, as Apache Beam pipelines.
 
-The names below are the jobs as functions (`convert`, `validate`, `inspect`, `stats`, `push`, `record`, `example`) and
-the public core, without Beam: episodes, what can be done to them, and the contracts of sources, connectors, and
-outputs. Each is imported on first use, so `import rlds_beam` costs nothing.
+The names below are the jobs as functions (`convert`, `validate`, `check`, `inspect`, `stats`, `push`, `record`,
+`example`) and the public core, without Beam: episodes, what can be done to them, and the contracts of sources,
+connectors, and outputs. Each is imported on first use, so `import rlds_beam` costs nothing.
 The other public modules are listed in the API reference (docs/reference/api); everything else is private.
 """
 
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from rlds_beam.output.shards import ShardInfo as ShardInfo
     from rlds_beam.output.shards import ShardWriter as ShardWriter
     from rlds_beam.output.shards import WrittenFile as WrittenFile
+    from rlds_beam.pipelines.functions import check as check
     from rlds_beam.pipelines.functions import convert as convert
     from rlds_beam.pipelines.functions import example as example
     from rlds_beam.pipelines.functions import inspect as inspect
@@ -103,6 +104,7 @@ _HOMES = {
     # Jobs
     "convert": "rlds_beam.pipelines.functions",
     "validate": "rlds_beam.pipelines.functions",
+    "check": "rlds_beam.pipelines.functions",
     "inspect": "rlds_beam.pipelines.functions",
     "push": "rlds_beam.pipelines.functions",
     "record": "rlds_beam.pipelines.functions",

@@ -30,6 +30,11 @@ class CheckOptions(Options):
         code=True,
         metavar="FUNCTION",
     )
+    reject: str | None = option(
+        None,
+        "also reject episodes by their signals, for example 'frozen_camera > 0.2, steps < 5' (rlds-beam help signals)",
+        metavar="CONDITIONS",
+    )
     check_unused: bool = option(False, "also check unused fields, and the void action and reward of the last step")
 
     def __post_init__(self) -> None:
@@ -42,6 +47,14 @@ class CheckOptions(Options):
                 if policy not in POLICIES[rule]:
                     can = ", ".join(r for r in RULES if policy in POLICIES[r])
                     raise UsageError(f"--{policy}={rule}: {rule} cannot be {policy}ed; these can: {can}")
+        self.check_reject()
+
+    def check_reject(self) -> None:
+        """Raises UsageError if `reject` is malformed, or needs the whole dataset."""
+        if self.reject is not None:
+            from rlds_beam.checking.signals.conditions import check_single, parse_conditions
+
+            check_single(parse_conditions(self.reject))
 
     def policy(self, rule: str) -> Policy:
         """The policy for an episode that breaks `rule`."""

@@ -143,6 +143,8 @@ def validate_episode(episode: Episode, options: CheckOptions, ignored: IgnoredVa
     """
     void: list[str] = []
     violations = find_violations(episode, options, ignored, void)
+    if options.reject is not None and all(options.policy(v.rule) in ("accept", "repair") for v in violations):
+        violations += _beyond_limits(episode, options.reject)
     if not violations:
         return Verdict(episode.key, (_without_void(episode, void),), size=len(episode.payload))
     by_policy: dict[str, list[Violation]] = {}
@@ -206,6 +208,16 @@ def _look(episode: Episode, options: CheckOptions, ignored: IgnoredValues, void:
         yield from _discount(discount, None if options.check_unused or not ignored.last_step else steps)
     if options.propensity_fn is not None or not _PROPENSITIES.isdisjoint(steps):
         yield from propensity_violations(episode, options.propensity_fn, options.check_unused)
+
+
+def _beyond_limits(episode: Episode, reject: str) -> tuple[Violation, ...]:
+    """The violation of `--reject`, if a signal of the episode is beyond its limit."""
+    from rlds_beam.checking.signals.conditions import broken_conditions, context_for, parse_conditions
+    from rlds_beam.checking.signals.context import Context
+
+    conditions = parse_conditions(reject)
+    found = broken_conditions(episode, conditions, context_for(conditions, Context.of_episode(episode)))
+    return () if found is None else (found,)
 
 
 def _is_void(path: str, ignored: IgnoredValues) -> bool:

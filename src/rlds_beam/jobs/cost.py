@@ -21,8 +21,11 @@ _KEPT_JPEG = {**_JPEG, "read": 0.0036, "frame": 0.0014}
 send every frame to Reverb. The rates of JPEGs are between those of 64x64 and 256x256 pixels; `_KEPT_JPEG` is for JPEGs
 written unchanged. The push rate of PNGs is an estimate."""
 
-_EPISODE = {"check": 0.00014, "stats": 0.00017, "write": 0.00025, "push": 0.0003}
+_EPISODE = {"check": 0.00014, "stats": 0.00017, "signals": 0.0001, "write": 0.00025, "push": 0.0003}
 """Seconds per episode of any size: most of the work if episodes are short. The push rate is an estimate."""
+
+_DECODE = 0.0015
+"""Seconds to decode an image (256x256 pixels) and look at its colors and edges."""
 
 _VIDEO = {"jpeg": 0.5, "png": 0.07, "none": 0.04}
 """Seconds per MB of input to encode videos, by the images' encoding in the input (9 million pixels per second)."""
@@ -36,6 +39,13 @@ def validate_seconds(source: Source, options: CheckOptions) -> float:
     rates = _rates(source)
     seconds = _megabytes(source) * rates["read" if options.decode_images else "check"]
     return seconds + _episodes(source) * _EPISODE["check"] + source.decode_seconds()
+
+
+def check_seconds(source: Source, options: CheckOptions, decoded: int) -> float:
+    """Seconds to check a dataset and measure its signals; `decoded` images of each camera and episode are decoded."""
+    cameras = sum(field.encoding in ("jpeg", "png") for field in source.schema.steps.values())
+    more = _episodes(source) * (_EPISODE["signals"] + cameras * decoded * _DECODE)
+    return validate_seconds(source, options) + more
 
 
 def stats_seconds(source: Source, options: CheckOptions) -> float:

@@ -1,0 +1,238 @@
+"""`rlds-beam check`: measures quality signals of every episode, and lists the worst."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import shlex
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+from rlds_beam import storage
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.connectors.options import ConnectorOptions
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.options import InputOptions
+from rlds_beam.options import option
+from rlds_beam.pipelines.options import ReportOptions
+from rlds_beam.runners.options import RunOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rlds_beam.checking.report import Report
+    from rlds_beam.checking.signals.context import Context
+    from rlds_beam.checking.signals.results import SignalsWriter
+    from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.reading.base import Source
+
+__all__ = ["CheckConfig", "CheckOutcome", "check", "define_pipeline"]
+
+USAGE = "INPUT..."
+EXAMPLES = """
+    rlds-beam check data/point_mass/1.0.0
+    rlds-beam check data/point_mass/1.0.0 --signal=jump --output=signals.parquet
+    rlds-beam check data/point_mass/1.0.0 --reject='jump > 20, steps < 5' --write_exclude=exclude.txt
+    rlds-beam convert data/point_mass/1.0.0 data/pairs --exclude=exclude.txt
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, InputOptions):
+    """Measure quality signals of every episode, as read: frozen cameras, jumps, dropped frames, and others."""
+
+    _: dataclasses.KW_ONLY
+    output: str | None = option(
+        None, "file to write all signals of all episodes to, as Parquet, for example signals.parquet", metavar="FILE"
+    )
+    signal: str | None = option(None, "show the worst episodes of this signal", metavar="NAME")
+    threshold: tuple[str, ...] = option(
+        (), "other thresholds than the defaults, for example jump=20,idle_share=0.8", metavar="SIGNAL=NUMBER"
+    )
+    decode: int = option(3, "images to decode of each camera and episode; 0 for none", least=0)
+    reject: str | None = option(
+        None,
+        "choose episodes to leave out by their signals, for example 'jump > 20, steps < 5' (rlds-beam help signals)",
+        metavar="CONDITIONS",
+    )
+    write_exclude: str | None = option(
+        None, "file to list the episodes in that --reject chooses, for --exclude of other commands", metavar="FILE"
+    )
+
+    def check_reject(self) -> None:
+        """Raises UsageError if `reject` is malformed. It may compare episodes, as the whole dataset is read."""
+        if self.reject is not None:
+            from rlds_beam.checking.signals.conditions import parse_conditions
+
+            parse_conditions(self.reject)
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckOutcome:
+    """The result of a `check` run.
+
+    Attributes:
+      report: the report on all records read.
+      signals: for each signal its `threshold`, `measured` (the number of episodes with a value), `beyond` (the number
+        beyond the threshold), `median`, and `worst`: the worst episodes.
+      rows: the number of rows of the table.
+      chosen: the number of episodes that `reject` chose.
+      path: the Parquet file; None if the table was not written.
+    """
+
+    report: Report
+    signals: dict[str, dict[str, Any]]
+    rows: int
+    chosen: int
+    path: str | None
+    temporary: tempfile.TemporaryDirectory[str] | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    @functools.cached_property
+    def table(self) -> pa.Table:
+        """The table: one row for each record, sorted by key. `table.to_pandas()` is a data frame.
+
+        Raises:
+          UsageError: it was not written.
+        """
+        import pyarrow.parquet as pq
+
+        if self.path is None:
+            raise UsageError("the table of signals was not kept: pass output=FILE")
+        with storage.open_read(self.path) as file:
+            return pq.read_table(file)
+
+    def __repr__(self) -> str:
+        beyond = [f"{one['beyond']:,} {name}" for name, one in self.signals.items() if one["beyond"]]
+        return f"<CheckOutcome: {self.report.line()}; beyond the threshold: {', '.join(beyond) or 'none'}>"
+
+    def __str__(self) -> str:
+        """The text that the command prints."""
+        return "\n".join([f"checked   {self.report.line()}", *self.lines()])
+
+    def lines(self, signal: str | None = None) -> list[str]:
+        """The table of signals, or of the worst episodes of one signal."""
+        from rlds_beam.console.signals import signal_lines, worst_lines
+
+        return signal_lines(self.signals) if signal is None else worst_lines(signal, self.signals[signal])
+
+
+def define_pipeline(
+    root: Any,
+    config: CheckConfig,
+    source: Source | None = None,
+    connecting: ConnectorRunner | None = None,
+    writer: SignalsWriter | None = None,
+) -> Any:
+    """Reads and checks the dataset under `root`, and measures the signals of every episode.
+
+    Args:
+      root: a Beam pipeline.
+      config: the job's config.
+      source: the dataset, if already open.
+      connecting: the connectors, if already prepared.
+      writer: writes the results; by default to the files of the config.
+
+    Returns:
+      PCollection of one `CheckedSignals`.
+    """
+    from rlds_beam.connectors.cleaning.presets import with_preset
+    from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.formats.sources import open_input
+    from rlds_beam.transforms.checking import CheckDataset
+    from rlds_beam.transforms.signals import WriteSignals
+
+    config = with_preset(config)
+    source = source or open_input(config)
+    connecting = connecting or ConnectorRunner.for_options(config, source)
+    rules = dataclasses.replace(config, reject=None, write_exclude=None)  # here, --reject only lists
+    checked = root | CheckDataset(source, rules, connecting, _context(source, config))
+    return checked.signals | WriteSignals(writer or _writer(config), checked.report)
+
+
+def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
+    """Runs the job.
+
+    Args:
+      config: the job's config.
+      keep_table: keep the table in a temporary file if the config names none, unless workers are on other machines.
+
+    Raises:
+      NotVerifiedError: an input file changed during the run.
+      RldsBeamError: the dataset cannot be read at all, the pipeline failed, or a file cannot be written.
+    """
+    from rlds_beam.connectors.cleaning.presets import with_preset
+    from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.formats.sources import open_input
+    from rlds_beam.jobs.cost import check_seconds
+    from rlds_beam.pipelines import outcome
+    from rlds_beam.pipelines.running import run_checks
+    from rlds_beam.runners import check as check_runner
+
+    check_runner(config)
+    outcome.check_writable(config.output, "--output")
+    outcome.check_writable(config.write_exclude, "--write_exclude")
+    config = with_preset(config)
+    writer, temporary = _writer(config), None
+    if keep_table and config.output is None and config.runner == "local":
+        temporary = tempfile.TemporaryDirectory(prefix="rlds-beam-")
+        writer = dataclasses.replace(writer, output=storage.join(temporary.name, "signals.parquet"))
+    source = open_input(config)
+    connecting = ConnectorRunner.for_options(config, source)
+    report, content = run_checks(
+        "check", config, source, check_seconds(source, config, config.decode),
+        lambda root: define_pipeline(root, config, source, connecting, writer), "report",
+    )  # fmt: skip
+    return CheckOutcome(report, content["signals"], content["rows"], content["chosen"], writer.output, temporary)
+
+
+def _context(source: Source, config: CheckConfig) -> Context:
+    from rlds_beam.checking.signals.context import Context
+
+    return Context.of(source.schema, fps=source.fps, decoded=config.decode)
+
+
+def _writer(config: CheckConfig) -> SignalsWriter:
+    """What the last step writes.
+
+    Raises:
+      UsageError: an option names no signal, or is of no use.
+    """
+    from rlds_beam.checking.signals.results import SignalsWriter, check_signal, parse_thresholds
+
+    if config.signal is not None:
+        check_signal(config.signal, f"--signal={config.signal}")
+    if config.write_exclude is not None and config.reject is None:
+        raise UsageError("--write_exclude lists the episodes that --reject chooses: add --reject='CONDITIONS'")
+    return SignalsWriter(config.output, config.reject, config.write_exclude, parse_thresholds(config.threshold))
+
+
+def main(config: CheckConfig) -> int:
+    """Runs the command: prints the signals, worst first, and returns the exit code."""
+    from rlds_beam.pipelines import outcome
+    from rlds_beam.pipelines.advice import repair_lines
+
+    began = time.monotonic()
+    done = check(config)
+    seconds = time.monotonic() - began
+    extra = {
+        "seconds": round(seconds, 3), "rows": done.rows, "chosen": done.chosen, "output": done.path,
+        "signals": done.signals,
+    }  # fmt: skip
+    lines = [*done.lines(config.signal), *_written_lines(config, done), *repair_lines("check", config, done.report)]
+    outcome.print_report(done.report, config, extra, [*lines, f"took      {seconds:.1f} s with start-up"])
+    return outcome.exit_code(done.report, config)
+
+
+def _written_lines(config: CheckConfig, done: CheckOutcome) -> list[str]:
+    """What was written, and the command that uses it."""
+    from rlds_beam.text import count
+
+    lines = [] if config.output is None else [f"written   {config.output}: {count(done.rows, 'row')}"]
+    if config.reject is None:
+        return lines
+    chosen = f"chosen    {done.chosen:,} of {count(done.rows, 'episode')} by --reject={shlex.quote(config.reject)}"
+    if config.write_exclude is None:
+        return [*lines, f"{chosen}; --write_exclude=FILE lists them"]
+    use = ["rlds-beam", "convert", *config.input.split(","), "OUTPUT", f"--exclude={config.write_exclude}"]
+    return [*lines, f"{chosen}, listed in {config.write_exclude}", f"use       {shlex.join(use)}"]
