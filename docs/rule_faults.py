@@ -254,8 +254,8 @@ FAULTS = {
         (VALIDATE, f"{VALIDATE} --accept=duplicate_episode"),
     ),
     "signal_limit": Fault(
-        "An episode can keep every rule and still be useless: the robot rests, or a camera is frozen. `--reject` makes a "
-        "rule of a signal ([signals](signals.md)).",
+        "An episode can keep every rule and still be useless: the robot rests, or a camera is frozen. `--reject` turns "
+        "a [signal](signals.md) into a rule.",
         "the third episode has 2 steps; the others have 5",
         lambda: write([*episodes(2), make_episode(2, seed=2), *episodes(4)[3:]]),
         (f"{VALIDATE} --reject='steps < 5'",),

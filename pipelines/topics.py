@@ -76,6 +76,27 @@ def _rules() -> str:
     return "\n\n".join(parts)
 
 
+def _signals() -> str:
+    from rlds_beam.checking.signals.base import GROUPS
+    from rlds_beam.checking.signals.base import SIGNALS as QUALITY
+
+    parts = [
+        flags.fill(
+            "rlds-beam check measures a number for each episode and signal, and shows the episodes beyond the threshold. "
+            "--threshold=jump=20 sets another one. Conditions choose episodes: --reject='frozen_camera > 0.2, steps < 5'. "
+            "Those on signals marked * need check --write_exclude=FILE first, as they compare episodes."
+        )
+    ]
+    for group in GROUPS:
+        rows = [
+            (f"{one.name}{'*' * one.relative}", f"{'<' if one.below else '>'} {one.threshold:g}", one.summary)
+            for one in QUALITY.values()
+            if one.group == group
+        ]
+        parts.append(f"{group}:\n{flags.table(rows)}")
+    return "\n\n".join(parts)
+
+
 def _formats() -> str:
     details = []
     for name, known in FORMATS.items():
@@ -173,6 +194,7 @@ def _runner(options_class: type[Options], about: str, example: str) -> str:
 
 TOPICS: dict[str, tuple[str, Callable[[], str]]] = {
     "rules": ("what is checked, and what can be done about a violation", _rules),
+    "signals": ("numbers that find bad episodes, for check and --reject", _signals),
     "formats": ("what --from reads and --to writes, and which programs open it", _formats),
     "connectors": ("functions that edit episodes or compute columns", _connectors),
     "exit-codes": ("how each command can end", _exit_codes),

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlds_beam.checking.signals.base import SIGNALS
-from rlds_beam.text_tables import table_lines
 from rlds_beam.text import count, shortened
+from rlds_beam.text_tables import table_lines
 
 _WIDTH = 80
 Summary = Mapping[str, Any]
@@ -24,7 +24,9 @@ def signal_lines(signals: Mapping[str, Summary]) -> list[str]:
     rows = []
     for name in found:
         one, worst = signals[name], signals[name]["worst"][0]
-        rows.append((name, threshold_of(name, one), f"{one['beyond']:,}", _number(worst["value"]), _place(worst), worst["key"]))
+        rows.append(
+            (name, threshold_of(name, one), f"{one['beyond']:,}", _number(worst["value"]), _place(worst), worst["key"])
+        )
     lines = table_lines(("signal", "threshold", "episodes", "worst", "step", "worst episode"), rows) if rows else []
     return [
         *lines,
@@ -78,6 +80,4 @@ def _names(title: str, names: list[str]) -> list[str]:
 
 
 def _filled(title: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=title, subsequent_indent=" " * len(title), break_on_hyphens=False
-    )
+    return textwrap.wrap(text, _WIDTH, initial_indent=title, subsequent_indent=" " * len(title), break_on_hyphens=False)

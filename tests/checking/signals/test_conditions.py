@@ -92,7 +92,7 @@ def test_rows_and_tables_agree() -> None:
 
 def test_a_conversion_refuses_what_compares_episodes_and_names_the_two_steps() -> None:
     with pytest.raises(
-        UsageError, match=r"check INPUT --reject='jump > 8' --exclude=FILE.*convert with --exclude=FILE"
+        UsageError, match=r"check INPUT --reject='jump > 8' --write_exclude=FILE.*convert with --exclude=FILE"
     ):
         check_single(parse_conditions("jump > 8"))
     check_single(parse_conditions("frozen_camera > 0.2, steps < 3, idle_share"))
@@ -107,6 +107,6 @@ def test_a_violation_names_the_field_and_the_step() -> None:
     context = context_for(conditions, Context.of_episode(frozen))
     violation = broken_conditions(frozen, conditions, context)
     assert violation is not None
-    assert (violation.rule, violation.field, violation.step) == ("signal", "observation/image", 8)
+    assert (violation.rule, violation.field, violation.step) == ("signal_limit", "observation/image", 8)
     assert "0.3 (rejected by frozen_camera > 0.2)" in violation.detail
     assert broken_conditions(make_episode(20), conditions, context) is None

@@ -53,7 +53,7 @@ def _signal(
     condition = f"--reject='{name} {'<' if more.get('below') else '>'} {threshold:g}'"
     leave_out = f"leave them out: `convert {condition}`"
     if more.get("relative"):
-        leave_out = f"leave them out: `check {condition} --exclude=FILE`, then `convert --exclude=FILE`"
+        leave_out = f"leave them out: `check {condition} --write_exclude=FILE`, then `convert --exclude=FILE`"
     return name, Signal(
         name, group, summary, unit, threshold, f"{remedy}; or {leave_out}" if remedy else leave_out, **more
     )

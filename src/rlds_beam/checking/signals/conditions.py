@@ -30,7 +30,7 @@ from rlds_beam.text import did_you_mean, shortened
 if TYPE_CHECKING:
     import pyarrow as pa
 
-RULE = "signal"
+RULE = "signal_limit"
 """The rule of a violation that a condition found."""
 
 _OPERATORS = {
@@ -192,8 +192,8 @@ def check_single(conditions: Sequence[Condition], option: str = "--reject") -> N
         if condition.is_relative:
             raise UsageError(
                 f"{option}={str(condition)!r}: {condition.signal} compares an episode with the whole dataset, which a "
-                f"conversion does not know yet. Run `rlds-beam check INPUT --reject={str(condition)!r} --exclude=FILE` "
-                "first, then convert with --exclude=FILE"
+                f"conversion does not know yet. Run `rlds-beam check INPUT --reject={str(condition)!r} "
+                "--write_exclude=FILE` first, then convert with --exclude=FILE"
             )
 
 
@@ -213,7 +213,7 @@ def context_for(conditions: tuple[Condition, ...], context: Context) -> Context:
 
 
 def broken_conditions(episode: Episode, conditions: Sequence[Condition], context: Context) -> Violation | None:
-    """The first condition that an episode meets, as a violation of the rule `signal`; None if it meets none.
+    """The first condition that an episode meets, as a violation of the rule `signal_limit`; None if it meets none.
 
     Args:
       conditions: conditions that `check_single` accepts.

@@ -1,0 +1,112 @@
+"""Writes the page of all quality signals, `reference/signals.md`, from `SIGNALS`.
+
+    python docs/signal_reference.py
+
+`make docs` runs it, and a test compares the page with what it writes.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlds_beam.checking.signals import GROUPS, SIGNALS, Signal
+
+PAGE = Path(__file__).parent / "reference" / "signals.md"
+
+HEAD = """\
+# Signals
+
+`rlds-beam check` measures these signals of every episode ([Find bad episodes](../how_to/quality.md)). A signal is a
+number; it rejects nothing by itself. An episode whose value is beyond the threshold is worth a look. Set another
+threshold with `--threshold=jump=20`. `rlds-beam help signals` lists the signals in the terminal.
+`docs/signal_reference.py` writes this page.
+
+- **Episodes are measured as read**, before repairs and connectors. Rejected records are measured too, as far as they can
+  be read.
+- **Compared** signals compare an episode with the rest of the dataset, so they are known only after all episodes have
+  been read: `check --reject` may use them, `--reject` of the other commands may not.
+- **Decoded** signals look at `--decode=N` images of each camera and episode, evenly spaced. All others decode nothing.
+- A signal that needs a field which the dataset does not have, for example timestamps, has no value.
+- To leave out such episodes, look at them first (`check --signal=NAME`), then write a list:
+  `check --reject='NAME > LIMIT' --write_exclude=FILE`, and `convert --exclude=FILE`.
+
+"""
+
+TAIL = """\
+## Conditions
+
+`--reject` takes conditions, separated by commas; an episode that meets one of them is chosen.
+
+| condition | meaning |
+|---|---|
+| `frozen_camera > 0.2` | a signal: the worst of its fields |
+| `jump/action >= 8` | a signal of one field |
+| `jump` | beyond the threshold of the signal |
+| `steps < 10`, `return < 0` | the length, the sum of rewards |
+| `metadata/success == false` | an episode field |
+| `instruction == 'open it'`, `split == train` | a text |
+
+- `check --reject=CONDITIONS --write_exclude=FILE` lists these episodes in a file, for `--exclude=FILE` of the other commands.
+- `convert`, `push`, `validate`, and `stats` reject them, with the rule [`signal_limit`](rules.md#signal_limit).
+
+## The table
+
+`check --output=signals.parquet` writes a row for each record read, sorted by key. Any tool that reads Parquet opens it.
+
+| column | content |
+|---|---|
+| `key` | the episode's key: `toy/1.0.0:train:00000@12345` |
+| `split`, `shard`, `position`, `part` | the parts of the key |
+| `steps`, `return`, `instruction` | the number of steps, the sum of rewards, the first instruction |
+| `metadata/…` | the numbers and texts of the episode fields |
+| `rule`, `detail` | why the record was rejected; null if it was accepted |
+| `jump` | a signal: the worst of its fields; null if it cannot be measured |
+| `jump@field` | the field with the worst value |
+| `jump@step`, `jump@stop` | the steps where it is: from `step` to before `stop`; null if it is about the whole episode |
+| `jump/action` | the signal of one field |
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return HEAD + "\n".join(part for group in GROUPS for part in section(group)) + "\n" + TAIL
+
+
+def section(group: str) -> Iterator[str]:
+    """The signals of a group."""
+    yield f"## {group}\n"
+    for signal in SIGNALS.values():
+        if signal.group == group:
+            yield entry(signal)
+
+
+def entry(signal: Signal) -> str:
+    """One signal."""
+    side = "<" if signal.below else ">"
+    kinds = [kind for kind, holds in (("compared", signal.relative), ("decoded", signal.decodes)) if holds]
+    remedy = signal.remedy.partition("look at them, then ")[0].removesuffix("; or ")
+    kind = f" ({', '.join(kinds)})" if kinds else ""
+    return "\n".join(
+        [
+            f"### `{signal.name}`\n",
+            f"{capital(marked(signal.summary))}{kind}.\n",
+            f"- Unit: {signal.unit}. Threshold: {side} {signal.threshold:g}.",
+            *([f"- {capital(marked(remedy))}."] if remedy else []),
+            "",
+        ]
+    )
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def marked(text: str) -> str:
+    """A text of the terminal as Markdown: names of flags and connectors outside of code are code."""
+    parts = text.split("`")
+    parts[::2] = [re.sub(r"--\w+|\b[A-Z][a-z]+[A-Z]\w+", r"`\g<0>`", part) for part in parts[::2]]
+    return "`".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
