@@ -21,8 +21,8 @@ number; it rejects nothing by itself. An episode whose value is beyond the thres
 threshold with `--threshold=jump=20`. `rlds-beam help signals` lists the signals in the terminal.
 `docs/signal_reference.py` writes this page.
 
-- **Episodes are measured as read**, before repairs and connectors. Rejected records are measured too, as far as they can
-  be read.
+- **Episodes are measured as read**, before repairs and connectors. Rejected records are measured too, if they
+  can be read.
 - **Compared** signals compare an episode with the rest of the dataset, so they are known only after all episodes have
   been read: `check --reject` may use them, `--reject` of the other commands may not.
 - **Decoded** signals look at `--decode=N` images of each camera and episode, evenly spaced. All others decode nothing.
@@ -46,7 +46,7 @@ TAIL = """\
 | `metadata/success == false` | an episode field |
 | `instruction == 'open it'`, `split == train` | a text |
 
-- `check --reject=CONDITIONS --write_exclude=FILE` lists these episodes in a file, for `--exclude=FILE` of the other commands.
+- `check --reject=CONDITIONS --write_exclude=FILE` lists them in a file, for `--exclude=FILE` of other commands.
 - `convert`, `push`, `validate`, and `stats` reject them, with the rule [`signal_limit`](rules.md#signal_limit).
 
 ## The table
@@ -62,7 +62,7 @@ TAIL = """\
 | `rule`, `detail` | why the record was rejected; null if it was accepted |
 | `jump` | a signal: the worst of its fields; null if it cannot be measured |
 | `jump@field` | the field with the worst value |
-| `jump@step`, `jump@stop` | the steps where it is: from `step` to before `stop`; null if it is about the whole episode |
+| `jump@step`, `jump@stop` | its steps, from `step` to before `stop`; null if it is about the whole episode |
 | `jump/action` | the signal of one field |
 """
 

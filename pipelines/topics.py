@@ -82,9 +82,9 @@ def _signals() -> str:
 
     parts = [
         flags.fill(
-            "rlds-beam check measures a number for each episode and signal, and shows the episodes beyond the threshold. "
-            "--threshold=jump=20 sets another one. Conditions choose episodes: --reject='frozen_camera > 0.2, steps < 5'. "
-            "Those on signals marked * need check --write_exclude=FILE first, as they compare episodes."
+            "rlds-beam check measures these signals of each episode, and shows the episodes beyond a threshold. "
+            "--threshold=jump=20 sets another one. Conditions choose episodes: --reject='frozen_camera > 0.2, "
+            "steps < 5'. Signals marked * compare episodes: convert needs the list of check --write_exclude=FILE."
         )
     ]
     for group in GROUPS:

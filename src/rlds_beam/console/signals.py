@@ -8,7 +8,7 @@ from typing import Any
 
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.text import count, shortened
-from rlds_beam.text_tables import table_lines
+from rlds_beam.viewing.text_tables import table_lines
 
 _WIDTH = 80
 Summary = Mapping[str, Any]
