@@ -84,7 +84,7 @@ def entry(signal: Signal) -> str:
     """One signal."""
     side = "<" if signal.below else ">"
     kinds = [kind for kind, holds in (("compared", signal.relative), ("decoded", signal.decodes)) if holds]
-    remedy = signal.remedy.partition("look at them, then ")[0].removesuffix("; or ")
+    remedy = signal.remedy.partition("leave them out: ")[0].removesuffix("; or ")
     kind = f" ({', '.join(kinds)})" if kinds else ""
     return "\n".join(
         [
