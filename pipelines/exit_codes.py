@@ -38,6 +38,7 @@ _OWN: dict[str, dict[int, str]] = {
         1: "the server failed",
         4: "the checkpoint could not be verified",
     },
+    "show": {1: "the dataset could not be read, or the file could not be written"},
     "browse": {
         0: "stopped by Ctrl-C or SIGTERM",
         1: "the server failed",
@@ -47,7 +48,14 @@ _OWN: dict[str, dict[int, str]] = {
 }
 """Command -> what its exit codes mean, if it is not what they mean for the others."""
 
-_CODES = {"example": (0, 1, 2), "inspect": (0, 1, 2), "serve": (0, 1, 2, 4), "browse": (0, 1, 2), "doctor": (0, 1, 2)}
+_CODES = {
+    "example": (0, 1, 2),
+    "inspect": (0, 1, 2),
+    "show": (0, 1, 2),
+    "serve": (0, 1, 2, 4),
+    "browse": (0, 1, 2),
+    "doctor": (0, 1, 2),
+}
 """Command -> the codes that it can end with, if not all."""
 
 

@@ -193,14 +193,14 @@ def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], 
     if field.default not in (None, (), False, ""):
         help_text += f" (default: {field.default})"
     given: dict[str, Any] = {"dest": field.name, "help": argparse.SUPPRESS if hidden else help_text}
-    flag = f"--{flag_name(field.name)}"
+    flag, short = f"--{flag_name(field.name)}", field.metadata.get("short", ())
     if hint is bool:
         group.add_argument(flag, action="store_true", **given)
     elif field.metadata.get("repeated"):
         group.add_argument(flag, action="append", default=[], metavar=metavar(field, hint), **given)
     else:
         convert = _checked(_converter(hint, field), flag)
-        group.add_argument(flag, type=convert, default=field.default, metavar=metavar(field, hint), **given)
+        group.add_argument(*short, flag, type=convert, default=field.default, metavar=metavar(field, hint), **given)
 
 
 def metavar(field: dataclasses.Field[Any], hint: Any) -> str:

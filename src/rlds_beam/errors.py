@@ -34,7 +34,7 @@ class MissingExtraError(UsageError, ImportError):
 
 Extra = Literal[
     "tf", "agents", "arrayrecord", "hdf5", "lerobot", "browse", "record", "envlogger", "rllib", "gcs", "gcp", "s3",
-    "demo",
+    "demo", "rerun",
 ]  # fmt: skip
 
 EXTRAS: dict[Extra, str] = {
@@ -51,6 +51,7 @@ EXTRAS: dict[Extra, str] = {
     "gcp": "jobs on Dataflow",
     "s3": "s3:// paths",
     "demo": "dm_control, MuJoCo, and everything else the demo needs",
+    "rerun": "Rerun recordings of rlds-beam show",
 }
 """The extras of pyproject.toml that a message may name, and their purpose."""
 

@@ -36,7 +36,7 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
       help: the help text of its flag.
       metadata: `least`: the smallest allowed number. `metavar`: the name of its value in the help. `code`: it names a
         function as `module:function`, whose code becomes part of the plan. `shared`: a format's option that shares
-        its name and value with an option of the job.
+        its name and value with an option of the job. `short`: a short spelling of its flag: `("-o",)`.
     """
     return dataclasses.field(default=default, metadata={"help": help, **metadata})
 

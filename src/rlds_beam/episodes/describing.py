@@ -60,13 +60,13 @@ def kind_of_column(column: Column) -> str:
     return _kind(column.dtype.name, column.shape[1:])
 
 
-def kind_of_value(value: Any) -> str:
-    """A value of the episode: short, or its type if it is long."""
+def kind_of_value(value: Any, most: int = 60) -> str:
+    """A value of the episode in up to `most` characters, or its type if it is an image or a large array."""
     if isinstance(value, (bytes, str)):
         is_text = isinstance(value, str) or not value.startswith((b"\xff\xd8\xff", b"\x89PNG"))
-        return printable(value, 60) if is_text else f"image, {format_size(len(value))}"
+        return printable(value, most) if is_text else f"image, {format_size(len(value))}"
     array = np.asarray(value)
-    return printable(value, 60) if array.size <= 8 else _kind(array.dtype.name, array.shape)
+    return printable(value, most) if array.size <= 8 else _kind(array.dtype.name, array.shape)
 
 
 def tree(groups: Mapping[str, Mapping[str, str]]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.checking.rules import ADVICE
+from rlds_beam.checking.signals import SIGNALS, Finding
 from rlds_beam.datasets.episodes import STEPS
 from rlds_beam.episodes.describing import kind_of_column, kind_of_value
 from rlds_beam.episodes.episode import Column, Episode
@@ -43,12 +44,14 @@ class ShownEpisode:
       title: its key, or the number of a row.
       fps: frames per second; None if unknown.
       violations: the rules that it breaks.
+      findings: the signals that are beyond their thresholds.
     """
 
     episode: Episode
     title: str
     fps: float | None = None
     violations: tuple[Violation, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     def view(self, width: int = 100) -> View:
         """The episode as text of about `width` columns, and as HTML."""
@@ -62,8 +65,9 @@ class ShownEpisode:
         instruction = instruction_of(self.episode)
         if instruction:
             yield f'"{instruction}"'
-        if self.violations:
+        if self.violations or self.findings:
             yield ""
+        yield from map(finding_text, self.findings)
         for violation in self.violations:
             yield f"{violation.rule}: {_detail(violation)}"
             if violation.rule in ADVICE:
@@ -83,7 +87,7 @@ class ShownEpisode:
         curves = [curve for curve in curves_of(episode) if not curve.is_embedding]
         plots = [html.plot(curve, [marks[curve.path]] if curve.path in marks else ()) for curve in curves[:_MOST_PLOTS]]
         fields = [(path, kind_of_column(column)) for path, column in episode.steps.items()]
-        metadata = [(path, kind_of_value(value)) for path, value in episode.metadata.items()]
+        metadata = [(path, kind_of_value(value, 300)) for path, value in sorted(episode.metadata.items())]
         more = [f"{len(frames) - _MOST_CAMERAS} more cameras"] if len(frames) > _MOST_CAMERAS else []
         more += [f"{len(curves) - _MOST_PLOTS} more fields"] if len(curves) > _MOST_PLOTS else []
         return html.card(
@@ -91,6 +95,7 @@ class ShownEpisode:
             html.line(summary_of(episode, self.fps) if len(episode) > 1 else ""),
             html.quote(instruction_of(episode)),
             *(html.line(f"{v.rule}: {_detail(v)}. {ADVICE.get(v.rule, '')}", fault=True) for v in self.violations),
+            *(html.line(finding_text(finding)) for finding in self.findings),
             *(html.line(fault, fault=True) for fault in faults_of(frames)[:_MOST_CAMERAS]),
             *strips,
             *plots,
@@ -142,13 +147,23 @@ class ShownEpisode:
         if metadata:
             yield ""
         names = max((len(printable(path)) for path in metadata), default=0)
-        for path, value in metadata.items():
-            text = f"{printable(path):{names}}  {kind_of_value(value)}"
-            yield text if len(text) <= width else f"{text[: width - 3]}..."
+        for path, value in sorted(metadata.items()):
+            yield f"{printable(path):{names}}  {kind_of_value(value, max(20, width - names - 2))}"
 
 
 def _text(column: Column) -> str:
     return text_of(np.asarray(column)) if is_text_column(column) and len(column) else kind_of_column(column)
+
+
+def finding_text(finding: Finding) -> str:
+    """`frozen_camera observation/image: 0.8 share of steps at steps 3 to 9 (above 0.2)`."""
+    signal = SIGNALS[finding.signal]
+    where = "" if finding.step is None else f" at step {finding.step}"
+    if finding.step is not None and finding.stop is not None and finding.stop > finding.step + 1:
+        where = f" at steps {finding.step} to {finding.stop - 1}"
+    field = "" if finding.field is None else f" {printable(finding.field)}"
+    limit = f"{'below' if signal.below else 'above'} {signal.threshold:g}"
+    return f"signal {finding.signal}{field}: {finding.value:.3g} ({signal.unit}; {limit}){where}; {signal.summary}"
 
 
 def _detail(violation: Violation) -> str:

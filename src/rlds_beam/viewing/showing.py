@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
+from rlds_beam.checking.signals import Context, findings, measure
 from rlds_beam.checking.verdicts import find_violations
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics
@@ -20,12 +20,13 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import InputOptions
-from rlds_beam.formats.registry import COLUMNS, SOURCES, TRAJECTORIES
+from rlds_beam.formats.registry import COLUMNS, RLDS, SOURCES, TRAJECTORIES
 from rlds_beam.formats.sources import open_input
 from rlds_beam.lazy import Viewable
 from rlds_beam.output.directory import holding
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.single import episode_at, read_episode
+from rlds_beam.viewing.browser.opening import format_of
 from rlds_beam.viewing.episodes import ShownEpisode, of_row
 from rlds_beam.viewing.html import View
 from rlds_beam.viewing.tables import (
@@ -114,9 +115,11 @@ def _(value: Mapping[str, Any]) -> View:
 
 
 def of_episode(episode: Episode, source: Source | None = None) -> ShownEpisode:
-    """An episode with the rules that it breaks; images are not decoded to check them."""
+    """An episode with the rules that it breaks, and its signals. Images are not decoded for that."""
     fps = None if source is None else source.fps
-    return ShownEpisode(episode, str(episode.key), fps, find_violations(episode, CheckOptions()))
+    context = Context.of_episode(episode, fps=fps) if source is None else Context.of(source.schema, fps=fps)
+    found = findings(measure(episode, context).row) if len(episode) else []
+    return ShownEpisode(episode, str(episode.key), fps, find_violations(episode, CheckOptions()), tuple(found))
 
 
 def shown_episode(source: Source, episode: int | str) -> ShownEpisode:
@@ -147,18 +150,17 @@ def shown_row(dataset: Dataset, number: int) -> ShownEpisode:
 
 
 def opened(path: str, options: Mapping[str, Any]) -> Source | Dataset:
-    """Opens a path: as the source that `from_` names, or, by default, what rlds-beam wrote there.
+    """Opens a path: as the source that `from_` names, or by default in the format that its files have.
 
     Raises:
       UsageError: the dataset does not exist or cannot be read.
     """
-    if options.get("from_") is None and storage.isdir(path):
-        held = holding(path)
-        if held is not None and held.to in (COLUMNS, TRAJECTORIES):
-            return open_dataset(path, **options)
-        if held is not None and held.to in SOURCES:
-            options = {**options, "from_": held.to}
-    return open_input(InputOptions.create(path, **options))
+    if options.get("from_") is not None:
+        return open_input(InputOptions.create(path, **options))
+    name = format_of(path)
+    if name in (COLUMNS, TRAJECTORIES) and holding(path) is not None:
+        return open_dataset(path, **options)
+    return open_input(InputOptions.create(path, **options, from_=name if name in SOURCES else RLDS))
 
 
 def _kind(value: Any) -> str:

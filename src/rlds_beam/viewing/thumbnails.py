@@ -67,8 +67,8 @@ def small_pixels(image: bytes | Array, height: int) -> tuple[Array, str | None]:
 
 
 def cameras_of(episode: Episode) -> list[str]:
-    """The paths of the step fields that hold images."""
-    return [path for path, column in episode.steps.items() if is_image(column)]
+    """The paths of the step fields that hold images, sorted."""
+    return sorted(path for path, column in episode.steps.items() if is_image(column))
 
 
 def image_of(column: Column, step: int) -> bytes | Array:
@@ -100,8 +100,7 @@ def strip(episode: Episode, count: int, height: int, cameras: Sequence[str] | No
     rows = []
     for path in (cameras_of(episode) if cameras is None else cameras) if steps else ():
         column = episode.steps[path]
-        pictures = [_fitted(small_pixels(image_of(column, step), height)[0], height) for step in steps]
-        rows.append(_row(pictures))
+        rows.append(row_of([small_pixels(image_of(column, step), height)[0] for step in steps], height))
     if not rows:
         return np.zeros((0, 0, 3), np.uint8)
     width = max(row.shape[1] for row in rows)
@@ -114,8 +113,10 @@ def faults_of(frames: Mapping[str, Sequence[tuple[int, Thumbnail]]]) -> list[str
     return [f"{path}, step {step}: {one.fault}" for path, some in frames.items() for step, one in some if one.fault]
 
 
-def _row(pictures: Sequence[Array]) -> Array:
-    spaced = [np.pad(one, ((0, 0), (0, _GAP), (0, 0)), constant_values=255) for one in pictures]
+def row_of(pictures: Sequence[Array], height: int) -> Array:
+    """Pictures side by side, resized to `height` rows."""
+    fitted = [_fitted(one, height) for one in pictures]
+    spaced = [np.pad(one, ((0, 0), (0, _GAP), (0, 0)), constant_values=255) for one in fitted]
     return np.asarray(np.concatenate(spaced, axis=1)[:, :-_GAP])
 
 

@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
 from typing import Any, cast
 
 import numpy as np
@@ -124,7 +125,7 @@ class VideoFile:
       frames: the number of frames so far.
     """
 
-    def __init__(self, path: str, encoding: Encoding, fps: int, height: int, width: int):
+    def __init__(self, path: str, encoding: Encoding, fps: int | Fraction, height: int, width: int):
         with needs("lerobot", "writing videos needs PyAV"):
             import av
         os.environ.setdefault("SVT_LOG", "1")  # log errors, not settings
@@ -176,7 +177,9 @@ class VideoFile:
         container.close()
 
 
-def encoded_video(path: str, encoding: Encoding, fps: int, height: int, width: int, pixels: Iterable[Array]) -> bytes:
+def encoded_video(
+    path: str, encoding: Encoding, fps: int | Fraction, height: int, width: int, pixels: Iterable[Array]
+) -> bytes:
     """The video of one episode, encoded in a temporary file next to `path`."""
     video = VideoFile(path, encoding, fps, height, width)
     try:

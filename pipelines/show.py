@@ -1,0 +1,109 @@
+"""`rlds-beam show`: one episode in the terminal, or as a picture, a video, or a Rerun recording."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import sys
+from typing import TYPE_CHECKING, Literal
+
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.options import SourceOptions
+from rlds_beam.formats.registry import RLDS
+from rlds_beam.options import option
+
+if TYPE_CHECKING:
+    from rlds_beam.viewing.episodes import ShownEpisode
+
+USAGE = "PATH"
+EXAMPLES = """
+    rlds-beam show data/point_mass/1.0.0
+    rlds-beam show data/point_mass/1.0.0 --episode=3 --split=train
+    rlds-beam show data/point_mass/1.0.0 --episode=point_mass/1.0.0:train:00000@0
+    rlds-beam show data/point_mass_camera/1.0.0 --output=strip.png --curves
+    rlds-beam show data/point_mass_camera/1.0.0 --output=clip.mp4
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ShowConfig(SourceOptions):
+    """Show one episode: its fields as curves, its images, the rules that it breaks, and its quality signals."""
+
+    path: str = option(dataclasses.MISSING, "dataset, or what convert wrote", positional=True)
+    _: dataclasses.KW_ONLY
+    episode: str = option("0", "its number, from 0 (-1 is the last one), or its key", metavar="EPISODE")
+    output: str | None = option(
+        None, "file to write it to: .png or .jpg (pictures of all cameras), .mp4 (needs rlds-beam[lerobot]), "
+        "or .rrd (needs rlds-beam[rerun])", metavar="FILE", short=("-o",),
+    )  # fmt: skip
+    curves: bool = option(False, "draw curves beneath the images of a .png, .jpg, or .mp4 file")
+    images: Literal["auto", "always", "never"] = option(
+        "auto", "pictures in the terminal: if it can show them (kitty, iTerm2, or 24-bit colors)"
+    )
+    frames: int = option(8, "pictures of each camera, evenly spaced; not for videos", least=1)
+    height: int | None = option(None, "height of a picture in pixels", metavar="N", least=8)
+    fps: float | None = option(None, "frames per second, if not in the data", metavar="N")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fps is not None and not 0 < self.fps <= 1000:
+            raise UsageError(f"--fps={self.fps:g}: expected a number above 0, at most 1000")
+        if self.height is not None and self.height > 4096:
+            raise UsageError(f"--height={self.height}: expected at most 4096")
+
+
+def show(config: ShowConfig) -> ShownEpisode:
+    """Reads the episode, and writes it to `config.output`, if that is set.
+
+    Raises:
+      UsageError: there is no such dataset or episode, or it has nothing to draw.
+      RldsBeamError: a package is missing, or the file cannot be written.
+    """
+    from rlds_beam.datasets.dataset import Dataset
+    from rlds_beam.pipelines import outcome
+    from rlds_beam.viewing import files, showing
+
+    if config.output is not None:
+        files.kind_of_file(config.output)
+        outcome.check_writable(config.output, "--output")
+    own = {field.name: getattr(config, field.name) for field in dataclasses.fields(SourceOptions)}
+    given = {name: value for name, value in own.items() if value is not None and (name, value) != ("from_", RLDS)}
+    if "from_" not in given:
+        given.pop("from_options", None)
+    opened = showing.opened(config.path, given)
+    number = int(config.episode) if re.fullmatch(r"-?\d{1,18}", config.episode) else None
+    if not isinstance(opened, Dataset):
+        shown = showing.shown_episode(opened, config.episode if number is None else number)
+    elif number is not None:
+        shown = showing.shown_row(opened, number)
+    else:
+        raise UsageError(f"--episode={config.episode}: the rows of {config.path} have numbers, not keys")
+    if config.fps is not None:
+        shown = dataclasses.replace(shown, fps=config.fps)
+    if config.output is not None:
+        drawn = files.FileOptions(config.frames, config.height, config.curves, shown.fps)
+        files.write_episode(shown.episode, config.output, drawn)
+    return shown
+
+
+def main(config: ShowConfig) -> int:
+    """Runs the command: prints the episode and returns the exit code."""
+    from rlds_beam.viewing import terminal
+    from rlds_beam.viewing.thumbnails import strip
+
+    shown = show(config)
+    if config.output is not None:
+        print(f"wrote     {config.output}: {shown.title}")
+        return 0
+    columns = shutil.get_terminal_size().columns
+    print("\n".join(shown.lines(columns)))
+    protocol = terminal.protocol_for(
+        os.environ, is_terminal=sys.stdout.isatty(), encoding=sys.stdout.encoding or "", images=config.images
+    )
+    if protocol is not None and len(shown.episode):
+        pixels = strip(shown.episode, config.frames, config.height or 96)
+        print()
+        print(terminal.picture(pixels, protocol, columns), end="")
+    return 0

@@ -1,0 +1,198 @@
+"""Files that show one episode: a strip of pictures, a video, or a Rerun recording."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import RldsBeamError, UsageError, needs
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.encoding import encode_jpeg, encode_png
+from rlds_beam.text import joined
+from rlds_beam.viewing.curves import curves_of
+from rlds_beam.viewing.drawing import draw_curves, with_cursor
+from rlds_beam.viewing.facts import instruction_of
+from rlds_beam.viewing.thumbnails import cameras_of, image_of, row_of, small_pixels, strip
+
+Array = np.ndarray[Any, Any]
+
+DEFAULT_FPS = 10.0
+"""The rate of a video if the dataset says none."""
+
+_STRIP_HEIGHT, _VIDEO_HEIGHT, _PLOT_HEIGHT = 128, 256, 64
+_MOST_PLOTS = 8
+_LEAST_WIDTH = 480
+"""Pixels of a plot without pictures."""
+
+
+class FileOptions(NamedTuple):
+    """How an episode is drawn.
+
+    Attributes:
+      frames: the number of pictures of each camera in a strip.
+      height: rows of a picture; None for the default of the kind of file.
+      curves: whether curves are drawn beneath the pictures.
+      fps: frames per second of a video; None for 10.
+    """
+
+    frames: int = 8
+    height: int | None = None
+    curves: bool = False
+    fps: float | None = None
+
+
+def kind_of_file(path: str) -> str:
+    """The ending of a path in `WRITERS`.
+
+    Raises:
+      UsageError: there is no such kind of file.
+    """
+    ending = os.path.splitext(path)[1].lower()
+    if ending not in WRITERS:
+        raise UsageError(f"--output={path}: its name must end with {joined([*WRITERS]).replace(' and ', ' or ')}")
+    return ending
+
+
+def write_episode(episode: Episode, path: str, options: FileOptions) -> None:
+    """Writes an episode to a file, of the kind that its name says.
+
+    Raises:
+      UsageError: the kind of file is unknown, or the episode has nothing to show.
+      MissingExtraError: a package for this kind of file is missing.
+      RldsBeamError: the file cannot be written.
+    """
+    content = WRITERS[kind_of_file(path)](episode, options)
+    try:
+        storage.write_bytes(path, content)
+    except OSError as error:
+        raise RldsBeamError(f"--output={path} cannot be written to: {error}") from error
+
+
+def _png(episode: Episode, options: FileOptions) -> bytes:
+    return encode_png(_strip(episode, options)[None])[0]
+
+
+def _jpeg(episode: Episode, options: FileOptions) -> bytes:
+    return encode_jpeg(_strip(episode, options)[None])[0]
+
+
+def _strip(episode: Episode, options: FileOptions) -> Array:
+    """The strips of all cameras, above curves if wanted."""
+    pixels = strip(episode, options.frames, options.height or _STRIP_HEIGHT)
+    if pixels.size and not options.curves:
+        return pixels
+    plots = _plots(episode, max(pixels.shape[1], _LEAST_WIDTH))
+    if not pixels.size and not plots.size:
+        raise UsageError(f"{episode.key} has neither images nor numbers to draw")
+    return plots if not pixels.size else np.concatenate([_wide(pixels, plots.shape[1]), plots])
+
+
+def _video(episode: Episode, options: FileOptions) -> bytes:
+    """An H.264 video of all cameras side by side."""
+    with needs("lerobot", "writing videos needs PyAV"):
+        import av  # noqa: F401
+    from rlds_beam.formats.lerobot.videos import Encoding, encoded_video
+
+    frames = _frames(episode, options)
+    first = next(frames)
+    rate = Fraction(options.fps or DEFAULT_FPS).limit_denominator(1000)
+    encoding = Encoding("h264", crf=20, gop=30, preset="medium")
+
+    def every() -> Iterator[Array]:
+        yield first
+        yield from frames
+
+    with tempfile.TemporaryDirectory() as directory:
+        return encoded_video(os.path.join(directory, "clip.mp4"), encoding, rate, *first.shape[:2], every())
+
+
+def _frames(episode: Episode, options: FileOptions) -> Iterator[Array]:
+    """The frames of a video; height and width are even, as the encoder requires."""
+    height, cameras, steps = options.height or _VIDEO_HEIGHT, cameras_of(episode), len(episode)
+    if not steps or not (cameras or options.curves):
+        raise UsageError(f"{episode.key} has no images to show; --curves draws its numbers")
+    size: tuple[int, int] | None = None
+    plots: Array | None = None
+    for step in range(steps):
+        images = [small_pixels(image_of(episode.steps[path], step), height)[0] for path in cameras]
+        frame = row_of(images, height) if images else np.zeros((0, _LEAST_WIDTH, 3), np.uint8)
+        if size is None:
+            size = frame.shape[0], frame.shape[1]
+            plots = _plots(episode, size[1]) if options.curves else None
+        frame = _cut(frame, *size)  # a camera whose images have several sizes
+        if plots is not None:
+            frame = np.concatenate([frame, with_cursor(plots, step, steps)])
+        yield np.pad(frame, ((0, len(frame) % 2), (0, frame.shape[1] % 2), (0, 0)), mode="edge")
+
+
+def _rerun(episode: Episode, options: FileOptions) -> bytes:
+    """A Rerun recording: images as stored, numbers as curves, texts as documents."""
+    with needs("rerun", "writing .rrd files needs the Rerun SDK"):
+        import rerun
+    recording = rerun.RecordingStream("rlds_beam", recording_id=str(episode.key))
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "episode.rrd")
+        recording.save(path)
+        _log(episode, options, rerun, recording)
+        recording.flush()
+        recording.disconnect()
+        with open(path, "rb") as file:
+            return file.read()
+
+
+def _log(episode: Episode, options: FileOptions, rerun: Any, recording: Any) -> None:
+    """Logs an episode on the timelines `step` and `time`. Names are lists of parts, so any text is allowed in them."""
+    recording.log(["instruction"], rerun.TextDocument(instruction_of(episode)), static=True)
+    curves, cameras = curves_of(episode), cameras_of(episode)
+    for curve in curves:
+        names = [label or curve.path for label in curve.labels or ("",)]
+        recording.log(curve.path.split("/"), rerun.SeriesLines(names=names), static=True)
+    for step in range(len(episode)):
+        recording.set_time("step", sequence=step)
+        recording.set_time("time", duration=step / (options.fps or DEFAULT_FPS))
+        for path in cameras:
+            recording.log(path.split("/"), _rerun_image(episode, path, step, rerun))
+        for curve in curves:
+            recording.log(curve.path.split("/"), rerun.Scalars(curve.values[step]))
+
+
+def _rerun_image(episode: Episode, path: str, step: int, rerun: Any) -> Any:
+    """A stored JPEG or PNG as it is, other images as pixels."""
+    column = episode.steps[path]
+    image = image_of(column, step)
+    if isinstance(column, EncodedImages) and isinstance(image, bytes):
+        kinds = {b"\xff\xd8\xff": "image/jpeg", b"\x89PN": "image/png"}
+        if image[:3] in kinds:
+            return rerun.EncodedImage(contents=image, media_type=kinds[image[:3]])
+    return rerun.Image(small_pixels(image, 1 << 14)[0])
+
+
+def _plots(episode: Episode, width: int) -> Array:
+    """The first fields that change, as curves."""
+    curves = [
+        curve for curve in curves_of(episode) if not curve.is_embedding and (curve.values != curve.values[:1]).any()
+    ]
+    return draw_curves(curves[:_MOST_PLOTS], _PLOT_HEIGHT, width)
+
+
+def _wide(pixels: Array, width: int) -> Array:
+    return np.pad(pixels, ((0, 0), (0, width - pixels.shape[1]), (0, 0)), constant_values=255)
+
+
+def _cut(pixels: Array, height: int, width: int) -> Array:
+    """Cuts or fills a picture to a size."""
+    pixels = pixels[:height, :width]
+    return np.pad(pixels, ((0, height - pixels.shape[0]), (0, width - pixels.shape[1]), (0, 0)))
+
+
+WRITERS: dict[str, Callable[[Episode, FileOptions], bytes]] = {
+    ".png": _png, ".jpg": _jpeg, ".jpeg": _jpeg, ".mp4": _video, ".rrd": _rerun,
+}  # fmt: skip
+"""The ending of a file -> what makes its content."""

@@ -1,0 +1,118 @@
+"""`rlds-beam show`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlds_beam
+from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.pipelines.cli import main
+from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
+
+Show = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def camera(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return rlds_beam.example(tmp_path_factory.mktemp("data"), camera=True, episodes=6)
+
+
+@pytest.fixture
+def show(capsys: pytest.CaptureFixture[str]) -> Show:
+    """Returns the output of `rlds-beam show`, or its error if it should fail."""
+
+    def shown(*arguments: object, fails: bool = False) -> str:
+        code = main(["show", *map(str, arguments)])
+        out, err = capsys.readouterr()
+        assert code == (2 if fails else 0), err
+        return err if fails else out
+
+    return shown
+
+
+def test_an_episode_in_the_terminal(camera: str, show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = show(camera, "--episode=3")
+    key = out.splitlines()[0]
+    assert out == show(camera, f"--episode={key}") == show(camera, "--episode=-3")
+    assert show(camera) != out
+    assert "▇" in out and "observation/image" in out and "\x1b" not in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_pictures_in_the_terminal(camera: str, show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    text = show(camera)
+    out = show(camera, "--images=always", "--frames=3")
+    assert out.startswith(text) and out.removeprefix(text).splitlines()[1].count("▀") == 60
+    assert show(camera, "--images=never") == text
+
+
+@pytest.mark.parametrize("name", ["strip.png", "strip.jpg", "clip.mp4"])
+def test_a_file(camera: str, show: Show, tmp_path: Path, name: str) -> None:
+    if name.endswith("mp4"):
+        pytest.importorskip("av")
+    path = tmp_path / name
+    assert show(camera, "--episode=2", "-o", path).startswith(f"wrote     {path}: point_mass_camera/1.0.0:train:")
+    assert path.stat().st_size > 1000
+    show(camera, "--episode=2", f"--output={path}", "--curves", "--height=48", "--frames=4")
+
+
+@pytest.mark.parametrize("to", ["lerobot", "minari", "numpy", "d3rlpy", "columns", "trajectories", "rlds"])
+def test_outputs_of_convert_need_no_from(camera: str, show: Show, tmp_path: Path, to: str) -> None:
+    if to in ("minari", "d3rlpy"):
+        pytest.importorskip("h5py")
+    if to == "lerobot":
+        pytest.importorskip("av")
+    options = {"fps": 10} if to == "lerobot" else {}
+    rlds_beam.convert(camera, tmp_path / "out", to=to, workers=1, **options)
+    out = show(tmp_path / "out", "--episode=1")
+    assert "action" in out
+    if to == "lerobot":
+        assert "at 10 fps" in out
+        assert "at 10 fps" in show(tmp_path / "out", "--from=lerobot")
+
+
+def test_a_damaged_record_is_shown_with_its_fault(show: Show, tmp_path: Path) -> None:
+    data = write_dataset(tmp_path, [make_episode(5, seed=i) for i in range(4)])
+    flip_byte(shard_paths(data)[0], record=2)
+    assert "corrupt_record: the data does not match its checksum" in show(data, "--episode=2")
+    assert "neither images nor numbers" in show(data, "--episode=2", "-o", tmp_path / "a.png", fails=True)
+
+
+def test_violations_and_signals(show: Show, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 32, 32, 3), np.uint8)
+    pixels[10:] = 0  # the camera freezes
+    images = rlds_beam.EncodedImages(np.array(encode_jpeg(pixels), object), (32, 32, 3))
+    episode = make_episode(40, breaks={"missing_is_last"}, columns={"observation/image": images}, observation={"x": 2})
+    out = show(write_dataset(tmp_path, [episode]))
+    assert "missing_is_last: is_last: False at step 39" in out
+    assert "signal frozen_camera observation/image: 0." in out and " at steps 10 to 39; " in out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--episode=6"], "episode 6: point_mass_camera/1.0.0 has 6 episodes, numbered from 0"),
+        (["--episode=x"], "'x' is not an episode key"),
+        (["--output=a.gif"], "must end with .png"),
+        (["--output=missing/a.png"], "cannot be written to"),
+        (["--fps=0"], "--fps=0: expected a number above 0"),
+        (["--height=9999"], "expected at most 4096"),
+        (["--frames=0"], "must be at least 1"),
+        (["--images=yes"], "expected one of auto, always, never"),
+        (["--split=test"], "test"),
+    ],
+)
+def test_wrong_usage(camera: str, show: Show, options: list[str], said: str) -> None:
+    assert said in show(camera, *options, fails=True)
+
+
+def test_nothing_at_the_path(show: Show, tmp_path: Path) -> None:
+    assert "missing" in show(tmp_path / "missing", fails=True)
+    rlds_beam.convert(rlds_beam.example(tmp_path), tmp_path / "columns", to="columns", workers=1)
+    assert "have numbers, not keys" in show(tmp_path / "columns", "--episode=a:b:0@0", fails=True)
