@@ -91,6 +91,7 @@ def show(config: ShowConfig) -> ShownEpisode:
 def main(config: ShowConfig) -> int:
     """Runs the command: prints the episode and returns the exit code."""
     from rlds_beam.viewing import terminal
+    from rlds_beam.viewing.text_tables import cut
     from rlds_beam.viewing.thumbnails import strip
 
     shown = show(config)
@@ -98,7 +99,7 @@ def main(config: ShowConfig) -> int:
         print(f"wrote     {config.output}: {shown.title}")
         return 0
     columns = shutil.get_terminal_size().columns
-    print("\n".join(shown.lines(columns)))
+    print("\n".join(cut(line, columns) if sys.stdout.isatty() else line for line in shown.lines(columns)))
     protocol = terminal.protocol_for(
         os.environ, is_terminal=sys.stdout.isatty(), encoding=sys.stdout.encoding or "", images=config.images
     )

@@ -16,8 +16,9 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Source
-from rlds_beam.text import count, format_size, printable
+from rlds_beam.text import count, format_size
 from rlds_beam.viewing import html
+from rlds_beam.viewing.text_tables import table_lines
 from rlds_beam.viewing.thumbnails import Thumbnail, spread, thumbnail
 
 _FIRST_FRAMES, _HEIGHT = 6, 96
@@ -70,14 +71,10 @@ def statistics_html(content: Mapping[str, Any]) -> str:
 
 def statistics_text(content: Mapping[str, Any]) -> str:
     """The same table as text."""
-    rows = [tuple(map(_cell, row)) for row in (("", *_COLUMNS), *_statistics(content))]
-    width = max(len(printable(row[0])) for row in rows)
-    lines = [f"{printable(row[0]):{width}}" + "".join(f"  {cell:>10}" for cell in row[1:]) for row in rows]
-    return "\n".join([_counted(content), *lines])
-
-
-def _cell(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    rows = [
+        [f"{value:.4g}" if isinstance(value, float) else str(value) for value in row] for row in _statistics(content)
+    ]
+    return "\n".join([_counted(content), *table_lines(("", *_COLUMNS), rows)])
 
 
 def _counted(content: Mapping[str, Any]) -> str:
@@ -97,7 +94,7 @@ def _dimensions(path: str, leaf: Mapping[str, Any]) -> Iterator[tuple[object, ..
     for i in range(min(size, _MOST_DIMENSIONS)):
         yield (path if size == 1 else f"{path}[{i}]", *(float(column[i]) for column in values))
     if size > _MOST_DIMENSIONS:
-        yield (f"{path}: {size - _MOST_DIMENSIONS:,} more",)
+        yield (f"{path}: {size - _MOST_DIMENSIONS:,} more", *[""] * len(_COLUMNS))
 
 
 def _first_frames(dataset: Dataset) -> Iterator[str]:
