@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,24 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "tmp")}
 
 
+PROGRESS = """
+import sys
+import time
+
+from rlds_beam import worker_status
+from rlds_beam.console import progress
+
+progress.LOOK_SECONDS = 0.05
+with progress.in_this_process(progress.Total("example", episodes=4), "auto"):
+    for _ in range(3):
+        worker_status.count(records=1, steps=10)
+        time.sleep(0.3)
+
+from rlds_beam.testing import make_episode
+make_episode(3)
+"""
+
+
 def assert_converted(directory: Path) -> None:
     shards = [file for file in (directory / "expected").iterdir() if ".tfrecord" in file.name]
     assert shards
@@ -75,3 +94,30 @@ def test_a_jupyter_kernel(code: str, environment: dict[str, str], tmp_path: Path
         manager.shutdown_kernel(now=True)
     assert reply["content"]["status"] == "ok", reply["content"]
     assert_converted(tmp_path)
+
+
+def test_a_notebook_shows_a_bar_and_displays_objects(environment: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("ipykernel")
+    from jupyter_client.manager import start_new_kernel
+
+    shown: list[dict[str, str]] = []
+    results: list[dict[str, str]] = []
+
+    def collect(message: dict[str, Any]) -> None:
+        if message["msg_type"] == "execute_result":
+            results.append(message["content"]["data"])
+        if message["msg_type"] in ("display_data", "update_display_data"):
+            shown.append(message["content"]["data"])
+
+    manager, client = start_new_kernel(env=environment, cwd=str(tmp_path))
+    try:
+        reply = client.execute_interactive(PROGRESS, timeout=DEADLINE, output_hook=collect)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert reply["content"]["status"] == "ok", reply["content"]
+    assert any('role="progressbar" aria-valuenow="50"' in data["text/html"] for data in shown), shown
+    assert any(data["text/plain"].startswith("example 2 of 4 episodes, 20 steps") for data in shown)
+    assert shown[-1] == {"text/html": "", "text/plain": ""}
+    (episode,) = results
+    assert "<polyline" in episode["text/html"] and episode["text/plain"].startswith("Episode testing/1.0.0:train:")

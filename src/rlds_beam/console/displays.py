@@ -1,4 +1,4 @@
-"""Where progress is shown: a bar on a terminal, plain lines in a log, or nowhere."""
+"""Where progress is shown: a bar on a terminal or in a notebook, plain lines in a log, or nowhere."""
 
 from __future__ import annotations
 
@@ -72,12 +72,16 @@ def display_for(kind: Kind, stream: TextIO | None = None) -> Display:
     """The display of a kind of progress.
 
     Args:
-      kind: `auto` is a bar if the stream is a terminal that can overwrite a line, else plain lines.
+      kind: `auto` is a bar if the stream is a terminal that can overwrite a line, or in a notebook, else plain lines.
       stream: the stream to print to; standard error by default, because standard output is for the result.
     """
+    from rlds_beam.console.notebooks import NotebookBar, in_notebook
+
     stream = sys.stderr if stream is None else stream
     if kind == "none":
         return Nothing()
+    if kind == "auto" and in_notebook():
+        return NotebookBar(stream)
     if kind == "auto" and stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown"):
         return Bar(stream)
     return PlainLines(stream)
