@@ -110,7 +110,8 @@ def _video(episode: Episode, options: FileOptions) -> bytes:
         yield from frames
 
     with tempfile.TemporaryDirectory() as directory:
-        return encoded_video(os.path.join(directory, "clip.mp4"), encoding, rate, *first.shape[:2], every())
+        path, height, width = os.path.join(directory, "clip.mp4"), first.shape[0], first.shape[1]
+        return encoded_video(path, encoding, rate, height, width, every())
 
 
 def _frames(episode: Episode, options: FileOptions) -> Iterator[Array]:
@@ -135,7 +136,7 @@ def _frames(episode: Episode, options: FileOptions) -> Iterator[Array]:
 def _rerun(episode: Episode, options: FileOptions) -> bytes:
     """A Rerun recording: images as stored, numbers as curves, texts as documents."""
     with needs("rerun", "writing .rrd files needs the Rerun SDK"):
-        import rerun
+        import rerun  # type: ignore[import-not-found, unused-ignore]
     recording = rerun.RecordingStream("rlds_beam", recording_id=str(episode.key))
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "episode.rrd")
