@@ -103,6 +103,7 @@
     ctx.clip();
     ctx.font = `${11 * scale}px ${getComputedStyle(document.body).fontFamily}`;
     ctx.textBaseline = "top";
+    ctx.textAlign = "left";
     let row = 0;
     for (const mark of data.marks) {
       const x = u.valToPos(mark.step, "x", true);
@@ -118,7 +119,7 @@
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
-      if (!mark.strong) continue;
+      if (!mark.label) continue;
       const width = ctx.measureText(mark.name).width, space = 4 * scale;
       const right = x + width + 2 * space < bbox.left + bbox.width;
       const at = right ? x + space : x - space - width, y = bbox.top + (2 + 14 * (row++ % 6)) * scale;

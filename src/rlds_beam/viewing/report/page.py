@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_beam.viewing.report import charts, numbers
 from rlds_beam.viewing.report.document import ConversionSection, DatasetPart, ReportDocument
-from rlds_beam.viewing.report.plots import COLORS, plot_of, plots_of
+from rlds_beam.viewing.report.plots import COLORS, constants_of, plot_of, plots_of
 from rlds_beam.viewing.report.sections import SignalSection
 from rlds_beam.viewing.report.views import EpisodeView
 
@@ -127,7 +127,8 @@ def _dataset_sections(part: Part) -> Iterator[Section]:
 
     yield section("dataset", "Dataset")
     if data.rules:
-        yield section("rejected", "Rejected records", data.facts.rejected)
+        some = data.facts.rejected
+        yield section("rejected", "Rejected records" if some else "Broken rules", some or len(data.rules))
     if data.signals:
         yield section("signals", "Quality signals", len(part.broken))
     if data.samples:
@@ -164,6 +165,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     filters: Mapping[str, Any] = {
+        "constants": constants_of,
         "compact": numbers.compact,
         "flow": _flow,
         "duration": numbers.duration,

@@ -41,7 +41,17 @@ def plots_of(episode: EpisodeView) -> list[Plot]:
     paths = {series.path for series in episode.curves}
     last = max(episode.steps - 1, 0)
     marks = [mark for mark in episode.marks if mark.step is not None]
-    return [_plot(series, last, [_mark(mark, series.path, paths) for mark in marks]) for series in episode.curves]
+    shown = [series for series in episode.curves if _changes(series) or any(mark.field == series.path for mark in marks)]
+    return [
+        _plot(series, last, [_mark(mark, series.path, paths, place == 0) for mark in marks])
+        for place, series in enumerate(shown)
+    ]
+
+
+def constants_of(episode: EpisodeView) -> list[tuple[str, str]]:
+    """The fields without a plot, because their values stay the same, and these values as text."""
+    shown = {plot.series.path for plot in plots_of(episode)}
+    return [(series.path, _constant(series)) for series in episode.curves if series.path not in shown]
 
 
 def plot_of(series: Series) -> Plot:
@@ -55,14 +65,26 @@ def _plot(series: Series, last: int, marks: list[dict[str, Any]]) -> Plot:
     return Plot(series, {"last": last, "marks": marks, "x": list(series.steps), "y": values}, tuple(rows))
 
 
-def _mark(mark: Mark, path: str, paths: set[str]) -> dict[str, Any]:
-    """A mark is strong on the curves of its field, and on all if its field has none."""
+def _changes(series: Series) -> bool:
+    return any(len(set(values)) > 1 for values in series.values)
+
+
+def _constant(series: Series) -> str:
+    values = [number(row[0]) for row in series.values[:8] if row]
+    more = len(series.values) + series.left_out - len(values)
+    return ", ".join(values) + (f", and {more:,} more dimensions" if more else "")
+
+
+def _mark(mark: Mark, path: str, paths: set[str], first: bool) -> dict[str, Any]:
+    """A mark is strong and named on the curves of its field; if that has none, strong on all and named on the first."""
+    here = mark.field == path
     return {
+        "label": here or (first and mark.field not in paths),
         "kind": mark.kind,
         "name": mark.name[:60],
         "step": mark.step,
         "stop": mark.stop,
-        "strong": mark.field == path or mark.field not in paths,
+        "strong": here or mark.field not in paths,
     }
 
 
