@@ -64,8 +64,9 @@
   let current = null;
   function follow() {
     const line = innerHeight * 0.3;
-    const section = sections.findLast((one) => one.getBoundingClientRect().top <= line) ?? sections[0];
-    const link = links.get(section?.id || "main");
+    const passed = sections.findLast((one) => one.getBoundingClientRect().top <= line) ?? sections[0];
+    const atEnd = scrollY > 0 && scrollY + innerHeight >= root.scrollHeight - 2;
+    const link = (atEnd && (links.get(location.hash.slice(1)) ?? links.get(sections.at(-1).id))) || links.get(passed?.id || "main");
     if (!link || link === current) return;
     current?.removeAttribute("aria-current");
     link.setAttribute("aria-current", "true");

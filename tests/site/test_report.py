@@ -1,0 +1,250 @@
+"""A report in a real browser, opened from disk: it loads nothing, fits a phone, and can be used with the keyboard.
+
+Screenshots go to `build/screenshots`, which CI keeps.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_documents as documents
+from checkout import ROOT
+
+from rlds_beam.viewing.report.document import ReportDocument
+from rlds_beam.viewing.report.page import render
+
+pytestmark = pytest.mark.timeout(180)
+
+SHOTS = ROOT / "build" / "screenshots"
+WIDTHS = {"desktop": 1280, "phone": 390, "wide": 2200}
+SIDEWAYS = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+BACKGROUND = "Math.max(...getComputedStyle(document.documentElement).backgroundColor.match(/\\d+/g).slice(0, 3))"
+CANVASES = "document.querySelectorAll('.canvas canvas').length"
+INK = """(box) => {
+  const canvas = box.querySelector("canvas");
+  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  const colors = new Set();
+  for (let i = 0; i < pixels.length; i += 4)
+    if (pixels[i + 3] > 250) colors.add(`${pixels[i]},${pixels[i + 1]},${pixels[i + 2]}`);
+  return colors.size;
+}"""
+"""The number of colors on a plot."""
+
+Opened = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
+    """A function that opens a document; at the end, nothing may have been requested, run, or logged."""
+    contexts, noticed = [], []
+
+    def open_document(document: ReportDocument, device: str = "desktop", theme: str = "light", **more: Any) -> Any:
+        path = tmp_path / "report.html"
+        path.write_text(render(document), encoding="utf-8")
+        size = {"width": WIDTHS[device], "height": 900}
+        context = browser.new_context(viewport=size, color_scheme=theme, accept_downloads=False, **more)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.noticed = noticed
+        page.on("console", lambda one: one.type == "error" and noticed.append(f"console: {one.text}"))
+        page.on("pageerror", lambda error: noticed.append(f"JavaScript error: {error}"))
+        page.on("dialog", lambda dialog: noticed.append(f"dialog: {dialog.message}"))
+        page.on("request", functools.partial(_requested, path.as_uri(), noticed))
+        page.goto(path.as_uri(), wait_until="load")
+        return page
+
+    yield open_document
+    for context in contexts:
+        context.close()
+    assert noticed == []
+
+
+def _requested(own: str, noticed: list[str], request: Any) -> None:
+    if request.url.partition("#")[0] != own and not request.url.startswith("data:"):
+        noticed.append(f"{request.url} was requested")
+
+
+def drawn(page: Any) -> None:
+    """Opens all blocks and waits for all plots."""
+    page.evaluate("for (const block of document.querySelectorAll('details')) block.open = true")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_function("[...document.querySelectorAll('.canvas')].every((box) => box.querySelector('canvas'))")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("device", WIDTHS)
+def test_a_report_fits(opened: Opened, device: str, theme: str) -> None:
+    page = opened(documents.everything(), device, theme)
+    assert page.evaluate(SIDEWAYS) <= 0
+    drawn(page)
+    assert page.evaluate(SIDEWAYS) <= 0
+    assert page.evaluate(CANVASES) == page.locator(".plot").count() > 10
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SHOTS / f"report-{device}-{theme}.png", full_page=True)
+
+
+@pytest.mark.parametrize("device", ["desktop", "phone"])
+@pytest.mark.parametrize("text", documents.HOSTILE, ids=range(len(documents.HOSTILE)))
+def test_any_text_is_harmless(opened: Opened, text: str, device: str) -> None:
+    page = opened(documents.everything(text), device)
+    drawn(page)
+    assert page.evaluate("window.hacked") is None
+    assert page.evaluate("document.scripts.length - document.querySelectorAll('script[type]').length") == 2
+    assert page.evaluate(SIDEWAYS) <= 0
+    assert page.evaluate("getComputedStyle(document.querySelector('h1')).display") == "block"
+
+
+def test_without_a_script_everything_else_is_there(opened: Opened) -> None:
+    page = opened(documents.one(), java_script_enabled=False)
+    assert page.locator("svg.chart").first.is_visible()
+    assert page.locator(".frames img").first.is_visible()
+    assert page.locator(".legend button").first.is_visible()
+    assert not page.locator("button.copy").first.is_visible()
+    page.locator(".numbers summary").first.click()
+    assert page.locator(".numbers table").first.is_visible()
+
+
+def test_the_theme_is_the_system_s_until_it_is_switched(opened: Opened) -> None:
+    page = opened(documents.one())
+    assert page.evaluate(BACKGROUND) > 200
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate(BACKGROUND) < 60
+    page.locator("button.theme").click()
+    assert page.evaluate(BACKGROUND) > 200
+    page.reload()
+    assert page.evaluate(BACKGROUND) > 200
+
+
+def test_curves_and_the_broken_step_are_drawn(opened: Opened) -> None:
+    page = opened(documents.one())
+    box = page.locator("#rejected .canvas").first
+    box.scroll_into_view_if_needed()
+    box.locator("canvas").wait_for()
+    assert box.evaluate(INK) > 7  # seven curves and the mark
+
+
+def test_a_plot_is_read_with_the_keyboard(opened: Opened) -> None:
+    page = opened(documents.one())
+    box = page.locator("#samples .canvas").first
+    box.focus()
+    box.locator("canvas").wait_for()
+    for key, step in (
+        ("ArrowRight", 0),
+        ("ArrowRight", 1),
+        ("PageUp", 11),
+        ("ArrowLeft", 10),
+        ("End", 59),
+        ("Home", 0),
+    ):
+        box.press(key)
+        assert box.get_attribute("aria-valuenow") == str(step), key
+    text = box.get_attribute("aria-valuetext")
+    assert text.startswith("step 0: x ")
+    figure = box.locator("xpath=..")
+    assert figure.locator("output").first.inner_text() != ""
+    shown = page.locator("#samples .episode").first.locator(".frames li.now")
+    assert shown.evaluate_all("(frames) => frames.map((frame) => frame.dataset.step)") == ["0", "0"]
+    box.press("Escape")
+    assert figure.locator("output").first.inner_text() == ""
+
+
+def test_a_curve_can_be_hidden(opened: Opened) -> None:
+    page = opened(documents.one())
+    figure = page.locator("#samples .plot").first
+    figure.scroll_into_view_if_needed()
+    figure.locator("canvas").wait_for()
+    before = figure.locator(".canvas").evaluate(INK)
+    button = figure.locator(".legend button").first
+    button.focus()
+    page.keyboard.press("Enter")
+    assert button.get_attribute("aria-pressed") == "false"
+    assert figure.locator(".canvas").evaluate(INK) < before
+
+
+def test_the_first_tab_skips_the_list_of_contents(opened: Opened) -> None:
+    page = opened(documents.one())
+    page.keyboard.press("Tab")
+    skip = page.locator("a.skip")
+    assert skip.evaluate("(link) => link === document.activeElement && link.getBoundingClientRect().width > 50")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('main') !== null")
+
+
+def test_the_focus_is_seen(opened: Opened) -> None:
+    page = opened(documents.one())
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none", page.evaluate("document.activeElement.outerHTML.slice(0, 200)")
+
+
+def test_a_link_opens_its_block(opened: Opened) -> None:
+    page = opened(documents.one())
+    signal = page.locator("details.signal").nth(1)
+    assert signal.get_attribute("open") is None
+    page.locator(".outstanding a", has_text="jump").click()
+    signal.locator(".worst table").wait_for()
+    signal.locator(".worst a").first.click()
+    assert page.evaluate("document.activeElement.matches('.episode')")
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_key_and_a_command_are_copied(opened: Opened, allowed: bool) -> None:
+    page = opened(documents.one(), permissions=["clipboard-read", "clipboard-write"])
+    if not allowed:  # an older browser
+        page.evaluate(
+            "Object.defineProperty(navigator, 'clipboard', {value: {readText: navigator.clipboard.readText}})"
+        )
+    button = page.locator("#rejected .command button.copy")
+    button.click()
+    page.locator("#rejected .command button.done").wait_for()
+    if allowed:
+        assert (
+            page.evaluate("navigator.clipboard.readText()") == "rlds-beam convert /data/in /data/out --repair=nonfinite"
+        )
+    assert page.locator("#said").inner_text() == "Copied"
+
+
+def test_the_list_of_contents_follows(opened: Opened) -> None:
+    page = opened(documents.one())
+    assert page.locator(".contents a[aria-current]").inner_text() == "Summary"
+    page.locator(".contents a", has_text="Distributions").click()
+    page.locator(".contents a[aria-current]", has_text="Distributions").wait_for()
+
+
+def test_a_printed_report_has_its_curves(opened: Opened) -> None:
+    page = opened(documents.one())
+    pdf = page.pdf(format="A4", print_background=True)
+    assert pdf.startswith(b"%PDF")
+    assert page.evaluate(
+        "[...document.querySelectorAll('.canvas')].every((b) => !b.clientWidth || b.querySelector('canvas'))"
+    )
+    page.emulate_media(media="print")
+    assert not page.locator(".contents").is_visible()
+
+
+def test_nothing_can_be_added_to_the_page(opened: Opened) -> None:
+    """The policy refuses what an escaping mistake would let in: the page is closed even then."""
+    page = opened(documents.one())
+    page.evaluate(
+        """() => {
+          const image = document.createElement("img");
+          image.src = "https://example.com/x.png";
+          document.body.append(image);
+          document.body.insertAdjacentHTML("beforeend", "<b onclick='window.hacked = 1' id=x>x</b>");
+          document.getElementById("x").click();
+          const script = document.createElement("script");
+          script.textContent = "window.hacked = 1";
+          document.body.append(script);
+        }"""
+    )
+    assert page.evaluate("window.hacked") is None
+    refused = [what for what in page.noticed if "Content Security Policy" in what]
+    assert len(refused) == 3, page.noticed
+    page.noticed.clear()
