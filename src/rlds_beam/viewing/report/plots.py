@@ -41,7 +41,8 @@ def plots_of(episode: EpisodeView) -> list[Plot]:
     paths = {series.path for series in episode.curves}
     last = max(episode.steps - 1, 0)
     marks = [mark for mark in episode.marks if mark.step is not None]
-    shown = [series for series in episode.curves if _changes(series) or any(mark.field == series.path for mark in marks)]
+    marked = {mark.field for mark in marks}
+    shown = [series for series in episode.curves if series.path in marked or _changes(series)]
     return [
         _plot(series, last, [_mark(mark, series.path, paths, place == 0) for mark in marks])
         for place, series in enumerate(shown)
