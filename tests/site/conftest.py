@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import functools
-import shutil
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from browser_page import DEADLINE, chromium
 from checkout import ROOT
 
 SITE = ROOT / "build" / "docs"
-BROWSERS = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser")
-FLAGS = (
-    "--disable-background-networking", "--disable-component-update", "--disable-gpu", "--disable-quic",
-    "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--no-first-run", "--no-sandbox",
-)  # fmt: skip
-DEADLINE = 30_000
-"""Milliseconds that the browser may take for one action on a busy machine."""
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -42,14 +35,8 @@ def address() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Headless Chromium, or Google Chrome."""
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.skip("no Chromium is installed: apt-get install chromium")
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make setup")
-    with driver.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS, timeout=DEADLINE)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import zlib
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import lerobot_data
 import numpy as np
 
 from rlds_beam.images.encoding import encode_jpeg
-from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
 HOSTILE = (
     "<script>window.pwned = 1</script>",
@@ -79,3 +80,31 @@ def write_videos(directory: Path) -> tuple[str, str]:
     output = directory / "lerobot"
     lerobot_data.convert_here(source, output, images="video", vcodec="h264", lerobot_version="3.0")
     return source, str(output)
+
+
+def write_million(directory: Path, episodes: int = 1_000_000) -> tuple[str, str]:
+    """A dataset of one short episode, again and again, and its table; returns their paths."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = write_dataset(directory, [make_episode(2, observation=(), action=())], name="many")
+    (shard,) = shard_paths(path)
+    record = shard.read_bytes()
+    with shard.open("wb") as file:
+        for _ in range(episodes // 1000):
+            file.write(record * 1000)
+    info = json.loads((path / "dataset_info.json").read_text())
+    info["splits"][0].update(shardLengths=[str(episodes)], numBytes=str(shard.stat().st_size))
+    (path / "dataset_info.json").write_text(json.dumps(info))
+    numbers = np.arange(episodes)
+    words = pa.array(["push the block", "open the drawer", "pick up the cup"])
+    positions = numbers * len(record)
+    table = pa.table({
+        "key": pa.array([f"many/1.0.0:train:00000@{position}" for position in positions.tolist()]),
+        "split": pa.DictionaryArray.from_arrays(np.zeros(episodes, np.int32), ["train"]).cast(pa.string()),
+        "shard": np.zeros(episodes, np.int64), "position": positions, "part": np.zeros(episodes, np.int64),
+        "steps": numbers * 7919 % 1000 + 1, "return": np.sin(numbers), "rule": pa.nulls(episodes, pa.string()),
+        "instruction": words.take(pa.array(numbers % 3)),
+    })  # fmt: skip
+    pq.write_table(table, directory / "signals.parquet")
+    return str(path), str(directory / "signals.parquet")

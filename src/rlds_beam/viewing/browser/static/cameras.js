@@ -1,14 +1,17 @@
 // The cameras of an episode, all at the player's step.
 import { html, useEffect, useLayoutEffect, useRef, useState, useStore } from "./lib.js";
 import { address } from "./api.js";
+import { datasets } from "./datasets.js";
 import { line } from "./text.js";
 
 export function Cameras({ dataset, episode, player, frames }) {
   const [large, enlarge] = useState(null);
   if (!episode.cameras.length) return null;
+  const sizes = new Map(datasets.find(dataset)?.cameras.map((one) => [one.path, one]));
   const shown = episode.cameras.filter((one) => large === null || one.path === large);
+  const shape = ({ path, width, height }) => `${width || sizes.get(path)?.width || 4} / ${height || sizes.get(path)?.height || 3}`;
   return html`<div class="cameras" data-count=${shown.length} data-many=${shown.length > 4 || undefined}>${shown.map((camera) => html`<figure key=${camera.path} class="camera">
-    <div class="screen" style=${{ aspectRatio: `${camera.width || 4} / ${camera.height || 3}` }} onDblClick=${() => enlarge(large ? null : camera.path)}>
+    <div class="screen" style=${{ aspectRatio: shape(camera) }} onDblClick=${() => enlarge(large ? null : camera.path)}>
       ${camera.kind === "video" ? html`<${VideoCamera} ...${{ dataset, episode, camera, player }} />`
         : html`<${ImageCamera} ...${{ camera, player, frames }} />`}
     </div>

@@ -40,7 +40,7 @@ function Both({ here, there, episode, other, how, player }) {
   const { step } = useStore(player);
   return html`<div class="compare">
     <p class="muted"><bdi>${line(how, 400)}</bdi></p>
-    <h3><a ...${link({ dataset: there.id, episode: other.key, at: "" })}><bdi>${line(there.name, 120)}</bdi> <bdi class="mono small">${shortKey(other.key)}</bdi></a>
+    <h3><a ...${link({ dataset: there.id, episode: other.key, at: "" })}><bdi>${line(there.name, 120)}</bdi> <bdi class="mono small">${shortKey(other.key)}</bdi></a>${" "}
       <span class="muted small">at step ${number(Math.min(step, follower.last))}${step > follower.last ? ", its last" : ""}</span></h3>
     <${Cameras} dataset=${there.id} episode=${other} player=${follower} frames=${frames} />
     <${Differences} ...${{ here, there, episode, other }} />

@@ -11,6 +11,12 @@ export function tilesOf(width, grid) {
   return { across, height: Math.round((width - 24) / across * 0.75) + 54 };
 }
 
+/** The camera that small pictures are from: images in color, if there are any. */
+export const mainCamera = (cameras) => {
+  const images = cameras.filter((one) => one.kind === "image");
+  return images.find((one) => !/depth/i.test(one.path)) ?? images[0];
+};
+
 /** A small picture of a step, with a placeholder if there is none. */
 export function Picture({ dataset, episode, camera, step, height, version = "" }) {
   const [failed, fail] = useState(null);
@@ -20,7 +26,7 @@ export function Picture({ dataset, episode, camera, step, height, version = "" }
 }
 
 export function Tile({ position, row, dataset, current, flags, open, setCurrent }) {
-  const camera = dataset.cameras.find((one) => one.kind === "image");
+  const camera = mainCamera(dataset.cameras);
   const click = (event) => {
     setCurrent(position);
     if (row && !event.target.closest("button")) open(position);

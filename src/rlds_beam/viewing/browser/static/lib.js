@@ -68,7 +68,7 @@ export function useKeys(handle) {
     const listen = (event) => {
       const target = event.target;
       if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
-      if (target instanceof HTMLElement && target.closest("input, select, textarea, dialog")) return;
+      if (target instanceof HTMLElement && target.closest("input:not([type=range]), select, textarea, dialog")) return;
       if (latest.current(event)) event.preventDefault();
     };
     window.addEventListener("keydown", listen);

@@ -1,7 +1,7 @@
 // What the learner sees: the frames, items, or rows made from an episode, next to the steps that they come from.
 import { html, useState, useLoaded, useStore, clamp } from "./lib.js";
 import { get } from "./api.js";
-import { Picture } from "./grid.js";
+import { Picture, mainCamera } from "./grid.js";
 import { Value } from "./values.js";
 import { count, line, number } from "./text.js";
 
@@ -50,27 +50,35 @@ function Spans({ data, item, steps, chosen, choose }) {
     event.stopPropagation();
     choose(clamp(chosen + by, 0, data.items.length - 1));
   };
+  const extent = Math.max(steps, ...data.items.map((one) => stepsOf(one)[1] + 1 + (one.padding ?? []).filter(Boolean).length));
   return html`<div class="spans" role="listbox" aria-label="Items" tabindex="0" onKeyDown=${key}>${data.items.map((one, i) =>
-    html`<${Span} key=${one.number} ...${{ one, steps, selected: one === item, onClick: () => choose(i) }} />`)}</div>`;
+    html`<${Span} key=${one.number} ...${{ one, extent, selected: one === item, onClick: () => choose(i) }} />`)}</div>`;
 }
 
 /** Which steps of the episode an item was made from, as a bar; padding is hatched. */
-function Span({ one, steps, selected, onClick }) {
-  const from = (one.steps ?? []).filter((step) => step !== null);
-  const low = from.length ? Math.min(...from) : 0, high = from.length ? Math.max(...from) : 0;
+function Span({ one, extent, selected, onClick }) {
+  const [low, high] = stepsOf(one);
   const padded = (one.padding ?? []).filter(Boolean).length;
-  const scale = (n) => `${(100 * n) / Math.max(1, steps)}%`;
-  const real = one.length - padded;
+  const before = (one.padding ?? []).findIndex((pad) => !pad); // padding at the start
+  const scale = (n) => `${(100 * n) / extent}%`;
+  const start = before > 0 ? low - before : high + 1;
   return html`<button role="option" tabindex="-1" aria-selected=${selected} class="span" onClick=${onClick}
-    title=${`item ${one.number}: ${from.length ? `steps ${low} to ${high}, ` : ""}${one.length} rows, ${padded} of padding`}>
+    title=${`item ${one.number}: ${one.steps ? `steps ${low} to ${high}, ` : ""}${one.length} rows, ${padded} of padding`}>
     <small>${number(one.number)}</small><span class="track"><i style=${{ left: scale(low), width: scale(high - low + 1) }}></i>
-    ${padded > 0 && html`<i class="hatched" style=${{ left: scale(Math.min(steps - 1, high + 1)), width: `max(10px, ${scale(Math.min(padded, steps - high - 1))})` }}></i>`}</span>
-    <small class="muted">${number(real)}${padded ? ` + ${number(padded)}` : ""}</small></button>`;
+    ${padded > 0 && html`<i class="hatched" style=${{ left: scale(Math.max(0, start)), width: scale(padded) }}></i>`}</span>
+    <small class="muted">${number(one.length - padded)}${padded ? ` + ${number(padded)}` : ""}</small></button>`;
+}
+
+/** The first and last step of an item; as many steps as it has rows, if they are unknown. */
+function stepsOf(one) {
+  const from = (one.steps ?? []).filter((step) => step !== null);
+  if (!from.length) return [0, Math.max(0, one.length - 1 - (one.padding ?? []).filter(Boolean).length)];
+  return [from.reduce((a, b) => Math.min(a, b)), from.reduce((a, b) => Math.max(a, b))];
 }
 
 function Item({ item, fields, dataset, episode, player }) {
   const { step } = useStore(player);
-  const camera = episode.cameras.find((one) => one.kind === "image");
+  const camera = mainCamera(episode.cameras);
   const rows = Array.from({ length: Math.min(item.length, MOST_ROWS) }, (_, i) => i);
   const shown = fields.filter((one) => Object.hasOwn(item.values, one.path));
   return html`<div class="scroll"><table class="item">${item.number != null && html`<caption>Item ${number(item.number)}</caption>`}

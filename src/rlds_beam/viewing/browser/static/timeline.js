@@ -31,8 +31,7 @@ export function Timeline({ player, marks }) {
       title=${line(`${one.name} at step ${one.step}. ${one.detail}`)} aria-label=${line(`${one.name} at step ${one.step}`)}
       onClick=${() => player.seek(one.step)}></button>`)}</div>`}
     <input type="range" class="scrubber" min="0" max=${last} step="1" value=${step} aria-label="Step"
-      aria-valuetext=${`step ${step} of ${last}, ${seconds(time)}`} onInput=${(event) => player.seek(Number(event.target.value))}
-      onKeyDown=${(event) => /^(Arrow|Home|End|Page)/.test(event.key) && event.stopPropagation()} />
+      aria-valuetext=${`step ${step} of ${last}, ${seconds(time)}`} onInput=${(event) => player.seek(Number(event.target.value))} />
   </div>`;
 }
 

@@ -5,6 +5,9 @@ import { Text, bytes, clean, line, number } from "./text.js";
 
 const PAUSE = 120; // milliseconds between requests while playing
 
+/** Numbers of nested lists with few digits. */
+const short = (_, value) => (typeof value === "number" && !Number.isInteger(value) ? Number(value.toPrecision(5)) : value);
+
 /** A value of any field: a number, text, list, or what is known of an image. */
 export function Value({ value, labels }) {
   if (value === null || value === undefined) return html`<span class="muted">none</span>`;
@@ -17,7 +20,7 @@ export function Value({ value, labels }) {
   if (value.every((one) => typeof one !== "object" || one === null))
     return html`<span class="vector">${value.map((one, i) => html`<span key=${i} title=${labels?.[i] ? line(labels[i]) : i}>${labels?.[i] && html`<i><bdi>${line(labels[i], 24)}</bdi></i>`}
       <bdi class="mono">${typeof one === "number" ? number(one, 5) : line(one, 100)}</bdi></span>`)}</span>`;
-  return html`<code class="block"><bdi>${clean(value.slice(0, 200).map((one) => JSON.stringify(one)).join("\n").slice(0, 8000))}</bdi></code>`;
+  return html`<code class="block"><bdi>${clean(value.slice(0, 200).map((one) => JSON.stringify(one, short)).join("\n").slice(0, 8000))}</bdi></code>`;
 }
 
 export function StepValues({ dataset, episode, player }) {

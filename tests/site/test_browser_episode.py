@@ -1,0 +1,287 @@
+"""The page of an episode of `rlds-beam browse` in Chromium."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import browser_data
+import pytest
+from browser_page import Tab, opened
+
+import rlds_beam
+from rlds_beam.jobs.example import make_episodes
+from rlds_beam.testing import record_offsets, shard_paths, write_dataset
+
+pytestmark = pytest.mark.timeout(300)
+BRIDGE = Path("/work/shared/data/bridge_dataset/1.0.0")
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> str:
+    episodes = list(make_episodes(30, camera=True))
+    return str(write_dataset(tmp_path_factory.mktemp("data"), episodes, name="point_mass_camera"))
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return browser_data.write_hostile(tmp_path_factory.mktemp("hostile"))
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    pytest.importorskip("av")
+    return browser_data.write_videos(tmp_path_factory.mktemp("videos"))
+
+
+def test_scrubbing_moves_the_cameras_and_the_curves(browser: Any, example: str) -> None:
+    with opened(browser, example, no_scan=True) as tab:
+        tab.listed()
+        tab.open(1)
+        tab.at(0)
+        first = tab.image()
+        tab.screenshot("episode")
+        tab.page.keyboard.press("ArrowRight")
+        tab.at(1)
+        tab.page.keyboard.press("Shift+ArrowRight")
+        tab.at(11)
+        assert tab.image() != first
+        tab.page.keyboard.press("End")
+        last = tab.step
+        tab.at(last)
+        tab.page.keyboard.press("Home")
+        tab.at(0)
+        assert tab.image() == first
+        tab.page.locator(".scrubber").fill("5")
+        tab.at(5)
+        box = tab.page.locator(".chart .u-over").first.bounding_box()
+        tab.page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 40)
+        tab.page.mouse.down()
+        tab.at(round(0.25 * last))
+        tab.page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 40, steps=4)
+        tab.at(round(0.75 * last))
+        tab.page.mouse.up()
+        tab.until("t => location.search.includes(`t=${t}`)", tab.step)
+        tab.page.reload()
+        tab.at(round(0.75 * last))
+        tab.check()
+
+
+def test_the_curves_zoom_together(browser: Any, example: str) -> None:
+    with opened(browser, example, no_scan=True) as tab:
+        tab.listed()
+        tab.open(1)
+        zoomed = tab.page.get_by_role("button", name="Whole episode")
+        assert zoomed.is_disabled()
+        box = tab.page.locator(".chart .u-over").first.bounding_box()
+        tab.page.keyboard.down("Shift")
+        tab.page.mouse.move(box["x"] + 50, box["y"] + 40)
+        tab.page.mouse.down()
+        tab.page.mouse.move(box["x"] + 300, box["y"] + 40, steps=4)
+        tab.page.mouse.up()
+        tab.page.keyboard.up("Shift")
+        tab.until("!document.querySelector('.zoom button:last-child').disabled")
+        assert tab.step == 0
+        zoomed.click()
+        tab.until("document.querySelector('.zoom button:last-child').disabled")
+        tab.page.locator(".legend button").first.click()
+        assert tab.page.locator(".legend button").first.get_attribute("aria-pressed") == "false"
+        tab.check()
+
+
+def test_an_episode_plays_to_its_end(browser: Any, example: str) -> None:
+    with opened(browser, example, no_scan=True) as tab:
+        tab.listed()
+        tab.open(0)
+        tab.page.get_by_label("Speed").select_option("4")
+        tab.page.keyboard.press("Space")
+        tab.until("document.querySelector('.scrubber').value === document.querySelector('.scrubber').max")
+        tab.page.get_by_role("button", name="Play", exact=True).wait_for()
+        tab.at(tab.step)
+        tab.check()
+
+
+def test_brackets_open_the_neighbors_in_the_list(browser: Any, example: str) -> None:
+    with opened(browser, example) as tab:
+        tab.scanned()
+        tab.page.get_by_role("button", name="steps", exact=True).click()
+        tab.until("document.querySelector('[aria-sort=descending]') && !document.querySelector('.row.waiting')")
+        numbers = tab.column(1)
+        tab.open(0)
+        for position in (1, 2, 1):
+            tab.page.keyboard.press("]" if position != 1 or tab.page.url.endswith("at=0") else "[")
+            tab.page.locator("h1", has_text=re.compile(rf"^Episode {numbers[position]}$")).wait_for()
+        tab.check()
+
+
+def test_rules_are_marked_where_they_are_broken(browser: Any, hostile: str) -> None:
+    with opened(browser, hostile) as tab:
+        tab.scanned()
+        tab.open(2)
+        tab.page.locator(".lane .mark.bad").click()
+        tab.at(13)
+        assert "missing_is_last" in tab.page.locator(".marks").inner_text()
+        tab.check()
+
+
+def test_a_damaged_image_has_a_placeholder(browser: Any, hostile: str) -> None:
+    with opened(browser, hostile) as tab:
+        tab.scanned()
+        tab.open(1)
+        tab.at(0)
+        tab.page.keyboard.press("n")
+        tab.page.locator(".broken", has_text="cannot be decoded").wait_for()
+        tab.screenshot("damaged")
+        tab.page.keyboard.press("ArrowRight")
+        tab.page.locator(".broken", has_text="neither JPEG").wait_for()
+        tab.page.keyboard.press("ArrowRight")
+        tab.page.locator(".broken").wait_for(state="detached")
+        tab.at(6)
+        tab.check("404: ")
+
+
+def test_hostile_text_stays_text(browser: Any, hostile: str) -> None:
+    with opened(browser, hostile, items="sequences", sequence_length=8) as tab:
+        tab.scanned()
+        for row, text in enumerate(browser_data.HOSTILE):
+            tab.open(row)
+            if row not in (4, 5, 6):
+                assert text in tab.page.locator(".instruction").inner_text()
+            for name in ("Values", "Metadata", "What the learner sees", "Curves"):
+                tab.page.get_by_role("tab", name=name).click()
+                tab.page.wait_for_timeout(80)
+                tab.check("404: ")
+            if row == 4:
+                tab.screenshot("hostile")
+            tab.page.keyboard.press("f")
+            tab.page.keyboard.press("Escape")
+            tab.listed(8)
+        tab.page.get_by_role("button", name="Flagged episodes").click()
+        tab.page.get_by_role("dialog").wait_for()
+        tab.page.keyboard.press("Escape")
+        tab.page.get_by_role("button", name="Columns").click()
+        tab.page.get_by_role("checkbox", name="<i>name").check()
+        tab.page.keyboard.press("Escape")
+        tab.page.get_by_role("columnheader", name="<i>name").wait_for()
+        tab.check("404: ")
+
+
+def test_a_damaged_record_says_so(browser: Any, tmp_path: Path) -> None:
+    path = write_dataset(tmp_path, list(make_episodes(3)), name="point_mass")
+    (shard,) = shard_paths(path)
+    data = bytearray(shard.read_bytes())
+    data[record_offsets(shard)[1] + 200] ^= 1
+    shard.write_bytes(bytes(data))
+    with opened(browser, path) as tab:
+        tab.scanned()
+        tab.page.locator("#row-1").click()
+        tab.page.get_by_role("alert").wait_for()
+        assert "cannot be read" in tab.page.get_by_role("alert").inner_text()
+        tab.check()
+
+
+def test_images_of_20_mb(browser: Any, tmp_path: Path) -> None:
+    path = browser_data.write_large_images(tmp_path)
+    with opened(browser, path, no_scan=True) as tab:
+        tab.listed()
+        tab.open(0)
+        tab.at(0)
+        requested: list[str] = []
+        tab.page.on("request", lambda request: requested.append(request.url))
+        tab.page.keyboard.press("End")
+        tab.at(5)
+        tab.screenshot("large")
+        assert len(requested) <= 4, "at most the image that is shown and those next to it"
+        tab.check()
+
+
+def test_videos_follow_the_scrubber(browser: Any, videos: tuple[str, str]) -> None:
+    source, lerobot = videos
+    with opened(browser, lerobot, source) as tab:
+        tab.listed()
+        tab.open(1)
+        tab.until("[...document.querySelectorAll('video')].every((one) => one.readyState >= 2)")
+        tab.page.locator(".scrubber").fill("6")
+        _shown(tab, 6)
+        tab.screenshot("videos")
+        tab.page.keyboard.press("Space")
+        tab.until("document.querySelector('.scrubber').value === document.querySelector('.scrubber').max")
+        _shown(tab, tab.step)
+        tab.page.get_by_role("tab", name="Compare").click()
+        tab.page.locator(".compare canvas[data-step]").first.wait_for()
+        tab.screenshot("compare")
+        tab.check()
+
+
+def _shown(tab: Tab, step: int) -> None:
+    """Waits until the videos show a step."""
+    episode = tab.page.evaluate(
+        "fetch('/api/episode?dataset=0&key=' + encodeURIComponent(new URLSearchParams(location.search).get('episode')))"
+        ".then((answer) => answer.json())"
+    )
+    starts = [camera["from"] for camera in episode["cameras"] if camera["kind"] == "video"]
+    times = [start + (step + 0.5) / episode["fps"] for start in starts]
+    tab.until(
+        "times => [...document.querySelectorAll('.left video')]"
+        ".every((one, i) => !one.seeking && Math.abs(one.currentTime - times[i]) < 0.3 / 10)",
+        times,
+    )
+
+
+def test_items_show_padding(browser: Any, example: str) -> None:
+    options = {"items": "sequences", "sequence_length": 12, "stride_length": 8, "pad_end_of_episodes": True}
+    with opened(browser, example, no_scan=True, **options) as tab:
+        tab.listed()
+        tab.open(1)
+        tab.page.get_by_role("tab", name="What the learner sees").click()
+        tab.page.locator(".item tbody tr").first.wait_for()
+        assert tab.page.locator(".item tbody tr").count() == 12
+        tab.page.locator(".span").last.click()
+        tab.page.locator(".item tr.hatched").first.wait_for()
+        tab.screenshot("items")
+        tab.page.locator(".item tbody button.link").first.click()
+        assert tab.step > 0
+        tab.check()
+
+
+def test_flags_become_a_file_that_convert_reads(browser: Any, example: str, tmp_path: Path) -> None:
+    with opened(browser, example, no_scan=True) as tab:
+        tab.listed(10)
+        tab.page.keyboard.press("f")
+        tab.open(3)
+        tab.page.get_by_role("button", name="Flag", exact=True).click()
+        tab.page.get_by_role("button", name="Flagged episodes: 2").click()
+        tab.page.get_by_label("Remark").last.fill("the\tgripper <b>slips")
+        tab.page.get_by_label("Remark").last.press("Tab")
+        tab.screenshot("flags")
+        with tab.page.expect_download() as waiting:
+            tab.page.get_by_role("button", name="Download exclude.txt").click()
+        waiting.value.save_as(tmp_path / "exclude.txt")
+        tab.page.get_by_role("button", name="Copy", exact=True).click()
+        command = tab.page.evaluate("navigator.clipboard.readText()")
+        assert command == f"rlds-beam convert {example} OUTPUT --exclude=exclude.txt"
+        tab.page.get_by_role("button", name="Remove all").click()
+        tab.page.get_by_text("No episode is flagged").wait_for()
+        tab.page.locator("input[type=file]").set_input_files(tmp_path / "exclude.txt")
+        tab.page.get_by_text("2 episodes added").wait_for()
+        tab.page.reload()
+        tab.page.get_by_role("button", name="Flagged episodes: 2").wait_for()
+        tab.check()
+    outcome = rlds_beam.convert(example, str(tmp_path / "out"), exclude=str(tmp_path / "exclude.txt"))
+    assert outcome.report.episodes_written == 28
+
+
+@pytest.mark.skipif(not BRIDGE.exists(), reason="the real episodes are not on this machine")
+def test_real_episodes(browser: Any) -> None:
+    with opened(browser, BRIDGE) as tab:
+        tab.scanned()
+        tab.open(1)
+        tab.at(0)
+        assert tab.page.locator(".left canvas").count() == 4
+        tab.page.locator(".marks button").first.click()
+        tab.at(9)
+        tab.screenshot("bridge")
+        tab.page.emulate_media(color_scheme="dark")
+        tab.screenshot("bridge-dark")
+        tab.check()

@@ -1,0 +1,181 @@
+"""The episode list of `rlds-beam browse` in Chromium."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import browser_data
+import pytest
+from browser_page import opened
+
+from rlds_beam.jobs.example import make_episodes
+from rlds_beam.testing import write_dataset
+
+pytestmark = pytest.mark.timeout(300)
+STEPS, RULE = 2, 4
+"""Columns of the list."""
+FIRST = "Math.min(...[...document.querySelectorAll('.virtual-body > .row')].map((one) => one.ariaRowIndex - 2))"
+"""The first row that is rendered."""
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> str:
+    episodes = list(make_episodes(200, camera=True))
+    return str(write_dataset(tmp_path_factory.mktemp("data"), episodes, name="point_mass_camera", shards=2))
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return browser_data.write_hostile(tmp_path_factory.mktemp("hostile"))
+
+
+@pytest.fixture(scope="module")
+def million(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    return browser_data.write_million(tmp_path_factory.mktemp("million"))
+
+
+def test_the_list_is_sorted_and_filtered(browser: Any, example: str) -> None:
+    with opened(browser, example) as tab:
+        tab.scanned()
+        tab.screenshot("list")
+        tab.page.get_by_role("button", name="steps", exact=True).click()
+        tab.until("document.querySelector('[aria-sort=descending]')")
+        tab.until("!document.querySelector('.row.waiting')")
+        tab.listed(10)
+        steps = [int(text) for text in tab.column(STEPS)]
+        assert steps == sorted(steps, reverse=True)
+        tab.page.locator("#filter").fill(f"steps >= {steps[0]}")
+        tab.until("document.querySelector('.toolbar [role=status]').textContent.includes(' of 200')")
+        assert set(tab.column(STEPS)) == {str(steps[0])}
+        assert "filter=steps" in tab.page.url
+        tab.page.reload()  # the address holds the list's state
+        tab.listed()
+        assert set(tab.column(STEPS)) == {str(steps[0])}
+        assert tab.page.locator("#filter").input_value() == f"steps >= {steps[0]}"
+        tab.page.go_back()
+        tab.check()
+
+
+def test_the_search_looks_into_instructions(browser: Any, example: str) -> None:
+    with opened(browser, example) as tab:
+        tab.scanned()
+        tab.page.keyboard.press("/")
+        tab.page.keyboard.type("top right")
+        tab.until("document.querySelector('.toolbar [role=status]').textContent.includes(' of 200')")
+        assert all("top right" in text for text in tab.column(5))
+        tab.page.locator("#search").fill("no such words")
+        tab.page.get_by_text("No episode matches").wait_for()
+        tab.page.get_by_role("button", name="Show all episodes").click()
+        tab.listed(10)
+        tab.check()
+
+
+def test_a_wrong_filter_says_what_is_wrong(browser: Any, example: str) -> None:
+    with opened(browser, example) as tab:
+        tab.scanned()
+        tab.page.locator("#filter").fill("stepz > 3")
+        tab.page.get_by_role("alert").wait_for()
+        assert "stepz" in tab.page.get_by_role("alert").inner_text()
+        tab.page.locator("#filter").fill("steps > 3")
+        tab.page.get_by_role("alert").wait_for(state="detached")
+        tab.check("400: ")
+
+
+def test_rejected_episodes_are_chosen_by_rule(browser: Any, hostile: str) -> None:
+    with opened(browser, hostile) as tab:
+        tab.scanned()
+        tab.page.get_by_label("Rules").select_option("rejected")
+        tab.until("document.querySelectorAll('.virtual-body > .row').length === 3")
+        tab.page.get_by_label("Rules").select_option("missing_is_last")
+        tab.until("document.querySelectorAll('.virtual-body > .row').length === 1")
+        assert tab.column(RULE) == ["missing_is_last"]
+        tab.check()
+
+
+def test_columns_are_chosen(browser: Any, example: str) -> None:
+    with opened(browser, example) as tab:
+        tab.scanned()
+        tab.page.get_by_role("button", name="Columns").click()
+        tab.page.get_by_role("checkbox", name="idle_share").check()
+        tab.page.keyboard.press("Escape")
+        tab.page.get_by_role("columnheader", name="idle share").wait_for()
+        assert "columns=" in tab.page.url
+        tab.check()
+
+
+def test_the_keyboard_moves_opens_and_comes_back(browser: Any, example: str) -> None:
+    with opened(browser, example) as tab:
+        tab.scanned()
+        for key in ("j", "ArrowDown", "ArrowDown", "k"):
+            tab.page.keyboard.press(key)
+        assert tab.page.locator("[aria-selected=true]").get_attribute("id") == "row-2"
+        tab.page.keyboard.press("Enter")
+        tab.page.locator("main.episode h1").wait_for()
+        tab.page.keyboard.press("Escape")
+        tab.listed(10)
+        assert tab.page.locator("[aria-selected=true]").get_attribute("id") == "row-2"
+        tab.page.keyboard.press("End")
+        tab.page.locator("#row-199").wait_for()
+        tab.page.keyboard.press("?")
+        tab.page.get_by_role("dialog", name="Keyboard").wait_for()
+        tab.check()
+
+
+def test_the_grid_shows_first_frames(browser: Any, example: str) -> None:
+    with opened(browser, example) as tab:
+        tab.scanned()
+        tab.page.keyboard.press("g")
+        loaded = "[...document.querySelectorAll('.tile img')].filter((one) => one.naturalWidth > 0).length >= 6"
+        tab.until(loaded)
+        tab.screenshot("grid")
+        assert "view=grid" in tab.page.url
+        tab.page.keyboard.press("ArrowRight")
+        tab.page.keyboard.press("Enter")
+        tab.page.locator("main.episode h1", has_text="Episode 1").wait_for()
+        tab.check()
+
+
+def test_a_million_episodes(browser: Any, million: tuple[str, str]) -> None:
+    path, signals = million
+    with opened(browser, path, signals=signals) as tab:
+        tab.scanned()
+        tab.listed(10)
+        assert "1,000,000 episodes" in tab.page.locator(".toolbar").inner_text()
+        assert tab.page.locator(".virtual-body > .row").count() < 60
+        tab.page.keyboard.press("End")
+        tab.page.locator("#row-999999:not(.waiting)").wait_for()
+        assert tab.page.locator("#row-999999").bounding_box()["y"] < 800
+        tab.screenshot("million")
+        tab.page.evaluate("document.querySelector('.virtual').scrollTop = 4e6")
+        tab.until("document.querySelectorAll('.virtual-body > .row:not(.waiting)').length > 10")
+        before = tab.page.evaluate(FIRST)
+        assert 400_000 < before < 600_000
+        tab.page.mouse.move(600, 400)
+        tab.page.mouse.wheel(0, 320)  # ten rows, though the scroll bar is scaled
+        tab.until("before => Math.abs(firstRow() - before - 10) <= 1".replace("firstRow()", FIRST), before)
+        tab.page.get_by_role("button", name="steps", exact=True).click()
+        tab.until("document.querySelector('[aria-sort=descending]')")
+        tab.until("document.querySelector('#row-3:not(.waiting)')")
+        assert tab.column(STEPS)[0] == "1,000"
+        tab.page.locator("#filter").fill("steps <= 1")
+        tab.until("document.querySelector('.toolbar').innerText.includes('1,000 of 1,000,000')")
+        tab.open(0)
+        tab.check()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_phone(browser: Any, hostile: str, theme: str) -> None:
+    with opened(browser, hostile, width=390) as tab:
+        tab.page.emulate_media(color_scheme=theme)
+        tab.listed(8)
+        tab.until("document.querySelectorAll('.row .badge').length === 3")
+        tab.screenshot(f"phone-list-{theme}")
+        tab.check()
+        tab.open(2)
+        tab.page.wait_for_selector(".mark.bad")
+        tab.screenshot(f"phone-episode-{theme}")
+        tab.check()
+        brightness = tab.page.evaluate(
+            "Math.max(...getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3))"
+        )
+        assert (brightness > 200) == (theme == "light")
