@@ -230,7 +230,9 @@ def _shown(tab: Tab, step: int) -> None:
 
 
 def test_items_show_padding(browser: Any, example: str) -> None:
-    options = {"items": "sequences", "sequence_length": 12, "stride_length": 8, "pad_end_of_episodes": True}
+    options = {
+        "items": "sequences", "sequence_length": 12, "pad_end_of_episodes": True, "tile_end_of_episodes": True,
+    }  # fmt: skip
     with opened(browser, example, no_scan=True, **options) as tab:
         tab.listed()
         tab.open(1)
@@ -269,7 +271,8 @@ def test_flags_become_a_file_that_convert_reads(browser: Any, example: str, tmp_
         tab.page.get_by_role("button", name="Flagged episodes: 2").wait_for()
         tab.check()
     outcome = rlds_beam.convert(example, str(tmp_path / "out"), exclude=str(tmp_path / "exclude.txt"))
-    assert outcome.report.episodes_written == 28
+    assert outcome.report.records == 30
+    assert sum(dropped.episodes for dropped in outcome.report.dropped.values()) == 2
 
 
 @pytest.mark.skipif(not BRIDGE.exists(), reason="the real episodes are not on this machine")

@@ -1,7 +1,7 @@
 // What the list can show of an episode, and how its cells look.
 import { html, useState } from "./lib.js";
 import { Dialog } from "./dialogs.js";
-import { cell, line, shortKey } from "./text.js";
+import { cell, line, number, shortKey } from "./text.js";
 
 const FIXED = [
   { name: "index", label: "#", kind: "number", group: "Episode", summary: "The number in the dataset's order", wide: 72 },
@@ -16,7 +16,8 @@ const FIXED = [
 /** All columns of a dataset: {name, label, kind, group, wide, sortable, ...}. */
 export function columnsOf(dataset) {
   const listed = new Map(dataset.columns.map((one) => [one.name, one]));
-  const fixed = FIXED.map((one) => ({ ...listed.get(one.name), ...one, sortable: listed.has(one.name) }));
+  const digits = number(dataset.episodes).length;
+  const fixed = FIXED.map((one) => ({ ...listed.get(one.name), ...one, sortable: listed.has(one.name), ...(one.name === "index" && { wide: 40 + 9 * digits }) }));
   const known = new Set(FIXED.map((one) => one.name));
   const others = dataset.columns.filter((one) => !known.has(one.name));
   return [...fixed, ...others.map((one) => ({ ...one, sortable: true, wide: one.kind === "number" ? 132 : 160 }))];

@@ -85,6 +85,6 @@ export function FlagsDialog({ dataset, onClose }) {
     </div>
     <p role="status">${said}</p>
     <p>Then run, with the path of the downloaded file:</p>
-    <${Command} text=${`rlds-beam convert ${quoted(dataset.path)} OUTPUT --${kind}=${name}`} />
+    <${Command} text=${`rlds-beam convert ${quoted(dataset.path)} OUTPUT --${kind}=${name}${dataset.format === "rlds" ? "" : ` --from=${quoted(dataset.format)}`}`} />
   </${Dialog}>`;
 }

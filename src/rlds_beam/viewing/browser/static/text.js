@@ -1,15 +1,13 @@
 // Text and numbers for people. Text of a dataset may contain anything: it is shown isolated, with control characters visible.
 import { html, useState } from "./lib.js";
 
-const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
-const INVISIBLE = /[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 const MARKS = /(\p{M}{3})\p{M}+/gu;
 
 /** Text without characters that hide, reorder, or stack. */
 export function clean(text) {
   return String(text)
-    .replace(CONTROLS, (c) => (c < " " ? String.fromCharCode(0x2400 + c.charCodeAt(0)) : "\u2421"))
-    .replace(INVISIBLE, (c) => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`)
+    .replace(UNSEEN, (c) => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`)
     .replace(MARKS, "$1");
 }
 
