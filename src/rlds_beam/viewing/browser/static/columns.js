@@ -11,6 +11,7 @@ const FIXED = [
   { name: "return", label: "return", kind: "number", group: "Episode", wide: 92 },
   { name: "rule", label: "rule", kind: "text", group: "Episode", summary: "The rule that rejects it", wide: 150 },
   { name: "instruction", label: "instruction", kind: "text", group: "Episode", wide: 240, stretch: true },
+  { name: "signals", label: "signals", kind: "text", group: "Episode", summary: "Signals beyond their thresholds", wide: 300 },
 ];
 
 /** All columns of a dataset: {name, label, kind, group, wide, sortable, ...}. */
@@ -24,16 +25,16 @@ export function columnsOf(dataset) {
 }
 
 /** The columns that are shown: those of the address, or a choice that fits most datasets. */
-export function shownColumns(dataset, chosen) {
+export function shownColumns(dataset, { columns: chosen, sort, filter }) {
   const all = columnsOf(dataset);
   if (chosen) {
     const names = chosen.split(",");
     return all.filter((one) => names.includes(one.name));
   }
   const own = ["index", "steps", "return", "rule", "instruction", ...(dataset.splits.length > 1 ? ["split"] : [])];
-  const signals = all.filter((one) => one.threshold != null && !one.name.includes("/") && !one.name.includes("@"));
-  const more = new Set([...own, ...signals.slice(0, 3).map((one) => one.name)]);
-  return all.filter((one) => more.has(one.name));
+  if (dataset.signals.length) own.push("signals");
+  const asked = filter.split(/[\s,;<>=!]+/);
+  return all.filter((one) => own.includes(one.name) || one.name === sort || asked.includes(one.name));
 }
 
 export function valueOf(row, column) {
@@ -51,7 +52,8 @@ export function beyond(value, column) {
   return column.above === false ? value < column.threshold : value > column.threshold;
 }
 
-export function Cell({ row, column }) {
+export function Cell({ row, column, dataset }) {
+  if (column.name === "signals") return html`<div role="gridcell" class="cell txt"><${Signals} row=${row} dataset=${dataset} /></div>`;
   const value = valueOf(row, column);
   const kind = column.kind === "number" ? "num" : "txt";
   let content = html`<bdi>${cell(value)}</bdi>`;
@@ -61,11 +63,21 @@ export function Cell({ row, column }) {
   return html`<div role="gridcell" class="cell ${kind}" title=${kind === "txt" ? line(value) : undefined}>${content}</div>`;
 }
 
+const MOST_BADGES = 3;
+
+/** The signals of an episode that are beyond their thresholds. */
+function Signals({ row, dataset }) {
+  const found = dataset.columns.filter((one) => !one.name.includes("/") && beyond(row.signals?.[one.name], one));
+  return html`<span class="badges">${found.slice(0, MOST_BADGES).map((one) => html`<span key=${one.name} class="badge warn"
+    title=${`${one.name}: ${cell(row.signals[one.name])}. ${line(one.summary ?? "")}`}>${one.label}</span>`)}
+    ${found.length > MOST_BADGES && html`<span class="muted small">+${found.length - MOST_BADGES}</span>`}</span>`;
+}
+
 /** The dialog that chooses columns. */
-export function Columns({ dataset, chosen, onChange, onClose }) {
+export function Columns({ dataset, state, onChange, onClose }) {
   const [find, setFind] = useState("");
   const all = columnsOf(dataset);
-  const shown = new Set(shownColumns(dataset, chosen).map((one) => one.name));
+  const shown = new Set(shownColumns(dataset, state).map((one) => one.name));
   const groups = [...new Set(all.map((one) => one.group))];
   const toggle = (name) => {
     if (!shown.delete(name)) shown.add(name);

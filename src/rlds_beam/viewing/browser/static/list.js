@@ -48,14 +48,14 @@ export function ListPage({ state, dataset }) {
   };
   useKeys((event) => listKey(event, { current, total, move, open, grid, across: tiles.across, page: control.current?.page ?? 10, flags, rows }));
 
-  const columns = shownColumns(dataset, state.columns);
+  const columns = shownColumns(dataset, state);
   const wide = columns.reduce((sum, one) => sum + one.wide, 40);
   const template = `40px ${columns.map((one) => (one.stretch ? `minmax(${one.wide}px, 1fr)` : `${one.wide}px`)).join(" ")}`;
-  const common = { current, flags, open, setCurrent };
+  const common = { dataset, current, flags, open, setCurrent };
   const render = (position, style) => {
     if (grid) return html`<div class="tiles" role="row" aria-rowindex=${position + 2} key=${position} style=${{ ...style, gridTemplateColumns: `repeat(${tiles.across}, minmax(0, 1fr))` }}>
       ${Array.from({ length: tiles.across }, (_, i) => position * tiles.across + i).filter((i) => i < total).map((i) =>
-        html`<${Tile} key=${i} position=${i} row=${rows.at(i)} dataset=${dataset} ...${common} />`)}</div>`;
+        html`<${Tile} key=${i} position=${i} row=${rows.at(i)} ...${common} />`)}</div>`;
     const row = rows.at(position);
     const props = { key: row?.key ?? position, position, row, style, ...common };
     return narrow ? html`<${NarrowRow} ...${props} />` : html`<${Row} ...${props} columns=${columns} template=${template} wide=${wide} />`;
@@ -69,7 +69,7 @@ export function ListPage({ state, dataset }) {
     <${Virtual} label="Episodes" role="grid" tabindex="0" aria-rowcount=${total + 1} aria-activedescendant=${`row-${current}`}
       rows=${grid ? Math.ceil(total / tiles.across) : total} height=${grid ? tiles.height : narrow ? 58 : 32}
       head=${head} render=${render} onRange=${onRange} control=${control} />
-    ${choosing && html`<${Columns} dataset=${dataset} chosen=${state.columns} onChange=${(columns) => route.go({ columns }, true)} onClose=${() => choose(false)} />`}
+    ${choosing && html`<${Columns} dataset=${dataset} state=${state} onChange=${(columns) => route.go({ columns }, true)} onClose=${() => choose(false)} />`}
   </main>`;
 }
 
@@ -181,10 +181,10 @@ export const FlagButton = ({ flags, row, tab = -1 }) => html`<button class="flag
   aria-pressed=${flags.has(row.key)} onClick=${() => flags.toggle(row.key)}>⚑</button>`;
 
 function Row(props) {
-  const { row, columns, template, wide, style, flags } = props;
+  const { row, columns, template, wide, style, flags, dataset } = props;
   return html`<div class="row ${row ? "" : "waiting"}" ...${rowProps(props)} style=${{ ...style, gridTemplateColumns: template, minWidth: `${wide}px` }}>
     <div role="gridcell" class="cell">${row && html`<${FlagButton} flags=${flags} row=${row} />`}</div>
-    ${columns.map((one) => (row ? html`<${Cell} key=${one.name} row=${row} column=${one} />`
+    ${columns.map((one) => (row ? html`<${Cell} key=${one.name} row=${row} column=${one} dataset=${dataset} />`
       : html`<div role="gridcell" class="cell ${one.kind === "number" ? "num" : "txt"}">${one.name === "index" ? number(props.position) : html`<i class="bone"></i>`}</div>`))}
   </div>`;
 }

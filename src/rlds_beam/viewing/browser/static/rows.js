@@ -89,7 +89,7 @@ let current = { name: null, rows: null };
 /** The rows of the list as the address describes it; the same object while that is unchanged. */
 export function rowsOf(state, dataset) {
   const { sort, desc, filter, text, split, rule } = state;
-  const query = { dataset, sort, desc, filter: filter.split(";").map((one) => one.trim()), text, split, rule };
+  const query = { dataset, sort, desc, filter: filter.split(/;|\s+and\s+/).map((one) => one.trim()), text, split, rule };
   const name = JSON.stringify(query);
   if (current.name !== name) {
     current.rows?.close();
