@@ -20,15 +20,15 @@ export function Dialog({ title, onClose, children }) {
 }
 
 const KEYS = {
-  "Everywhere": [["?", "this help"], ["/", "search"], ["Esc", "close a dialog; go back to the list"]],
+  "Everywhere": [["?", "this help"], ["Esc", "close a dialog; go back to the list"]],
   "Episode list": [
-    ["↑ ↓ or k j", "previous, next episode"], ["Page Up, Page Down, Home, End", "a page; the first, the last episode"],
-    ["Enter", "open"], ["f", "flag"], ["g", "list or grid of first frames"],
+    ["↑ ↓ or k j", "previous, next episode"], ["Page Up, Page Down", "a page"], ["Home, End", "first, last episode"],
+    ["Enter", "open"], ["f", "flag"], ["/", "search"], ["g", "list or grid of first frames"],
   ],
   "Episode": [
     ["Space", "play or pause"], ["← →", "a step"], ["Shift + ← →", "10 steps"], ["Home, End", "first, last step"],
     ["[ ]", "previous, next episode"], ["n, p", "next, previous mark"], ["< >", "slower, faster"], ["f", "flag"],
-    ["+ − 0", "zoom the curves in, out, to the whole episode"],
+    ["+ − 0", "zoom in, out, whole episode"],
   ],
   "Curves": [["Click or drag", "go to a step"], ["Shift + drag", "zoom"], ["Ctrl + wheel", "zoom at the pointer"], ["Double-click", "the whole episode"]],
 };
