@@ -78,6 +78,9 @@ _NAMES: Mapping[str, Sequence[str]] = {
 }
 """The names that an option takes, if its type does not list them."""
 
+_SIGNALS = ("signal", "reject", "threshold")
+"""The options whose values begin with the name of a signal."""
+
 Word = tuple[str, str]
 """What may follow, and what it means."""
 
@@ -129,6 +132,10 @@ def complete(words: Sequence[str]) -> list[Word]:
         from rlds_beam.pipelines.topics import TOPICS
 
         found = [*((name, line) for name, (line, _) in TOPICS.items()), *COMMANDS.items()]
+    elif before[0] == "help" and len(before) == 2:
+        from rlds_beam.pipelines.topics import names_of
+
+        found = [(name, "") for name in names_of(before[1])]
     elif before == ["completion"]:
         found = [(shell, "") for shell in SCRIPTS]
     elif before[0] in JOBS and "--" not in before:
@@ -173,5 +180,9 @@ def _values(options_class: type[Options], flag: str) -> Sequence[str]:
     """The names that a flag takes; none if it takes anything else."""
     for name, hint in type_hints(options_class).items():
         if f"--{flag_name(name)}" == flag:
+            if name in _SIGNALS:
+                from rlds_beam.checking.signals.base import SIGNALS
+
+                return list(SIGNALS)
             return _NAMES.get(name, get_args(hint) if "Literal" in str(get_origin(hint)) else ())
     return ()

@@ -1,18 +1,25 @@
-"""`rlds-beam help TOPIC`: the registry, the rules, the connectors, the exit codes and the runners, in the terminal."""
+"""`rlds-beam help TOPIC`: formats, rules, signals, connectors, exit codes, and runners, in the terminal."""
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from rlds_beam.checking.rules import ADVICE, RULE_GROUPS, RULES
+from rlds_beam.checking.rules import ADVICE, POLICIES, RULE_GROUPS, RULES
+from rlds_beam.connectors import CONNECTORS
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.registry import FORMATS
 from rlds_beam.options import Options
 from rlds_beam.pipelines import flags
 from rlds_beam.pipelines.exit_codes import EXIT_CODES, SIGNALS, exit_codes
-from rlds_beam.pipelines.parsers import COMMANDS, JOBS, exit_code_lines, format_rows, job_parser, rule_table
+from rlds_beam.pipelines.parsers import COMMANDS, JOBS, exit_code_lines, format_rows, job_parser
 from rlds_beam.text import did_you_mean, joined
+
+if TYPE_CHECKING:
+    from rlds_beam.checking.signals.base import Signal
 
 
 def job_of(arguments: Sequence[str]) -> str | None:
@@ -39,9 +46,9 @@ def main(arguments: Sequence[str]) -> int:
     if name not in TOPICS:
         hint = did_you_mean(name, [*TOPICS, *COMMANDS])
         raise UsageError(f"there is no command or topic {name!r}{hint} (rlds-beam help lists them)")
-    if arguments[1:]:
+    if arguments[1:] and name not in SEARCHABLE:
         raise UsageError(f"unexpected argument {arguments[1]!r}: rlds-beam help {name} takes none")
-    print(TOPICS[name][1]())
+    print(TOPICS[name][1](" ".join(arguments[1:])))
     return 0
 
 
@@ -49,55 +56,102 @@ def _overview() -> str:
     topics = flags.table([(name, line) for name, (line, _) in TOPICS.items()])
     return "\n\n".join(
         [
-            "usage: rlds-beam help TOPIC\n       rlds-beam help COMMAND [flags]",
+            "usage: rlds-beam help TOPIC [NAME]\n       rlds-beam help COMMAND [flags]",
             f"topics:\n{topics}",
             f"commands:\n{flags.table(COMMANDS.items())}",
         ]
     )
 
 
-def _rules() -> str:
-    parts = [
-        flags.fill(
-            "A record that breaks a rule is rejected: it is left out, counted and, if the job has an output, kept in "
-            "rejected/. Other policies, with a comma-separated list of rules:"
-        ),
-        flags.table(
-            [
-                ("--repair=RULES", "repair the episode; possible for the rules marked repair"),
-                ("--accept=RULES", "use the episode as it is; possible for the rules marked accept"),
-                ("--fail=RULES", "end the job at the first violation; possible for every rule"),
-            ]
-        ),
+def _rules(word: str) -> str:
+    if word:
+        return "\n\n".join(map(_rule, _found(word, RULE_GROUPS, "rules")))
+    groups = [(title, ", ".join(rules)) for title, rules in RULE_GROUPS.items()]
+    policies = [
+        ("--repair=RULES", "repair the episode; possible for the rules marked repair"),
+        ("--accept=RULES", "use the episode as it is; possible for the rules marked accept"),
+        ("--fail=RULES", "end the job at the first violation; possible for every rule"),
     ]
-    for title, rules in RULE_GROUPS.items():
-        parts.append(f"{title}:\n{rule_table(rules)}")
-    parts.append("What to do about a violation:\n" + flags.table([(rule, ADVICE[rule]) for rule in RULES]))
-    return "\n\n".join(parts)
+    return "\n\n".join(
+        [
+            flags.fill(
+                "A record that breaks a rule is rejected: it is left out, counted and, if the job has an output, kept "
+                "in rejected/. Other policies, with a comma-separated list of rules:"
+            ),
+            flags.table(policies),
+            f"rules:\n{flags.table(groups)}",
+            *(f"{policy}: {_policy_rules(policy)}" for policy in ("repair", "accept")),
+            "One of them, or one group:\n" + flags.commands("rlds-beam help rules missing_is_last"),
+        ]
+    )
 
 
-def _signals() -> str:
+def _policy_rules(policy: str) -> str:
+    rules = ", ".join(rule for rule in RULES if policy in POLICIES[rule])
+    return flags.fill(rules, " " * (len(policy) + 2), " " * 8).lstrip()
+
+
+def _rule(rule: str) -> str:
+    policies = [f"--{policy}={rule}" for policy in POLICIES[rule] if policy != "reject"]
+    rows = [("meaning", RULES[rule]), ("possible", ", ".join(policies)), ("advice", ADVICE[rule])]
+    return f"{rule}\n{flags.table(rows)}"
+
+
+def _signals(word: str) -> str:
     from rlds_beam.checking.signals.base import GROUPS
     from rlds_beam.checking.signals.base import SIGNALS as QUALITY
 
-    parts = [
-        flags.fill(
-            "rlds-beam check measures these signals of each episode, and shows the episodes beyond a threshold. "
-            "--threshold=jump=20 sets another one. Conditions choose episodes: --reject='frozen_camera > 0.2, "
-            "steps < 5'. Signals marked * compare episodes: convert needs the list of check --write_exclude=FILE."
-        )
-    ]
-    for group in GROUPS:
-        rows = [
-            (f"{one.name}{'*' * one.relative}", f"{'<' if one.below else '>'} {one.threshold:g}", one.summary)
-            for one in QUALITY.values()
-            if one.group == group
+    groups = {group: [one.name for one in QUALITY.values() if one.group == group] for group in GROUPS}
+    if word:
+        return "\n\n".join(_signal(QUALITY[name]) for name in _found(word, groups, "signals"))
+    marked = {name: f"{name}{'*' * QUALITY[name].relative}" for name in QUALITY}
+    rows = [(group, ", ".join(marked[name] for name in names)) for group, names in groups.items()]
+    return "\n\n".join(
+        [
+            flags.fill(
+                "rlds-beam check measures these signals of each episode, and shows the episodes beyond a threshold. "
+                "--threshold=jump=20 sets another one. Conditions choose episodes: --reject='frozen_camera > 0.2, "
+                "steps < 5'. Signals marked * compare episodes: convert needs the list of check --write_exclude=FILE."
+            ),
+            flags.table(rows),
+            "One of them, or one group:\n" + flags.commands("rlds-beam help signals frozen_camera"),
         ]
-        parts.append(f"{group}:\n{flags.table(rows)}")
-    return "\n\n".join(parts)
+    )
 
 
-def _formats() -> str:
+def _signal(signal: Signal) -> str:
+    rows = [("meaning", signal.summary), ("unit", signal.unit), ("threshold", f"{signal.threshold:g}"),
+            ("advice", signal.remedy)]  # fmt: skip
+    if signal.relative:
+        rows.append(("compared", "with the whole dataset, so --reject cannot use it"))
+    return f"{signal.name}\n{flags.table(rows)}"
+
+
+def names_of(topic: str) -> list[str]:
+    """The names that may follow a topic."""
+    if topic == "signals":
+        from rlds_beam.checking.signals.base import SIGNALS as QUALITY
+
+        return list(QUALITY)
+    return list({"rules": RULES, "connectors": CONNECTORS}.get(topic, ()))
+
+
+def _found(word: str, groups: Mapping[str, Sequence[str]], topic: str) -> list[str]:
+    """The name that a word is, or the names of the groups whose titles contain it.
+
+    Raises:
+      UsageError: there are none.
+    """
+    names = [name for group in groups.values() for name in group]
+    found = [word] if word in names else [n for t, group in groups.items() if word.lower() in t.lower() for n in group]
+    if not found:
+        hint = did_you_mean(word, [*names, *groups])
+        raise UsageError(f"help {topic}: there is nothing named {word!r}{hint} (rlds-beam help {topic} lists them)")
+    return found
+
+
+def _formats(word: str) -> str:
+    del word
     details = []
     for name, known in FORMATS.items():
         parts = [f"{known.opens}."] if known.opens else []
@@ -118,27 +172,51 @@ def _formats() -> str:
     )
 
 
-def _connectors() -> str:
-    from rlds_beam.connectors.catalog import SECTIONS, names, summary
+def _connectors(word: str) -> str:
+    from rlds_beam.connectors.catalog import SECTIONS, connector_class, names, summary
 
-    parts = [
-        flags.fill(
-            "Connectors edit episodes or compute columns for a learner. List them in a YAML file, for "
-            "--connectors=FILE:"
-        ),
-        "  - MinimumLength: {transitions: 10}\n  - ResizeImages: {height: 128, width: 128}",
-    ]
-    for title, modules in SECTIONS.items():
-        lines = [f"{title}:"]
-        for name in names(modules):
-            lines.append(f"  {name}")
-            lines.append(flags.fill(summary(name), " " * 6, " " * 6))
-        parts.append("\n".join(lines))
-    parts.append("Arguments and pictures of one: help(rlds_beam.connectors.NAME) in Python")
-    return "\n\n".join(parts)
+    groups = {title: names(modules) for title, modules in SECTIONS.items()}
+    if word:
+        found = _found(word, groups, "connectors")
+        if found != [word]:
+            return "\n".join(f"{name}\n{flags.fill(summary(name), '    ', '    ')}" for name in found)
+        arguments = re.sub(r": '([^']*)'", r": \1", str(inspect.signature(connector_class(word)))).removesuffix(
+            " -> None"
+        )
+        return f"{flags.fill(f'{word}{arguments}', '', '    ')}\n\n{_narrow(connector_class(word))}"
+    return "\n\n".join(
+        [
+            flags.fill(
+                "Connectors edit episodes or compute columns for a learner. List them in a YAML file, for "
+                "--connectors=FILE:"
+            ),
+            "  - MinimumLength: {transitions: 10}\n  - ResizeImages: {height: 128, width: 128}",
+            "\n".join(f"{title}:\n{flags.fill(', '.join(group), '  ', '  ')}" for title, group in groups.items()),
+            "One of them, or one group:\n" + flags.commands("rlds-beam help connectors ResizeImages"),
+        ]
+    )
 
 
-def _exit_codes() -> str:
+def _narrow(connector: type) -> str:
+    """The docstring of a connector; paragraphs of plain text are wrapped again, drawings and lists stay."""
+    paragraphs = (inspect.getdoc(connector) or "").split("\n\n")
+    plain = [not re.search(r"^ |\S {2,}\S", text, re.MULTILINE) for text in paragraphs]
+    return "\n\n".join(
+        flags.fill(" ".join(text.split())) if wrap else _cut(text) for text, wrap in zip(paragraphs, plain, strict=True)
+    )
+
+
+def _cut(text: str) -> str:
+    """Lines of at most `flags.WIDTH` columns; the rest of a longer one follows it, indented."""
+    return "\n".join(
+        part
+        for line in text.splitlines()
+        for part in (textwrap.wrap(line, flags.WIDTH, subsequent_indent=" " * 8) if len(line) > flags.WIDTH else [line])
+    )
+
+
+def _exit_codes(word: str) -> str:
+    del word
     parts = [exit_code_lines(EXIT_CODES | SIGNALS)]
     for command in JOBS:
         own = exit_codes(command)
@@ -148,7 +226,8 @@ def _exit_codes() -> str:
     return "\n\n".join(parts)
 
 
-def _flink() -> str:
+def _flink(word: str) -> str:
+    del word
     from rlds_beam.runners.options import FlinkOptions
 
     return _runner(
@@ -160,7 +239,8 @@ def _flink() -> str:
     )
 
 
-def _dataflow() -> str:
+def _dataflow(word: str) -> str:
+    del word
     from rlds_beam.runners.options import DataflowOptions
 
     return _runner(
@@ -192,7 +272,7 @@ def _runner(options_class: type[Options], about: str, example: str) -> str:
     )
 
 
-TOPICS: dict[str, tuple[str, Callable[[], str]]] = {
+TOPICS: dict[str, tuple[str, Callable[[str], str]]] = {
     "rules": ("what is checked, and what can be done about a violation", _rules),
     "signals": ("numbers that find bad episodes, for check and --reject", _signals),
     "formats": ("what --from reads and --to writes, and which programs open it", _formats),
@@ -201,7 +281,10 @@ TOPICS: dict[str, tuple[str, Callable[[], str]]] = {
     "flink": ("run a job on a Flink cluster", _flink),
     "dataflow": ("run a job on Google Cloud Dataflow", _dataflow),
 }
-"""Topic -> its line in the list of topics, and what makes its text."""
+"""Topic -> its line in the list of topics, and what makes its text, given the words that follow the topic."""
+
+SEARCHABLE = ("rules", "signals", "connectors")
+"""The topics that take a name, or a part of a group's title."""
 
 
 def _plain(markdown: str) -> str:

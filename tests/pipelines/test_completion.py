@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import pty
@@ -19,7 +20,7 @@ from rlds_beam.checking.rules import POLICIES, RULES
 from rlds_beam.formats.registry import OUTPUTS
 from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.completion import SCRIPTS, complete
-from rlds_beam.pipelines.parsers import COMMANDS
+from rlds_beam.pipelines.parsers import COMMANDS, JOBS, job_parser
 
 Complete = Callable[[str], list[str]]
 
@@ -45,6 +46,26 @@ def test_flags_of_a_format_or_a_runner_follow_its_name() -> None:
     assert words("convert", "--flink") == []
     assert "--flink_master=" in words("convert", "--runner=flink", "--flink")
     assert words("convert", "--to=no_such_format", "--ite") == []
+
+
+@pytest.mark.parametrize("command", JOBS)
+def test_every_command_and_each_of_its_flags_is_completed(command: str) -> None:
+    assert words(command[:-1]).count(command) == 1
+    parser = job_parser(command, {}).parser
+    shown = [one for one in parser._actions if one.option_strings and one.help != argparse.SUPPRESS]
+    # Completion also offers the options of the default formats.
+    assert {word.rstrip("=") for word in words(command, "--")} >= {one.option_strings[-1] for one in shown}
+    for action in shown:
+        if action.choices:
+            flag = action.option_strings[-1]
+            assert words(command, f"{flag}=") == [f"{flag}={choice}" for choice in action.choices]
+
+
+def test_names_after_a_topic() -> None:
+    assert words("help", "rules", "missing_is_l") == ["missing_is_last"]
+    assert words("help", "connectors", "Resize") == ["ResizeImages"]
+    assert words("help", "signals", "frozen") == ["frozen_camera"]
+    assert words("help", "formats", "") == words("help", "nothing", "") == []
 
 
 def test_values() -> None:

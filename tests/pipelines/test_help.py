@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rlds_beam.checking.rules import RULE_GROUPS, RULES
+from rlds_beam.checking.rules import ADVICE, RULE_GROUPS, RULES
 from rlds_beam.connectors import CONNECTORS
 from rlds_beam.connectors.catalog import SECTIONS
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES
@@ -17,7 +17,7 @@ from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.exit_codes import exit_codes
 from rlds_beam.pipelines.flags import WIDTH
 from rlds_beam.pipelines.parsers import COMMANDS, JOBS
-from rlds_beam.pipelines.topics import TOPICS
+from rlds_beam.pipelines.topics import SEARCHABLE, TOPICS, names_of
 from rlds_beam.runners.options import DataflowOptions, FlinkOptions
 
 Show = Callable[..., str]
@@ -87,13 +87,31 @@ def test_the_topics(show: Show) -> None:
     overview = show("help")
     assert all(f"\n  {name} " in overview for name in [*TOPICS, *COMMANDS])
     rules = show("help", "rules")
-    assert all(rules.count(f"\n  {rule} ") == 2 for rule in RULES)  # the meaning, and what to do
+    assert all(re.search(rf"\b{rule}\b", rules) for rule in RULES)
     formats = show("help", "formats")
     assert all(f"\n  {name} " in formats for name in FORMATS)
     connectors = show("help", "connectors")
-    assert all(f"\n  {name}\n" in connectors for name in CONNECTORS)
+    assert all(re.search(rf"\b{name}\b", connectors) for name in CONNECTORS)
+    assert all(len(show("help", topic).splitlines()) <= 50 for topic in TOPICS if topic in SEARCHABLE)
     codes = show("help", "exit-codes")
     assert "\n  130  interrupted" in codes and "\ndoctor:\n  0  no problems found" in codes
+
+
+def every_name() -> list[tuple[str, str]]:
+    groups = [("rules", title) for title in RULE_GROUPS] + [("connectors", title) for title in SECTIONS]
+    return groups + [(topic, name) for topic in SEARCHABLE for name in names_of(topic)]
+
+
+@pytest.mark.parametrize(("topic", "name"), every_name())
+def test_each_name_and_group_is_explained(show: Show, topic: str, name: str) -> None:
+    text = show("help", topic, *name.split())
+    assert [line for line in text.splitlines() if len(line) > WIDTH] == []
+    if name in RULE_GROUPS:
+        assert all(f"{rule}\n  meaning " in text for rule in RULE_GROUPS[name])
+    elif name in RULES:
+        assert RULES[name] in " ".join(text.split()) and ADVICE[name] in " ".join(text.split())
+    elif name not in SECTIONS:
+        assert text.startswith(name)
 
 
 def test_help_of_a_command_is_its_help(show: Show) -> None:
@@ -111,7 +129,12 @@ def test_help_of_a_command_is_its_help(show: Show) -> None:
             ["help", "covert"],
             "there is no command or topic 'covert'; did you mean convert? (rlds-beam help lists them)",
         ),
-        (["help", "rules", "non_finite"], "unexpected argument 'non_finite': rlds-beam help rules takes none"),
+        (["help", "formats", "rlds"], "unexpected argument 'rlds': rlds-beam help formats takes none"),
+        (
+            ["help", "rules", "no_finite"],
+            "help rules: there is nothing named 'no_finite'; did you mean non_finite? "
+            "(rlds-beam help rules lists them)",
+        ),
         (["covert"], "unknown command 'covert'; did you mean convert?"),
         (["--foo"], "unrecognized arguments: --foo"),
     ],
