@@ -34,7 +34,7 @@ function usePlayback(dataset, episode, step) {
   }, [episode]);
   useEffect(() => {
     const { frames, player } = parts;
-    const want = () => frames.want(player.step, player.forward);
+    const want = () => frames.want(player.step, player.forward, player.stride);
     let timer = 0;
     const note = () => {
       clearTimeout(timer);

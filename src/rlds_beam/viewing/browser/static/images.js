@@ -36,14 +36,14 @@ export class Frames extends Store {
   }
 
   /** Fetches the images of a step, then those of the following ones. What is no longer wanted is cancelled. */
-  want(step, forward = true) {
+  want(step, forward = true, stride = 1) {
     const wanted = [];
     const add = (at) => {
       for (const camera of this.cameras)
         if (at >= 0 && at < camera.frames) wanted.push([`${at} ${camera.path}`, camera, at]);
     };
     add(step);
-    for (let i = 1; i <= this.ahead; i++) add(forward ? step + i : step - i);
+    for (let i = 1; i <= this.ahead; i++) add(forward ? step + i * stride : step - i);
     if (this.ahead > 2) add(forward ? step - 1 : step + 1);
     const names = new Set(wanted.map(([name]) => name));
     for (const [name, controller] of this.#loading) if (!names.has(name)) controller.abort();

@@ -3,6 +3,8 @@ import { Store, clamp } from "./lib.js";
 
 export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8];
 
+const MOST_RATE = 30; // steps shown in a second
+
 export class Player extends Store {
   playing = false;
   waiting = false;
@@ -19,6 +21,11 @@ export class Player extends Store {
     this.last = Math.max(0, steps - 1);
     this.step = clamp(Math.round(step) || 0, 0, this.last);
     this.ready = ready;
+  }
+
+  /** Steps from one that is shown while playing to the next: fast play leaves some out. */
+  get stride() {
+    return this.playing ? Math.max(1, Math.round((this.fps * this.speed) / MOST_RATE)) : 1;
   }
 
   seek(step) {
@@ -65,8 +72,13 @@ export class Player extends Store {
     const due = Math.min(this.last, step + Math.floor(((now - time) / 1000) * this.fps * this.speed));
     if (due <= this.step) return;
     let next = this.step;
-    while (next < due && this.ready(next + 1)) next++;
-    const waiting = next < due;
+    let waiting = false;
+    while (next < due && !waiting) {
+      const after = Math.min(next + this.stride, this.last);
+      if (after > due) break;
+      waiting = !this.ready(after);
+      if (!waiting) next = after;
+    }
     if (waiting) this.#from = [next, now]; // the cameras are late: the clock waits for them
     const changed = next !== this.step || waiting !== this.waiting;
     this.step = next;
