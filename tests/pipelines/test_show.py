@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checkout import REAL_DATA
+from memory_store import memory_store
 
 import rlds_beam
 from rlds_beam.images.encoding import encode_jpeg
@@ -116,3 +118,24 @@ def test_nothing_at_the_path(show: Show, tmp_path: Path) -> None:
     assert "missing" in show(tmp_path / "missing", fails=True)
     rlds_beam.convert(rlds_beam.example(tmp_path), tmp_path / "columns", to="columns", workers=1)
     assert "have numbers, not keys" in show(tmp_path / "columns", "--episode=a:b:0@0", fails=True)
+
+
+def test_a_bucket(show: Show, tmp_path: Path) -> None:
+    with memory_store() as store:
+        episodes = [make_episode(5, seed=i) for i in range(4)]
+        data = write_dataset(tmp_path, episodes)
+        for file in data.iterdir():
+            store.files[f"{store.root}/toy/1.0.0/{file.name}"] = file.read_bytes()
+        out = show(f"{store.root}/toy/1.0.0", "--episode=2", "-o", f"{store.root}/strip.png", "--curves")
+        assert "wrote     mem://bucket/strip.png" in out
+        assert store.files[f"{store.root}/strip.png"].startswith(b"\x89PNG")
+        assert show(f"{store.root}/toy/1.0.0", "--episode=2") == show(data, "--episode=2")
+
+
+def test_real_data(show: Show) -> None:
+    real = REAL_DATA / "bridge_dataset/1.0.0"
+    if not real.is_dir():
+        pytest.skip("no real data; set $RLDS_BEAM_REAL_DATA to their path")
+    for number in range(0, 25, 6):
+        out = show(real, f"--episode={number}")
+        assert "missing_is_last" in out and "observation/image_0" in out and "language_embedding" in out

@@ -17,13 +17,13 @@ from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import Violation
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.text import printable
+from rlds_beam.text import count, printable
 from rlds_beam.viewing import html
 from rlds_beam.viewing.curves import Curve, curves_of
 from rlds_beam.viewing.facts import flags_of, instruction_of, is_text_column, range_of, summary_of, text_of
 from rlds_beam.viewing.html import View
 from rlds_beam.viewing.texts import sparkline
-from rlds_beam.viewing.thumbnails import faults_of, frames_of
+from rlds_beam.viewing.thumbnails import cameras_of, faults_of, frames_of
 
 _MOST_LINES = 16
 """Maximum dimensions of a field with a sparkline each."""
@@ -78,18 +78,15 @@ class ShownEpisode:
     def html(self) -> str:
         """The episode as HTML."""
         episode = self.episode
-        frames = frames_of(episode, _FRAMES, _HEIGHT) if len(episode) else {}
-        strips = [
-            html.pictures(path, [(f"step {step}", jpeg) for step, jpeg in some])
-            for path, some in list(frames.items())[:_MOST_CAMERAS]
-        ]
+        frames, hidden = frames_of(episode, _FRAMES, _HEIGHT, _MOST_CAMERAS), cameras_of(episode)[_MOST_CAMERAS:]
+        strips = [html.pictures(path, [(f"step {step}", jpeg) for step, jpeg in some]) for path, some in frames.items()]
         marks = {v.field: (v.step, f"{v.rule}: {v.detail}") for v in self.violations if v.step is not None}
         curves = [curve for curve in curves_of(episode) if not curve.is_embedding]
         plots = [html.plot(curve, [marks[curve.path]] if curve.path in marks else ()) for curve in curves[:_MOST_PLOTS]]
         fields = [(path, kind_of_column(column)) for path, column in episode.steps.items()]
         metadata = [(path, kind_of_value(value, 300)) for path, value in sorted(episode.metadata.items())]
-        more = [f"{len(frames) - _MOST_CAMERAS} more cameras"] if len(frames) > _MOST_CAMERAS else []
-        more += [f"{len(curves) - _MOST_PLOTS} more fields"] if len(curves) > _MOST_PLOTS else []
+        more = [count(len(hidden), "more camera")] if hidden else []
+        more += [count(len(curves) - _MOST_PLOTS, "more field")] if len(curves) > _MOST_PLOTS else []
         return html.card(
             self.title,
             html.line(summary_of(episode, self.fps) if len(episode) > 1 else ""),

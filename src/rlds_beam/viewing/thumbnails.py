@@ -81,12 +81,18 @@ def spread(length: int, count: int) -> list[int]:
     return sorted({*np.linspace(0, length - 1, min(count, length)).round().astype(int).tolist()})
 
 
-def frames_of(episode: Episode, count: int, height: int = 96) -> dict[str, list[tuple[int, Thumbnail]]]:
-    """Thumbnails of each camera: (step, JPEG) for up to `count` steps, evenly spaced from the first to the last."""
+def frames_of(
+    episode: Episode, count: int, height: int = 96, most: int | None = None
+) -> dict[str, list[tuple[int, Thumbnail]]]:
+    """Thumbnails of each camera: (step, JPEG) for up to `count` steps, evenly spaced from the first to the last.
+
+    Args:
+      most: the maximum number of cameras; None for all.
+    """
     steps = spread(len(episode), count)
     return {
         path: [(step, thumbnail(image_of(episode.steps[path], step), height)) for step in steps]
-        for path in cameras_of(episode)
+        for path in cameras_of(episode)[:most]
     }
 
 
