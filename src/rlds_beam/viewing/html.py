@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 _LINE = "1px solid rgba(128,128,128,.35)"
 _CARD = f"border:{_LINE};border-radius:6px;margin:4px 0;padding:8px 12px;max-width:64em;font-size:13px;line-height:1.45"
-_CELL = f"text-align:left;vertical-align:top;padding:1px 12px 1px 0;border-bottom:{_LINE};overflow-wrap:break-word"
+_CELL = f"text-align:left;vertical-align:top;padding:1px 12px 1px 0;border-bottom:{_LINE}"
 _MONO = "font-family:ui-monospace,monospace;font-size:12px"
 _FAINT = "opacity:.7"
 _FAULT = "color:#e5484d"
@@ -88,7 +88,9 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> str:
     if not lines:
         return ""
     lines[:0] = [_row("th", header)] if header else []
-    return f'<table style="border-collapse:collapse;margin:6px 0;{_MONO}">{"".join(lines)}</table>'
+    wrap = "break-word" if header else "anywhere"  # names and values may break anywhere on a narrow screen
+    style = f"border-collapse:collapse;margin:6px 0;overflow-wrap:{wrap};{_MONO}"
+    return f'<div style="overflow-x:auto"><table style="{style}">{"".join(lines)}</table></div>'
 
 
 def section(title: str, content: str, *, is_open: bool = True) -> str:
@@ -111,33 +113,43 @@ def pictures(label: str, frames: Iterable[tuple[str, Thumbnail]]) -> str:
 
 
 def plot(curve: Curve, marks: Iterable[tuple[int, str]] = ()) -> str:
-    """A field's curves over the steps, with its range as text; `marks` are steps with a text each."""
+    """A field's curves over the steps, with its range as text; only text for a constant.
+
+    Args:
+      marks: steps to mark, each with a text.
+    """
     values = curve.values[:, :_MOST_LINES]
+    dimensions = values.shape[1] if curve.labels else 0
+    more = curve.left_out + curve.values.shape[1] - values.shape[1]
+    shape = f"{dimensions} dimensions, " if dimensions > 1 else ""
+    note = f"{shape}{range_of(curve.values.ravel())}" + (f"; {more:,} more dimensions" if more else "")
+    heading = (
+        f'<span style="{_MONO}">{escape(curve.path)}</span> <span style="{_FAINT};font-size:11px">{escape(note)}</span>'
+    )
+    marks = list(marks)
+    drawn = _drawn(curve.path, values, marks) if marks or (values != values[:1]).any() else ""
+    return f'<div style="margin-top:4px">{heading}{drawn}</div>'
+
+
+def _drawn(name: str, values: Array, marks: Iterable[tuple[int, str]]) -> str:
     known = values[np.isfinite(values)]
     low, high = (known.min(), known.max()) if known.size else (0.0, 0.0)
     steps, thinned = thin(values, _POINTS)
-    xs = steps / max(1, len(values) - 1) * _WIDTH
+    last = max(1, len(values) - 1)
     scaled = (thinned / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)
     ys = np.where(np.isfinite(thinned), _HEIGHT - 2 - scaled * (_HEIGHT - 4), np.nan)
     lines = "".join(
         f'<polyline fill="none" stroke="{COLORS[i % len(COLORS)]}" stroke-width="1.2" points="{points}"/>'
         for i, column in enumerate(ys.T)
-        for points in _stretches(xs, column)
+        for points in _stretches(steps / last * _WIDTH, column)
     )
     for step, text in marks:
-        x = step / max(1, len(values) - 1) * _WIDTH
-        title = f"<title>{escape(text)}</title>"
-        lines += f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{_HEIGHT}" stroke="#e5484d">{title}</line>'
-    dimensions = values.shape[1] if curve.labels else 0
-    more = curve.left_out + curve.values.shape[1] - values.shape[1]
-    shape = f"{dimensions} dimensions, " if dimensions > 1 else ""
-    note = f"{shape}{range_of(curve.values.ravel())}" + (f"; {more:,} more dimensions" if more else "")
+        place = f'x1="{step / last * _WIDTH:.1f}" x2="{step / last * _WIDTH:.1f}" y1="0" y2="{_HEIGHT}"'
+        lines += f'<line {place} stroke="#e5484d"><title>{escape(text)}</title></line>'
     return (
-        f'<div style="margin-top:4px"><span style="{_MONO}">{escape(curve.path)}</span> '
-        f'<span style="{_FAINT};font-size:11px">{escape(note)}</span>'
-        f'<svg role="img" aria-label="{escape(curve.path)}" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        f'<svg role="img" aria-label="{escape(name)}" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         f'style="display:block;width:100%;max-width:{_WIDTH}px;height:{_HEIGHT}px;border-bottom:{_LINE}" '
-        f'preserveAspectRatio="none">{lines}</svg></div>'
+        f'preserveAspectRatio="none">{lines}</svg>'
     )
 
 
