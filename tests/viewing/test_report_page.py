@@ -14,7 +14,7 @@ import report_documents as documents
 from rlds_beam.viewing.report import charts, numbers
 from rlds_beam.viewing.report.document import DatasetPart, ReportDocument
 from rlds_beam.viewing.report.page import render
-from rlds_beam.viewing.report.safe import MOST, json_data, visible
+from rlds_beam.viewing.report.safe import MOST, code, json_data, visible
 from rlds_beam.viewing.report.sections import Histogram
 
 TEMPLATES = Path(render.__code__.co_filename).parent / "templates"
@@ -161,6 +161,11 @@ def test_data_cannot_end_its_script() -> None:
     assert not set("<>&") & set(text)
 
 
+def test_backticks_become_code() -> None:
+    assert code("use `--a <b>`") == "use <code>--a &lt;b&gt;</code>"
+    assert code("one ` <b>") == "one ` &lt;b&gt;"
+
+
 def test_hidden_characters_become_visible() -> None:
     assert visible("a\u202eb\x00\ud800") == "a\\u202eb\\u0000\\ud800"
     assert visible("سلام 🦾\n") == "سلام 🦾\n"
@@ -201,6 +206,7 @@ def test_charts_of_odd_histograms() -> None:
     assert charts.bars(Histogram(), "") == ""
     constant = Histogram((2.0, 2.0), (7,))
     assert 'd="M0.06 100v-100h0.88v100Z"' in charts.bars(constant, "seven")
+    assert (charts.constant(constant), charts.constant(Histogram())) == ("2", "")
     assert charts.ends(constant) == ("2", "2")
     assert charts.ends(Histogram((8.5, 9.5, 10.5), (3, 4))) == ("9", "10")
     assert charts.bins(Histogram((8.5, 9.5, 10.5), (3, 0))) == [("9", 3)]

@@ -108,6 +108,12 @@ def beyond(signal: SignalSection) -> Callable[[float, float], bool] | None:
     return lambda low, high: (low + high) / 2 > limit
 
 
+def constant(histogram: Histogram) -> str:
+    """The only value of a histogram as text; empty if there are several, or none."""
+    edges = histogram.edges
+    return number(edges[0]) if len(edges) == 2 and edges[0] == edges[1] and not histogram.outside else ""
+
+
 def ends(histogram: Histogram) -> tuple[str, str]:
     """The smallest and largest value on the x axis as text: bins of whole numbers are named by these."""
     if not histogram.edges:

@@ -165,6 +165,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     filters: Mapping[str, Any] = {
+        "code": safe.code,
         "constants": constants_of,
         "compact": numbers.compact,
         "flow": _flow,

@@ -8,7 +8,7 @@ import json
 import re
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 MOST = 4000
 """The number of characters of one text that a page shows."""
@@ -29,6 +29,17 @@ def visible(value: object) -> object:
         return value
     text = _UNSEEN.sub(lambda found: f"\\u{ord(found.group()):04x}", value[:MOST])
     return f"{text}… ({len(value) - MOST:,} more characters)" if len(value) > MOST else text
+
+
+def code(text: str) -> Markup:
+    """A text with code between backticks."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return escape(visible(text))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(visible(part)) if place % 2 else escape(visible(part))
+        for place, part in enumerate(parts)
+    )
 
 
 def one_line(value: str) -> str:
