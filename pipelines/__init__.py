@@ -8,7 +8,7 @@ Only the modules are public names of this package: `rlds_beam.pipelines.convert`
 import importlib
 from typing import Any
 
-__all__ = ["check", "convert", "doctor", "example", "inspect", "push", "record", "serve", "stats", "validate"]
+__all__ = ["check", "convert", "doctor", "example", "inspect", "push", "record", "report", "serve", "stats", "validate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -187,7 +187,7 @@ def _unknown(argument: str, parser: argparse.ArgumentParser, config_class: type[
 def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], hint: Any, *, hidden: bool) -> None:
     help_text = field.metadata.get("help", "").replace("%", "%%")
     if field.metadata.get("positional"):
-        nargs = "+" if field.metadata.get("several") else None
+        nargs = "+" if field.metadata.get("several") else None if field.default is dataclasses.MISSING else "?"
         group.add_argument(field.name, metavar=field.name.upper(), help=help_text, nargs=nargs)
         return
     if field.default not in (None, (), False, ""):

@@ -16,6 +16,7 @@ from rlds_beam.pipelines.example import ExampleConfig
 from rlds_beam.pipelines.inspect import InspectConfig
 from rlds_beam.pipelines.push import PushConfig
 from rlds_beam.pipelines.record import RecordConfig
+from rlds_beam.pipelines.report import ReportConfig
 from rlds_beam.pipelines.stats import StatsConfig
 from rlds_beam.pipelines.validate import ValidateConfig
 from rlds_beam.runners.quiet import quiet
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from rlds_beam.pipelines.check import CheckOutcome
     from rlds_beam.pipelines.convert import ConvertOutcome
     from rlds_beam.pipelines.push import PushOutcome
+    from rlds_beam.pipelines.report import ReportOutcome
     from rlds_beam.pipelines.stats import StatsOutcome
 
 Path = str | os.PathLike[str]
@@ -187,6 +189,28 @@ def stats(input: Path | Sequence[Path], **options: Any) -> StatsOutcome:
     from rlds_beam.pipelines.stats import stats as run
 
     return run(_config(StatsConfig, input, **options))
+
+
+@_takes(ReportConfig)
+def report(input: Path, second: Path | None = None, **options: Any) -> ReportOutcome:
+    """Writes an HTML file that shows a dataset, a conversion, or how two datasets differ, as `rlds-beam report` does.
+
+        outcome = rlds_beam.report("data/point_mass/1.0.0", output="report.html")
+        print(outcome.path, outcome.bytes)
+
+    Args:
+      input: a dataset directory, or a directory that `convert` wrote.
+      second: a dataset to compare it with.
+      options: the fields of `ReportConfig`.
+
+    Raises:
+      UsageError: an option or an input cannot be used; nothing was written.
+      FailedRuleError: a rule of `fail` was broken.
+      RldsBeamError: the pipeline failed, or the report cannot be written.
+    """
+    from rlds_beam.pipelines.report import report as run
+
+    return run(_config(ReportConfig, input, second, **options))
 
 
 @_takes(PushConfig)

@@ -24,6 +24,7 @@ JOBS = {
     "check": ("CheckConfig", "measure quality signals, and find the worst episodes"),
     "stats": ("StatsConfig", "compute mean, standard deviation and quantiles of each field"),
     "show": ("ShowConfig", "show one episode here, or as a picture or a video"),
+    "report": ("ReportConfig", "write an HTML page that shows a dataset or a conversion"),
     "browse": ("BrowseConfig", "look at episodes in a web browser on this machine"),
     "convert": ("ConvertConfig", "check a dataset and write it in another format"),
     "push": ("PushConfig", "check a dataset and write it to Reverb tables"),

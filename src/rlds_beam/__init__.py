@@ -1,8 +1,8 @@
 """rlds-beam: any episodic dataset in, any training data out, as Apache Beam pipelines.
 
 The names below are the jobs as functions (`convert`, `validate`, `check`, `inspect`, `stats`, `push`, `record`,
-`example`) and the public core, without Beam: episodes, what can be done to them, and the contracts of sources,
-connectors, and outputs. Each is imported on first use, so `import rlds_beam` costs nothing.
+`report`, `example`) and the public core, without Beam: episodes, what can be done to them, and the contracts of
+sources, connectors, and outputs. Each is imported on first use, so `import rlds_beam` costs nothing.
 The other public modules are listed in the API reference (docs/reference/api); everything else is private.
 """
 
@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from rlds_beam.pipelines.functions import inspect as inspect
     from rlds_beam.pipelines.functions import push as push
     from rlds_beam.pipelines.functions import record as record
+    from rlds_beam.pipelines.functions import report as report
     from rlds_beam.pipelines.functions import stats as stats
     from rlds_beam.pipelines.functions import validate as validate
     from rlds_beam.reading.base import Decoder as Decoder
@@ -108,6 +109,7 @@ _HOMES = {
     "inspect": "rlds_beam.pipelines.functions",
     "push": "rlds_beam.pipelines.functions",
     "record": "rlds_beam.pipelines.functions",
+    "report": "rlds_beam.pipelines.functions",
     "stats": "rlds_beam.pipelines.functions",
     "example": "rlds_beam.pipelines.functions",
     # Looking at data

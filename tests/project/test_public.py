@@ -26,7 +26,19 @@ MODULES = (
     *PACKAGES,
     *(
         f"rlds_beam.pipelines.{job}"
-        for job in ("check", "convert", "doctor", "example", "inspect", "push", "record", "serve", "stats", "validate")
+        for job in (
+            "check",
+            "convert",
+            "doctor",
+            "example",
+            "inspect",
+            "push",
+            "record",
+            "report",
+            "serve",
+            "stats",
+            "validate",
+        )
     ),
     "rlds_beam.scope_rl",
     "rlds_beam.testing",

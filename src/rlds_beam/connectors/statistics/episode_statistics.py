@@ -254,8 +254,9 @@ class StatisticsBuilder:
                 if path not in self._leaves:
                     self._leaves[path] = LeafBuilder()
                 self._leaves[path].add(np.asarray(rows))
-        if fields.rewards in episode.steps:
-            self._returns.append(np.sum(np.asarray(episode.steps[fields.rewards])[:count], dtype=np.float64))
+        rewards = episode.steps.get(fields.rewards)
+        if rewards is not None and is_numeric(rewards):
+            self._returns.append(np.sum(np.asarray(rewards)[:count], dtype=np.float64))
         self._lengths.append(count)
         propensities = PropensityStatistics.of(episode, fields)
         if propensities is not None:

@@ -92,6 +92,19 @@ class ValueDistribution:
             return np.full((len(q), len(values)), np.nan)
         return cast(Array, np.quantile(values, q, axis=1) + 0.0)  # never -0.0, regardless of order
 
+    def weighted(self, dimension: int) -> tuple[Array, Array]:
+        """The finite values of a dimension, float64, ascending and distinct, and their counts.
+
+        Beyond `EXACT` values, each value is the middle of a bucket.
+        """
+        if self.buckets is not None:
+            numbers, counts = self.buckets[dimension]
+            values = _middle(numbers)
+        else:
+            values, counts = np.unique(np.concatenate([part[dimension] for part in self.parts]), return_counts=True)
+        known = np.isfinite(values)
+        return values[known].astype(np.float64), counts[known]
+
     def _bounded(self) -> ValueDistribution:
         """Counts the values in buckets if there are too many to keep."""
         parts = self.parts

@@ -1,0 +1,250 @@
+"""`rlds-beam report`: one HTML file that shows a dataset, what a conversion did, or how two datasets differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import time
+from typing import TYPE_CHECKING, Any
+
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.connectors.options import ConnectorOptions
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.options import SourceOptions
+from rlds_beam.formats.registry import RLDS, TRAJECTORIES
+from rlds_beam.options import option
+from rlds_beam.pipelines.options import PrintOptions
+from rlds_beam.runners.options import RunOptions
+
+if TYPE_CHECKING:
+    from rlds_beam.checking.report import Report
+    from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.reading.base import Source
+    from rlds_beam.viewing.report.making import Settings
+    from rlds_beam.viewing.report.writing import Conversion, ReportWriter
+
+__all__ = ["ReportConfig", "ReportOutcome", "define_pipeline", "report"]
+
+USAGE = "INPUT [SECOND]"
+EXAMPLES = """
+    rlds-beam report data/point_mass/1.0.0
+    rlds-beam report data/point_mass/1.0.0 --output=report.html --samples=12
+    rlds-beam report out --source=data/point_mass/1.0.0 --output=conversion.html
+    rlds-beam report data/point_mass/1.0.0 data/point_mass/2.0.0 --output=comparison.html
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportOutcome:
+    """The result of a `report` run.
+
+    Attributes:
+      reports: the counts of the records read, of each dataset.
+      path: the file written.
+      bytes: its size.
+    """
+
+    reports: tuple[Report, ...]
+    path: str
+    bytes: int
+
+    def __str__(self) -> str:
+        from rlds_beam.text import format_size
+
+        return f"wrote     {self.path} ({format_size(self.bytes)}): open it in a browser"
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportConfig(RunOptions, PrintOptions, ConnectorOptions, CheckOptions, SourceOptions):
+    """Write an HTML file that shows a dataset, what a conversion did, or how two datasets differ."""
+
+    input: str = option(dataclasses.MISSING, "dataset directory, or a directory that convert wrote", positional=True)
+    second: str | None = option(None, "a dataset to compare it with", positional=True)
+    _: dataclasses.KW_ONLY
+    from_: str = option(
+        RLDS,
+        "format of the datasets (listed below), or module:Class; if it is rlds, their files tell",
+        metavar="FORMAT",
+        chooses="from_options",
+    )
+    output: str = option("report.html", "file to write the report to", metavar="FILE", short=("-o",))
+    source: str | None = option(
+        None, "the dataset that INPUT was converted from; shows frames and values before and after", metavar="INPUT"
+    )
+    samples: int = option(6, "sample episodes to show", least=0)
+    worst: int = option(5, "worst episodes to list for each signal", least=0)
+    threshold: tuple[str, ...] = option(
+        (), "other thresholds than the defaults, for example jump=20,idle_share=0.8", metavar="SIGNAL=NUMBER"
+    )
+    decode: int = option(3, "images to decode of each camera and episode, for signals; 0 for none", least=0)
+
+
+def define_pipeline(
+    root: Any, config: ReportConfig, writer: ReportWriter | None = None, connecting: tuple[ConnectorRunner, ...] = ()
+) -> Any:
+    """Reads and checks the datasets under `root`, and writes the report.
+
+    Args:
+      root: a Beam pipeline.
+      config: the job's config.
+      writer, connecting: the result of `prepare`, if already known.
+
+    Returns:
+      PCollection of one `WrittenReport`.
+    """
+    from rlds_beam.transforms.viewing import WriteDatasetReport
+
+    if writer is None:
+        writer, connecting = prepare(config)
+    return root | WriteDatasetReport(writer, connecting)
+
+
+def prepare(config: ReportConfig) -> tuple[ReportWriter, tuple[ConnectorRunner, ...]]:
+    """Opens the datasets. Reads only metadata.
+
+    Returns:
+      What writes the report, and the connectors of each dataset.
+
+    Raises:
+      UsageError: a dataset cannot be opened, or an option cannot be used.
+    """
+    from rlds_beam.checking.dataset import check_source
+    from rlds_beam.connectors.cleaning.presets import with_preset
+    from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.viewing.report.writing import Input, ReportWriter
+
+    conversion = _conversion(config)
+    paths = [config.input] if config.second is None else [config.input, config.second]
+    inputs, runners = [], []
+    for path in paths[0 if conversion is None or conversion.is_read else 1 :]:
+        one = with_preset(dataclasses.replace(config, input=path, second=None))
+        format_, source = _open(one)
+        connecting = ConnectorRunner.for_options(one, source)
+        settings = _settings(one, format_, len(paths), connecting)
+        inputs.append(Input(source, settings, check_source(source, one)))
+        runners.append(connecting)
+    return ReportWriter(tuple(inputs), config.output, _command(config), conversion), tuple(runners)
+
+
+def report(config: ReportConfig) -> ReportOutcome:
+    """Runs the job.
+
+    Raises:
+      NotVerifiedError: an input file changed during the run.
+      RldsBeamError: a dataset cannot be read at all, the pipeline failed, or the report cannot be written.
+    """
+    from rlds_beam.checking.report import Report
+    from rlds_beam.console.progress import Progress, Total
+    from rlds_beam.jobs.cost import stats_seconds
+    from rlds_beam.pipelines import outcome
+    from rlds_beam.reading.changes import AGAIN, Snapshot
+    from rlds_beam.runners import check
+    from rlds_beam.runners.results import run_for_result
+
+    check(config)
+    outcome.check_writable(config.output, "--output")
+    writer, connecting = prepare(config)
+    sources = [one.source for one in writer.inputs]
+    snapshots = [Snapshot.of(source, AGAIN) for source in sources]
+    seconds = sum(stats_seconds(source, config) for source in sources)
+    total = Total("report", bytes=sum(source.size for source in sources))
+    with Progress(total, config.progress).shown() as progress:
+        content, _ = run_for_result(
+            lambda root: define_pipeline(root, config, writer, connecting), config, seconds, progress
+        )
+    for snapshot in snapshots:
+        snapshot.verify_all()
+    reports = tuple(map(Report.from_json, content["reports"]))
+    for one in reports:
+        one.check()
+    return ReportOutcome(reports, content["path"], content["bytes"])
+
+
+def main(config: ReportConfig) -> int:
+    """Runs the command: prints the counts of the records read and the file's name, and returns 0."""
+    import json
+
+    began = time.monotonic()
+    done = report(config)
+    seconds = round(time.monotonic() - began, 3)
+    if config.json:
+        reports = [one.to_json() for one in done.reports]
+        print(json.dumps({"reports": reports, "path": done.path, "bytes": done.bytes, "seconds": seconds}, indent=2))
+    else:
+        print("\n".join([*(one.line() for one in done.reports), str(done), f"took      {seconds:.1f} s with start-up"]))
+    return 0
+
+
+def _open(config: ReportConfig) -> tuple[str, Source]:
+    """A dataset and the name of its format: of `--from`, or of the files if that is not given."""
+    from rlds_beam.formats.sources import open_source
+    from rlds_beam.viewing.browser.opening import format_of
+
+    found = format_of(config.input) if config.from_ == RLDS else config.from_
+    options = config.from_options if found == config.from_ else None
+    return found, open_source(config.input, config.split, config.features, found, options)
+
+
+def _conversion(config: ReportConfig) -> Conversion | None:
+    """The output directory that the input is, if `convert` or `record` wrote it.
+
+    Raises:
+      UsageError: it is not finished; or `--source` is given, but the input is not an output, or has another source.
+    """
+    from rlds_beam.formats.registry import SOURCES
+    from rlds_beam.output.directory import holding
+    from rlds_beam.output.manifest import read_manifest
+    from rlds_beam.viewing.report.writing import Conversion
+
+    held = holding(config.input) if config.from_ == RLDS else None
+    if held is None:
+        if config.source is not None:
+            raise UsageError(f"--source={config.source}: {config.input} was not written by `rlds-beam convert`")
+        return None
+    read_manifest(config.input)
+    is_read = held.to in SOURCES and (held.to != TRAJECTORIES or held.kind in ("frames", "episodes"))
+    settings = _settings(dataclasses.replace(config, input=config.source or "INPUT"), RLDS, 1)
+    if config.source is None:
+        return Conversion(config.input, held, settings, is_read)
+    _, source = _open(dataclasses.replace(config, input=config.source, second=None))
+    if source.dataset != held.dataset:
+        raise UsageError(
+            f"--source={config.source} is {source.dataset}, but {config.input} was made from {held.dataset}"
+        )
+    return Conversion(config.input, held, settings, is_read, source, _connectors_of(config, source))
+
+
+def _connectors_of(config: ReportConfig, source: Source) -> ConnectorRunner:
+    """The connectors of a conversion: those of `--connectors`, or of its plan."""
+    from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.viewing.report.changes import planned_connectors
+
+    if config.connectors is not None or config.preset is not None:
+        return ConnectorRunner.for_options(config, source)
+    return planned_connectors(config.input, source)
+
+
+def _settings(config: ReportConfig, format_: str, inputs: int, connecting: ConnectorRunner | None = None) -> Settings:
+    from rlds_beam.checking.signals.results import parse_thresholds
+    from rlds_beam.viewing.report.making import BUDGET, Settings
+
+    options = {"--from": None if format_ == RLDS else format_, "--split": config.split, "--features": config.features}
+    given = [f"{flag}={value}" for flag, value in options.items() if value is not None]
+    after = "distributions are those after the connectors; frames, curves, and signals are those of the records read"
+    return Settings(
+        config.input, format_, CheckOptions.of(config), config.samples, config.worst, config.decode,
+        thresholds=parse_thresholds(config.threshold),
+        convert=("rlds-beam", "convert", config.input, "OUTPUT", *given),
+        list_command=("rlds-beam", "check", config.input, *given),
+        notes=(after,) if connecting is not None and connecting.connectors else (),
+        budget=BUDGET // inputs,
+    )  # fmt: skip
+
+
+def _command(config: ReportConfig) -> str:
+    """The command that makes the report again, without options that do not change it."""
+    from rlds_beam.pipelines.advice import flags_of
+
+    of_runs: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(RunOptions) if f.name != "_"}
+    arguments = flags_of(dataclasses.replace(config, **of_runs, json=False, progress="auto"))
+    return shlex.join(["rlds-beam", "report", *(one for one in arguments or [config.input] if one is not None)])

@@ -1,0 +1,117 @@
+"""What a conversion did, from the files in its output directory; with its input also what it changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlds_beam import storage
+from rlds_beam.checking.connected import Connected
+from rlds_beam.checking.report import Report
+from rlds_beam.checking.unused import REASONS
+from rlds_beam.encoding.checked_json import load_json
+from rlds_beam.errors import UsageError
+from rlds_beam.output.directory import Holding
+from rlds_beam.output.files import REPORT
+from rlds_beam.output.manifest import load_manifest
+from rlds_beam.output.plans import read_plan
+from rlds_beam.text import printable
+from rlds_beam.viewing.report.document import ConnectorEffect, ConversionSection, DroppedRow, ItemUse, UnusedRow
+from rlds_beam.viewing.report.views import BeforeAfter, Facts
+
+_LONGEST = 300
+_NOT_OPTIONS = ("format", "from", "to", "dataset", "features_sha256", "splits", "ranges", "content", "functions",
+                "connectors", "episodes")  # fmt: skip
+"""Parts of a plan that are not options, or are shown elsewhere."""
+
+WITHOUT_SOURCE = "name the input with --source=INPUT to show frames and values before and after the connectors"
+WITHOUT_CONNECTORS = "no connectors ran: accepted episodes are written as they were read"
+
+
+def read_report(path: str) -> Report:
+    """report.json of an output directory.
+
+    Raises:
+      UsageError: the conversion is not finished, or the file is malformed.
+    """
+    file = storage.join(path, REPORT)
+    if not storage.exists(file):
+        raise UsageError(f"{path} has no {REPORT}: the conversion is not finished; run the same command again")
+    content = load_json(file)
+    try:
+        return Report.from_json(content)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UsageError(f"{file} is not a report of rlds-beam ({type(error).__name__}: {error})") from error
+
+
+def conversion_of(path: str, held: Holding, report: Report) -> ConversionSection:
+    """What a finished conversion did.
+
+    Args:
+      path: its output directory.
+      held: `output.directory.holding` of it.
+      report: `read_report` of it.
+    """
+    plan, manifest = read_plan(path), load_manifest(path) or {}
+    content = {} if plan is None else plan.content
+    dropped = sum(one.records for one in report.dropped.values())
+    return ConversionSection(
+        command=held.command, to=held.to, source=held.dataset,
+        version=_version(manifest), options=_options(content),
+        read=report.records, written=report.records - report.rejected - dropped, rejected=report.rejected,
+        repaired=report.repaired,
+        dropped=tuple(DroppedRow(name, one.records, one.episodes) for name, one in report.dropped.items()),
+        connectors=tuple(map(_effect, report.connectors)),
+        items=_items(held, report, content),
+        unused=tuple(UnusedRow(why, *REASONS[why], one.episodes, one.steps) for why, one in report.unused.items()),
+        left_out=tuple((name, printable(why, _LONGEST)) for name, why in report.left_out.items()),
+        note=WITHOUT_SOURCE if report.connectors else WITHOUT_CONNECTORS,
+    )  # fmt: skip
+
+
+def with_examples(section: ConversionSection, examples: Sequence[BeforeAfter]) -> ConversionSection:
+    """Adds examples of what the connectors changed."""
+    note = "" if examples else "the connectors changed none of the episodes tried"
+    return dataclasses.replace(section, examples=tuple(examples), note=note)
+
+
+def _effect(one: Connected) -> ConnectorEffect:
+    return ConnectorEffect(
+        one.name, one.arguments, one.episodes_in, one.episodes_out, one.steps_in, one.steps_out, one.dropped,
+        one.changed, one.fields, one.columns,
+    )  # fmt: skip
+
+
+def _version(manifest: Mapping[str, Any]) -> str:
+    version = manifest.get("written_by", "")
+    return version if isinstance(version, str) else ""
+
+
+def _options(plan: Mapping[str, Any]) -> Facts:
+    """The options of a plan that differ from nothing: empty lists, null, and false are left out."""
+    facts = []
+    for name, value in plan.items():
+        if name in _NOT_OPTIONS:
+            continue
+        for option, given in value.items() if isinstance(value, dict) else [("", value)]:
+            if given not in (None, False, "", [], {}):
+                text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+                facts.append((option or name, printable(text, _LONGEST)))
+    return tuple(facts)
+
+
+def _items(held: Holding, report: Report, plan: Mapping[str, Any]) -> ItemUse:
+    """How items use the steps; frames are known if all items have the same length."""
+    options = plan.get("items")
+    options = options if isinstance(options, dict) else {}
+    length = {"pairs": 2, "frames": 1, "sequences": options.get("sequence_length")}.get(str(options.get("items")))
+    steps = report.connectors[-1].steps_out if report.connectors else report.steps
+    frames = report.items_written * length if isinstance(length, int) else None
+    padding = options.get("pad_end_of_episodes") is True
+    return ItemUse(
+        held.kind, report.items_written, report.items_predicted, steps, frames,
+        repeated=round(frames / steps, 4) if frames is not None and steps else None,
+        padded=0 if frames is not None and not padding else None,
+    )  # fmt: skip

@@ -1,0 +1,153 @@
+"""The distributions of a report, from statistics: quantiles and histograms of lengths, returns, and fields."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.connectors.statistics.episode_statistics import QUANTILES, EpisodeStatistics, LeafStatistics
+from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR
+from rlds_beam.viewing.report.sections import Distribution, Distributions, FieldDistribution, Histogram
+
+Array = np.ndarray[Any, Any]
+
+BINS = 32
+"""The number of bins of a histogram."""
+
+MOST_DIMENSIONS = 16
+"""Maximum dimensions of a field that are shown."""
+
+MOST_DISTRIBUTIONS = 400
+"""Maximum dimensions of all fields together that are shown."""
+
+_TAIL = 1.0
+"""Values beyond the 1% and 99% quantiles by more than this many times their distance are in the outermost bins."""
+
+Weighted = tuple[Array, Array]
+"""Distinct finite values, ascending, and their counts."""
+
+
+def distributions_of(statistics: EpisodeStatistics) -> Distributions:
+    """The distributions of accepted episodes, within the limits for dimensions."""
+    room, fields = MOST_DISTRIBUTIONS, []
+    for path in sorted(statistics.leaves, key=_rank):
+        leaf = statistics.leaves[path]
+        size = math.prod(leaf.shape)
+        shown = min(size, MOST_DIMENSIONS, room)
+        if shown:
+            fields.append(_of_field(path, leaf, shown))
+            room -= shown
+    return Distributions(
+        length=None if statistics.lengths is None else distribution_of(statistics.lengths, 0, ""),
+        total=None if statistics.returns is None else distribution_of(statistics.returns, 0, ""),
+        fields=tuple(fields),
+        left_out=len(statistics.leaves) - len(fields),
+    )
+
+
+def _rank(path: str) -> tuple[bool, str]:
+    """Actions and rewards come first, so that they are never left out."""
+    return path.partition("/")[0] not in ("action", "reward"), path
+
+
+def _of_field(path: str, leaf: LeafStatistics, shown: int) -> FieldDistribution:
+    labels = labels_of(leaf.shape, shown)
+    return FieldDistribution(
+        path,
+        tuple(distribution_of(leaf, i, label) for i, label in enumerate(labels)),
+        left_out=math.prod(leaf.shape) - shown,
+        constant=int(np.count_nonzero(leaf.low == leaf.high)),
+        error=0.0 if leaf.distribution.exact else RELATIVE_ERROR,
+    )
+
+
+def labels_of(shape: tuple[int, ...], shown: int) -> list[str]:
+    """The indices of the first dimensions: `0`, or `1,2`; one empty label for a scalar."""
+    return [",".join(map(str, np.unravel_index(i, shape))) if shape else "" for i in range(shown)]
+
+
+def distribution_of(leaf: LeafStatistics, dimension: int, label: str, edges: Array | None = None) -> Distribution:
+    """The distribution of one dimension.
+
+    Args:
+      edges: the edges of the bins; chosen from the values if None.
+    """
+    values = leaf.distribution.weighted(dimension)
+    quantiles = _quantiles(values) if values[1].sum() == leaf.count else [math.nan] * len(QUANTILES)
+    return Distribution(
+        label,
+        leaf.count,
+        mean=_finite(leaf.mean[dimension]),
+        std=_finite(leaf.std[dimension]),
+        least=_finite(leaf.low[dimension]),
+        most=_finite(leaf.high[dimension]),
+        quantiles=tuple((name, _finite(value)) for name, value in zip(QUANTILES, quantiles, strict=True)),
+        histogram=histogram_of(values, leaf.count, edges),
+    )
+
+
+def histogram_of(values: Weighted, count: int, edges: Array | None = None) -> Histogram:
+    """Counts values between edges; what is below or above all edges is in the outermost bins.
+
+    Args:
+      values: distinct finite values, ascending, and their counts.
+      count: the number of values with those that are not finite.
+      edges: chosen by `edges_of` if None.
+    """
+    edges = edges_of(values) if edges is None else edges
+    if not len(edges):
+        return Histogram(outside=count)
+    numbers, counts = values
+    bins = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
+    total = np.bincount(bins, weights=counts, minlength=len(edges) - 1).astype(np.int64)
+    return Histogram(tuple(map(rounded, edges.tolist())), tuple(total.tolist()), count - int(total.sum()))
+
+
+def edges_of(*values: Weighted) -> Array:
+    """Edges of equal bins that suit all these values together; no edges without values.
+
+    A few whole numbers get a bin each. Far tails share the outermost bins.
+    """
+    numbers, places = np.unique(np.concatenate([one for one, _ in values]), return_inverse=True)
+    if not len(numbers):
+        return np.zeros(0)
+    low, high = float(numbers[0]), float(numbers[-1])
+    if low == high:
+        return np.array([low, high])
+    if high - low <= BINS and bool((numbers == np.round(numbers)).all()):
+        return np.arange(low, high + 2) - 0.5
+    counts = np.bincount(places, weights=np.concatenate([counts for _, counts in values]))
+    q01, _, _, _, q99 = _quantiles((numbers, counts.astype(np.int64)))
+    tail = _TAIL * (q99 - q01)
+    if math.isfinite(tail) and tail > 0:
+        low, high = max(low, q01 - tail), min(high, q99 + tail)
+    with np.errstate(over="ignore"):
+        shares = np.linspace(0.0, 1.0, BINS + 1)
+        return np.asarray(np.unique(low * (1 - shares) + high * shares))
+
+
+def _quantiles(values: Weighted) -> Sequence[float]:
+    """The quantiles `QUANTILES`, with linear interpolation as in `np.quantile`."""
+    numbers, counts = values
+    ends = np.cumsum(counts)
+    if not len(ends):
+        return [math.nan] * len(QUANTILES)
+    places = np.array(list(QUANTILES.values())) * (ends[-1] - 1)
+    low = np.floor(places).astype(np.int64)
+    below = numbers[np.searchsorted(ends, low, side="right")]
+    above = numbers[np.searchsorted(ends, np.minimum(low + 1, ends[-1] - 1), side="right")]
+    shares = places - low
+    found: list[float] = (below * (1 - shares) + above * shares).tolist()
+    return found
+
+
+def rounded(value: float) -> float:
+    """A number with 6 significant digits, to keep the report small."""
+    return float(f"{value:.6g}")
+
+
+def _finite(value: float) -> float | None:
+    return rounded(float(value)) if math.isfinite(value) else None

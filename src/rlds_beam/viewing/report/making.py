@@ -1,0 +1,139 @@
+"""Makes one dataset's part of a report from what one pass over its episodes gathered; reads the shown ones again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.report import Report
+from rlds_beam.checking.verdicts import find_violations
+from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import Violation
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.single import read_episode
+from rlds_beam.viewing.report.choosing import accepted_keys, sampled
+from rlds_beam.viewing.report.distributions import distributions_of
+from rlds_beam.viewing.report.document import DatasetPart
+from rlds_beam.viewing.report.facts import facts_of, rules_of
+from rlds_beam.viewing.report.sections import SignalSection
+from rlds_beam.viewing.report.shelf import Shelf
+from rlds_beam.viewing.report.showing import Limits
+from rlds_beam.viewing.report.signals import signals_of
+from rlds_beam.viewing.report.tables import texts_of
+from rlds_beam.viewing.report.views import Mark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+GRID = 24
+"""The number of episodes in the grid of first and last frames."""
+
+MOST_VIEWS = 90
+"""Maximum episodes with frames and curves, besides the samples."""
+
+BUDGET = 6_000_000
+"""Bytes of all frames and curves of a dataset; two of them fit into a report of 10 MB with `BUDGET / 2` each."""
+
+SMALL = Limits(frames=6, height=64, cameras=2, points=160, curves=6, dimensions=8)
+"""For worst and rejected episodes."""
+
+
+class Gathered(NamedTuple):
+    """What a pass over a dataset found.
+
+    Attributes:
+      report: the counts of all records read.
+      statistics: the statistics of the accepted episodes, after any connectors.
+      table: a row for each record read (`checking.signals`).
+    """
+
+    report: Report
+    statistics: DatasetStatistics
+    table: pa.Table
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The settings of one dataset's part.
+
+    Attributes:
+      path: the path as given; `format`: the name of its format.
+      check: the policies; they decide which violations are marked.
+      samples: the number of sample episodes.
+      worst: the number of worst episodes of each signal.
+      decode: the number of images to decode of each camera and episode, for signals.
+      thresholds: signal -> threshold, instead of the default.
+      convert, list_command: the beginnings of the commands that convert it, and that list episodes by signals.
+      notes: about the dataset, shown with it.
+      budget: bytes for frames and curves.
+    """
+
+    path: str
+    format: str
+    check: CheckOptions
+    samples: int = 6
+    worst: int = 5
+    decode: int = 3
+    thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    convert: tuple[str, ...] = ("rlds-beam", "convert")
+    list_command: tuple[str, ...] = ("rlds-beam", "check")
+    notes: tuple[str, ...] = ()
+    budget: int = BUDGET
+
+
+def part_of(source: Source, gathered: Gathered, settings: Settings) -> DatasetPart:
+    """The part of a report about one dataset; reads the episodes that it shows."""
+    statistics = gathered.statistics.whole
+    keys = sampled(accepted_keys(gathered.table), max(GRID, settings.samples))
+    samples = keys[: settings.samples]
+    signals = signals_of(gathered.table, settings.worst, settings.thresholds, settings.list_command)
+    rejected = [str(key) for counts in gathered.report.rules.values() if counts.rejected for key, _ in counts.samples]
+    shelf = Shelf(
+        lambda key: read_episode(source, key),
+        lambda episode: _broken(episode, settings.check),
+        settings.budget,
+        _marks_of(signals),
+    )
+    for key in samples:
+        shelf.show(key, Limits())
+    grid = shelf.grid(keys[:GRID])
+    others = [*rejected, *_worst_first(signals)]
+    for key in list(dict.fromkeys(others))[:MOST_VIEWS]:
+        shelf.show(key, SMALL)
+    return DatasetPart(
+        facts=facts_of(source, settings.path, settings.format, gathered.report),
+        grid=grid,
+        samples=tuple(samples),
+        distributions=distributions_of(statistics),
+        texts=texts_of(gathered.table),
+        signals=signals,
+        rules=rules_of(gathered.report, shelf.steps, settings.convert),
+        episodes=dict(sorted(shelf.views.items())),
+        notes=(*settings.notes, *shelf.notes()),
+    )
+
+
+def _broken(episode: Episode, check: CheckOptions) -> list[Violation]:
+    """The rules that an episode breaks; a rule that needs the whole dataset is not among them."""
+    return [one for one in find_violations(episode, check) if check.policy(one.rule) != "accept"]
+
+
+def _marks_of(signals: Iterable[SignalSection]) -> dict[str, list[Mark]]:
+    """key -> a mark for each signal; only for its worst episodes beyond the threshold."""
+    marks: dict[str, list[Mark]] = {}
+    for signal in signals:
+        for worst in signal.worst[: signal.beyond]:
+            detail = f"{worst.value:g} {signal.unit}".strip()
+            mark = Mark("signal", signal.name, worst.field, worst.step, worst.stop, detail)
+            marks.setdefault(worst.key, []).append(mark)
+    return marks
+
+
+def _worst_first(signals: Sequence[SignalSection]) -> list[str]:
+    """The keys of the worst episodes beyond thresholds: the worst of each signal, then the second worst, and so on."""
+    beyond = [[one.key for one in signal.worst[: signal.beyond]] for signal in signals]
+    most = max(map(len, beyond), default=0)
+    return [keys[rank] for rank in range(most) for keys in beyond if rank < len(keys)]

@@ -1,0 +1,77 @@
+"""The episodes that a report shows, within a budget of bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import Violation
+from rlds_beam.text import printable
+from rlds_beam.viewing.report.showing import LONGEST_TEXT, Limits, cell_of, instruction_of, size_of, view_of
+from rlds_beam.viewing.report.views import EpisodeView, GridCell, Mark
+
+_GRID_HEIGHT = 72
+
+
+@dataclasses.dataclass
+class Shelf:
+    """Reads episodes and keeps their views, within the budget.
+
+    Attributes:
+      read: reads the record at a key.
+      broken: the rules that an episode breaks.
+      budget: bytes for frames and curves; pictures stop at three quarters of it.
+      marks: key -> the places of signals in an episode.
+      views: key -> the view.
+      steps: (key, rule) -> the step that broke the rule.
+    """
+
+    read: Callable[[EpisodeKey], Episode]
+    broken: Callable[[Episode], Sequence[Violation]]
+    budget: int
+    marks: Mapping[str, Sequence[Mark]] = dataclasses.field(default_factory=dict)
+    views: dict[str, EpisodeView] = dataclasses.field(default_factory=dict)
+    steps: dict[tuple[str, str], int | None] = dataclasses.field(default_factory=dict)
+    _used: int = 0
+    _cut: int = 0
+
+    def show(self, key: str, limits: Limits) -> None:
+        """Adds the view of an episode, without frames or curves if the budget is used up."""
+        if key in self.views:
+            return
+        left = self.budget - self._used
+        cut = limits.without(pictures=left < self.budget // 4, curves=left <= 0)
+        self._cut += cut != limits
+        episode = self.read(EpisodeKey.parse(key))
+        broken = self.broken(episode)
+        for violation in broken:
+            self.steps.setdefault((key, violation.rule), violation.step)
+        marks = (*map(_mark, broken), *self.marks.get(key, ()))
+        view = view_of(episode, cut, marks, instruction_of(episode))
+        self.views[key] = view
+        self._used += size_of(view)
+
+    def grid(self, keys: Iterable[str]) -> tuple[GridCell, ...]:
+        """The first and last frames of episodes; empty without cameras."""
+        cells: list[GridCell] = []
+        for key in keys:
+            episode = self.read(EpisodeKey.parse(key))
+            cell = cell_of(episode, _GRID_HEIGHT, instruction_of(episode))
+            if cell is None:
+                break
+            cells.append(cell)
+        self._used += sum(len(cell.first.jpeg) + len(cell.last.jpeg) for cell in cells) * 4 // 3
+        return tuple(cells)
+
+    def notes(self) -> tuple[str, ...]:
+        """What was left out to keep the report small."""
+        note = f"{self._cut} episodes are shown without frames or curves, to keep the report small"
+        return (note,) if self._cut else ()
+
+
+def _mark(violation: Violation) -> Mark:
+    step = violation.step
+    detail = printable(violation.detail, LONGEST_TEXT)
+    return Mark("rule", violation.rule, violation.field or "", step, None if step is None else step + 1, detail)

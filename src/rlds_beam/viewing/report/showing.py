@@ -1,0 +1,180 @@
+"""Shows single episodes in a report: frames and curves with marks, small enough for a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.episodes.columns import is_text
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.text import printable
+from rlds_beam.viewing.curves import Curve, curves_of, thin
+from rlds_beam.viewing.report.views import CameraStrip, EpisodeView, Facts, GridCell, Mark, Picture, Series
+from rlds_beam.viewing.thumbnails import Thumbnail, cameras_of, image_of, spread, thumbnail
+
+LONGEST_TEXT = 500
+"""Maximum characters of a text of the dataset."""
+
+_EXCERPT = 256
+"""Bytes of an unreadable record that are shown."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """How much of an episode is shown.
+
+    Attributes:
+      frames: frames per camera.
+      height: rows of a frame.
+      cameras: cameras.
+      points: points of a curve.
+      curves, dimensions: fields with curves, and dimensions of each.
+    """
+
+    frames: int = 8
+    height: int = 80
+    cameras: int = 3
+    points: int = 240
+    curves: int = 10
+    dimensions: int = 12
+
+    def without(self, *, pictures: bool, curves: bool) -> Limits:
+        """These limits without pictures or curves."""
+        limits = dataclasses.replace(self, cameras=0) if pictures else self
+        return dataclasses.replace(limits, curves=0) if curves else limits
+
+
+def view_of(episode: Episode, limits: Limits, marks: Sequence[Mark] = (), instruction: str = "") -> EpisodeView:
+    """An episode as read, with the places to mark.
+
+    A record that cannot be read has a note and the record's first bytes instead of curves.
+    """
+    if not len(episode):
+        faults = "; ".join(f"{fault}" for fault in episode.faults) or "the episode has no steps"
+        note = printable(faults, LONGEST_TEXT)
+        return EpisodeView(
+            str(episode.key), 0, marks=tuple(marks), note=note, excerpt=hex_dump(episode.payload[:_EXCERPT])
+        )
+    cameras, curves = cameras_of(episode), _marked_first(curves_of(episode), marks)
+    shown = tuple(strip_of(episode, path, limits) for path in cameras[: limits.cameras])
+    return EpisodeView(
+        str(episode.key),
+        len(episode),
+        total=_total(episode),
+        instruction=instruction,
+        metadata=metadata_of(episode),
+        cameras=shown,
+        curves=tuple(series_of(curve, limits) for curve in curves[: limits.curves]),
+        marks=tuple(marks),
+        note=_left_out(len(cameras) - limits.cameras, len(curves) - limits.curves),
+    )
+
+
+def cell_of(episode: Episode, height: int, instruction: str = "") -> GridCell | None:
+    """The first and last frame of the first camera; None without a camera."""
+    cameras = cameras_of(episode) if len(episode) else []
+    if not cameras:
+        return None
+    first, last = (picture_of(episode, cameras[0], step, height) for step in (0, len(episode) - 1))
+    return GridCell(str(episode.key), len(episode), cameras[0], first, last, instruction)
+
+
+def strip_of(episode: Episode, path: str, limits: Limits) -> CameraStrip:
+    """Frames of one camera, evenly spaced."""
+    steps = spread(len(episode), limits.frames)
+    return CameraStrip(path, tuple(picture_of(episode, path, step, limits.height) for step in steps))
+
+
+def series_of(curve: Curve, limits: Limits) -> Series:
+    """A curve, thinned to the points and dimensions of the limits."""
+    kept = curve.values[:, : limits.dimensions]
+    with np.errstate(invalid="ignore"):
+        steps, values = thin(kept, limits.points)
+    return Series(
+        curve.path,
+        curve.labels[: limits.dimensions] or ("",),
+        tuple(steps.tolist()),
+        tuple(tuple(map(_short, column)) for column in np.asarray(values, np.float64).T.tolist()),
+        curve.left_out + curve.values.shape[1] - kept.shape[1],
+    )
+
+
+def metadata_of(episode: Episode) -> Facts:
+    """The episode's fields as text."""
+    return tuple((path, _as_text(value)) for path, value in sorted(episode.metadata.items()))
+
+
+def instruction_of(episode: Episode) -> str:
+    """The instruction or task: of the episode, or of its first step; empty if there is none."""
+    texts: dict[str, Any] = {path: value for path, value in episode.metadata.items() if isinstance(value, (bytes, str))}
+    for path, column in episode.steps.items():
+        if len(column) and not isinstance(column, EncodedImages) and is_text(column) and column.ndim == 1:
+            texts.setdefault(path, column[0])
+    for word in ("instruction", "task", "goal"):
+        for path, value in sorted(texts.items()):
+            if word in path.rpartition("/")[2]:
+                return printable(value, LONGEST_TEXT)
+    return ""
+
+
+def hex_dump(data: bytes) -> str:
+    """Bytes in hex and ASCII, 16 a line."""
+    lines = []
+    for start in range(0, len(data), 16):
+        part = data[start : start + 16]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{start:04x}  {part.hex(' '):<47}  {text}")
+    return "\n".join(lines)
+
+
+def size_of(view: EpisodeView) -> int:
+    """The bytes that a view takes in a page, about."""
+    pictures = sum(len(frame.jpeg) for camera in view.cameras for frame in camera.frames) * 4 // 3
+    numbers = sum(len(series.steps) * (1 + len(series.values)) for series in view.curves) * 9
+    texts = len(view.excerpt) + len(view.instruction) + sum(len(name) + len(text) for name, text in view.metadata)
+    return pictures + numbers + texts
+
+
+def picture_of(episode: Episode, path: str, step: int, height: int) -> Picture:
+    """The frame of a step as a thumbnail."""
+    made: Thumbnail = thumbnail(image_of(episode.steps[path], step), height)
+    return Picture(bytes(made), step, made.fault is not None)
+
+
+def _marked_first(curves: list[Curve], marks: Iterable[Mark]) -> list[Curve]:
+    """The curves, those with marks first."""
+    fields = {mark.field for mark in marks if mark.field}
+    return sorted(curves, key=lambda curve: curve.path not in fields)
+
+
+def _left_out(cameras: int, curves: int) -> str:
+    parts = [f"{more} more {what}" for more, what in ((cameras, "cameras"), (curves, "fields")) if more > 0]
+    return f"not shown: {' and '.join(parts)}" if parts else ""
+
+
+def _total(episode: Episode) -> float | None:
+    """The return, without the void reward of the last step."""
+    from rlds_beam.connectors.fields import transitions
+
+    rewards = episode.steps.get("reward")
+    if not isinstance(rewards, np.ndarray) or rewards.dtype.kind not in "fiub":
+        return None
+    return _short(float(np.sum(rewards[: transitions(episode)], dtype=np.float64)))
+
+
+def _short(value: float) -> float | None:
+    """A number with 5 significant digits; None if it is not finite."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.size > 64:
+        return f"{value.dtype.name}{list(value.shape)}"
+    if isinstance(value, Mapping):
+        value = dict(value)
+    return printable(value, LONGEST_TEXT)

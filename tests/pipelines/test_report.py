@@ -1,0 +1,254 @@
+"""`rlds-beam report`: the same bytes for any number of workers; every kind of dataset; conversions and comparisons."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlds_beam
+from rlds_beam.encoding.tfds.rlds_records import schema_of
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import UsageError
+from rlds_beam.jobs.example import make_episodes
+from rlds_beam.pipelines.cli import main
+from rlds_beam.pipelines.report import ReportConfig, prepare
+from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
+from rlds_beam.viewing.report.document import DatasetPart, ReportDocument
+from rlds_beam.viewing.report.page import render
+
+HOSTILE = "<script>alert(1)</script>&\u202e\"'\x00\x1b[31m"
+
+
+def document(*paths: object, **options: Any) -> ReportDocument:
+    """The report of datasets, made in this process; it must be possible to render it."""
+    writer, connecting = prepare(ReportConfig(*map(str, paths), **options))
+    found = writer.document([one.gather(runner) for one, runner in zip(writer.inputs, connecting, strict=True)])
+    json.dumps(found.to_json(), allow_nan=False)
+    assert len(render(found)) < 10_000_000
+    return found
+
+
+def part(*paths: object, **options: Any) -> DatasetPart:
+    return document(*paths, **options).datasets[0]
+
+
+@pytest.fixture(scope="module")
+def camera(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    episodes = make_episodes(20, broken=2, camera=True)
+    return write_dataset(tmp_path_factory.mktemp("camera"), episodes, name="camera", shards=4)
+
+
+@pytest.mark.parametrize("flags", [["--workers=2"], ["--workers=3"], ["--", "--direct_num_workers=2"]], ids=str)
+def test_the_bytes_do_not_depend_on_workers_or_bundles(
+    camera: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]
+) -> None:
+    pages = []
+    for i, chosen in enumerate((["--workers=1"], flags)):
+        (tmp_path / str(i)).mkdir()
+        monkeypatch.chdir(tmp_path / str(i))
+        assert main(["report", str(camera), "-o", "report.html", "-q", *chosen]) == 0
+        pages.append(Path("report.html").read_bytes())
+    assert pages[0] == pages[1]
+    assert str(tmp_path).encode() not in pages[0]
+
+
+def test_the_job_writes_what_the_function_without_beam_gives(camera: Path, tmp_path: Path) -> None:
+    outcome = rlds_beam.report(camera, output=tmp_path / "report.html", runner="FnApiRunner")
+    writer, connecting = prepare(ReportConfig(str(camera), output=str(tmp_path / "report.html")))
+    page = render(writer.document([writer.inputs[0].gather(connecting[0])]))
+    assert (tmp_path / "report.html").read_text() == page
+    assert outcome.bytes == len(page.encode())
+    assert outcome.reports[0].rejected == 2
+
+
+def test_it_shows_frames_curves_and_the_step_that_broke_a_rule(camera: Path) -> None:
+    found = part(camera)
+    assert (found.facts.records, found.facts.accepted, found.facts.rejected) == (20, 18, 2)
+    assert len(found.grid) == 18
+    assert len(found.samples) == 6
+    view = found.episodes[found.samples[0]]
+    assert [strip.path for strip in view.cameras] == ["observation/image"]
+    assert [frame.step for frame in view.cameras[0].frames][:: len(view.cameras[0].frames) - 1] == [0, view.steps - 1]
+    assert {"action", "reward", "observation/position"} <= {series.path for series in view.curves}
+    assert view.instruction.startswith("push the point")
+    (rule,) = found.rules
+    assert (rule.rule, rule.rejected, len(rule.samples)) == ("missing_is_last", 2, 2)
+    assert rule.command == f"rlds-beam convert {camera} OUTPUT --repair=missing_is_last"
+    broken = found.episodes[rule.samples[0].key]
+    (mark,) = [mark for mark in broken.marks if mark.kind == "rule"]
+    assert (mark.name, mark.field, mark.step, rule.samples[0].step) == (
+        "missing_is_last", "is_last", broken.steps - 1, broken.steps - 1
+    )  # fmt: skip
+    assert sum(found.distributions.length.histogram.counts) == 18  # type: ignore[union-attr]
+    assert next(table for table in found.texts if table.field == "instruction").missing == 0
+    assert {"outlier_length", "frozen_camera"} <= {signal.name for signal in found.signals}
+
+
+def test_the_worst_episodes_of_a_signal_have_a_place(tmp_path: Path) -> None:
+    episodes = list(make_episodes(30))
+    action = np.array(episodes[7].steps["action"])
+    action[3] = 500
+    episodes[7] = episodes[7].with_columns({"action": action})
+    found = part(write_dataset(tmp_path, episodes, name="jumpy"), threshold=("jump=20",), worst=3)
+    jump = next(signal for signal in found.signals if signal.name == "jump")
+    assert (jump.threshold, jump.beyond, len(jump.worst)) == (20, 1, 3)
+    assert (jump.worst[0].field, jump.worst[0].step in (2, 3)) == ("action", True)
+    assert sum(jump.histogram.counts) == jump.measured == 30
+    assert "jump > 20" in jump.command
+    view = found.episodes[jump.worst[0].key]
+    assert any((mark.kind, mark.name, mark.step) == ("signal", "jump", jump.worst[0].step) for mark in view.marks)
+
+
+def text_only(episode: Episode) -> Episode:
+    flags = {path: column for path, column in episode.steps.items() if path.startswith("is_")}
+    texts = {path: np.full(len(episode), b"x", object) for path in ("observation", "action", "reward")}
+    return episode.replace(steps={**flags, **texts})
+
+
+def hostile(episode: Episode) -> Episode:
+    columns = {
+        '<b>&"x"': np.arange(len(episode)),
+        "language_instruction": np.full(len(episode), HOSTILE.encode(), object),
+    }
+    return episode.with_columns(columns).replace(metadata={"<img src=x onerror=alert(1)>": HOSTILE.encode()})
+
+
+def odd_datasets(directory: Path) -> dict[str, Path]:
+    good = [make_episode(5 + i, seed=i) for i in range(4)]
+    ragged = [make_episode(5, seed=i, columns={"points": np.zeros((5, 3 + i, 2), np.float32)}) for i in range(4)]
+    schema = schema_of(ragged[0])
+    points = dataclasses.replace(schema.steps["points"], shape=(None, 2), encoding="bytes")
+    broken = [make_episode(5, seed=i, breaks=["missing_is_last", "non_finite"]) for i in range(4)]
+    wide = {f"f{k:03}": 3 for k in range(500)}
+    made: dict[str, list[Any]] = {
+        "empty": [], "all rejected": broken, "one": good[:1], "one step": [make_episode(1)],
+        "no numbers": list(map(text_only, good)), "1000 dimensions": [make_episode(9, observation=1000)],
+        "500 fields": [make_episode(9, observation=wide)], "hostile": list(map(hostile, good)), "ragged": ragged,
+        "garbage": [*good[:2], b"not an example", *good[2:]],
+        "huge": [make_episode(9, columns={"x": np.full(9, 3e38), "y": np.linspace(-1, 1, 9) * 3e38})],
+    }  # fmt: skip
+    schemas = {
+        "empty": schema_of(good[0]),
+        "ragged": dataclasses.replace(schema, steps={**schema.steps, "points": points}),
+    }
+    return {name: write_dataset(directory / name, records, schema=schemas.get(name)) for name, records in made.items()}
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    made = odd_datasets(tmp_path_factory.mktemp("odd"))
+    flip_byte(shard_paths(made["garbage"])[0], record=0)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "records", "rejected", "fields"),
+    [
+        ("empty", 0, 0, 0), ("all rejected", 4, 4, 0), ("one", 1, 0, 4), ("one step", 1, 0, 1),
+        ("no numbers", 4, 0, 1), ("1000 dimensions", 1, 0, 4), ("500 fields", 1, 0, 135), ("hostile", 4, 0, 5),
+        ("ragged", 4, 0, 4), ("garbage", 5, 2, 4), ("huge", 1, 0, 6),
+    ],
+)  # fmt: skip
+def test_odd_datasets_have_a_report(odd: dict[str, Path], name: str, records: int, rejected: int, fields: int) -> None:
+    found = part(odd[name])
+    assert (found.facts.records, found.facts.rejected) == (records, rejected)
+    assert len(found.distributions.fields) == fields
+    assert found.distributions.left_out == (503 - 135 if name == "500 fields" else 0)
+    assert all(key in found.episodes for key in found.samples)
+    assert sum(rule.rejected > 0 for rule in found.rules) <= 2
+
+
+def test_a_record_that_cannot_be_read_shows_its_bytes(odd: dict[str, Path]) -> None:
+    found = part(odd["garbage"])
+    views = [found.episodes[sample.key] for rule in found.rules for sample in rule.samples]
+    assert {rule.rule for rule in found.rules} == {"corrupt_record", "not_an_example"}
+    assert all(view.excerpt and view.note and not view.curves for view in views)
+    assert "6e 6f 74 20 61 6e 20 65" in "".join(view.excerpt for view in views)
+
+
+def test_no_text_of_a_dataset_has_control_characters(odd: dict[str, Path]) -> None:
+    text = json.dumps(part(odd["hostile"]).texts, default=dataclasses.asdict, ensure_ascii=False)
+    assert not any(character in text for character in "\x00\x1b\u202e")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dataset(tmp_path_factory.mktemp("plain"), make_episodes(12, broken=2), name="plain")
+
+
+@pytest.mark.parametrize("to", ["trajectories", "columns", "rlds", "lerobot", "numpy"])
+def test_a_conversion_shows_what_it_did(plain: Path, tmp_path: Path, to: str) -> None:
+    connectors = tmp_path / "connectors.yaml"
+    columns = ["AddObservationsFromEpisodesToBatch", "AddColumnsFromEpisodesToTrainBatch"] if to == "columns" else []
+    lines = ["MinimumLength: {transitions: 15}", "Normalize: {fields: [action]}", *columns]
+    connectors.write_text("".join(f"- {line}\n" for line in lines))
+    output, options = tmp_path / "out", {"fps": 10} if to == "lerobot" else {}
+    rlds_beam.convert(plain, output, to=to, connectors=str(connectors), runner="FnApiRunner", **options)
+    found = document(output, source=str(plain))
+    conversion = found.conversion
+    assert conversion is not None
+    assert (conversion.read, conversion.rejected, conversion.to) == (12, 2, to)
+    assert conversion.read == conversion.written + conversion.rejected + sum(one.records for one in conversion.dropped)
+    assert [one.name for one in conversion.connectors] == ["MinimumLength", "Normalize", *columns]
+    assert {one.field for one in conversion.examples} == {"action"}
+    (first, *_) = conversion.examples
+    assert first.curves_before is not None and first.curves_after is not None
+    assert max(value for value in first.curves_after.values[0] if value is not None) <= 1
+    (rule,) = found.datasets[0].rules
+    view = found.datasets[0].episodes[rule.samples[0].key]
+    assert view.curves and [mark.name for mark in view.marks] == ["missing_is_last"]
+    assert found.datasets[0].distributions.fields
+
+
+def test_a_conversion_without_its_source_shows_the_bytes_of_rejected_records(plain: Path, tmp_path: Path) -> None:
+    rlds_beam.convert(plain, tmp_path / "out", runner="FnApiRunner")
+    found = document(tmp_path / "out")
+    view = found.datasets[0].episodes[found.datasets[0].rules[0].samples[0].key]
+    assert "--source=INPUT" in view.note and view.excerpt
+    assert found.conversion is not None and found.conversion.items.repeated is not None
+    assert found.conversion.items.frames == 2 * found.conversion.items.items
+
+
+def test_two_datasets_are_compared(plain: Path, camera: Path) -> None:
+    comparison = document(plain, camera).comparison
+    assert comparison is not None
+    assert {"observation/image", "language_instruction"} <= {one.path for one in comparison.schema}
+    drift = {(one.field, one.label): one for one in comparison.drifts}
+    assert drift["length", ""].ks > 0.1  # the camera dataset has idle steps
+    assert all(one.first.histogram.edges == one.second.histogram.edges for one in comparison.drifts)
+    equal = document(plain, plain).comparison
+    assert equal is not None
+    assert (equal.schema, {one.ks for one in equal.drifts}, {one.psi for one in equal.drifts}) == ((), {0.0}, {0.0})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"source": "x"}, "was not written by `rlds-beam convert`"),
+        ({"threshold": ("jmp=3",)}, "did you mean jump?"),
+        ({"output": "."}, "is a directory"),
+    ],
+)
+def test_wrong_options_are_refused(plain: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message.replace("?", r"\?")):
+        rlds_beam.report(plain, **change)
+
+
+def test_another_source_is_refused(plain: Path, camera: Path, tmp_path: Path) -> None:
+    rlds_beam.convert(plain, tmp_path / "out", runner="FnApiRunner")
+    with pytest.raises(UsageError, match="was made from plain"):
+        document(tmp_path / "out", source=str(camera))
+
+
+def test_many_bad_episodes_stay_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlds_beam.viewing.report.making.BUDGET", 60_000)
+    episodes = make_episodes(40, broken=20, camera=True)
+    found = part(write_dataset(tmp_path, episodes, name="many"), samples=12)
+    assert any("to keep the report small" in note for note in found.notes)
+    assert any(view.curves for view in found.episodes.values())
+    assert any(not view.cameras for view in found.episodes.values())
