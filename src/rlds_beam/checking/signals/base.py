@@ -92,6 +92,10 @@ SIGNALS: dict[str, Signal] = dict(
         _signal("jitter", "Time", "standard deviation of the time between steps, over its median", "ratio", 0.1),
         _signal("time_reversals", "Time", "steps whose timestamp does not increase", "share of steps", 0.0),
         _signal(
+            "video_length", "Time", "length of a video, by the metadata, minus that of the episode", "frames", 0.5,
+            "record again, or find out which of the two was cut",
+        ),
+        _signal(
             "rate_mismatch", "Time", "difference between the rate of the timestamps and the declared (or usual) rate",
             "ratio", 0.1, "declare the right rate, or resample with your own connector", relative=True,
         ),

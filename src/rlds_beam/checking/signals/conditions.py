@@ -205,7 +205,7 @@ def context_for(conditions: tuple[Condition, ...], context: Context) -> Context:
     decodes = any(SIGNALS[name].decodes for name in signals)
     return dataclasses.replace(
         context,
-        cameras=context.cameras if "Cameras" in groups else (),
+        cameras=context.cameras if "Cameras" in groups or "video_length" in signals else (),
         clocks=context.clocks if "Time" in groups else (),
         decoded=(context.decoded or 4) if decodes else 0,
         only=signals,

@@ -116,6 +116,9 @@ class Block:
         if column is not None and repeats and len(repeats) == len(column) - 1 and images.is_uniform(column):
             repeats = []  # padding in place of a camera, which `black_images` shows
         self._repeats[path].append(repeats)
+        if isinstance(column, EncodedImages) and column.seconds is not None and self.context.fps:
+            # lerobot-doctor's issue 7: 128 of 170 episodes drift. A video that is too short breaks a rule.
+            self._put(f"video_length/{path}", row, abs(column.seconds * self.context.fps - len(column)))
         pixels = images.sampled(column, self.context.decoded) if column is not None and self.context.decoded else []
         if pixels:
             table = np.array(pixels, np.float64)

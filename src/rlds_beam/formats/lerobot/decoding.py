@@ -106,7 +106,8 @@ class LerobotDecoder:
             pixels: Column = np.stack(read_frames(path, video.start, self.fps, rows, field))
             return pixels
         images = objects(read_frames(path, video.start, self.fps, rows, field, encode_png))
-        return EncodedImages(images, field.shape, field.dtype, field.encoding)
+        seconds = None if video.stop is None else video.stop - video.start
+        return EncodedImages(images, field.shape, field.dtype, field.encoding, seconds)
 
 
 def _only_last(flags: Any) -> Any:

@@ -41,10 +41,11 @@ _POSITIONS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset
 
 @dataclasses.dataclass(frozen=True)
 class Video:
-    """The video of an episode and camera: the file, and the start in seconds."""
+    """The video of an episode and camera: the file, and the start and end in seconds (None if meta/ does not say)."""
 
     file: str
     start: float
+    stop: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +176,9 @@ class Meta:
 
     def _video(self, key: str, row: Mapping[str, Any]) -> Video:
         place = {name: row[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
-        return Video(self._video_path.fill(place, key), row[f"videos/{key}/from_timestamp"])
+        stop = row.get(f"videos/{key}/to_timestamp")
+        path = self._video_path.fill(place, key)
+        return Video(path, row[f"videos/{key}/from_timestamp"], stop if isinstance(stop, float) else None)
 
     def _episodes_v21(self) -> list[EpisodeRow]:
         rows, size = [], self.info.get("chunks_size", layout.CHUNK)
