@@ -108,7 +108,7 @@ SIGNALS: dict[str, Signal] = dict(
             "share of moving steps", 0.5, relative=True,
         ),
         _signal(
-            "saturation", "Motion", "steps at a limit that several episodes share", "share of steps", 0.3,
+            "saturation", "Motion", "steps at a limit that several episodes share", "share of steps", 0.5,
             relative=True,
         ),
         _signal(

@@ -16,47 +16,50 @@ MOST_LAG = 10
 """The largest lag that is tried, in steps."""
 _FEWEST = 15
 """Steps below which a correlation says nothing."""
+_MOST_PAIRS = 4
 _CORRELATED = 0.5
 """Correlation below which there is no lag: the state may not be what the action moves."""
 
 
-def pair(context: Context, motions: Mapping[str, Motion]) -> tuple[str, str] | None:
-    """The action and the state that are compared: the first two fields with equally many dimensions, at least 2.
+def pairs(context: Context, sizes: Mapping[str, int]) -> list[tuple[str, str]]:
+    """The actions and states that are compared: those with equally many dimensions, at least 2, at most `_MOST_PAIRS`.
 
     Fields with the same last name come first (`action/joint_position`, `observation/joint_position`).
+
+    Args:
+      sizes: field -> its number of dimensions.
     """
-    pairs = [
-        (action.rpartition("/")[2] != state.rpartition("/")[2], action, state)
+    found = [
+        (action, state)
         for action in context.actions
         for state in context.states
-        if action in motions and state in motions and len(motions[action].values) == len(motions[state].values) > 1
+        if sizes.get(action, 0) == sizes.get(state, 1) > 1
     ]
-    return min(pairs, key=lambda one: one[0])[1:] if pairs else None
+    return sorted(found, key=lambda one: one[0].rpartition("/")[2] != one[1].rpartition("/")[2])[:_MOST_PAIRS]
 
 
 def following(context: Context, motions: Mapping[str, Motion], laid: Laid) -> dict[str, Array]:
-    """The lag of each episode (E,), and `#position`: whether its actions are positions.
+    """The lag of each episode (E,), and `#position`: whether the actions of the first pair are positions.
 
     The sum of all dimensions of the state's change is correlated with that of the action (velocities, differences) and
-    of the action's change (positions), for each lag; the one with the highest correlation counts. Lag 0 is an action
-    that changes the next step. LeRobot's visualizer shows the same cross-correlation.
+    of the action's change (positions), for each lag; the pair and the lag with the highest correlation count. Lag 0 is
+    an action that changes the next step. LeRobot's visualizer shows the same cross-correlation.
     """
-    chosen = pair(context, motions)
-    if chosen is None:
-        return {}
-    action, state = (motions[path] for path in chosen)
-    moved = state.changes.sum(axis=0, dtype=np.float64)
-    commanded = action.values.sum(axis=0, dtype=np.float64)
-    changed = action.changes.sum(axis=0, dtype=np.float64)
-    by_difference = _correlations(commanded, moved, laid, 1)
-    by_position = _correlations(changed, moved, laid, 0)
-    best = np.maximum(by_difference.max(axis=0), by_position.max(axis=0))
-    is_position = by_position.max(axis=0) > by_difference.max(axis=0)
-    lag = np.where(is_position, np.maximum(by_position.argmax(axis=0) - 1, 0), by_difference.argmax(axis=0)).astype(
-        float
-    )
-    known = (best >= _CORRELATED) & (laid.lengths >= _FEWEST)
-    return {"lag": np.where(known, lag, np.nan), "#position": (known & is_position).astype(np.float64)}
+    compared = pairs(context, {path: len(motion.values) for path, motion in motions.items()})
+    best, lag = np.zeros(len(laid.starts)), np.full(len(laid.starts), np.nan)
+    first_is_position = np.zeros(len(laid.starts))
+    for number, (action, state) in enumerate(compared):
+        moved = motions[state].changes.sum(axis=0, dtype=np.float64)
+        by_difference = _correlations(motions[action].values.sum(axis=0, dtype=np.float64), moved, laid, 1)
+        by_position = _correlations(motions[action].changes.sum(axis=0, dtype=np.float64), moved, laid, 0)
+        is_position = by_position.max(axis=0) > by_difference.max(axis=0)
+        found = np.where(is_position, np.maximum(by_position.argmax(axis=0) - 1, 0), by_difference.argmax(axis=0))
+        highest = np.maximum(by_difference.max(axis=0), by_position.max(axis=0))
+        better = (highest > best) & (highest >= _CORRELATED) & (laid.lengths >= _FEWEST)
+        best, lag = np.where(better, highest, best), np.where(better, found, lag)
+        if number == 0:
+            first_is_position[better & is_position] = 1
+    return {"lag": lag, "#position": first_is_position} if compared else {}
 
 
 def _correlations(first: Array, second: Array, laid: Laid, shift: int) -> Array:

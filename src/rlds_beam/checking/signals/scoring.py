@@ -10,6 +10,7 @@ import numpy as np
 
 from rlds_beam.checking.signals.clocks import rate_of
 from rlds_beam.checking.signals.context import Context, is_gripper
+from rlds_beam.checking.signals.following import pairs
 from rlds_beam.checking.signals.rows import Rows
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -170,14 +171,10 @@ def _grippers(rows: Rows, vectors: Mapping[str, Mapping[str, Array]]) -> dict[st
 def _offset(rows: Rows, context: Context, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
     """The mean of commanded minus measured position, over the usual range (lerobot PR #3762: 17 degrees unnoticed)."""
     position = rows.numbers.get("#position")
-    pairs = [
-        (a, s) for a in context.actions for s in context.states
-        if a in vectors and s in vectors and vectors[a]["mean"].shape == vectors[s]["mean"].shape
-    ]  # fmt: skip
-    pairs.sort(key=lambda one: one[0].rpartition("/")[2] != one[1].rpartition("/")[2])
-    if position is None or not pairs:
+    compared = pairs(context, {path: field["mean"].shape[1] for path, field in vectors.items()})
+    if position is None or not compared:
         return {}
-    action, state = (vectors[path] for path in pairs[0])
+    action, state = (vectors[path] for path in compared[0])
     usual = _median(np.where(state["high"] > state["low"], state["high"] - state["low"], np.nan))
     with np.errstate(divide="ignore", invalid="ignore"):
         score, _ = _largest(np.abs(action["mean"] - state["mean"]) / usual)
