@@ -21,11 +21,17 @@ from rlds_beam.checking.idle import runs
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
-_AT_ONCE = 96 << 10
+_AT_ONCE = 256 << 10
 """Bytes of a field to work on at once: with larger arrays, most of the time goes into fresh memory pages."""
 
 _SAMPLED = 50
 """The steps of a longer episode from which the mean, and the share of values at a limit, are estimated."""
+
+_MIDDLE = 200
+"""The steps in the middle of a longer episode from which the jerk is estimated."""
+
+_LONG = 400
+"""Steps from which on a search in each episode is faster than one in all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +67,14 @@ class Laid:
         number = np.arange(counts.sum()) - np.repeat(starts, counts)
         places = np.repeat(self.starts, counts) + number * np.repeat(self.lengths, counts) // np.repeat(counts, counts)
         return places, counts, starts
+
+    @functools.cached_property
+    def middle(self) -> tuple[Array, Array, Array]:
+        """The middle `_MIDDLE` steps of each episode, or all: their places, how many there are, and their starts."""
+        counts = np.minimum(self.lengths, _MIDDLE)
+        starts = np.cumsum(counts) - counts
+        first = self.starts + (self.lengths - counts) // 2
+        return np.arange(counts.sum()) + np.repeat(first - starts, counts), counts, starts
 
     def episode_of(self, steps: Array) -> Array:
         """The index of the episode of each step."""
@@ -157,20 +171,19 @@ class Motion:
 
     def _vectors(self, of: slice, moving: Array) -> dict[str, Array]:
         """The statistics of some dimensions (D, E)."""
-        laid, starts, counts = self.laid, self.laid.starts, self.laid.lengths
+        laid, starts = self.laid, self.laid.starts
         values, changes, sizes = self.values[of], self.changes[of], self.sizes[of]
         with np.errstate(over="ignore", invalid="ignore"):
             moved = sizes > 0
             largest = np.maximum.reduceat(sizes, starts, axis=1)
             times = np.add.reduceat(moved.view(np.int8), starts, axis=1, dtype=np.int32)
-            moved_at = np.maximum.reduceat(moved * np.arange(moved.shape[1], dtype=np.int32), starts, axis=1)
             found = {
                 "largest": largest,
-                "largest_at": _first(sizes == np.repeat(largest, counts, axis=1), moved, laid),
+                "largest_at": _largest_at(sizes, largest, laid),
                 "travel": np.add.reduceat(sizes, starts, axis=1),
                 "times": times,
                 "still": moving - times,
-                "last_moved": np.maximum(moved_at - starts, 0),
+                "last_moved": _last_moved(moved, 2 * times < moving, laid),
                 "low": self.low[of],
                 "high": self.high[of],
                 "end": values[:, laid.ends],
@@ -180,14 +193,16 @@ class Motion:
 
 
 def _jerk(changes: Array, laid: Laid) -> Array:
-    """The integral of the squared jerk of each dimension (D, E), with a time step of 1."""
-    jerks = np.empty_like(changes)
-    np.subtract(changes[:, 1:], changes[:, :-1], out=jerks[:, 1:])
+    """The mean squared jerk of each dimension (D, E), with a time step of 1, in the middle of the episode."""
+    places, counts, starts = laid.middle
+    few = changes if len(places) == changes.shape[1] else changes[:, places]
+    jerks = np.empty_like(few)
+    np.subtract(few[:, 1:], few[:, :-1], out=jerks[:, 1:])
     jerks[:, 2:] -= jerks[:, 1:-1].copy()
     for more in range(3):  # the first steps, which have no jerk
-        jerks[:, np.minimum(laid.starts + more, laid.ends)] = 0
+        jerks[:, starts + np.minimum(more, counts - 1)] = 0
     jerks *= jerks
-    return np.asarray(np.add.reduceat(jerks, laid.starts, axis=1))
+    return np.asarray(np.add.reduceat(jerks, starts, axis=1) / counts)
 
 
 def _sampled(values: Array, low: Array, high: Array, laid: Laid) -> dict[str, Array]:
@@ -207,16 +222,31 @@ def _sampled(values: Array, low: Array, high: Array, laid: Laid) -> dict[str, Ar
     }
 
 
-def _first(mask: Array, moved: Array, laid: Laid) -> Array:
-    """The first step in which each dimension of each episode is True (D, E); 0 if there is none."""
-    dimension, step = np.divmod(np.flatnonzero((mask & moved).ravel()), mask.shape[1])
+def _largest_at(sizes: Array, largest: Array, laid: Laid) -> Array:
+    """The first step with the largest change of each dimension and episode (D, E)."""
+    size = len(laid.starts)
+    if sizes.shape[1] >= _LONG * size:
+        places = zip(laid.starts.tolist(), (laid.ends + 1).tolist(), strict=True)
+        return np.stack([sizes[:, start:stop].argmax(axis=1) for start, stop in places], axis=1)
+    found = np.flatnonzero(((sizes == np.repeat(largest, laid.lengths, axis=1)) & (sizes > 0)).ravel())
+    dimension, step = np.divmod(found, sizes.shape[1])
     episode = laid.episode_of(step)
-    place = dimension * len(laid.starts) + episode
+    place = dimension * size + episode
     first = np.ones(len(place), bool)
     first[1:] = place[1:] != place[:-1]
-    at = np.zeros(mask.shape[0] * len(laid.starts), np.int64)
+    at = np.zeros(len(sizes) * size, np.int64)
     at[place[first]] = step[first] - laid.starts[episode[first]]
-    return at.reshape(mask.shape[0], -1)
+    return at.reshape(len(sizes), size)
+
+
+def _last_moved(moved: Array, wanted: Array, laid: Laid) -> Array:
+    """The last step in which a dimension changes (D, E); 0 if it never does, or the result is not wanted."""
+    found = np.zeros(wanted.shape, np.int64)
+    some = np.flatnonzero(wanted.any(axis=1))
+    if len(some):
+        at = np.maximum.reduceat(moved[some] * np.arange(moved.shape[1], dtype=np.int32), laid.starts, axis=1)
+        found[some] = np.where(wanted[some], np.maximum(at - laid.starts, 0), 0)
+    return found
 
 
 def longest_runs(mask: Array, laid: Laid, least: int = 1, *, with_total: bool = False) -> tuple[Array, ...]:

@@ -213,7 +213,7 @@ def jerkiness(field: Mapping[str, Array], steps: Array) -> Array:
     NaN for a dimension at rest.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = field["jerk"] / steps[:, None] / np.square(field["largest"])
+        ratio = field["jerk"] / np.square(field["largest"])
         return np.where((ratio > 0) & np.isfinite(ratio) & (steps[:, None] > 4), np.log(ratio), np.nan)
 
 
