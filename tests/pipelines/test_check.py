@@ -17,7 +17,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, read_items, write_dataset
 
-HOSTILE = b"\x1b[2J\x1b]0;title\x07<script> \xe2\x80\xae"
+HOSTILE = b"\x1b[2J\x1b]0;title\x07<script> \xe2\x80\xae" + bytes(range(97, 123)) * 4000
 JUMP, IDLE = 7, 11
 """The episodes with a fault."""
 
@@ -108,9 +108,11 @@ def test_the_table_for_a_terminal_is_short_and_harmless(data, capsys):
     assert main(["check", data, "--max_rejected=1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 24
-    assert next(line for line in lines if line.startswith("jump ")).split()[:4] == ["jump", ">", "10", "1"]
+    row = next(line for line in lines if line.startswith("jump ")).split()
+    assert row[:4] == ["jump", ">", f"{SIGNALS['jump'].threshold:g}", "1"]
     assert main(["check", data, "--max_rejected=1", "--signal=jump", "--threshold=jump=3"]) == 0
     printed = capsys.readouterr().out
+    assert len(printed) < 10_000  # the instruction has 100,000 characters
     assert "threshold > 3: " in printed and "\\x1b[2J" in printed
     assert all(c.isprintable() or c == "\n" for c in printed)
     assert len(printed.splitlines()) <= 30

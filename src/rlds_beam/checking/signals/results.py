@@ -14,13 +14,16 @@ from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.conditions import check_known, mask, matches, parse_conditions
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.errors import DiskError, RldsBeamError, UsageError
-from rlds_beam.text import did_you_mean, printable
+from rlds_beam.text import did_you_mean, printable, shortened
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 WORST = 15
 """The number of episodes that a summary lists for each signal."""
+
+_MOST_TEXT = 100
+"""Characters of an instruction in a summary."""
 
 _ROWS = 1 << 16
 """Rows of a row group of the file."""
@@ -75,11 +78,14 @@ def _summary(table: pa.Table, name: str, threshold: float, most: int) -> dict[st
     columns = ["key", "steps", "instruction", name, *(f"{name}@{place}" for place in ("field", "step", "stop"))]
     names = ("key", "steps", "instruction", "value", "field", "step", "stop")
     worst = table.select(columns).take(order).rename_columns(names).to_pylist() if len(order) else []
+    for one in worst:  # the summary is small, and JSON has no infinity
+        one["value"] = float(np.nan_to_num(one["value"]))
+        one["instruction"] = None if one["instruction"] is None else shortened(one["instruction"], _MOST_TEXT)
     return {
         "threshold": threshold,
         "measured": len(measured),
         "beyond": int(np.count_nonzero(beyond)),
-        "median": float(np.median(measured)) if len(measured) else None,
+        "median": float(np.nan_to_num(np.median(measured))) if len(measured) else None,
         "worst": worst,
     }
 

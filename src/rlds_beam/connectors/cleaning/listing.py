@@ -45,6 +45,7 @@ class EpisodeList:
         self._positions = np.array([entry[3:] for entry in entries], np.int64).reshape(-1, 2)
         self._starts = [i for i, entry in enumerate(entries) if i == 0 or entry[:3] != entries[i - 1][:3]]
         self._shards = {entries[start][:3]: i for i, start in enumerate(self._starts)}
+        self._names = list(self._shards)
         self._starts.append(self.keys)
 
     def find(self, key: EpisodeKey) -> list[int]:
@@ -74,7 +75,7 @@ class EpisodeList:
         """The text of a key; empty after the last."""
         if index >= self.keys:
             return ""
-        names = list(self._shards)[bisect.bisect_right(self._starts, index) - 1]
+        names = self._names[bisect.bisect_right(self._starts, index) - 1]
         return _text((*names, *self._positions[index].tolist()))
 
 
