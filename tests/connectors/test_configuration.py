@@ -182,8 +182,8 @@ def test_a_class_named_by_the_flag(tmp_path, monkeypatch, capsys):
 def test_inspect_calls_nothing_that_a_file_names(tmp_path, capsys, name):
     source = write_dataset(tmp_path / "data", [make_episode(4)])
     (tmp_path / "f.yaml").write_text(f"- {name}: {{args: [touch, {tmp_path / 'called'}]}}\n- {name}\n")
-    main(["inspect", str(source), f"--connectors={tmp_path / 'f.yaml'}"])
-    assert f"{name} was not called" in capsys.readouterr().out
+    assert main(["inspect", str(source), f"--connectors={tmp_path / 'f.yaml'}"]) == 2
+    assert f"{name} was not called" in capsys.readouterr().err
     assert not (tmp_path / "called").exists()
 
 
