@@ -88,8 +88,13 @@ def main() -> None:
     else:
         write_other_formats(recorded, flags)
 
+    heading(f"{9 if has_tensorflow else 8}. See it", "Frames, curves, distributions, and the rejected episodes.")
+    report = flags.folder / "report.html"
+    rlds_beam("report", output, f"--source={recorded}", f"--output={report}")
+
     heading("What next", f"That took {time.monotonic() - start:.0f} s.")
     for line in (
+        f"See the episodes in a browser:   open {report}",
         f"Convert your own dataset:        rlds-beam convert /data/my_dataset/1.0.0 {flags.folder}/mine",
         "Repair truncated episodes:       rlds-beam convert ... --repair=missing_is_last",
         "Sequences for a recurrent agent: rlds-beam convert ... --items=sequences --sequence_length=20",
