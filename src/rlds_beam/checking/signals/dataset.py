@@ -105,17 +105,17 @@ def _of_motion(rows: Rows) -> Iterator[DatasetFinding]:
 def _normalized(field: Mapping[str, Array], steps: Array, known: Array, low: Array, high: Array) -> str:
     """How a field seems to have been normalized; empty if it was not.
 
-    At least two dimensions, and more than half of those that move, have the bounds -1 and 1, or mean 0 and standard
-    deviation 1.
+    More than half of the dimensions that move, and at least two, have the bounds -1 and 1; or at least three have
+    mean 0 and standard deviation 1.
     """
     moves = high > low
     weights = steps[known, None] / steps[known].sum()
     mean = (field["mean"][known] * weights).sum(axis=0)
     deviation = np.sqrt(np.maximum((field["square"][known] * weights).sum(axis=0) - mean**2, 0))
     bounded = moves & (np.abs(low + 1) < 1e-6) & (np.abs(high - 1) < 1e-6)
-    standard = moves & (np.abs(mean) < 0.1) & (np.abs(deviation - 1) < 0.1)
-    for matching, detail in ((bounded, "from -1 to 1"), (standard, "mean 0 and standard deviation 1")):
-        if matching.sum() >= 2 and matching.sum() > moves.sum() / 2:
+    standard = moves & (np.abs(mean) < 0.05) & (np.abs(deviation - 1) < 0.05)
+    for matching, least, detail in ((bounded, 2, "from -1 to 1"), (standard, 3, "mean 0 and standard deviation 1")):
+        if matching.sum() >= least and matching.sum() > moves.sum() / 2:
             return f"{detail} in {matching.sum()} of {count(int(moves.sum()), 'moving dimension')}"
     return ""
 
