@@ -80,7 +80,7 @@ def main(config: BrowseConfig) -> int:
         for dataset in server.datasets:
             print(f"dataset   {dataset.source.describe()}")
         print(f"browse    {server.url}")
-        print("          for this machine and this address only; Ctrl-C ends it", flush=True)
+        print("          for this machine only; Ctrl-C ends it", flush=True)
         if not config.no_open and _has_display():
             import webbrowser
 

@@ -33,6 +33,9 @@ class EpisodeIndex:
 
     The framing of a shard is read when one of its episodes is first asked for; until then, dataset_info.json says how
     many it has. Takes 8 bytes of memory per episode of these shards. Thread-safe.
+
+    Attributes:
+      changes: how often a shard turned out to have another number of records, which changes the numbers of others.
     """
 
     def __init__(self, source: Source):
@@ -49,6 +52,7 @@ class EpisodeIndex:
         self._numbers = {(place.split, place.shard.index): i for i, place in enumerate(self._places)}
         self._positions: dict[int, Positions] = {}
         self._lock = threading.Lock()
+        self.changes = 0
         self._counts = np.array([_declared(place) for place in self._places], np.int64)
 
     def __len__(self) -> int:
@@ -101,6 +105,11 @@ class EpisodeIndex:
         """The number of a shard among all; -1 if it is not shown."""
         return self._numbers.get((split, shard), -1)
 
+    def check(self, place: int, records: int) -> None:
+        """Reads the framing of a shard that has another number of records than expected."""
+        if place >= 0 and not self._places[place].low and self._counts[place] != records:
+            self._positions_of(place)
+
     def numbers(self, places: Positions, ranks: Positions) -> Positions:
         """The number of each episode, by its shard (`place`) and its number in it; -1 if it is not shown."""
         lows = np.array([place.low for place in self._places] or [0], np.int64)
@@ -121,6 +130,7 @@ class EpisodeIndex:
                 place = self._places[i]
                 positions = record_positions(self._source, place.shard)
                 self._positions[i] = positions[place.low : place.high]
+                self.changes += int(self._counts[i] != len(self._positions[i]))
                 self._counts[i] = len(self._positions[i])
             return self._positions[i]
 

@@ -134,9 +134,12 @@ def _trajectories(batch: Batch, output: TrajectoryOutput) -> _Made:
     if not parts:
         return _Made("items", {})
     items, frames = parts[0], output.conversion.items.items == "frames"
-    columns = {leaf.path: _gathered(items, leaf.path) for leaf in output.conversion.spec.leaves}
+    paths = [leaf.path for leaf in output.conversion.spec.leaves]
+    if frames:
+        return _Made("frames", {path: items.frames[path] for path in paths}, items.index)
+    columns = {path: _gathered(items, path) for path in paths}
     padded = bool((items.index == PAD).any())
-    return _Made("frames" if frames else "items", columns, items.index, items.index != PAD if padded else None)
+    return _Made("items", columns, items.index, items.index != PAD if padded else None)
 
 
 def _gathered(items: Items, path: str) -> Column:

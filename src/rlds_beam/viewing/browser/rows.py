@@ -15,8 +15,9 @@ from rlds_beam.encoding.base import Damage, Headers, Record
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError, Violation
+from rlds_beam.errors import BadEpisode, RldsBeamError, Violation
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.output.directory import is_output, is_rlds
 from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.reading.base import Shard, Source, Split
@@ -205,9 +206,12 @@ def _column(values: Any, field: Field) -> Column:
 
 
 def opens_as_rows(path: str) -> bool:
-    """Whether a directory is an output of items or columns, or a module of one."""
+    """Whether a directory is an output of items or columns, or one of its modules."""
+    parent = storage.split(path.rstrip("/"))[0]
+    if not any(is_output(one) and not is_rlds(one) for one in (path, parent) if one):
+        return False
     try:
         open_dataset(path)
-    except (UsageError, RldsBeamError):
+    except RldsBeamError:
         return False
     return True

@@ -19,7 +19,7 @@ from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.text import shortened
 from rlds_beam.viewing.browser.index import EpisodeIndex
-from rlds_beam.viewing.browser.table import EpisodeRows, MappedTable, dataset_of, mapped, numbers_of
+from rlds_beam.viewing.browser.table import EpisodeRows, MappedTable, dataset_of, mapped
 
 SIGNALS_FILE = "signals.parquet"
 _LEAST_SECONDS, _SHARE = 1.0, 10
@@ -35,13 +35,22 @@ class TableOfFile:
         if named not in (None, source.dataset):
             raise UsageError(f"{path} is about {shortened(named, 80)}, not about {source.dataset}")
         table = mapped(path)
-        self.rows: EpisodeRows | None = EpisodeRows(table, numbers_of(table.table, index))
-        self.complete = len(self.rows) >= len(index)
+        self._index, self._rows = index, EpisodeRows(table, index)
+
+    @property
+    def rows(self) -> EpisodeRows:
+        """The rows."""
+        self._rows = self._rows.renumbered(self._index)
+        return self._rows
+
+    @property
+    def complete(self) -> bool:
+        """Whether the table has all episodes."""
+        return len(self.rows) >= len(self._index)
 
     def progress(self) -> dict[str, Any]:
         """The `scan` of `/api/datasets`."""
-        count = 0 if self.rows is None else len(self.rows)
-        return {"state": "table", "done": count, "total": count, "error": None}
+        return {"state": "table", "done": len(self._rows), "total": len(self._rows), "error": None}
 
     def stop(self) -> None:
         """Does nothing."""
@@ -72,11 +81,17 @@ class Scan:
 
     def __init__(self, source: Source, index: EpisodeIndex, check: CheckOptions):
         self._source, self._index, self._check = source, index, check
-        self.rows: EpisodeRows | None = None
+        self._rows: EpisodeRows | None = None
         self._done, self._state, self._error = 0, "running", ""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"scan of {source.dataset}", daemon=True)
         self._thread.start()
+
+    @property
+    def rows(self) -> EpisodeRows | None:
+        """The rows so far; None at the beginning."""
+        self._rows = None if self._rows is None else self._rows.renumbered(self._index)
+        return self._rows
 
     @property
     def complete(self) -> bool:
@@ -113,14 +128,13 @@ class Scan:
                 return
             if time.monotonic() - shown > pause:
                 began = time.monotonic()
-                self._show(table)
+                self._show(table, False)
                 shown = time.monotonic()
                 pause = max(_LEAST_SECONDS, _SHARE * (shown - began))
-        self._show(table)
+        self._show(table, True)
 
-    def _show(self, table: EpisodeTable) -> None:
-        found = table.finish()
-        self.rows = EpisodeRows(MappedTable(found), numbers_of(found, self._index))
+    def _show(self, table: EpisodeTable, complete: bool) -> None:
+        self._rows = EpisodeRows(MappedTable(table.finish()), self._index, complete)
 
     def _episodes(self) -> Iterator[Episode]:
         reader = EpisodeReader(self._source)

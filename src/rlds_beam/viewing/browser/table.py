@@ -80,11 +80,18 @@ class EpisodeRows:
 
     Args:
       table: a row per episode, in any order.
+      index: the episodes of the dataset.
+      complete: whether the table has all of them.
+
+    Attributes:
+      changes: `EpisodeIndex.changes` when this was made.
       numbers: the number of each row's episode in the dataset's order; -1 for episodes that are not shown.
     """
 
-    def __init__(self, table: MappedTable, numbers: Numbers):
-        self._mapped, self._table, self.numbers = table, table.table, numbers
+    def __init__(self, table: MappedTable, index: EpisodeIndex, complete: bool = True):
+        self._mapped, self._table, self._complete = table, table.table, complete
+        self.numbers = numbers = numbers_of(self._table, index, complete)
+        self.changes = index.changes
         shown = np.flatnonzero(numbers >= 0)
         self._rows: Numbers = shown[np.argsort(numbers[shown], kind="stable")].astype(np.int32)
         self._in_order = numbers[self._rows]
@@ -94,6 +101,10 @@ class EpisodeRows:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def renumbered(self, index: EpisodeIndex) -> EpisodeRows:
+        """The same rows, if the index has not changed since; otherwise with other numbers."""
+        return self if self.changes == index.changes else EpisodeRows(self._mapped, index, self._complete)
 
     @property
     def names(self) -> list[str]:
@@ -289,17 +300,20 @@ def _spread(passed: Any, codes: Any) -> Mask:
     return spread
 
 
-def numbers_of(table: pa.Table, index: EpisodeIndex) -> Numbers:
+def numbers_of(table: pa.Table, index: EpisodeIndex, complete: bool = True) -> Numbers:
     """The number of each row's episode in the dataset's order; -1 if the index does not show it.
 
-    The table has all records of a shard, or its first ones.
+    The table has all records of a shard, or its first ones if it is not `complete`.
     """
     splits = _encoded(table["split"])
     names, shards = splits.dictionary.to_pylist(), table["shard"].to_numpy()
-    pairs, of_row = np.unique(splits.indices.to_numpy() * _SHARDS + shards, return_inverse=True)
+    codes = splits.indices.to_numpy() * _SHARDS + shards
+    pairs, of_row, counts = np.unique(codes, return_inverse=True, return_counts=True)
     found = [index.place(names[pair // _SHARDS], pair % _SHARDS) for pair in pairs.tolist()]
+    for place, count in zip(found if complete else (), counts.tolist(), strict=False):
+        index.check(place, count)
     places, positions = np.array(found, np.int64)[of_row], table["position"].to_numpy()
-    del of_row, shards
+    del codes, of_row, shards
     order = _order(places, positions)
     sorted_places = places if order is None else places[order]
     begins = np.flatnonzero(np.diff(sorted_places, prepend=-2))

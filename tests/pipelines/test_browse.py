@@ -1,0 +1,121 @@
+"""The command: its address, its end, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from browsing import httpx
+from processes import DEADLINE, running
+
+from rlds_beam.errors import UsageError
+from rlds_beam.pipelines.browse import BrowseConfig, browse
+from rlds_beam.pipelines.cli import main
+from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.viewing.browser.opening import format_of
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dataset(tmp_path_factory.mktemp("rlds"), [make_episode(5, seed=i) for i in range(3)])
+
+
+def address(process: subprocess.Popen[str]) -> str:
+    """The address that the command prints."""
+    assert process.stdout is not None
+    for line in iter(process.stdout.readline, ""):
+        if match := re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", line):
+            return match[0]
+    raise AssertionError(process.stderr and process.stderr.read())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_until_it_is_interrupted(dataset: Path, number: int) -> None:
+    with running(["browse", dataset]) as process:
+        url = address(process)
+        with httpx.Client(timeout=DEADLINE) as client:
+            assert client.get(url).status_code == 200
+            assert client.get(url.partition("?")[0] + "api/datasets").json()[0]["episodes"] == 3
+            process.send_signal(number)  # while the connection is open
+            _, err = process.communicate(timeout=DEADLINE)
+        assert (process.returncode, err) == (0, "")
+
+
+def test_a_port_that_is_taken(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["browse", str(dataset), f"--port={port}", "--no_open"]) == 2
+        assert f"--port={port}" in capsys.readouterr().err
+    assert main(["browse", str(dataset), "--port=70000"]) == 2
+
+
+def test_a_port_that_is_given(dataset: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with browse(BrowseConfig.create([str(dataset)], port=port, no_scan=True)) as server:
+        assert server.port == port
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "nothing"), (["{}", "--from=nope"], "no such source"), (["{}", "--split=nope"], "nope"),
+        (["{}", "--signals=nothing.parquet"], "nothing.parquet"), (["{}", "--host=0.0.0.0"], "--host"),
+    ],
+)  # fmt: skip
+def test_wrong_usage(
+    dataset: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(["browse", *(one.format(dataset) for one in arguments)]) in (1, 2)
+    error = capsys.readouterr().err
+    assert message in error and len(error.splitlines()) < 10
+
+
+def test_without_the_extra_the_error_names_it(dataset: Path) -> None:
+    code = f"""
+        import sys
+        sys.modules["uvicorn"] = None
+        from rlds_beam.pipelines.cli import main
+        sys.exit(main(["browse", {str(dataset)!r}]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    assert done.returncode == 2 and "pip install 'rlds-beam[browse]'" in done.stderr
+
+
+def test_the_browser_needs_neither_beam_nor_tensorflow(dataset: Path) -> None:
+    code = f"""
+        import sys
+        from rlds_beam.pipelines.browse import BrowseConfig, browse
+        with browse(BrowseConfig.create([{str(dataset)!r}])) as server:
+            server.datasets[0].about()
+        assert not {{"apache_beam", "tensorflow", "tensorflow_datasets", "reverb"}} & set(sys.modules)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_formats_are_found_by_their_files(dataset: Path, tmp_path: Path) -> None:
+    assert format_of(str(dataset)) == "rlds"
+    for name, file in (("lerobot", "meta/info.json"), ("minari", "data/metadata.json"), ("d3rlpy", "buffer.h5"),
+                       ("d4rl", "hopper.hdf5"), ("trajectories", "a.tfrecord.spec"), ("rlds", "other")):  # fmt: skip
+        path = tmp_path / name / file
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"")
+        assert format_of(str(tmp_path / name)) == name
+
+
+def test_other_formats_can_be_named(dataset: Path) -> None:
+    with pytest.raises(UsageError, match="LeRobot"), browse(BrowseConfig.create([str(dataset)], from_="lerobot")):
+        pass

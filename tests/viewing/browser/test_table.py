@@ -1,0 +1,213 @@
+"""Sorting, filtering, and searching give what a plain loop over the rows gives; tables come from files and scans."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from browsing import browsing
+
+import rlds_beam
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.signals.conditions import matches, parse_conditions
+from rlds_beam.checking.signals.context import Context
+from rlds_beam.checking.signals.table import EpisodeTable
+from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.sources import open_source
+from rlds_beam.reading.base import Segment
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.viewing.browser.index import EpisodeIndex
+from rlds_beam.viewing.browser.scanning import Scan
+from rlds_beam.viewing.browser.table import EpisodeRows, MappedTable, Query, mapped
+
+WORDS = ("push", "pull", "the Red cup", "schließen", "50% off_x", "")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    random.seed(3)
+    episodes = [
+        make_episode(
+            random.randint(3, 30),
+            seed=i,
+            breaks=[rule for rule in ("missing_is_last", "non_finite") if random.random() < 0.2],
+            metadata={"place": random.choice(["kitchen", "desk"]), "trial": i % 7},
+        )
+        for i in range(60)
+    ]
+    for i, episode in enumerate(episodes):
+        text = np.full(len(episode), WORDS[i % len(WORDS)].encode(), object)
+        episodes[i] = episode.with_columns({"language_instruction": text})
+    return write_dataset(tmp_path_factory.mktemp("rlds"), episodes, shards=4)
+
+
+@pytest.fixture(scope="module")
+def table(dataset: Path) -> pa.Table:
+    source = open_source(str(dataset))
+    measured, reader = EpisodeTable(Context.of(source.schema)), EpisodeReader(source)
+    for shard in source.splits[0].shards:
+        for episode in reader.read("train", Segment(shard)):
+            measured.add(episode, validate_episode(episode, CheckOptions()))
+    return measured.finish()
+
+
+@pytest.fixture(scope="module", params=["in memory", "mapped", "shuffled"])
+def rows(request: pytest.FixtureRequest, dataset: Path, table: pa.Table, tmp_path_factory: Any) -> EpisodeRows:
+    index = EpisodeIndex(open_source(str(dataset)))
+    if request.param == "shuffled":
+        table = table.take(pa.array(np.random.default_rng(0).permutation(table.num_rows)))
+    if request.param == "mapped":
+        file = tmp_path_factory.mktemp("signals") / "signals.parquet"
+        pq.write_table(table, file, row_group_size=13)
+        return EpisodeRows(mapped(str(file)), index)
+    return EpisodeRows(MappedTable(table), index)
+
+
+def expected(table: pa.Table, query: Query) -> list[str]:
+    """The keys that a query shows, one row after the other."""
+    found = [row for row in table.to_pylist() if all(matches(row, choice) for choice in query.filters)]
+    if query.rule == "accepted":
+        found = [row for row in found if row["rule"] is None]
+    elif query.rule:
+        found = [row for row in found if row["rule"] is not None and query.rule in ("rejected", row["rule"])]
+    for word in query.text.lower().split():
+        found = [row for row in found if word in (row["instruction"] or "").lower()]
+    if query.sort:
+        known = [row for row in found if row[query.sort] is not None and row[query.sort] == row[query.sort]]
+        missing = [row for row in found if row not in known]
+        values = sorted({row[query.sort] for row in known}, reverse=query.descending)
+        found = [row for value in values for row in known if row[query.sort] == value] + missing
+    return [row["key"] for row in found]
+
+
+FILTERS = ("steps > 10", "steps < 5, steps > 25", "return >= 0", "metadata/episode_metadata/place == kitchen",
+           "metadata/episode_metadata/trial == 3, instruction == push", "rule != non_finite", "split == train",
+           "outlier_length > 0.5", "frozen_camera > 0")  # fmt: skip
+
+
+def queries() -> Iterator[Query]:
+    for sort, down in itertools.product(
+        ("", "steps", "return", "instruction", "metadata/episode_metadata/place", "outlier_length"), (False, True)
+    ):
+        yield Query(sort, down)
+    for text in FILTERS:
+        yield Query("steps", filters=(parse_conditions(text),))
+    for first, second in itertools.combinations(FILTERS, 2):
+        yield Query(filters=(parse_conditions(first), parse_conditions(second)))
+    for rule in ("accepted", "rejected", "non_finite", "nothing"):
+        yield Query("return", True, rule=rule)
+    for text in ("red", "CUP the", "SCHLIESSEN", "Schließen", "%", "_", "nothing", ".*"):
+        yield Query(text=text)
+
+
+@pytest.mark.parametrize("query", queries(), ids=str)
+def test_a_query_shows_what_a_loop_would_show(rows: EpisodeRows, table: pa.Table, query: Query) -> None:
+    shown = rows.show(rows.select(query), "testing/1.0.0", [])
+    assert [row["key"] for row in shown] == expected(table, query)
+
+
+def test_rows_have_the_values_of_the_table(rows: EpisodeRows, table: pa.Table) -> None:
+    shown = rows.show(rows.select(Query()), "testing/1.0.0", ["outlier_length"])
+    for row, known in zip(shown, table.to_pylist(), strict=True):
+        for name in ("key", "split", "steps", "instruction", "rule", "detail"):
+            assert row[name] == known[name]
+        assert row["return"] == known["return"] or math.isnan(known["return"])
+        assert row["metadata"]["episode_metadata/place"] == known["metadata/episode_metadata/place"]
+        assert row["signals"].get("outlier_length") == known["outlier_length"]
+    assert rows.rules == {one["values"]: one["counts"] for one in table["rule"].drop_null().value_counts().to_pylist()}
+    assert [rows.row(i)["position"] for i in range(60)] == table["position"].to_pylist()  # type: ignore[index]
+    assert rows.row(60) is None and not len(rows.rows_of(59, 61)) and len(rows.rows_of(5, 9)) == 4
+
+
+def test_queries_about_other_columns_are_refused(rows: EpisodeRows) -> None:
+    with pytest.raises(UsageError, match="no column 'nothing'"):
+        rows.select(Query("nothing"))
+    for text in ("jump/nothing > 1", "metadata/nothing == 1", "metadata/episode_metadata/place > 1"):
+        with pytest.raises(UsageError, match=r"nothing|only be compared"):
+            rows.select(Query(filters=(parse_conditions(text),)))
+
+
+def test_a_slice_of_the_dataset_shows_its_rows(dataset: Path, table: pa.Table) -> None:
+    index = EpisodeIndex(open_source(str(dataset), "train[10:40]"))
+    rows = EpisodeRows(MappedTable(table), index)
+    assert [row["key"] for row in rows.show(rows.select(Query()), "testing/1.0.0", [])] == list(
+        map(str, index.keys(0, 99))
+    )
+
+
+def test_the_file_of_check_makes_the_list_sortable(dataset: Path, table: pa.Table, tmp_path: Path) -> None:
+    file = tmp_path / "some.parquet"
+    pq.write_table(table, file)
+    with browsing(dataset, signals=str(file)) as browser:
+        (about,) = browser.json("/api/datasets")
+        assert about["scan"] == {"state": "table", "done": 60, "total": 60, "error": None} and about["scanned"]
+        columns = {column["name"]: column for column in about["columns"]}
+        assert columns["steps"]["kind"] == "number" and columns["instruction"]["kind"] == "text"
+        assert columns["outlier_length"]["threshold"] == 5 and "frozen_camera" not in columns
+        down = browser.json("/api/episodes", sort="steps", desc="1", limit="500")
+        assert down["total"] == 60 and [row["steps"] for row in down["rows"]] == sorted(
+            table["steps"].to_pylist(), reverse=True
+        )
+        page = browser.json("/api/episodes", sort="steps", desc="1", limit="10", offset="20")
+        assert page["rows"] == down["rows"][20:30]
+        for row in page["rows"]:
+            assert browser.json("/api/episode", key=row["key"])["index"] == row["index"]
+        both = browser.json("/api/episodes", filter=["steps > 10", "steps < 20"], limit="500")["rows"]
+        assert all(10 < row["steps"] < 20 for row in both) and both
+        assert browser.json("/api/episodes", split="nope")["total"] == 0
+
+
+def test_files_that_are_no_table_of_the_dataset(dataset: Path, table: pa.Table, tmp_path: Path) -> None:
+    other = tmp_path / "other.parquet"
+    keys = pa.array([key.replace("testing", "another") for key in table["key"].to_pylist()])
+    pq.write_table(table.set_column(0, "key", keys), other)
+    damaged = tmp_path / "damaged.parquet"
+    damaged.write_bytes(other.read_bytes()[:-100])
+    small = tmp_path / "small.parquet"
+    pq.write_table(table.select(["key", "steps"]), small)
+    for file, message in ((other, "about another/1.0.0"), (damaged, "not a table"), (small, "not a table"),
+                          (tmp_path / "nothing", "nothing")):  # fmt: skip
+        with pytest.raises((UsageError, OSError), match=message), browsing(dataset, signals=str(file)):
+            pass
+
+
+def test_a_scan_fills_the_list_and_finds_the_same(dataset: Path, table: pa.Table) -> None:
+    with browsing(dataset, no_scan=False) as browser:
+        (about,) = browser.scanned()
+        assert about["scan"] == {"state": "done", "done": 60, "total": 60, "error": None} and about["scanned"]
+        shown = browser.json("/api/episodes", sort="return", limit="500")["rows"]
+        assert [row["key"] for row in shown] == expected(table, Query("return"))
+        assert sum(about["rules"].values()) == len(table["rule"].drop_null())
+
+
+def test_without_a_table_the_list_has_keys_only(dataset: Path) -> None:
+    with browsing(dataset) as browser:
+        assert browser.json("/api/datasets")[0]["scan"]["state"] == "none"
+        rows = browser.json("/api/episodes", split="train", offset="3", limit="2")["rows"]
+        assert [row["index"] for row in rows] == [3, 4] and rows[0]["steps"] is None
+        assert "not known yet" in browser.get("/api/episodes", sort="steps").json()["error"]
+
+
+def test_a_scan_stops_at_once(tmp_path: Path) -> None:
+    source = open_source(rlds_beam.example(tmp_path, episodes=2000))
+    scan = Scan(source, EpisodeIndex(source), CheckOptions())
+    scan.stop()
+    assert not scan._thread.is_alive() and scan.progress()["state"] in ("stopped", "done")
+
+
+def test_nothing_is_written_next_to_the_dataset(dataset: Path) -> None:
+    before = {file: file.stat().st_mtime_ns for file in dataset.parent.rglob("*")}
+    with browsing(dataset, no_scan=False) as browser:
+        browser.scanned()
+        browser.json("/api/episode", key=browser.list_keys()[0])
+    assert {file: file.stat().st_mtime_ns for file in dataset.parent.rglob("*")} == before
