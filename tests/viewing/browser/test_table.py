@@ -195,6 +195,7 @@ def test_without_a_table_the_list_has_keys_only(dataset: Path) -> None:
         assert browser.json("/api/datasets")[0]["scan"]["state"] == "none"
         rows = browser.json("/api/episodes", split="train", offset="3", limit="2")["rows"]
         assert [row["index"] for row in rows] == [3, 4] and rows[0]["steps"] is None
+        assert browser.json("/api/episodes", text=rows[1]["key"])["rows"] == [rows[1]]
         assert "not known yet" in browser.get("/api/episodes", sort="steps").json()["error"]
 
 

@@ -134,6 +134,8 @@ class BrowsedDataset:
           UsageError: the query needs a column or a table that there is not.
         """
         table, complete = self.table.rows, self.table.complete
+        if (found_key := self._named(query.text)) is not None:
+            return {"total": 1, "offset": 0, "rows": [self._shown_key(*found_key)][offset:], "scanned": complete}
         if query != Query(split=query.split):
             if table is None:
                 raise UsageError("sorting and filtering need the signals of the episodes, which are not known yet")
@@ -147,6 +149,15 @@ class BrowsedDataset:
         else:
             rows = [self._shown_key(start + i, key) for i, key in enumerate(self.index.keys(start, end))]
         return {"total": stop - first, "offset": offset, "rows": rows, "scanned": complete}
+
+    def _named(self, text: str) -> tuple[int, EpisodeKey] | None:
+        """The number and key of the episode whose key is `text`."""
+        try:
+            key = EpisodeKey.parse(text)
+            number = self.index.number(key)
+        except (OverflowError, ValueError):
+            return None
+        return None if number is None else (number, key)
 
     def _shown(self, table: EpisodeRows, rows: Any) -> list[Json]:
         shown = table.show(rows, self.source.dataset, SIGNALS)

@@ -36,7 +36,7 @@ step, or image), or 405. Texts come from datasets and may contain anything; the 
     sort, desc    a column's name, and `1` for descending; missing values are last. Without it: the dataset's order
     filter        conditions as of `--reject`: `steps > 10`, `frozen_camera > 0.2`. Commas mean "or"; several `filter`
                   parameters mean "and"
-    text          all of these words, in any order and case, in the instruction (or the key)
+    text          all of these words, in any order and case, in the instruction; or the key of one episode
     split         the name of a split
     rule          a rule's name, `accepted`, or `rejected`
     limit         1 to 500 (default 100)
@@ -71,6 +71,7 @@ step, or image), or 405. Texts come from datasets and may contain anything; the 
 
 `/api/made?dataset=&key=&offset=&limit=` -> what the learner sees of an episode; items by default, at most 20
     kind          `items`, `frames`, or `rows`: what was made; `about`: `--items=sequences --sequence_length=8`
+    note          what differs from a conversion, or null
     total, offset the number of items, and the first one here
     fields        [{path, dtype, shape}]
     items         [{number, length, padding: [bool per row] | null, steps: [source step per row, or null] | null,
