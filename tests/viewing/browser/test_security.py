@@ -57,14 +57,18 @@ def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_cannot_use(brow
     assert send(browser, "GET", twice, Cookie="")[0] == 403
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:{}", "127.0.0.1", "127.0.0.1:1", "0.0.0.0:{}", ""])
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:{}", "127.0.0.1.evil.example", "127.0.0.1@evil", "0.0.0.0:{}", "", "[::1]:{}"],
+)
 def test_other_hosts_are_refused_even_with_the_cookie(browser: Browser, host: str) -> None:
     status, _, body = send(browser, "GET", "/api/datasets", Host=host.format(browser.server.port))
     assert (status, "127.0.0.1 and localhost only" in body.decode()) == (403, True)
 
 
-def test_localhost_is_this_machine(browser: Browser) -> None:
-    assert send(browser, "GET", "/api/datasets", Host=f"LocalHost:{browser.server.port}")[0] == 200
+@pytest.mark.parametrize("host", ["LocalHost:{}", "127.0.0.1:9000", "localhost"])
+def test_this_machine_has_two_names_and_forwarded_ports(browser: Browser, host: str) -> None:
+    assert send(browser, "GET", "/api/datasets", Host=host.format(browser.server.port))[0] == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "MADE_UP"])

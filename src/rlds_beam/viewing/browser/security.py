@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.cookies
 import json
+import re
 import secrets
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
@@ -18,6 +19,8 @@ _POLICY = (
     "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self'; "
     "connect-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_OWN_HOST = re.compile(r"(127\.0\.0\.1|localhost)(:\d{1,5})?", re.ASCII)
+"""With any port: SSH forwards ports to others."""
 _HEADERS = {
     "content-security-policy": _POLICY,
     "cross-origin-opener-policy": "same-origin",
@@ -37,7 +40,6 @@ class Guard:
 
     def __init__(self, app: ASGIApp, token: str, port: int):
         self._app, self._token, self._cookie = app, token, f"rlds_beam_{port}"
-        self._hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -76,7 +78,7 @@ class Guard:
         """The status and reason to refuse a request; None to accept it."""
         headers = scope["headers"]
         hosts = [value.decode("latin-1").lower() for name, value in headers if name == b"host"]
-        if len(hosts) != 1 or hosts[0] not in self._hosts:
+        if len(hosts) != 1 or _OWN_HOST.fullmatch(hosts[0]) is None:
             return 403, "this server answers for 127.0.0.1 and localhost only"
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "this server is read-only"
