@@ -20,7 +20,7 @@ _POLICY = (
     "connect-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _OWN_HOST = re.compile(r"(127\.0\.0\.1|localhost)(:\d{1,5})?", re.ASCII)
-"""With any port: SSH forwards ports to others."""
+"""With any port: SSH may map the port to another one."""
 _HEADERS = {
     "content-security-policy": _POLICY,
     "cross-origin-opener-policy": "same-origin",
