@@ -170,8 +170,8 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
     from rlds_beam.runners import check as check_runner
 
     check_runner(config)
-    outcome.check_writable(config.output, "--output")
-    outcome.check_writable(config.write_exclude, "--write_exclude")
+    outcome.check_writable(config.output, "--output", config.input, rewritten="signals.parquet")
+    outcome.check_writable(config.write_exclude, "--write_exclude", config.input)
     config = with_preset(config)
     writer, temporary = _writer(config), None
     if keep_table and config.output is None and config.runner == "local":

@@ -94,20 +94,22 @@ def figures(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     }
 
 
-def check_writable(path: str | None, flag: str, input: str | Sequence[str] = ()) -> None:
+def check_writable(path: str | None, flag: str, input: str | Sequence[str] = (), rewritten: str = "") -> None:
     """Checks before a job that its report can be written at the end. Paths in buckets are not checked.
 
     Args:
       path: the file; None for none.
       flag: the option that names it.
       input: the datasets that are read.
+      rewritten: the end of names that never hold a dataset's data: such a file in an input may be written again.
 
     Raises:
       UsageError: the file cannot be written, exists in an input, or the path is a directory or a device.
     """
     if path is None or storage.scheme(path) is not None:
         return
-    if storage.exists(path) and any(storage.is_inside(path, one) for one in storage.paths_in(input)):
+    ours = bool(rewritten) and path.endswith(rewritten)
+    if not ours and storage.exists(path) and any(storage.is_inside(path, one) for one in storage.paths_in(input)):
         raise UsageError(f"{flag}={path} is a file in the input: choose a path outside the dataset")
     if storage.isdir(path):
         raise UsageError(f"{flag}={path} is a directory: name a file")

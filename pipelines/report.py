@@ -142,7 +142,7 @@ def report(config: ReportConfig) -> ReportOutcome:
     from rlds_beam.runners.results import run_for_result
 
     check(config)
-    outcome.check_writable(config.output, "--output")
+    outcome.check_writable(config.output, "--output", config.input, rewritten=".html")
     writer, connecting = prepare(config)
     sources = [one.source for one in writer.inputs]
     snapshots = [Snapshot.of(source, AGAIN) for source in sources]

@@ -67,7 +67,7 @@ def show(config: ShowConfig) -> ShownEpisode:
 
     if config.output is not None:
         files.kind_of_file(config.output)
-        outcome.check_writable(config.output, "--output")
+        outcome.check_writable(config.output, "--output", config.path)
     own = {field.name: getattr(config, field.name) for field in dataclasses.fields(SourceOptions)}
     given = {name: value for name, value in own.items() if value is not None and (name, value) != ("from_", RLDS)}
     if "from_" not in given:

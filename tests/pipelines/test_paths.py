@@ -63,6 +63,10 @@ def test_a_report_replaces_no_file_of_the_input(source, tmp_path, capsys) -> Non
     assert "is a file in the input" in refused(capsys, "stats", source, f"--output={shard_paths(source)[0]}")
     assert (source / "features.json").read_bytes() == features
     assert main(["validate", str(source), f"--report={source}/report.json", "--workers=1", "-q"]) == 0
+    assert "is a file in the input" in refused(capsys, "check", source, f"--output={source}/features.json")
+    assert "is a file in the input" in refused(capsys, "report", source, f"--output={shard_paths(source)[0]}")
+    for _ in range(2):  # these names are never a dataset's data
+        assert main(["report", str(source), f"--output={source}/report.html", "--workers=1", "-q"]) == 0
 
 
 def test_names_with_commas(source, tmp_path, capsys) -> None:
