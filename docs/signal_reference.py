@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlds_beam.checking.signals import GROUPS, SIGNALS, Signal
+from rlds_beam.checking.signals import DATASET_CHECKS, GROUPS, SIGNALS, Signal
 
 PAGE = Path(__file__).parent / "reference" / "signals.md"
 
@@ -33,6 +33,12 @@ threshold with `--threshold=jump=20`. `rlds-beam help signals` lists the signals
 """
 
 TAIL = """\
+## The dataset as a whole
+
+`check` and `report` also look at all episodes together, from 10 episodes on:
+
+CHECKS
+
 ## Conditions
 
 `--reject` takes conditions, separated by commas; an episode that meets one of them is chosen.
@@ -69,7 +75,13 @@ TAIL = """\
 
 def page() -> str:
     """The whole page."""
-    return HEAD + "\n".join(part for group in GROUPS for part in section(group)) + "\n" + TAIL
+    checks = [
+        "| check | what it finds |",
+        "|---|---|",
+        *(f"| `{name}` | {DATASET_CHECKS[name]} |" for name in DATASET_CHECKS),
+    ]
+    tail = TAIL.replace("CHECKS", "\n".join(checks))
+    return HEAD + "\n".join(part for group in GROUPS for part in section(group)) + "\n" + tail
 
 
 def section(group: str) -> Iterator[str]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from rlds_beam.checking.report import Report
     from rlds_beam.checking.signals.context import Context
+    from rlds_beam.checking.signals.dataset import DatasetFinding
     from rlds_beam.checking.signals.results import SignalsWriter
     from rlds_beam.connectors.runner import ConnectorRunner
     from rlds_beam.reading.base import Source
@@ -76,6 +77,7 @@ class CheckOutcome:
       report: the report on all records read.
       signals: for each signal its `threshold`, `measured` (the number of episodes with a value), `beyond` (the number
         beyond the threshold), `median`, and `worst`: the worst episodes.
+      findings: what only the whole dataset shows, each with its `check`, `field`, `detail`, and `remedy`.
       rows: the number of rows of the table.
       chosen: the number of episodes that `reject` chose.
       path: the Parquet file; None if the table was not written.
@@ -83,6 +85,7 @@ class CheckOutcome:
 
     report: Report
     signals: dict[str, dict[str, Any]]
+    findings: tuple[DatasetFinding, ...]
     rows: int
     chosen: int
     path: str | None
@@ -111,10 +114,12 @@ class CheckOutcome:
         return "\n".join([f"checked   {self.report.line()}", *self.lines()])
 
     def lines(self, signal: str | None = None) -> list[str]:
-        """The table of signals, or of the worst episodes of one signal."""
-        from rlds_beam.console.signals import signal_lines, worst_lines
+        """The table of signals and the findings about the dataset, or the worst episodes of one signal."""
+        from rlds_beam.console.signals import finding_lines, signal_lines, worst_lines
 
-        return signal_lines(self.signals) if signal is None else worst_lines(signal, self.signals[signal])
+        if signal is not None:
+            return worst_lines(signal, self.signals[signal])
+        return [*signal_lines(self.signals), *finding_lines(self.findings)]
 
 
 def define_pipeline(
@@ -161,6 +166,7 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or a file cannot be written.
     """
+    from rlds_beam.checking.signals.dataset import DatasetFinding
     from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.connectors.runner import ConnectorRunner
     from rlds_beam.formats.sources import open_input
@@ -183,7 +189,10 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
         "check", config, source, check_seconds(source, config, config.decode),
         lambda root: define_pipeline(root, config, source, connecting, writer), "report",
     )  # fmt: skip
-    return CheckOutcome(report, content["signals"], content["rows"], content["chosen"], writer.output, temporary)
+    findings = tuple(DatasetFinding(**one) for one in content["findings"])
+    return CheckOutcome(
+        report, content["signals"], findings, content["rows"], content["chosen"], writer.output, temporary
+    )
 
 
 def _context(source: Source, config: CheckConfig) -> Context:
@@ -217,7 +226,7 @@ def main(config: CheckConfig) -> int:
     seconds = time.monotonic() - began
     extra = {
         "seconds": round(seconds, 3), "rows": done.rows, "chosen": done.chosen, "output": done.path,
-        "signals": done.signals,
+        "signals": done.signals, "findings": [dataclasses.asdict(one) for one in done.findings],
     }  # fmt: skip
     lines = [*done.lines(config.signal), *_written_lines(config, done), *repair_lines("check", config, done.report)]
     outcome.print_report(done.report, config, extra, [*lines, f"took      {seconds:.1f} s with start-up"])

@@ -59,7 +59,7 @@ class _Gather(beam.PTransform):
 
 
 def _gathered(report: Report, place: int, statistics: DatasetStatistics, signals: EpisodeTable) -> tuple[int, Gathered]:
-    return place, Gathered(report, statistics, signals.finish())
+    return place, Gathered(report, statistics, signals.finish(), tuple(signals.dataset_findings()))
 
 
 def _write(start: None, writer: ReportWriter, gathered: Sequence[tuple[int, Gathered]]) -> WrittenReport:

@@ -118,6 +118,23 @@ def test_the_table_for_a_terminal_is_short_and_harmless(data, capsys):
     assert len(printed.splitlines()) <= 30
 
 
+def test_findings_about_the_dataset_are_counted_and_in_json(tmp_path, capsys):
+    metadata = {f"field{i}": HOSTILE for i in range(20)}
+    episodes = [smooth(seed).replace(metadata=metadata) for seed in range(12)]
+    path = str(write_dataset(tmp_path, episodes, name="toy"))
+    assert main(["check", path]) == 0
+    printed = capsys.readouterr().out
+    (line,) = [line for line in printed.splitlines() if line.startswith("constant_metadata")]
+    assert line.split()[:4] == ["constant_metadata", "episode_metadata/field0", "and", "19"] and len(line) <= 80
+    assert all(c.isprintable() or c == "\n" for c in printed)
+    assert main(["check", path, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert len([one for one in found if one["check"] == "constant_metadata"]) == 20
+    assert set(found[0]) == {"check", "field", "detail", "remedy"}
+    outcome = rlds_beam.check(path)
+    assert "constant_metadata" in str(outcome) and outcome.findings[-1].field == "episode_metadata/field9"
+
+
 def test_json_has_the_signals(data, capsys):
     assert main(["check", data, "--max_rejected=1", "--json", "--threshold=idle_share=1.5"]) == 0
     content = json.loads(capsys.readouterr().out)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.checking.signals import DatasetFinding
 from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.viewing.report.document import (
     ComparisonSection,
@@ -214,6 +215,10 @@ def part(name: str = "bridge_dataset/1.0.0", text: str = "", episodes: int = 8, 
         Distributions(distribution("", 3), distribution("", 1), fields, 2),
         texts,
         signals,
+        tuple(
+            DatasetFinding("constant_metadata", text or f"field_{i}", text or "'widowx' in all 24", "check it")
+            for i in range(9)
+        ),
         broken,
         views,
         (text or "frames of 10 episodes are left out to keep the report small",),

@@ -101,6 +101,12 @@ def test_each_episode_is_shown_once() -> None:
     assert len(shown) == len(document.datasets[0].episodes) == 8
 
 
+def test_what_only_the_whole_dataset_shows_is_a_list() -> None:
+    text = " ".join(Page(render(documents.one())).text)
+    assert text.count("'widowx' in all 24") == text.count("check it") == 9
+    assert "1 more" in text
+
+
 def test_images_have_texts_and_sizes() -> None:
     page = Page(render(documents.one()))
     assert len(page.images) > 100

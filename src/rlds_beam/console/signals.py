@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlds_beam.checking.signals.base import SIGNALS
+from rlds_beam.checking.signals.dataset import DatasetFinding
 from rlds_beam.text import count, shortened
 from rlds_beam.viewing.text_tables import table_lines
 
@@ -56,6 +57,21 @@ def worst_lines(name: str, summary: Summary) -> list[str]:
         for one in summary["worst"]
     ]
     return [*lines, *table_lines(("value", "field", "step", "episode", "instruction"), rows)]
+
+
+def finding_lines(findings: Sequence[DatasetFinding]) -> list[str]:
+    """A line for each check of the whole dataset that found something: its first field, and how many others."""
+    if not findings:
+        return []
+    checks: dict[str, list[DatasetFinding]] = {}
+    for one in findings:
+        checks.setdefault(one.check, []).append(one)
+    rows = [
+        (name, shortened(first.field, 30) + (f" and {len(others)} more" if others else ""), first.detail)
+        for name, (first, *others) in checks.items()
+    ]
+    table = table_lines(("dataset", "field", "found"), rows, _WIDTH)
+    return [*table, "details   --json lists what was found in the dataset, and what to do"]
 
 
 def threshold_of(name: str, summary: Summary) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,14 +16,14 @@ from rlds_beam.text import count, shortened
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 DATASET_CHECKS: dict[str, str] = {
-    "constant_metadata": "a field of the episodes has the same value in all of them",
-    "repeated_id": "an id of the episodes occurs more than once",
-    "mixed_metadata": "a field of the episodes is a number in some and a text in others",
-    "constant_dimension": "a dimension never changes, in any step of any episode",
-    "normalized": "values look normalized already, to [-1, 1] or to mean 0 and standard deviation 1",
     "scale_mismatch": "datasets that were merged, or splits, use different scales or units",
+    "normalized": "values look normalized already, to [-1, 1] or to mean 0 and standard deviation 1",
+    "repeated_id": "an id of the episodes occurs more than once",
+    "constant_dimension": "a dimension never changes, in any step of any episode",
+    "mixed_metadata": "a field of the episodes is a number in some and a text in others",
+    "constant_metadata": "a field of the episodes has the same value in all of them",
 }
-"""Check of the whole dataset -> its meaning."""
+"""Check of the whole dataset -> its meaning; the most serious first."""
 
 _REMEDIES = {
     "constant_metadata": "check where the value comes from; the connector DropFields removes the field",
@@ -37,7 +38,8 @@ _ID = re.compile(r"metadata/(.*[/_])?(episode_id|episode_index|uuid|uid|id)")
 _MOST_RATIO = 5.0
 
 
-class DatasetFinding(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class DatasetFinding:
     """A finding about the whole dataset.
 
     Attributes:

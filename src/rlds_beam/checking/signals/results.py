@@ -110,7 +110,8 @@ class SignalsWriter:
         """Writes the files; equal tables give equal bytes.
 
         Returns:
-          The summary as JSON: `rows`, `chosen` (the number of episodes that `reject` chose), and `signals`.
+          The summary as JSON: `rows`, `chosen` (the number of episodes that `reject` chose), `signals`, and `findings`
+          (those about the whole dataset).
 
         Raises:
           UsageError: the dataset has no such field or metadata as `reject` names.
@@ -122,7 +123,12 @@ class SignalsWriter:
             _write(self.output, "--output", parquet(table))
         if self.exclude is not None:
             _write(self.exclude, "--write_exclude", "".join([f"# {self.reject}\n", *chosen]).encode())
-        return {"rows": table.num_rows, "chosen": len(chosen), "signals": summarize(table, self.thresholds)}
+        return {
+            "rows": table.num_rows,
+            "chosen": len(chosen),
+            "signals": summarize(table, self.thresholds),
+            "findings": [dataclasses.asdict(one) for one in measured.dataset_findings()],
+        }
 
 
 def parquet(table: pa.Table) -> bytes:

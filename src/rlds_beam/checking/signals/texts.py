@@ -23,7 +23,7 @@ GENERIC = frozenset(
         "testing", "todo", "unknown", "unlabeled", "up", "down", "untitled", "xxx",
     )
 )  # fmt: skip
-"""Instructions that say nothing: those of forge (`lint/config.py`), of RoboMIND's list of dirty tasks, and similar."""
+"""Instructions that say nothing: those of forge (`lint/config.py`), and similar ones."""
 
 _NUMBERED = re.compile(r"(task|episode|demo|test)[ _-]?\d*")
 _LENGTH = re.compile(

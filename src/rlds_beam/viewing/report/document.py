@@ -19,6 +19,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from rlds_beam.checking.signals.dataset import DatasetFinding
 from rlds_beam.viewing.report.sections import (
     Distribution,
     Distributions,
@@ -107,6 +108,7 @@ class DatasetPart:
       distributions: lengths, returns, and fields.
       texts: instructions and metadata.
       signals: in the order of the groups; empty if none were measured.
+      findings: what only the whole dataset shows.
       rules: the broken rules.
       episodes: key -> the frames and curves of an episode, for samples, worst episodes, and rejected records.
       notes: what was left out, and why, for example to keep the report small.
@@ -118,6 +120,7 @@ class DatasetPart:
     distributions: Distributions = dataclasses.field(default_factory=Distributions)
     texts: tuple[TextTable, ...] = ()
     signals: tuple[SignalSection, ...] = ()
+    findings: tuple[DatasetFinding, ...] = ()
     rules: tuple[RuleSection, ...] = ()
     episodes: Mapping[str, EpisodeView] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()

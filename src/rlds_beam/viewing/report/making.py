@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
+from rlds_beam.checking.signals.dataset import DatasetFinding
 from rlds_beam.checking.verdicts import find_violations
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.episodes.episode import Episode
@@ -48,11 +49,13 @@ class Gathered(NamedTuple):
       report: the counts of all records read.
       statistics: the statistics of the accepted episodes, after any connectors.
       table: a row for each record read (`checking.signals`).
+      findings: what only the whole dataset shows.
     """
 
     report: Report
     statistics: DatasetStatistics
     table: pa.Table
+    findings: tuple[DatasetFinding, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +113,7 @@ def part_of(source: Source, gathered: Gathered, settings: Settings) -> DatasetPa
         distributions=distributions_of(statistics),
         texts=texts_of(gathered.table),
         signals=signals,
+        findings=gathered.findings,
         rules=rules_of(gathered.report, shelf.steps, settings.convert),
         episodes=dict(sorted(shelf.views.items())),
         notes=(*settings.notes, *shelf.notes()),
