@@ -25,7 +25,6 @@ USAGE = "PATH..."
 EXAMPLES = """
     rlds-beam browse data/point_mass/1.0.0
     rlds-beam browse data/point_mass/1.0.0 data/pairs
-    rlds-beam browse data/point_mass/1.0.0 --signals=signals.parquet --no_open
     rlds-beam browse data/point_mass/1.0.0 --items=sequences --sequence_length=16
 """
 

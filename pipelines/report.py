@@ -27,8 +27,7 @@ __all__ = ["ReportConfig", "ReportOutcome", "define_pipeline", "report"]
 
 USAGE = "INPUT [SECOND]"
 EXAMPLES = """
-    rlds-beam report data/point_mass/1.0.0
-    rlds-beam report data/point_mass/1.0.0 --output=report.html --samples=12
+    rlds-beam report data/point_mass/1.0.0 --output=report.html
     rlds-beam report out --source=data/point_mass/1.0.0 --output=conversion.html
     rlds-beam report data/point_mass/1.0.0 data/point_mass/2.0.0 --output=comparison.html
 """

@@ -82,7 +82,7 @@ def test_every_job_keeps_the_contract(command):
     config = getattr(module, JOBS[command][0])
     assert config.__dataclass_params__.frozen
     positional = [f.name.upper() for f in dataclasses.fields(config) if f.metadata.get("positional")]
-    assert [word.removesuffix("...") for word in module.USAGE.split()[: len(positional)]] == positional
+    assert [word.strip("[]").removesuffix("...") for word in module.USAGE.split()[: len(positional)]] == positional
     assert callable(module.main)
     assert callable(getattr(module, command))
     if "beam_options" in config.__dataclass_fields__:

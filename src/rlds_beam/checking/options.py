@@ -21,7 +21,7 @@ class CheckOptions(Options):
     accept: tuple[str, ...] = option((), "rules that episodes may break (comma-separated)", metavar="RULES")
     repair: tuple[str, ...] = option((), "rules whose violations are repaired, if possible", metavar="RULES")
     fail: tuple[str, ...] = option((), "rules whose first violation ends the job", metavar="RULES")
-    max_image_pixels: int = option(MOST_PIXELS, "most pixels of an image; larger ones break image_too_large", least=1)
+    max_image_pixels: int = option(MOST_PIXELS, "most pixels of an image", least=1)
     decode_images: bool = option(False, "decode every image to check it, not only its header")
     propensity_fn: str | None = option(
         None,
@@ -30,12 +30,8 @@ class CheckOptions(Options):
         code=True,
         metavar="FUNCTION",
     )
-    reject: str | None = option(
-        None,
-        "also reject episodes by their signals, for example 'frozen_camera > 0.2, steps < 5' (rlds-beam help signals)",
-        metavar="CONDITIONS",
-    )
-    check_unused: bool = option(False, "also check unused fields, and the void action and reward of the last step")
+    reject: str | None = option(None, "also reject by signal: 'frozen_camera > 0.2, steps < 5'", metavar="CONDITIONS")
+    check_unused: bool = option(False, "also check unused fields, and void values of last steps")
 
     def __post_init__(self) -> None:
         super().__post_init__()

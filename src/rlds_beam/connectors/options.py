@@ -13,13 +13,10 @@ class ConnectorOptions(Options):
 
     connectors: str | None = option(
         None,
-        "connectors to run on the checked episodes: a YAML or JSON file, or module:name",
+        "YAML or JSON file of connectors, or module:name",
         by_value=True,
         metavar="FILE",
     )
     preset: str | None = option(None, "fix known faults of a public dataset (see inspect)")
-    exclude: str | None = option(
-        None, "leave out the episodes that this file lists by key, one per line (rlds-beam check writes such files)",
-        metavar="FILE",
-    )  # fmt: skip
+    exclude: str | None = option(None, "leave out the episodes whose keys this file lists", metavar="FILE")
     only: str | None = option(None, "leave out all episodes that this file does not list", metavar="FILE")
