@@ -126,11 +126,8 @@ def test_images_are_pixels_in_the_table(push, server, tmp_path) -> None:
 
 def test_a_dry_run_writes_nothing(push, server, data) -> None:
     code, _, said = push(data, server, "--dry_run")
-    assert (code, "observation/a float32(3)" in " ".join(said.split()), "nothing was written" in said) == (
-        0,
-        True,
-        True,
-    )
+    assert (code, "nothing was written" in said) == (0, True)
+    assert "observation/a float32(3)" in " ".join(said.split())
     assert not items_of(server)
     code, _, said = push(data, server, "--dry_run", table="nope")
     assert (code, "no table 'nope'" in said) == (2, True)
