@@ -64,9 +64,9 @@ class CheckConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, Inp
     def check_reject(self) -> None:
         """Raises UsageError if `reject` is malformed. It may compare episodes, as the whole dataset is read."""
         if self.reject is not None:
-            from rlds_beam.checking.signals.conditions import parse_conditions
+            from rlds_beam.checking.signals.conditions import parse_reject
 
-            parse_conditions(self.reject)
+            parse_reject(self.reject)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -168,7 +168,7 @@ def test_an_empty_dataset_has_an_empty_table(tmp_path):
         ({"signal": "jmp"}, "there is no signal 'jmp'; did you mean jump"),
         ({"threshold": "jmp=3"}, "--threshold=jmp=3: there is no signal"),
         ({"threshold": "jump=x"}, "--threshold=jump=x: expected a number"),
-        ({"reject": "jump >"}, "is not a condition"),
+        ({"reject": "jump >"}, "--reject: 'jump >' is not a condition"),
         ({"reject": "jump/nothing > 3"}, "the dataset has no jump/nothing"),
         ({"write_exclude": "x.txt"}, "add --reject="),
         ({"output": "/none/x.parquet"}, "--output=/none/x.parquet cannot be written to"),

@@ -48,9 +48,9 @@ class CheckOptions(Options):
     def check_reject(self) -> None:
         """Raises UsageError if `reject` is malformed, or needs the whole dataset."""
         if self.reject is not None:
-            from rlds_beam.checking.signals.conditions import check_single, parse_conditions
+            from rlds_beam.checking.signals.conditions import check_single, parse_reject
 
-            check_single(parse_conditions(self.reject))
+            check_single(parse_reject(self.reject))
 
     def policy(self, rule: str) -> Policy:
         """The policy for an episode that breaks `rule`."""

@@ -40,7 +40,7 @@ class NotebookBar:
             self._draw({"text/html": "", "text/plain": ""})
 
     def _draw(self, content: dict[str, str]) -> None:
-        from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
+        from IPython.display import display
 
         if self._handle is None:
             self._handle = display(content, raw=True, display_id=True)

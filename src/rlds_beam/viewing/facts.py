@@ -20,7 +20,13 @@ LONGEST_TEXT = 500
 
 
 def instruction_of(episode: Episode) -> str:
-    """The instruction or task: of the episode, or of its first step; empty if there is none."""
+    """The instruction or task as one safe line; empty if there is none."""
+    value = stored_instruction(episode)
+    return "" if value is None else printable(value, LONGEST_TEXT)
+
+
+def stored_instruction(episode: Episode) -> bytes | str | None:
+    """The instruction or task of the episode, or of its first step, as stored."""
     texts: dict[str, Any] = {path: value for path, value in episode.metadata.items() if isinstance(value, (bytes, str))}
     for path, column in episode.steps.items():
         if is_text_column(column) and len(column):
@@ -28,8 +34,9 @@ def instruction_of(episode: Episode) -> str:
     for word in ("instruction", "task", "goal"):
         for path, value in sorted(texts.items()):
             if word in path.rpartition("/")[2]:
-                return printable(value, LONGEST_TEXT)
-    return ""
+                stored: bytes | str = value
+                return stored
+    return None
 
 
 def is_text_column(column: Column) -> bool:

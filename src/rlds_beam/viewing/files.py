@@ -136,7 +136,7 @@ def _frames(episode: Episode, options: FileOptions) -> Iterator[Array]:
 def _rerun(episode: Episode, options: FileOptions) -> bytes:
     """A Rerun recording: images as stored, numbers as curves, texts as documents."""
     with needs("rerun", "writing .rrd files needs the Rerun SDK"):
-        import rerun  # type: ignore[import-not-found, unused-ignore]
+        import rerun
     recording = rerun.RecordingStream("rlds_beam", recording_id=str(episode.key))
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "episode.rrd")

@@ -49,6 +49,7 @@ def test_parses(text: str, expected: list[Condition]) -> None:
         ("steps", "needs a comparison"),
         ("", "there is no condition"),
         ("> 3", "is not a condition"),
+        ("jump > 3 and steps < 5", "commas separate several"),
         ("instruction > abc", "compared by == and !="),
         ("jump > 3 steps", "is not a condition"),
         ("x" * 100_000, "too long"),

@@ -93,6 +93,14 @@ def parse_conditions(text: str | Iterable[str]) -> tuple[Condition, ...]:
     return tuple(condition for one in texts for condition in _parsed(one))
 
 
+def parse_reject(text: str) -> tuple[Condition, ...]:
+    """Parses the conditions of `--reject`; its errors name the option."""
+    try:
+        return parse_conditions(text)
+    except UsageError as error:
+        raise UsageError(f"--reject: {error}") from error
+
+
 def _parsed(text: str) -> list[Condition]:
     found, at = [], 0
     if len(text) > _MOST_CHARACTERS:
@@ -102,7 +110,7 @@ def _parsed(text: str) -> list[Condition]:
         if match is None:
             raise UsageError(
                 f"{shortened(text[at:], 60)!r} is not a condition; expected for example frozen_camera > 0.2, "
-                "jump/action >= 8, or steps < 10"
+                "jump/action >= 8, or steps < 10; commas separate several, of which any is enough"
             )
         found.append(_condition(match["name"], match["op"], match["value"]))
         at = match.end()

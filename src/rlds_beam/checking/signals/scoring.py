@@ -237,6 +237,9 @@ def _cameras(rows: Rows, context: Context) -> dict[str, Array]:
         sharpness = rows.numbers.get(f"#sharpness/{path}")
         if sharpness is None:
             continue
+        for dark in ("black_images", "overexposed_images"):  # they have no details; those signals say it
+            share = rows.numbers.get(f"{dark}/{path}")
+            sharpness = sharpness if share is None else np.where(share == 1, np.nan, sharpness)
         usual = _median(sharpness)
         with np.errstate(divide="ignore", invalid="ignore"):
             found[f"blurred_images/{path}"] = np.minimum(usual / sharpness, 1e6) if usual > 0 else sharpness * np.nan

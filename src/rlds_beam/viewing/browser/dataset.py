@@ -15,11 +15,9 @@ from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.findings import findings
 from rlds_beam.episodes.columns import is_text
-from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
-from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.single import read_episode
@@ -33,6 +31,7 @@ from rlds_beam.viewing.browser.table import LISTED, METADATA, EpisodeRows, Query
 from rlds_beam.viewing.browser.values import column_values, json_value
 from rlds_beam.viewing.browser.videos import VideoSpan, video_sizes, videos_of, without_videos
 from rlds_beam.viewing.curves import Curve, curves_of, thin
+from rlds_beam.viewing.facts import stored_instruction
 
 if TYPE_CHECKING:
     from rlds_beam.viewing.browser.comparing import Comparison
@@ -186,7 +185,7 @@ class BrowsedDataset:
             "version": self.version(key),
             "steps": max([len(opened), *(video.frames for video in videos.values())]),
             "fps": self.source.fps,
-            "instruction": instruction_of(episode),
+            "instruction": json_value(stored_instruction(episode), _MOST_TEXT)[0],
             "metadata": {path: self._value(value, path) for path, value in episode.metadata.items()},
             "curves": [_curve(curve) for curve in curves_of(episode)],
             "cameras": [*_image_cameras(opened), *(_video_camera(*item) for item in videos.items())],
@@ -355,16 +354,3 @@ def _runs(column: Any) -> list[list[Any]]:
                 break
             runs.append([step, text])
     return runs
-
-
-def instruction_of(episode: Episode) -> str | None:
-    """The episode's instruction: a text whose name says so, of the episode or its first step."""
-    texts: dict[str, Any] = {path: value for path, value in episode.metadata.items() if isinstance(value, (bytes, str))}
-    for path, column in episode.steps.items():
-        if not isinstance(column, EncodedImages) and is_text(column) and len(column):
-            texts.setdefault(path, column[0])
-    for word in ("instruction", "task", "goal"):
-        for path, value in texts.items():
-            if word in path.rpartition("/")[2]:
-                return str(json_value(value, _MOST_TEXT)[0])
-    return None

@@ -9,16 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import printable
 from rlds_beam.viewing.curves import Curve, curves_of, thin
+from rlds_beam.viewing.facts import LONGEST_TEXT
 from rlds_beam.viewing.report.views import CameraStrip, EpisodeView, Facts, GridCell, Mark, Picture, Series
 from rlds_beam.viewing.thumbnails import Thumbnail, cameras_of, image_of, spread, thumbnail
-
-LONGEST_TEXT = 500
-"""Maximum characters of a text of the dataset."""
 
 _EXCERPT = 256
 """Bytes of an unreadable record that are shown."""
@@ -107,19 +103,6 @@ def series_of(curve: Curve, limits: Limits) -> Series:
 def metadata_of(episode: Episode) -> Facts:
     """The episode's fields as text."""
     return tuple((path, _as_text(value)) for path, value in sorted(episode.metadata.items()))
-
-
-def instruction_of(episode: Episode) -> str:
-    """The instruction or task: of the episode, or of its first step; empty if there is none."""
-    texts: dict[str, Any] = {path: value for path, value in episode.metadata.items() if isinstance(value, (bytes, str))}
-    for path, column in episode.steps.items():
-        if len(column) and not isinstance(column, EncodedImages) and is_text(column) and column.ndim == 1:
-            texts.setdefault(path, column[0])
-    for word in ("instruction", "task", "goal"):
-        for path, value in sorted(texts.items()):
-            if word in path.rpartition("/")[2]:
-                return printable(value, LONGEST_TEXT)
-    return ""
 
 
 def hex_dump(data: bytes) -> str:
