@@ -107,6 +107,7 @@ def test_brackets_open_the_neighbors_in_the_list(browser: Any, example: str) -> 
         tab.scanned()
         tab.page.get_by_role("button", name="steps", exact=True).click()
         tab.until("document.querySelector('[aria-sort=descending]') && !document.querySelector('.row.waiting')")
+        tab.listed(3)
         numbers = tab.column(1)
         tab.open(0)
         for position in (1, 2, 1):
