@@ -24,7 +24,7 @@ STATE_STEPS = 1000
 """Steps of a half-cheetah episode."""
 IMAGE_STEPS = 100
 SHORT_STEPS = 10
-"""Steps of an episode of `jpeg_short`."""
+"""Steps of an episode of `jpeg_short` and `robot_short`."""
 CAMERAS = 4
 SIZE = 64
 
@@ -33,9 +33,10 @@ def dataset(kind: str, steps: int, files: int, into: Path) -> Path:
     """The dataset's directory; generated on the first call.
 
     Args:
-      kind: `state` (observation 17, action 6, float32), `png` or `jpeg` (4 cameras of 64x64x3, state 7,
-        action 7), `jpeg_short` (short episodes), `jpeg256` and `jpeg480` (images of 256x256x3 and 480x480x3).
-      steps: the total number, in episodes of 1,000 (100 with images, 10 for `jpeg_short`).
+      kind: `state` (observation 17, action 6, float32), `robot` and `robot_short` (state 7, action 7, no images),
+        `png` or `jpeg` (4 cameras of 64x64x3, state 7, action 7), `jpeg_short` (short episodes), `jpeg256` and
+        `jpeg480` (images of 256x256x3 and 480x480x3).
+      steps: the total number, in episodes of 1,000 (100 for robots and with images, 10 for the short ones).
       files: the number of shards.
       into: the folder of all datasets.
     """
@@ -43,7 +44,7 @@ def dataset(kind: str, steps: int, files: int, into: Path) -> Path:
     if not (into / name).exists():
         making = into / f".{name}.{os.getpid()}"
         shutil.rmtree(making, ignore_errors=True)
-        length = {"state": STATE_STEPS, "jpeg_short": SHORT_STEPS}.get(kind, IMAGE_STEPS)
+        length = _length(kind)
         write_dataset(making, episodes(kind, steps // length), name=name, version=VERSION, shards=files)
         (making / name).rename(into / name)
         making.rmdir()
@@ -55,14 +56,21 @@ def episodes(kind: str, count: int) -> Iterator[Episode]:
     for seed in range(count):
         if kind == "state":
             yield make_episode(STATE_STEPS, seed=seed, observation=17, action=6)
+        elif kind.startswith("robot"):
+            yield make_episode(_length(kind), seed=seed, observation={"state": 7}, action=7)
         else:
-            length = SHORT_STEPS if kind == "jpeg_short" else IMAGE_STEPS
+            length = _length(kind)
             encoding = "png" if kind == "png" else "jpeg"
             size = int(kind.strip("jpegn_short") or SIZE)
             cameras = {
                 f"observation/image_{i}": camera(encoding, CAMERAS * seed + i, size)[:length] for i in range(CAMERAS)
             }
             yield make_episode(length, seed=seed, observation={"state": 7}, action=7, columns=cameras)
+
+
+def _length(kind: str) -> int:
+    """Steps of an episode."""
+    return STATE_STEPS if kind == "state" else SHORT_STEPS if kind.endswith("_short") else IMAGE_STEPS
 
 
 def camera(encoding: str, seed: int, size: int = SIZE) -> EncodedImages:
@@ -84,7 +92,9 @@ def camera(encoding: str, seed: int, size: int = SIZE) -> EncodedImages:
 
 def main() -> None:
     parser: Any = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=("state", "png", "jpeg", "jpeg_short", "jpeg256", "jpeg480"))
+    parser.add_argument(
+        "kind", choices=("state", "robot", "robot_short", "png", "jpeg", "jpeg_short", "jpeg256", "jpeg480")
+    )
     parser.add_argument("steps", type=int)
     parser.add_argument("files", type=int, nargs="?", default=1)
     parser.add_argument("--into", type=Path, default=Path("bench_data"))
