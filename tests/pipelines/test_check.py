@@ -113,7 +113,7 @@ def test_the_table_for_a_terminal_is_short_and_harmless(data, capsys):
     assert main(["check", data, "--max_rejected=1", "--signal=jump", "--threshold=jump=3"]) == 0
     printed = capsys.readouterr().out
     assert len(printed) < 10_000  # the instruction has 100,000 characters
-    assert "threshold > 3: " in printed and "\\x1b[2J" in printed
+    assert "\nsignal    jump: " in printed and "threshold > 3: " in printed and "\\x1b[2J" in printed
     assert all(c.isprintable() or c == "\n" for c in printed)
     assert len(printed.splitlines()) <= 30
 

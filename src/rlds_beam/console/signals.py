@@ -46,7 +46,7 @@ def worst_lines(name: str, summary: Summary) -> list[str]:
     """
     signal = SIGNALS[name]
     lines = [
-        *_filled(f"{name:<10}", f"{signal.summary} ({signal.unit})"),
+        *_filled("signal    ", f"{name}: {signal.summary} ({signal.unit})"),
         f"threshold {threshold_of(name, summary)}: {summary['beyond']:,} of {count(summary['measured'], 'episode')}",
         *_filled("remedy    ", signal.remedy),
     ]
