@@ -96,6 +96,8 @@ def test_psi_is_zero_for_equal_samples_and_large_for_others() -> None:
     assert stability_index(weighted(values), weighted(values)) == 0
     assert stability_index(weighted(values), weighted(rng.normal(size=2000))) < 0.1
     assert stability_index(weighted(values), weighted(values + 1)) > 0.25
+    assert stability_index(weighted(np.zeros(50)), weighted(values - 9)) > 0.25  # below a constant
+    assert stability_index(weighted(np.zeros(50)), weighted(np.zeros(9))) == 0
 
 
 def test_the_sample_does_not_depend_on_the_order() -> None:

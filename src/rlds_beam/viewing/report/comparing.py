@@ -85,6 +85,8 @@ def stability_index(first: Weighted, second: Weighted) -> float:
     ends = np.cumsum(first[1])
     tenths = np.searchsorted(ends, ends[-1] * np.arange(1, _TENTHS) / _TENTHS)
     edges = np.unique(first[0][tenths])
+    if edges[0] == first[0][0]:  # a tenth or more are the smallest value: values below it need their own bin
+        edges = np.insert(edges, 0, np.nextafter(edges[0], -np.inf))
     p, q = (np.diff([0.0, *_cumulated(sample, edges), 1.0]) for sample in (first, second))
     p, q = np.maximum(p, _EMPTY), np.maximum(q, _EMPTY)
     return float(((p - q) * np.log(p / q)).sum())
