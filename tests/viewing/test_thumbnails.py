@@ -12,16 +12,9 @@ import simplejpeg
 
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg, encode_png
+from rlds_beam.images.thumbnails import Thumbnail, small_pixels, spread, thumbnail
 from rlds_beam.testing import make_episode
-from rlds_beam.viewing.thumbnails import (
-    Thumbnail,
-    faults_of,
-    frames_of,
-    small_pixels,
-    spread,
-    strip,
-    thumbnail,
-)
+from rlds_beam.viewing.thumbnails import faults_of, frames_of, strip
 
 Array = np.ndarray[Any, Any]
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.episodes.columns import is_text
-from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.thumbnails import is_image
 
 Array = np.ndarray[Any, Any]
 
@@ -22,8 +23,6 @@ _FEW = 32
 """A field of more dimensions is probably an embedding."""
 
 _STATE_WORDS = ("state", "proprio", "joint", "pose", "position", "qpos")
-_IMAGE_SIDE = 8
-"""Arrays [T, H, W, ...] of at least this height and width are pictures."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,18 +62,6 @@ def curves_of(episode: Episode, schema: Schema | None = None) -> list[Curve]:
         if path not in FLAGS and not isinstance(column, EncodedImages) and _is_curve(column)
     ]
     return sorted(curves, key=_rank)
-
-
-def is_image(column: Column) -> bool:
-    """Whether a column holds images: encoded, or an array [T, H, W] or [T, H, W, C]."""
-    if isinstance(column, EncodedImages):
-        return True
-    shape = column.shape[1:]
-    return (
-        column.dtype.kind in "uif"
-        and (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, 4)))
-        and min(shape[:2]) >= _IMAGE_SIDE
-    )
 
 
 def thin(values: Array, most: int) -> tuple[Array, Array]:

@@ -15,11 +15,12 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg, encode_png
+from rlds_beam.images.thumbnails import image_of, row_of, small_pixels
 from rlds_beam.text import joined
 from rlds_beam.viewing.curves import curves_of
 from rlds_beam.viewing.drawing import draw_curves, with_cursor
 from rlds_beam.viewing.facts import instruction_of
-from rlds_beam.viewing.thumbnails import cameras_of, image_of, row_of, small_pixels, strip
+from rlds_beam.viewing.thumbnails import cameras_of, strip
 
 Array = np.ndarray[Any, Any]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.images.thumbnails import Thumbnail
 from rlds_beam.text import printable
 from rlds_beam.viewing.curves import Curve, thin
 from rlds_beam.viewing.facts import range_of
-from rlds_beam.viewing.thumbnails import Thumbnail
 
 Array = np.ndarray[Any, Any]
 

@@ -15,11 +15,11 @@ from rlds_beam.episodes.describing import fields_text, schema_tree, tree
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.thumbnails import Thumbnail, spread, thumbnail
 from rlds_beam.reading.base import Source
 from rlds_beam.text import count, format_size
 from rlds_beam.viewing import html
 from rlds_beam.viewing.text_tables import table_lines
-from rlds_beam.viewing.thumbnails import Thumbnail, spread, thumbnail
 
 _FIRST_FRAMES, _HEIGHT = 6, 96
 _MOST_CAMERAS = 4

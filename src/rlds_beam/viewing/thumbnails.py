@@ -1,4 +1,4 @@
-"""Small JPEGs of an episode's images. Never raises for a damaged image: shows a placeholder instead."""
+"""Small JPEGs of an episode's images."""
 
 from __future__ import annotations
 
@@ -7,78 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.errors import RldsBeamError
-from rlds_beam.images.decoding import decode_image
-from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
-from rlds_beam.images.headers import UndecodableImageError, read_image_header
-from rlds_beam.images.resizing import resize_colors
-from rlds_beam.viewing.curves import is_image
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.images.thumbnails import (
+    Thumbnail,
+    image_of,
+    is_image,
+    row_of,
+    small_pixels,
+    spread,
+    stack_rows,
+    thumbnail,
+)
 
 Array = np.ndarray[Any, Any]
-
-MOST_PIXELS = 1 << 26
-"""Maximum pixels to decode; a larger image is shown as a placeholder. (A JPEG is decoded at 1/8 of its size.)"""
-
-QUALITY = 80
-_WIDEST = 4
-"""Maximum ratio of width to height of a thumbnail."""
-_GRAY, _CROSS = 200, 120
-_GAP = 2
-"""Pixels between the pictures of a strip."""
-
-
-class Thumbnail(bytes):
-    """A small JPEG.
-
-    Attributes:
-      fault: what is wrong with the image that it shows; None if nothing is.
-    """
-
-    fault: str | None = None
-
-
-def thumbnail(image: bytes | Array, height: int) -> Thumbnail:
-    """A JPEG of at most `height` rows; never enlarged. A damaged image becomes a crossed gray rectangle.
-
-    Args:
-      image: a stored image, or pixels [H, W] or [H, W, C] of any dtype.
-    """
-    pixels, fault = small_pixels(image, height)
-    made = Thumbnail(encode_jpeg(pixels[None], QUALITY)[0])
-    made.fault = fault
-    return made
-
-
-def small_pixels(image: bytes | Array, height: int) -> tuple[Array, str | None]:
-    """An image as uint8 [h, w, 3] with h at most `height`, and what is wrong with it.
-
-    Arguments as for `thumbnail`.
-    """
-    try:
-        if isinstance(image, bytes | memoryview):
-            pixels, fault = _decoded(bytes(image), height)
-        else:
-            pixels, fault = _as_colors(np.asarray(image)), None
-        return _shrunk(pixels, height), fault
-    except (UndecodableImageError, RldsBeamError) as error:
-        return _placeholder(height, height * 4 // 3), str(error)
 
 
 def cameras_of(episode: Episode) -> list[str]:
     """The paths of the step fields that hold images, sorted."""
     return sorted(path for path, column in episode.steps.items() if is_image(column))
-
-
-def image_of(column: Column, step: int) -> bytes | Array:
-    """The image of a step: as stored, or its pixels."""
-    return column.image(step) if isinstance(column, EncodedImages) else np.asarray(column[step])
-
-
-def spread(length: int, count: int) -> list[int]:
-    """Up to `count` of `length` steps, evenly spaced, with the first and the last one."""
-    return sorted({*np.linspace(0, length - 1, min(count, length)).round().astype(int).tolist()})
 
 
 def frames_of(
@@ -107,105 +53,9 @@ def strip(episode: Episode, count: int, height: int, cameras: Sequence[str] | No
     for path in (cameras_of(episode) if cameras is None else cameras) if steps else ():
         column = episode.steps[path]
         rows.append(row_of([small_pixels(image_of(column, step), height)[0] for step in steps], height))
-    if not rows:
-        return np.zeros((0, 0, 3), np.uint8)
-    width = max(row.shape[1] for row in rows)
-    padded = [np.pad(row, ((0, _GAP), (0, width - row.shape[1]), (0, 0)), constant_values=255) for row in rows]
-    return np.asarray(np.concatenate(padded)[:-_GAP])
+    return stack_rows(rows)
 
 
 def faults_of(frames: Mapping[str, Sequence[tuple[int, Thumbnail]]]) -> list[str]:
     """The faults of thumbnails: `observation/image, step 3: the JPEG is cut short`."""
     return [f"{path}, step {step}: {one.fault}" for path, some in frames.items() for step, one in some if one.fault]
-
-
-def row_of(pictures: Sequence[Array], height: int) -> Array:
-    """Pictures side by side, resized to `height` rows."""
-    fitted = [_fitted(one, height) for one in pictures]
-    spaced = [np.pad(one, ((0, 0), (0, _GAP), (0, 0)), constant_values=255) for one in fitted]
-    return np.asarray(np.concatenate(spaced, axis=1)[:, :-_GAP])
-
-
-def _decoded(data: bytes, height: int) -> tuple[Array, str | None]:
-    """The pixels of a stored image, and what is wrong with it although it can be shown."""
-    if not data:
-        raise UndecodableImageError("the image is empty")
-    if data.startswith(b"\xff\xd8\xff"):
-        return _decoded_jpeg(data, height)
-    header = read_image_header(data)
-    if header.height * header.width > MOST_PIXELS:
-        raise UndecodableImageError(f"{header.width}x{header.height} pixels are too many to show")
-    if data.startswith(b"\x89PNG"):
-        import imagecodecs
-
-        try:  # unlike `decode_image`, also for palettes and without TensorFlow: the pixels need not be TFDS's
-            return _as_colors(imagecodecs.png_decode(data)), None
-        except (RuntimeError, ValueError) as error:
-            raise UndecodableImageError(f"the PNG is damaged ({error})") from None
-    return _as_colors(decode_image(data, 3, "uint8")), None
-
-
-def _decoded_jpeg(data: bytes, height: int) -> tuple[Array, str | None]:
-    """Decodes at 1/8, 1/4, 1/2, or all of the size, whatever is just at least `height`."""
-    import simplejpeg
-
-    try:
-        rows, columns, *_ = simplejpeg.decode_jpeg_header(data, min_height=height, min_factor=1, strict=False)
-        if rows * columns > MOST_PIXELS:
-            raise UndecodableImageError(f"{columns}x{rows} pixels are too many to show")
-        try:
-            return simplejpeg.decode_jpeg(data, min_height=height, fastdct=True), None
-        except ValueError as error:  # the readable part
-            fault = f"the JPEG is damaged ({error})"
-            return simplejpeg.decode_jpeg(data, min_height=height, fastdct=True, strict=False), fault
-    except (ValueError, KeyError) as error:
-        if isinstance(error, UndecodableImageError):
-            raise
-        raise UndecodableImageError(f"the JPEG is damaged ({error})") from None
-
-
-def _as_colors(pixels: Array) -> Array:
-    """Pixels of any dtype as uint8 [H, W, 3]; other numbers than uint8 are scaled to their range, as depth needs."""
-    if pixels.ndim == 2:
-        pixels = pixels[..., None]
-    if pixels.ndim != 3 or 0 in pixels.shape:
-        raise UndecodableImageError(f"an array of shape {list(pixels.shape)} is no image")
-    if pixels.shape[2] > 3:  # alpha
-        pixels = pixels[..., :3]
-    if pixels.shape[2] != 3:
-        pixels = np.repeat(pixels[..., :1], 3, axis=2)
-    if pixels.dtype == np.uint8:
-        return pixels
-    numbers = pixels.astype(np.float64)
-    known = np.isfinite(numbers)
-    low, high = (float(numbers[known].min()), float(numbers[known].max())) if known.any() else (0.0, 0.0)
-    if pixels.dtype.kind == "f" and low >= 0 and high <= 1:
-        low, high = 0.0, 1.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        scaled = (numbers - low) / ((high - low) or 1.0)
-    return np.asarray(np.rint(np.clip(np.nan_to_num(scaled), 0, 1) * 255).astype(np.uint8))
-
-
-def _shrunk(pixels: Array, height: int) -> Array:
-    """Resizes to at most `height` rows and `_WIDEST` times as many columns."""
-    rows, columns = pixels.shape[:2]
-    scale = min(1.0, height / rows, _WIDEST * height / columns)
-    return pixels if scale == 1.0 else _resized(pixels, scale)
-
-
-def _fitted(pixels: Array, height: int) -> Array:
-    """Resizes to exactly `height` rows."""
-    return pixels if len(pixels) == height else _resized(pixels, height / len(pixels), height)
-
-
-def _resized(pixels: Array, scale: float, height: int | None = None) -> Array:
-    rows, columns = (max(1, round(size * scale)) for size in pixels.shape[:2])
-    return np.asarray(resize_colors(pixels[None], height or rows, columns)[0])
-
-
-def _placeholder(height: int, width: int) -> Array:
-    """A gray rectangle with a cross."""
-    rows, columns = np.indices((height, width))
-    across = columns * height
-    cross = np.minimum(abs(across - rows * width), abs(across + rows * width - height * width)) <= max(height, width)
-    return np.repeat(np.where(cross, _CROSS, _GRAY).astype(np.uint8)[..., None], 3, axis=2)

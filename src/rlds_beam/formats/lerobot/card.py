@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from rlds_beam.output.preview import SHOWN
+
 _CARD = """---
 tags:
 - LeRobot
@@ -19,8 +21,8 @@ configs:
 
 # {name}
 
-{episodes} episodes, {frames} frames at {fps} frames per second, {tasks} tasks. Converted from RLDS by rlds-beam:
-`plan.json` lists the source files and options, `meta/rlds_beam.json` the original field of each feature, and
+{preview}{episodes} episodes, {frames} frames at {fps} frames per second, {tasks} tasks. Converted from RLDS by
+rlds-beam: `plan.json` lists the source files and options, `meta/rlds_beam.json` the original field of each feature, and
 `report.json` what was read, repaired and rejected.
 
 ```json
@@ -29,9 +31,14 @@ configs:
 """
 
 
-def card(name: str, info: Mapping[str, Any]) -> str:
-    """The text of the card."""
+def card(name: str, info: Mapping[str, Any], *, preview: bool = False) -> str:
+    """The text of the card.
+
+    Args:
+      preview: whether the dataset has a preview image.
+    """
+    shown = f"{SHOWN}\n\n" if preview else ""
     return _CARD.format(
-        name=name, episodes=info["total_episodes"], frames=info["total_frames"], fps=info["fps"],
+        name=name, preview=shown, episodes=info["total_episodes"], frames=info["total_frames"], fps=info["fps"],
         tasks=info["total_tasks"], features=json.dumps(info["features"], indent=4),
     )  # fmt: skip

@@ -43,6 +43,7 @@ from rlds_beam.output.capabilities import (
     StoredNames,
 )
 from rlds_beam.output.files import to_json
+from rlds_beam.output.preview import PREVIEW, joined
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
 
@@ -133,7 +134,8 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
     @property
     def metadata_of_all(self) -> tuple[str, ...]:
         """Metadata files of every version."""
-        return (layout.STATS, layout.FIELDS, layout.CARD, layout.INFO)
+        preview = [PREVIEW] if self.frames.features.images else []
+        return (layout.STATS, layout.FIELDS, layout.CARD, *preview, layout.INFO)
 
     @property
     def episodes_files(self) -> int:
@@ -242,9 +244,11 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
         Files of ranges without frames are removed: LeRobot has no empty files.
         """
         totals, episodes = Totals(), self.episodes_class(self.directory, self.frames)
+        previews: list[bytes] = []
         for place, commit in enumerate(commits):
             facts = self.facts(commit)
             episodes.add(place, dict(self.first)[commit.split] + commit.index, facts, totals.add(commit.split, facts))
+            previews.append(facts.preview)
             if facts.frames:
                 files = [storage.below(self.directory, one.file) for one in commit.files if one.role == "items"]
                 totals.add_numbers(files, self.frames.features)
@@ -257,7 +261,10 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
             self._write(layout.MODALITY, self.modality)
         self._write(layout.STATS, json.dumps(stats, indent=4) + "\n")
         self._write(layout.FIELDS, to_json(self.frames.features.to_json()))
-        self._write(layout.CARD, card(self.name, info))
+        preview = joined(previews)
+        if preview:
+            storage.write_bytes(storage.below(self.directory, PREVIEW), preview)
+        self._write(layout.CARD, card(self.name, info, preview=bool(preview)))
         self._write(layout.INFO, json.dumps(info, indent=4, ensure_ascii=False) + "\n")
         return {"lerobot": {"version": self.version, "episodes": totals.episodes, "tasks": len(totals.tasks)}}
 

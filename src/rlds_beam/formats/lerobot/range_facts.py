@@ -42,6 +42,7 @@ class RangeFacts:
       columns: a row for each episode, for meta/episodes.
       places: the positions of the range's numbers (`parquet_file.edits_of`); in v2.1, also the ends of the episodes'
         files (`episode_files.EpisodeFiles`).
+      preview: frames of the first episode (`output.preview.part_of`).
     """
 
     keys: Sequence[str]
@@ -53,6 +54,7 @@ class RangeFacts:
     samples: Mapping[str, Array]
     columns: pa.Table
     places: Mapping[str, Array]
+    preview: bytes
 
     @property
     def frames(self) -> int:
@@ -70,6 +72,7 @@ class RangeFacts:
             arrays |= {f"{group}/{name}": values for name, values in getattr(self, group).items()}
         texts = {"keys": list(self.keys), "tasks": list(self.tasks)}
         arrays["texts"] = np.frombuffer(json.dumps(texts, ensure_ascii=False).encode(), np.uint8)
+        arrays["preview"] = np.frombuffer(self.preview, np.uint8)
         arrays["columns"] = np.frombuffer(_table_bytes(self.columns), np.uint8)
         buffer = io.BytesIO()
         np.savez(buffer, **{name.replace("/", _SLASH): values for name, values in arrays.items()})
@@ -97,8 +100,9 @@ class RangeFacts:
             }
             columns = pa.ipc.open_stream(arrays["columns"].tobytes()).read_all()
             return cls(
-                texts["keys"], arrays["lengths"], texts["tasks"], arrays["frame_tasks"], columns=columns, **groups
-            )
+                texts["keys"], arrays["lengths"], texts["tasks"], arrays["frame_tasks"], columns=columns,
+                preview=arrays["preview"].tobytes(), **groups,
+            )  # fmt: skip
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             raise NotVerifiedError(
                 f"{path} is missing or damaged ({error}): remove the commit of its part, and run the same command again"

@@ -17,6 +17,7 @@ from rlds_beam.formats.lerobot.parquet_file import MARKS
 from rlds_beam.formats.lerobot.prepared import PreparedEpisode, metadata_column
 from rlds_beam.formats.lerobot.range_facts import RangeFacts
 from rlds_beam.formats.lerobot.range_files import RangeFiles
+from rlds_beam.output.preview import part_of
 from rlds_beam.output.shards import WrittenFile
 
 if TYPE_CHECKING:
@@ -46,10 +47,14 @@ class LerobotWriter:
         self._episodes: list[PreparedEpisode] = []
         self._statistics = GatheredStatistics()
         self._histograms = {f.name: np.zeros((f.shape[-1], statistics.LEVELS), np.int64) for f in self._map.images}
+        self._preview = b""
         self.predicted = 0
 
     def write(self, batch: Batch) -> None:
         prepared = [PreparedEpisode(self._format, episode) for episode in batch.episodes if len(episode)]
+        if prepared and not self._episodes:
+            first = next(episode for episode in batch.episodes if len(episode))
+            self._preview = part_of([first.steps[feature.path] for feature in self._map.images])
         for one in prepared:  # nothing can fail after preparing
             self._files.add(self._numbered(one), one.pixels, one.key)
             self._statistics.add(one.numbers, one.histograms)
@@ -85,6 +90,7 @@ class LerobotWriter:
             samples={name: np.array([one.samples[name] for one in episodes], np.int64) for name in self._histograms},
             columns=self._columns(episodes),
             places=places,
+            preview=self._preview,
         )
         kept = facts.write(storage.below(self._directory, self._facts), data.shard.first_key)
         return (data, WrittenFile(self._facts, kept, len(episodes), role="temporary"), *videos)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import rlds_beam
+from rlds_beam.output.preview import SHOWN
 from rlds_beam.text import count, shortened
 
 PROVENANCE, CARD = "provenance.json", "README.md"
@@ -59,8 +60,12 @@ def provenance(
     return facts | ({"source_provenance": source["provenance"]} if source["provenance"] else {})
 
 
-def card(name: str, version: str, facts: Mapping[str, Any]) -> str:
-    """README.md: the provenance for people."""
+def card(name: str, version: str, facts: Mapping[str, Any], *, preview: bool = False) -> str:
+    """README.md: the provenance for people.
+
+    Args:
+      preview: whether the dataset has a preview image.
+    """
     source, counts = facts["source"], facts["counts"]
     files = sum(len(shards) for shards in source["shards"].values())
     size = sum(shard["bytes"] for shards in source["shards"].values() for shard in shards)
@@ -71,6 +76,7 @@ def card(name: str, version: str, facts: Mapping[str, Any]) -> str:
         f"RLDS, written by {facts['written_by']} from `{source['dataset']}`{read}.",
         "`provenance.json` has the same facts for programs.",
         "",
+        *([SHOWN, ""] if preview else []),
         *_section("Splits", [f"- `{one['name']}`: {count(one['episodes'], 'episode')}" for one in facts["splits"]]),
         *_section("Processing", [*_check_lines(facts), *map(_connector_line, facts["connectors"]["connectors"])]),
         *_section("Records", _count_lines(counts, facts["rules"])),

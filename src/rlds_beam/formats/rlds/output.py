@@ -26,7 +26,9 @@ from rlds_beam.formats.columns.options import ColumnsFormat
 from rlds_beam.formats.rlds.card import CARD, PROVENANCE, card, provenance
 from rlds_beam.formats.rlds.names import CARRIED, is_license, name_and_version
 from rlds_beam.formats.rlds.options import RldsOptions
+from rlds_beam.formats.rlds.preview import cameras_in, preview_of
 from rlds_beam.formats.rlds.records import RecordEncoder
+from rlds_beam.formats.rlds.source import FORMATS
 from rlds_beam.output.base import Description
 from rlds_beam.output.capabilities import (
     CostHint,
@@ -39,6 +41,7 @@ from rlds_beam.output.capabilities import (
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import FITTED, REPORT, to_json
 from rlds_beam.output.plans import read_plan
+from rlds_beam.output.preview import PREVIEW
 from rlds_beam.output.record_writing import RecordFileWriter, open_record_file
 from rlds_beam.output.shards import WrittenFile
 from rlds_beam.output.tfds_metadata import split_infos
@@ -118,7 +121,14 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
 
     @property
     def metadata(self) -> tuple[str, ...]:
-        return (FEATURES, DATASET_INFO, PROVENANCE, CARD, *self._carried())
+        return (
+            FEATURES,
+            DATASET_INFO,
+            PROVENANCE,
+            CARD,
+            *([PREVIEW] if cameras_in(self.features) else []),
+            *self._carried(),
+        )
 
     def _carried(self) -> dict[str, bytes]:
         return {name: content for name, content in self.files_beside.items() if name != PROVENANCE}
@@ -202,7 +212,11 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
                 storage.write_bytes(storage.below(self.directory, name), content)
         described = self._provenance(dataset_info["splits"])
         self._write(PROVENANCE, to_json(described))
-        self._write(CARD, card(self.name, self.version, described))
+        paths = [storage.below(self.directory, one.file) for _, one in files[self.format] if one.shard.records]
+        preview = preview_of(paths, FORMATS[self.format], cameras_in(self.features))
+        if preview:
+            storage.write_bytes(storage.below(self.directory, PREVIEW), preview)
+        self._write(CARD, card(self.name, self.version, described, preview=bool(preview)))
         return {"name": self.name, "version": self.version, "format": self.format}
 
     def _provenance(self, splits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

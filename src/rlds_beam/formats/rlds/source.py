@@ -23,7 +23,7 @@ from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.splits import selected_splits, slice_split
 from rlds_beam.text import count
 
-_FORMATS: dict[str, RecordFormat] = {"tfrecord": TFRecordFormat(), "array_record": ArrayRecordFormat()}
+FORMATS: dict[str, RecordFormat] = {"tfrecord": TFRecordFormat(), "array_record": ArrayRecordFormat()}
 """File formats by their names in dataset_info.json."""
 
 _TEXTS = re.compile(r"[\w.-]+\.labels\.txt|(LICEN[CS]E|COPYING|NOTICE)[\w.-]*|provenance\.json")
@@ -115,7 +115,7 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
     copied = (*([] if features else [FEATURES]), DATASET_INFO, *texts)
     return RldsSource(
         "/".join(p for p in (info.name, info.config_name, info.version) if p),
-        text, schema, _FORMATS[info.file_format], tuple(splits), tuple(violations), info_text,
+        text, schema, FORMATS[info.file_format], tuple(splits), tuple(violations), info_text,
         {name: storage.read_small(storage.join(directory, name)) for name in texts},
         tuple(name for name in copied if storage.is_outside(directory, name)),
     )  # fmt: skip
@@ -179,7 +179,7 @@ def _open_files(paths: list[str], split: str | None, features: str | None) -> Rl
     sizes = storage.at_once(storage.size, paths, paths[0])
     shards = tuple(Shard(i, path, size, None) for i, (path, size) in enumerate(zip(paths, sizes, strict=True)))
     name = naming.to_name(first.split("-")[0].split(".")[0])
-    files = _FORMATS["array_record" if ".array_record" in first else "tfrecord"]
+    files = FORMATS["array_record" if ".array_record" in first else "tfrecord"]
     return RldsSource(name, text, schema, files, (Split(split or "train", shards),))
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam.checking.signals.conditions import parse_conditions
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.images.thumbnails import thumbnail
 from rlds_beam.viewing.browser.dataset import BrowsedDataset, MissingError
 from rlds_beam.viewing.browser.frames import media_type
 from rlds_beam.viewing.browser.made import MOST_ITEMS
 from rlds_beam.viewing.browser.ranges import send_file
 from rlds_beam.viewing.browser.security import Guard
 from rlds_beam.viewing.browser.table import Query as Wanted
-from rlds_beam.viewing.thumbnails import thumbnail
 
 if TYPE_CHECKING:
     from starlette.requests import Request

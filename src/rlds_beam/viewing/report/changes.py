@@ -17,12 +17,13 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.thumbnails import is_image
 from rlds_beam.output.fitted import read_fitted
 from rlds_beam.output.plans import read_plan
 from rlds_beam.output.range_conversion import check_and_connect
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.viewing.curves import Curve, curves_of, is_image
+from rlds_beam.viewing.curves import Curve, curves_of
 from rlds_beam.viewing.report.showing import Limits, picture_of, series_of
 from rlds_beam.viewing.report.views import BeforeAfter
 

@@ -16,10 +16,10 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.thumbnails import is_image
 from rlds_beam.output.directory import Holding
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.text import count
-from rlds_beam.viewing.curves import is_image
 from rlds_beam.viewing.report.distributions import distributions_of
 from rlds_beam.viewing.report.document import DatasetFacts, DatasetPart, FieldRow, SplitRow
 from rlds_beam.viewing.report.showing import Limits, view_of

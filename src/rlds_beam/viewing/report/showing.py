@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.images.thumbnails import Thumbnail, image_of, spread, thumbnail
 from rlds_beam.text import printable
 from rlds_beam.viewing.curves import Curve, curves_of, thin
 from rlds_beam.viewing.facts import LONGEST_TEXT
 from rlds_beam.viewing.report.views import CameraStrip, EpisodeView, Facts, GridCell, Mark, Picture, Series
-from rlds_beam.viewing.thumbnails import Thumbnail, cameras_of, image_of, spread, thumbnail
+from rlds_beam.viewing.thumbnails import cameras_of
 
 _EXCERPT = 256
 """Bytes of an unreadable record that are shown."""

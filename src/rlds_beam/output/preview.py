@@ -1,0 +1,34 @@
+"""The preview of a written dataset, which its README.md shows: frames of the first episodes of its first parts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+from rlds_beam.episodes.episode import Column
+from rlds_beam.images.thumbnails import image_of, row_of, small_pixels, spread, stack_rows, thumbnail
+
+PREVIEW = "preview.jpg"
+SHOWN = f"![The cameras of the first episodes]({PREVIEW})"
+"""The line of README.md that shows it."""
+
+_EPISODES, _CAMERAS, _FRAMES, _HEIGHT = 3, 3, 6, 96
+
+
+def part_of(cameras: Sequence[Column]) -> bytes:
+    """The frames of an episode as a JPEG: a row for each camera; empty without images.
+
+    A damaged image becomes a crossed gray rectangle.
+    """
+    rows = []
+    for column in cameras[:_CAMERAS]:
+        if steps := spread(len(column), _FRAMES):
+            rows.append(row_of([small_pixels(image_of(column, step), _HEIGHT)[0] for step in steps], _HEIGHT))
+    return bytes(thumbnail(stack_rows(rows), _HEIGHT * _CAMERAS)) if rows else b""
+
+
+def joined(parts: Iterable[bytes]) -> bytes:
+    """The preview: the first few parts that are not empty, below each other; empty if there are none."""
+    first = itertools.islice((part for part in parts if part), _EPISODES)
+    rows = [small_pixels(part, _HEIGHT * _CAMERAS)[0] for part in first]
+    return bytes(thumbnail(stack_rows(rows), _HEIGHT * _CAMERAS * _EPISODES)) if rows else b""
