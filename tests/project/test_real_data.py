@@ -187,7 +187,7 @@ def test_frames_pushed_into_reverb_equal_those_that_tfds_decodes(decoded, capsys
     assert main(["push", str(REAL), "--repair=missing_is_last", f"--reverb={address}", "--table=t", "--dry_run"]) == 0
     out = capsys.readouterr().out
     assert main(["push", str(REAL), "--repair=missing_is_last", f"--reverb={address}", "--table=t"]) == 0
-    leaves = [line.split(":")[0].strip() for line in out.partition("frame\n")[2].splitlines()]
+    leaves = [line.split()[0] for line in out.partition("frame\n")[2].splitlines()]
     camera = leaves.index(CAMERA)
     items = drain(address, "t")
     assert len(items) == PAIRS
