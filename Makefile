@@ -177,8 +177,8 @@ lock: full  ## resolve the dependencies and write the lock files (newer versions
 	@$(COMPILE_BASE) --python-version 3.11 --extra arrayrecord --output-file requirements/base-py311.lock
 	@$(COMPILE_BASE) --python-version 3.12 --extra arrayrecord requirements/notebook.in \
 		--output-file requirements/base-py312.lock
-	@$(COMPILE_BASE) --python-version 3.13 --extra arrayrecord requirements/notebook.in requirements/pandas.in \
-		--output-file requirements/base-py313.lock
+	@$(COMPILE_BASE) --python-version 3.13 --extra arrayrecord --extra hdf5 --extra hub --extra ros --extra zarr \
+		requirements/notebook.in requirements/pandas.in --output-file requirements/base-py313.lock
 	@$(COMPILE_BASE) --python-version 3.14 --extra arrayrecord requirements/notebook.in requirements/pandas.in \
 		--output-file requirements/base-py314.lock
 	@sed -i '1i # Linux x86-64: rlds-beam[test] and all it needs. Written by `make lock`.' requirements/base-*.lock

@@ -34,14 +34,17 @@ class MissingExtraError(UsageError, ImportError):
 
 Extra = Literal[
     "tf", "agents", "arrayrecord", "hdf5", "lerobot", "browse", "record", "envlogger", "rllib", "gcs", "gcp", "s3",
-    "demo", "rerun",
+    "demo", "rerun", "ros", "zarr", "hub",
 ]  # fmt: skip
 
 EXTRAS: dict[Extra, str] = {
     "tf": "TensorFlow and TFDS, for images that only they decode (CMYK, palette, BMP)",
     "agents": "TF-Agents and Reverb: load_trajectories, serve, the drop-in modules",
     "arrayrecord": "ArrayRecord files",
-    "hdf5": "HDF5 files: Minari, d3rlpy, D4RL",
+    "hdf5": "HDF5 files: robots, Minari, d3rlpy, D4RL",
+    "ros": "ROS 2 bags and MCAP files",
+    "zarr": "zarr replay buffers of diffusion policy and UMI",
+    "hub": "hf:// paths and rlds-beam upload",
     "lerobot": "videos of LeRobot datasets",
     "browse": "the pages of rlds-beam browse",
     "record": "environments and policies for recording",

@@ -170,6 +170,16 @@ class Source(Viewable, abc.ABC):
           UsageError: the dataset does not exist or cannot be read.
         """
 
+    @classmethod
+    def recognize(cls, path: str) -> str | None:
+        """Says in a few words why a path holds this format (`features.json`); None if it does not.
+
+        Looks at names, and at the start or the metadata of at most one file. Never raises for what a path holds: a
+        damaged dataset is still recognized if its names tell, and `open` says what is wrong with it.
+        """
+        del path
+        return None
+
     def __str__(self) -> str:
         return f"{self.describe()}\n{schema_tree(self.schema)}"
 
