@@ -9,13 +9,14 @@ from typing import Any
 import browser_data
 import pytest
 from browser_page import Tab, opened
+from checkout import REAL_DATA
 
 import rlds_beam
 from rlds_beam.jobs.example import make_episodes
 from rlds_beam.testing import record_offsets, shard_paths, write_dataset
 
 pytestmark = pytest.mark.timeout(300)
-BRIDGE = Path("/work/shared/data/bridge_dataset/1.0.0")
+BRIDGE = REAL_DATA / "bridge_dataset" / "1.0.0"
 
 
 @pytest.fixture(scope="module")
