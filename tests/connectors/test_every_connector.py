@@ -73,6 +73,7 @@ PIECES = {
     "RelabelLanguage": ({"table": {"go": "go on"}, "field": "language"}, []),
     "RelativeToAbsoluteGripper": ({}, []),
     "ResizeImages": ({"height": 6, "width": 5, "fields": ["pixels", "depth"], "minimum": 1}, []),
+    "RotateImages": ({"degrees": 90, "fields": ["pixels", "depth"]}, []),
     "SelectEpisodes": ({"where": "steps > 5 and episode_metadata.task == 'push'"}, []),
     "SelfNormalizeImportanceWeights": ({}, [connectors.AddImportanceWeights("propensity")]),
     "ShiftAlignment": ({"recorded": "ars"}, []),

@@ -53,6 +53,7 @@ CONNECTORS = {
     "RelativeToAbsoluteGripper": "cleaning.grippers",
     "RemoveSingleTsTimeRankFromBatch": "learner.outputs",
     "ResizeImages": "cleaning.pixels",
+    "RotateImages": "cleaning.pixels",
     "SelectEpisodes": "cleaning.selecting",
     "SelfNormalizeImportanceWeights": "statistics.importance",
     "ShiftAlignment": "cleaning.editing",

@@ -45,6 +45,7 @@ WHOLE = {
     "RelabelLanguage": c.RelabelLanguage({"go": "stop"}, field="text"),
     "RelativeToAbsoluteGripper": c.RelativeToAbsoluteGripper(),
     "ResizeImages": c.ResizeImages(4, 4, fields=[]),
+    "RotateImages": c.RotateImages(90, fields=[]),
     "SelectEpisodes": c.SelectEpisodes("steps > 3"),
 }
 """Connectors that preserve an episode's return and the product of its discounts."""

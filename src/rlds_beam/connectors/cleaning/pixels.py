@@ -51,8 +51,9 @@ class ResizeImages(EpisodeConnector):
     quality: int = 95
 
     def __post_init__(self) -> None:
-        if min(self.height, self.width) < 1 or not 1 <= self.quality <= 100:
-            raise UsageError("ResizeImages: height and width must be at least 1, and quality between 1 and 100")
+        if min(self.height, self.width) < 1:
+            raise UsageError("ResizeImages: height and width must be at least 1")
+        check_quality("ResizeImages", self.quality)
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         names = (fields.obs,) if self.fields is None else self.fields
@@ -63,7 +64,7 @@ class ResizeImages(EpisodeConnector):
         shape = column.shape if isinstance(column, EncodedImages) else column.shape[1:]
         if len(shape) not in (2, 3) or any(side is not None and side < self.minimum for side in shape[:2]):
             return column
-        depth = "depth" in path.rpartition("/")[2]
+        depth = is_depth(path)
         height, width = (
             wanted if self.enlarge or side is None else min(wanted, side)
             for wanted, side in zip((self.height, self.width), shape, strict=False)
@@ -82,28 +83,87 @@ class ResizeImages(EpisodeConnector):
 
 
 @dataclasses.dataclass(frozen=True)
-class FlipChannels(EpisodeConnector):
-    """Reverses the channels of images that were stored as BGR.
+class RotateImages(EpisodeConnector):
+    """Rotates images counterclockwise by 90, 180, or 270 degrees, like `np.rot90`.
 
-        observation/image   (H, W, 3)   b g r   ->   r g b
+        degrees=180     1 2 3     6 5 4          degrees=90     1 2 3     3 6
+                        4 5 6  -> 3 2 1                         4 5 6  -> 2 5
+                                                                          1 4
 
-    Equals `flip_image_channels` of rlds_dataset_mod. PNGs stay PNGs, and JPEGs are encoded again.
+    The cameras of LIBERO and of other simulators that render with OpenGL are stored upside down: rotate them by 180.
+    To rotate cameras differently, list the connector once for each. Pixels keep their values: PNGs and arrays are
+    rotated without loss, and JPEGs are encoded again.
 
     Attributes:
-      fields: the image fields.
+      degrees: 90, 180, or 270. 90 and 270 swap height and width.
+      fields: the image fields, each with everything below it; by default the observation. Arrays below a name are
+        rotated if they look like images: uint8 (H, W, C), or depth, which has `depth` in its name. Name other arrays
+        of shape (H, W) or (H, W, C) exactly.
+      quality: the JPEG quality, 1 to 100.
+    """
+
+    degrees: int
+    fields: Sequence[str] | None = None
+    quality: int = 95
+
+    def __post_init__(self) -> None:
+        if self.degrees not in (90, 180, 270):
+            raise UsageError(f"RotateImages: degrees={self.degrees}, expected 90, 180, or 270")
+        check_quality("RotateImages", self.quality)
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        names = (fields.obs,) if self.fields is None else self.fields
+        paths = chosen(episode, names, "RotateImages", images=True)
+        return episode.with_columns({path: self._rotated(path, episode.steps[path]) for path in paths})
+
+    def _rotated(self, path: str, column: Column) -> Column:
+        turns = self.degrees // 90
+        if not isinstance(column, EncodedImages):
+            if column.ndim not in (3, 4):
+                raise UsageError(
+                    f"RotateImages: {path} of shape {column.shape[1:]} is not an image: (H, W) or (H, W, C)"
+                )
+            return _rotate(column, turns=turns)
+        height, width, channels = column.shape
+        shape = (width, height, channels) if turns % 2 else (height, width, channels)
+        return edit_images(column, functools.partial(_rotate, turns=turns), path, shape=shape, quality=self.quality)
+
+
+@dataclasses.dataclass(frozen=True)
+class FlipChannels(EpisodeConnector):
+    """Reverses the color channels of images that were stored as BGR. An alpha channel stays the last one.
+
+        observation/image   (H, W, 3)   b g r     ->   r g b
+        observation/image   (H, W, 4)   b g r a   ->   r g b a
+
+    Equals `flip_image_channels` of rlds_dataset_mod. PNGs and arrays are flipped without loss, and JPEGs are encoded
+    again.
+
+    Attributes:
+      fields: the image fields, each with all color images below it.
       quality: the JPEG quality, 1 to 100.
     """
 
     fields: Sequence[str]
     quality: int = 95
 
+    def __post_init__(self) -> None:
+        check_quality("FlipChannels", self.quality)
+
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
-        return episode.with_columns(
-            {
-                path: self._flipped(path, episode.steps[path])
-                for path in chosen(episode, self.fields, "FlipChannels", images=True)
-            }
-        )
+        columns = {}
+        for path in chosen(episode, self.fields, "FlipChannels", images=True):
+            column = episode.steps[path]
+            if _has_colors(column):
+                columns[path] = self._flipped(path, column)
+            elif path in self._names():
+                raise UsageError(
+                    f"FlipChannels: {path} has no colors to flip: {_described(column)}, expected 3 or 4 channels"
+                )
+        return episode.with_columns(columns)
+
+    def _names(self) -> Sequence[str]:
+        return (self.fields,) if isinstance(self.fields, str) else self.fields
 
     def _flipped(self, path: str, column: Column) -> Column:
         if isinstance(column, EncodedImages):
@@ -111,11 +171,17 @@ class FlipChannels(EpisodeConnector):
         return _flip(column)
 
 
+def check_quality(connector: str, quality: int) -> None:
+    """Raises UsageError if this is no JPEG quality."""
+    if not 1 <= quality <= 100:
+        raise UsageError(f"{connector}: quality={quality}, expected 1 to 100")
+
+
 def chosen(episode: Episode, names: str | Sequence[str], connector: str, *, images: bool = False) -> list[str]:
-    """The paths of the named fields, each with everything below it.
+    """The paths of the named fields, each with everything below it; each path once.
 
     Args:
-      images: only fields that hold images, or arrays shaped like images.
+      images: only fields below a name that hold images, or arrays that look like images.
 
     Raises:
       UsageError: a name matches nothing.
@@ -124,16 +190,37 @@ def chosen(episode: Episode, names: str | Sequence[str], connector: str, *, imag
     for name in (names,) if isinstance(names, str) else names:
         matching = all_below(episode.steps, name)
         if images:
-            matching = [path for path in matching if _holds_images(episode.steps[path])]
+            matching = [path for path in matching if _holds_images(path, episode.steps[path], named=path == name)]
         if not matching:
             what = "images" if images else "field"
             raise UsageError(f"{connector}: there is no {what} {name}{did_you_mean(name, [*episode.steps])}")
         paths += matching
-    return paths
+    return list(dict.fromkeys(paths))
 
 
-def _holds_images(column: Column) -> bool:
-    return isinstance(column, EncodedImages) or (column.dtype == np.uint8 and column.ndim == 4)
+def _holds_images(path: str, column: Column, *, named: bool) -> bool:
+    """Whether a field holds images. An array that the user named is trusted to hold them if its shape allows it."""
+    if isinstance(column, EncodedImages):
+        return True
+    if column.dtype.kind not in "biuf" or column.ndim not in (3, 4):
+        return False
+    return named or is_depth(path) or (column.dtype == np.uint8 and column.ndim == 4)
+
+
+def is_depth(path: str) -> bool:
+    """Whether a field holds depth, by its name."""
+    return "depth" in path.rpartition("/")[2]
+
+
+def _has_colors(column: Column) -> bool:
+    """Whether images have 3 or 4 channels, or an unknown number of them."""
+    shape = column.shape if isinstance(column, EncodedImages) else column.shape[1:]
+    return len(shape) == 3 and shape[2] in (3, 4, None)
+
+
+def _described(column: Column) -> str:
+    shape = column.shape if isinstance(column, EncodedImages) else column.shape[1:]
+    return f"{column.dtype} ({', '.join('?' if side is None else str(side) for side in shape)})"
 
 
 def _resize(images: Array, *, height: int, width: int, depth: bool) -> Array:
@@ -142,5 +229,16 @@ def _resize(images: Array, *, height: int, width: int, depth: bool) -> Array:
     return (resize_depth if depth else resize_colors)(images, height, width)
 
 
+def _rotate(images: Array, *, turns: int) -> Array:
+    if images.ndim == 4 and images.size:  # moving whole pixels takes less than half the time of moving channels
+        pixels = np.ascontiguousarray(images).view(f"V{images.shape[-1] * images.itemsize}")[..., 0]
+        return np.rot90(pixels, turns, axes=(1, 2)).copy()[..., None].view(images.dtype)
+    return np.rot90(images, turns, axes=(1, 2)).copy()
+
+
 def _flip(images: Array) -> Array:
-    return images[..., ::-1]
+    """Reverses the first three channels. Images of undeclared channels may be gray, which has nothing to reverse."""
+    if images.shape[-1] not in (3, 4):
+        return images
+    flipped = images[..., 2::-1]
+    return flipped if images.shape[-1] == 3 else np.concatenate([flipped, images[..., 3:]], axis=-1)
