@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from rlds_beam.formats.trajectories.loading import load_trajectories as load_trajectories
     from rlds_beam.images.encoded_images import EncodedImages as EncodedImages
     from rlds_beam.jobs.inspect import Survey as Survey
+    from rlds_beam.jobs.write_rlds import WriteOutcome as WriteOutcome
+    from rlds_beam.jobs.write_rlds import write_rlds as write_rlds
     from rlds_beam.options import Options as Options
     from rlds_beam.options import option as option
     from rlds_beam.output.base import Description as Description
@@ -112,6 +114,9 @@ _HOMES = {
     "report": "rlds_beam.pipelines.functions",
     "stats": "rlds_beam.pipelines.functions",
     "example": "rlds_beam.pipelines.functions",
+    # Writing your own episodes
+    "write_rlds": "rlds_beam.jobs.write_rlds",
+    "WriteOutcome": "rlds_beam.jobs.write_rlds",
     # Looking at data
     "show": "rlds_beam.viewing.showing",
     "View": "rlds_beam.viewing.html",

@@ -75,6 +75,25 @@ def read_image_header(data: bytes) -> ImageHeader:
     raise UndecodableImageError(f"not a PNG, JPEG, or BMP image ({len(data)} bytes, starting with {data[:8]!r})")
 
 
+class PixelFormat(NamedTuple):
+    """The dtype of a pixel (`uint8` or `uint16`) and its number of channels (1, 3, or 4) as stored."""
+
+    dtype: str
+    channels: int
+
+
+def read_pixel_format(data: bytes) -> PixelFormat:
+    """Reads the pixel format of a PNG or JPEG whose header `read_image_header` has accepted."""
+    if data.startswith(b"\x89PNG"):
+        bits, color = data[24], data[25]
+        channels = {0: 1, 2: 3, 3: 3, 4: 4, 6: 4}.get(color, 3)
+        return PixelFormat("uint16" if bits == 16 else "uint8", channels)
+    if data.startswith(b"\xff\xd8\xff"):
+        frame = _jpeg_frame(data)
+        return PixelFormat("uint8", 1 if data[frame + 9 : frame + 10] == b"\x01" else 3)
+    return PixelFormat("uint8", 3)
+
+
 def _png_header(data: bytes) -> ImageHeader:
     """Checks the checksums of all chunks, which costs a fraction of decoding."""
     png_chunks(data)
