@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
+from rlds_beam.encoding.parquet_reading import naming_damage, verified_parquet
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
@@ -97,13 +98,12 @@ class CheckOutcome:
 
         Raises:
           UsageError: it was not written.
+          RldsBeamError: it is damaged.
         """
-        import pyarrow.parquet as pq
-
         if self.path is None:
             raise UsageError("the table of signals was not kept: pass output=FILE")
-        with storage.open_read(self.path) as file:
-            return pq.read_table(file)
+        with storage.open_read(self.path) as file, naming_damage(self.path):
+            return verified_parquet(file).read()
 
     def __repr__(self) -> str:
         beyond = [f"{one['beyond']:,} {name}" for name, one in self.signals.items() if one["beyond"]]

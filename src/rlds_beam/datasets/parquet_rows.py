@@ -13,10 +13,10 @@ from rlds_beam import storage
 from rlds_beam.datasets.base import Indices, PerThread, by_file
 from rlds_beam.datasets.record_files import IndexedRecordFile
 from rlds_beam.encoding.arrow_columns import from_arrow
+from rlds_beam.encoding.parquet_reading import naming_damage, verified_parquet
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
-from rlds_beam.errors import RldsBeamError
 
 _GROUPS = 4
 """Decoded row groups cached per thread."""
@@ -71,15 +71,11 @@ class ParquetRowReader:
         parts: list[tuple[Indices, dict[str, Column]]] = []
         for i, which, numbers in by_file(indices, self._starts):
             path = self.files[i].path
-            try:
+            with naming_damage(path):
                 starts = self._open[path].starts
                 for group, some, rows in by_file(numbers, starts):
                     columns = self._columns(self._groups[f"{group}:{path}"], wanted)
                     parts.append((which[some], {name: columns[name][rows] for name in wanted}))
-            except (OSError, ValueError) as error:  # Arrow's errors are either
-                raise RldsBeamError(
-                    f"cannot read {path}: {error}; fetch the file again, or convert the dataset again"
-                ) from error
         if not parts:
             return {name: from_arrow(self.fields[name], _empty(self.fields[name])) for name in wanted}
         back = np.argsort(np.concatenate([which for which, _ in parts]), kind="stable")
@@ -107,9 +103,7 @@ class _File(NamedTuple):
 
 
 def _open(path: str) -> _File:
-    import pyarrow.parquet
-
-    file = pyarrow.parquet.ParquetFile(storage.open_read(path))
+    file = verified_parquet(storage.open_read(path))
     counts = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
     return _File(file, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
 

@@ -1,8 +1,16 @@
-"""Opens untrusted Parquet files: their metadata is compared with the file size before anything is decoded."""
+"""Opens Parquet files. Their pages are compared with their checksums, if the writer wrote any.
+
+The metadata of an untrusted file is also compared with the file size before anything is decoded.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
+
+from rlds_beam.errors import RldsBeamError
+from rlds_beam.text import shortened
 
 UNREADABLE = (LookupError, OSError, TypeError, ValueError)
 """Errors that pyarrow raises for damaged files, and for columns that are missing or have other types."""
@@ -17,15 +25,35 @@ _MOST_RATIO = 2000
 """Maximum compression ratio."""
 
 
+def verified_parquet(file: Any) -> Any:
+    """Opens a `pyarrow.parquet.ParquetFile`, from a file or its path, that verifies checksums.
+
+    Raises:
+      OSError, ValueError: not a Parquet file. Reading a damaged page raises OSError.
+    """
+    import pyarrow.parquet
+
+    return pyarrow.parquet.ParquetFile(file, page_checksum_verification=True)
+
+
+@contextlib.contextmanager
+def naming_damage(path: str) -> Iterator[None]:
+    """Raises RldsBeamError, which names the file, if what is read from it is damaged."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise RldsBeamError(
+            f"cannot read {path}: {shortened(error)}; fetch the file again, or convert the dataset again"
+        ) from error
+
+
 def open_parquet(file: Any, size: int) -> Any:
     """Opens a `pyarrow.parquet.ParquetFile` from a file (open, or its path) of `size` bytes.
 
     Raises:
       OSError, ValueError: not a Parquet file, or its metadata claims more rows, values, or bytes than it can hold.
     """
-    import pyarrow.parquet
-
-    opened = pyarrow.parquet.ParquetFile(file)
+    opened = verified_parquet(file)
     check_promises(opened.metadata, size)
     return opened
 

@@ -136,7 +136,7 @@ def parquet(table: pa.Table) -> bytes:
     import pyarrow.parquet as pq
 
     file = io.BytesIO()
-    pq.write_table(table, file, row_group_size=_ROWS, compression="zstd")
+    pq.write_table(table, file, row_group_size=_ROWS, compression="zstd", write_page_checksum=True)
     return file.getvalue()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.encoding.parquet_reading import naming_damage, verified_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,11 +19,9 @@ Rows: TypeAlias = "dict[str, np.ndarray[Any, Any]]"
 
 def row_groups(files: Sequence[str]) -> Iterator[Rows]:
     """The row groups of files in order, one in memory at a time."""
-    import pyarrow.parquet
-
     for path in files:
-        with storage.open_read(path) as file:
-            parquet = pyarrow.parquet.ParquetFile(file)
+        with storage.open_read(path) as file, naming_damage(path):
+            parquet = verified_parquet(file)
             for i in range(parquet.num_row_groups):
                 yield numeric_columns(parquet.read_row_group(i))
 

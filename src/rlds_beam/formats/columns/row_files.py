@@ -110,8 +110,9 @@ class ParquetRows(RowFile):
         text = [field.path for field in fields if field.dtype == "string"]
         self._sink = ShardSink(self._shard)
         self._writer = pyarrow.parquet.ParquetWriter(
-            self._sink, self._schema, use_dictionary=[_leaf(path, self._schema) for path in text] or False
-        )
+            self._sink, self._schema, write_page_checksum=True,
+            use_dictionary=[_leaf(path, self._schema) for path in text] or False,
+        )  # fmt: skip
         self._held: list[tuple[pa.Table, object]] = []
         self._bytes = 0
 

@@ -63,7 +63,9 @@ class EpisodesTables:
         if self._writer is None:
             path = storage.below(self._directory, layout.EPISODES_PATH.format(**place))
             file = self._file.enter_context(storage.writing(path))
-            self._writer = self._file.enter_context(pyarrow.parquet.ParquetWriter(file, table.schema))
+            self._writer = self._file.enter_context(
+                pyarrow.parquet.ParquetWriter(file, table.schema, write_page_checksum=True)
+            )
         self._writer.write_table(table)
         self._tables = []
 
@@ -133,5 +135,5 @@ def _write_parquet(path: str, table: pa.Table) -> None:
     import pyarrow.parquet
 
     buffer = io.BytesIO()
-    pyarrow.parquet.write_table(table, buffer)
+    pyarrow.parquet.write_table(table, buffer, write_page_checksum=True)
     storage.write_bytes(path, buffer.getvalue())

@@ -10,6 +10,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder
+from rlds_beam.encoding.parquet_reading import naming_damage, verified_parquet
 from rlds_beam.formats.lerobot import statistics
 from rlds_beam.formats.lerobot.episode_numbers import EpisodeNumbers
 from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap
@@ -79,10 +80,8 @@ def _row_groups(files: Sequence[str], columns: list[str]) -> Iterator[pa.Table]:
     """The row groups of Parquet files in order: single row groups of a large file, or several small files at once."""
 
     def read(path: str) -> Iterator[pa.Table]:
-        import pyarrow.parquet
-
-        with storage.open_read(path) as file:
-            opened = pyarrow.parquet.ParquetFile(file)
+        with storage.open_read(path) as file, naming_damage(path):
+            opened = verified_parquet(file)
             for group in range(opened.num_row_groups):
                 yield opened.read_row_group(group, columns=columns, use_threads=False)
 

@@ -7,8 +7,9 @@ writes them with a mark in the upper half of each number, unencoded and uncompre
     index, in the end      00000000 0001E240    00000000 0001E241    ...
 
 The positions of these numbers are kept: values are at the end of their page; the minimum and maximum of each row group,
-by which readers skip row groups, are in the page header and the footer. `renumber` writes the final numbers into the
-finished file, which keeps its size; it can be repeated. `pages.check_pages` checks that pyarrow writes files this way.
+by which readers skip row groups, and the checksum of the page are in its header, the bounds also in the footer.
+`renumber` writes the final numbers and checksums into the finished file, which keeps its size; it can be repeated.
+`pages.check_pages` checks that pyarrow writes files this way.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.errors import RldsBeamError
+from rlds_beam.formats.lerobot import page_checksums
 from rlds_beam.formats.lerobot.frames import FrameColumns, LerobotFrames
 from rlds_beam.formats.lerobot.tables import NUMBERED
 from rlds_beam.output.checksums import checksum_of
@@ -33,6 +35,9 @@ Array = np.ndarray[Any, Any]
 
 MARKS = {"index": 0x7AC391E5 << 32, "episode_index": 0x7AC391E6 << 32, "task_index": 0x7AC391E7 << 32}
 """Mark added to the numbers of a range."""
+
+_MARKS_EACH = 16
+"""Marks of a column, which differ in the upper 16 bits: a page gets one with which its checksum fills its place."""
 
 BOUNDED = ("index", "episode_index")
 """Columns in rising order, in the range and the dataset: a row group's bounds are its first and last value."""
@@ -73,6 +78,7 @@ class FramesFile:
             self._sink, schema, use_dictionary=[leaf for leaf in leaves if leaf not in (*plain, *images)] or False,
             compression={leaf: "none" if leaf in (*plain, *images) else "snappy" for leaf in leaves},
             write_statistics=list(BOUNDED), data_page_size=_MOST_BYTES,
+            write_page_checksum=True,
         )  # fmt: skip
         self._held: list[tuple[LerobotFrames, object]] = []
         self._bytes = self._rows = 0
@@ -90,9 +96,9 @@ class FramesFile:
     def end_group(self) -> None:
         """Ends the row group."""
         if self._held:
-            table = self._columns.table([frames for frames, _ in self._held])
-            most = min(_MOST_ROWS, self._rows * _MOST_BYTES // max(1, self._bytes))
-            self._writer.write_table(table, row_group_size=max(1, most))
+            most = max(1, min(_MOST_ROWS, self._rows * _MOST_BYTES // max(1, self._bytes)))
+            table = _marked_pages(self._columns.table([frames for frames, _ in self._held]), most)
+            self._writer.write_table(table, row_group_size=most)
             self._sink.pass_on()
         for frames, key in self._held:
             self._shard.write((), frames.length, key)
@@ -110,6 +116,21 @@ class FramesFile:
         """Stops writing. Does nothing after `close`."""
         self._sink.discards = True  # the writer writes a footer when closed
         self._writer.close()
+
+
+def _marked_pages(table: pa.Table, rows: int) -> pa.Table:
+    """The table with other marks in the pages (of `rows` rows) whose checksum would not fill its place."""
+    import pyarrow as pa
+
+    for place, name in ((table.schema.get_field_index(name), name) for name in NUMBERED):
+        values = table[name].to_numpy().copy()
+        for page in (values[first : first + rows] for first in range(0, len(values), rows)):
+            for _ in range(_MARKS_EACH):
+                if page_checksums.fills_its_place(page.tobytes()):
+                    break
+                page += 1 << 48
+        table = table.set_column(place, table.schema.field(place), pa.array(values))
+    return table
 
 
 def _leaves(name: str, kind: pa.DataType) -> list[str]:
@@ -157,7 +178,9 @@ class _Sink(io.RawIOBase):
         return self._at
 
     def places(self) -> dict[str, Array]:
-        """By column, the (offset, count) of each row group's values; `bounds`: (offset, column, number).
+        """By column, the place of each row group's values, and `bounds`: (offset, column, number).
+
+        A place is (offset, count, bytes from the page's checksum to the values).
 
         Raises:
           RldsBeamError: this version of pyarrow wrote the numbers elsewhere.
@@ -167,7 +190,7 @@ class _Sink(io.RawIOBase):
         assert self.footer is not None
         tail = b"".join(part for at, part in sorted(self._kept.items()) if at >= self.footer)
         metadata = pyarrow.parquet.read_metadata(io.BytesIO(tail))
-        values: dict[str, list[tuple[int, int]]] = {name: [] for name in NUMBERED}
+        values: dict[str, list[tuple[int, int, int]]] = {name: [] for name in NUMBERED}
         bounds = _marked(tail, self.footer)
         columns = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
@@ -177,14 +200,15 @@ class _Sink(io.RawIOBase):
                 column = group.column(columns[name])
                 start, size = column.data_page_offset, column.total_compressed_size - 8 * group.num_rows
                 header = self._kept.get(start, b"")
-                if len(header) != size:
+                checksum = page_checksums.place_in(header)
+                if len(header) != size or checksum is None:
                     raise other_pages()
                 bounds += _marked(header, start)
                 end = start + column.total_compressed_size
                 if end not in pages:  # some versions repeat the footer's bounds here
                     bounds += _marked(self._kept.get(end, b""), end)
-                values[name].append((start + size, group.num_rows))
-        arrays = {name: np.array(places, np.int64).reshape(-1, 2) for name, places in values.items()}
+                values[name].append((start + size, group.num_rows, size - checksum))
+        arrays = {name: np.array(places, np.int64).reshape(-1, 3) for name, places in values.items()}
         return {**arrays, "bounds": np.array(bounds, np.int64).reshape(-1, 3)}
 
 
@@ -192,11 +216,11 @@ def _marked(data: bytes, offset: int) -> list[tuple[int, int, int]]:
     """The marked numbers: (offset, which of `NUMBERED`, number in the range)."""
     marks = []
     for name in BOUNDED:
-        mark = struct.pack("<q", MARKS[name])[4:]
-        at = data.find(mark)
-        while at >= 0:
-            marks.append((offset + at - 4, NUMBERED.index(name), int.from_bytes(data[at - 4 : at], "little")))
-            at = data.find(mark, at + 4)
+        for mark in (struct.pack("<q", MARKS[name] + (i << 48))[4:] for i in range(_MARKS_EACH)):
+            at = data.find(mark)
+            while at >= 0:
+                marks.append((offset + at - 4, NUMBERED.index(name), int.from_bytes(data[at - 4 : at], "little")))
+                at = data.find(mark, at + 4)
     return marks
 
 
@@ -212,8 +236,9 @@ def edits_of(places: Mapping[str, Array], numbers: Mapping[str, Array]) -> list[
     for name in NUMBERED:
         values = np.ascontiguousarray(numbers[name], np.dtype("<i8"))
         first = 0
-        for offset, count in places[name].tolist():
-            edits.append((offset, values[first : first + count].tobytes()))
+        for offset, count, back in places[name].tolist():
+            page = values[first : first + count].tobytes()
+            edits += [(offset - back, page_checksums.encoded(page)), (offset, page)]
             first += count
     for offset, column, number in places["bounds"].tolist():
         edits.append((offset, struct.pack("<q", int(numbers[NUMBERED[column]][0]) + number)))

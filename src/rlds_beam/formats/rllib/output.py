@@ -175,7 +175,9 @@ class RllibWriter:
         self._output, self._shard = output, ShardWriter(path)
         self._schema = pa.schema([pa.field("item", pa.binary(), nullable=False)])
         self._sink = ShardSink(self._shard)
-        self._writer = pyarrow.parquet.ParquetWriter(self._sink, self._schema, use_dictionary=False)
+        self._writer = pyarrow.parquet.ParquetWriter(
+            self._sink, self._schema, use_dictionary=False, write_page_checksum=True
+        )
         self._held: list[tuple[bytes, object]] = []
         self.predicted = 0
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.checked_json import read_json
+from rlds_beam.encoding.parquet_reading import verified_parquet
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.formats.lerobot.source import LerobotSource
 from rlds_beam.output.directory import holding
@@ -105,13 +106,12 @@ class Comparison:
 def _lerobot_keys(root: str) -> Sequence[str]:
     """The `episode_key` of each episode in `meta/episodes` of a LeRobot dataset (v3.0); empty if there is none."""
     import pyarrow as pa
-    import pyarrow.parquet
 
     keys: dict[int, str] = {}
     for path in storage.files_below(root, "meta/episodes/*/*.parquet"):
         try:
             with storage.open_read(path) as file:
-                table = pyarrow.parquet.read_table(file, columns=["episode_index", _KEY])
+                table = verified_parquet(file).read(columns=["episode_index", _KEY])
         except (OSError, ValueError, pa.ArrowException):
             return ()
         keys.update(zip(table["episode_index"].to_pylist(), map(str, table[_KEY].to_pylist()), strict=True))
