@@ -120,6 +120,11 @@ FORMATS = {
         opens="written by [D4RL](https://github.com/Farama-Foundation/D4RL)",
         extra="hdf5",
     ),
+    "zarr": Format(
+        "replay buffers of diffusion policy and UMI (zarr)",
+        source="rlds_beam.formats.zarr.source:ZarrSource",
+        opens="[diffusion policy](https://github.com/real-stanford/diffusion_policy): `ReplayBuffer.create_from_path`",
+    ),
     "envlogger": Format(
         "EnvLogger's Riegeli logs",
         source="rlds_beam.formats.envlogger.source:EnvLoggerSource",

@@ -1,0 +1,204 @@
+"""The metadata of zarr arrays, versions 2 (`.zarray`) and 3 (`zarr.json`), checked before anything is allocated."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from rlds_beam.encoding.checked_json import parse_json
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.zarr.codecs import BYTES_CODECS, IMAGE_CODECS, TEXT_CODECS
+from rlds_beam.formats.zarr.stores import MOST_BYTES, Store
+from rlds_beam.text import shortened
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248]|[SU][0-9]{1,6})")
+_NAMES = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)")
+_MOST_DIMENSIONS = 16
+_MOST_CHUNKS = 1 << 16
+"""Maximum chunks that hold the values of one row."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ZarrArray:
+    """An array of a store.
+
+    Attributes:
+      key: its key: `data/img`.
+      shape: the shape; the first axis counts rows.
+      chunks: the shape of a chunk.
+      dtype: the stored dtype; object for text of varying length.
+      fill: the value of chunks that are not stored.
+      codecs: the codecs to undo, in this order.
+      axes: the order in which the axes of a chunk are stored.
+      prefix, separator: how a chunk's key is made from its place: `0.0`, or `c/0/0`.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fill: Any
+    codecs: tuple[str, ...]
+    axes: tuple[int, ...]
+    prefix: tuple[str, ...]
+    separator: str
+
+    @property
+    def name(self) -> str:
+        """The key without its group."""
+        return self.key.partition("/")[2]
+
+    @property
+    def is_text(self) -> bool:
+        return self.dtype.kind in "OSU"
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a row."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    @property
+    def chunk_count(self) -> int:
+        """The number of chunks if all are stored."""
+        return math.prod(-(-size // chunk) for size, chunk in zip(self.shape, self.chunks, strict=True))
+
+    def chunk_key(self, place: Sequence[int]) -> str:
+        """The key of a chunk."""
+        return f"{self.key}/{self.separator.join([*self.prefix, *map(str, place)] or ['0'])}"
+
+
+def read_array(store: Store, key: str) -> ZarrArray | None:
+    """The metadata of an array; None if there is none.
+
+    Raises:
+      OSError: it is damaged, or uses a feature that is not supported; the message names the array.
+    """
+    for name, parse in ((".zarray", _version_2), ("zarr.json", _version_3)):
+        content = store.read(f"{key}/{name}")
+        if content is not None:
+            try:
+                return _checked(parse(key, parse_json(content, name)))
+            except KeyError as error:
+                raise OSError(f"{key}: its metadata has no {error.args[0]}") from None
+            except (AttributeError, IndexError, OverflowError, TypeError, ValueError, UsageError) as error:
+                raise OSError(f"{key}: {shortened(error)}") from None
+    return None
+
+
+def _version_2(key: str, content: Any) -> ZarrArray:
+    shape, chunks = _sizes(content["shape"], 0), _sizes(content["chunks"], 1)
+    filters = [str(one["id"]) for one in content.get("filters") or ()]
+    compressor = content.get("compressor")
+    codecs = [*([str(compressor["id"])] if compressor else []), *reversed(filters)]
+    dtype = _dtype(content["dtype"], codecs)
+    axes = tuple(range(len(shape)))
+    axes = axes[::-1] if content.get("order") == "F" else axes
+    separator = content.get("dimension_separator") or "."
+    return ZarrArray(key, shape, chunks, dtype, content.get("fill_value"), tuple(codecs), axes, (), separator)
+
+
+def _version_3(key: str, content: Any) -> ZarrArray:
+    if content.get("node_type") != "array":
+        raise ValueError("it is a group, expected an array")
+    grid, encoding = content["chunk_grid"], content["chunk_key_encoding"]
+    if grid["name"] != "regular":
+        raise ValueError(f"its chunks are {shortened(grid['name'])}; supported: regular")
+    shape, chunks = _sizes(content["shape"], 0), _sizes(grid["configuration"]["chunk_shape"], 1)
+    codecs: list[str] = []
+    axes: tuple[int, ...] = tuple(range(len(shape)))
+    order: Literal["<", ">"] = "<"
+    for one in content["codecs"]:
+        name, options = str(one["name"]).removeprefix("numcodecs."), one.get("configuration") or {}
+        if name == "transpose":
+            axes = tuple(axes[axis] for axis in _sizes(options["order"], 0))
+        elif name == "bytes":
+            order = ">" if options.get("endian") == "big" else "<"
+        else:
+            codecs.insert(0, name)
+    kind = content["data_type"]
+    text = kind in ("string", "bytes", "variable_length_bytes")
+    if not text and not (isinstance(kind, str) and _NAMES.fullmatch(kind)):
+        raise ValueError(f"it holds {shortened(kind)} values, which are not supported")
+    dtype = np.dtype(object) if text else np.dtype(kind).newbyteorder(order)
+    separated = (encoding.get("configuration") or {}).get("separator")
+    is_v2 = encoding["name"] == "v2"
+    separator, prefix = separated or ("." if is_v2 else "/"), () if is_v2 else ("c",)
+    return ZarrArray(key, shape, chunks, dtype, content.get("fill_value"), tuple(codecs), axes, prefix, separator)
+
+
+def _sizes(content: Any, least: int) -> tuple[int, ...]:
+    if not isinstance(content, list) or not all(type(size) is int and least <= size < 1 << 62 for size in content):
+        raise ValueError(f"a shape in its metadata is {shortened(content)}, expected sizes")
+    return tuple(content)
+
+
+def _dtype(content: Any, codecs: Sequence[str]) -> np.dtype[Any]:
+    if content == "|O":
+        if not set(codecs) & set(TEXT_CODECS):
+            raise ValueError("it holds Python objects, which only run as code")
+        return np.dtype(object)
+    if not isinstance(content, str) or not _DTYPE.fullmatch(content):
+        raise ValueError(f"it holds {shortened(content)} values, which are not supported")
+    return np.dtype(content)
+
+
+def _checked(array: ZarrArray) -> ZarrArray:
+    known = (*BYTES_CODECS, *IMAGE_CODECS, *TEXT_CODECS)
+    for codec in array.codecs:
+        if codec not in known:
+            raise ValueError(f"it is stored with the codec {shortened(codec)}; supported: {', '.join(known)}")
+    if not 1 <= len(array.shape) <= _MOST_DIMENSIONS or len(array.chunks) != len(array.shape):
+        raise ValueError(f"its shape is {list(array.shape)}, with chunks of {list(array.chunks)}")
+    if sorted(array.axes) != list(range(len(array.shape))) or array.separator not in (".", "/"):
+        raise ValueError("the order of its axes, or the separator of its chunks, is not valid")
+    item = array.dtype.itemsize
+    rows = math.prod((array.chunks[0], *array.shape[1:])) * item
+    if max(math.prod(array.chunks) * item, rows) > MOST_BYTES:
+        raise ValueError(f"its chunks are larger than {MOST_BYTES >> 20:,} MB")
+    if (
+        math.prod(-(-size // chunk) for size, chunk in zip(array.shape[1:], array.chunks[1:], strict=True))
+        > _MOST_CHUNKS
+    ):
+        raise ValueError(f"a row is spread over more than {_MOST_CHUNKS:,} chunks")
+    return dataclasses.replace(array, fill=_fill(array))
+
+
+def _fill(array: ZarrArray) -> Any:
+    """The fill value in the array's dtype; zero or empty if there is none."""
+    value = array.fill
+    if array.is_text:
+        return b"" if array.dtype == object else np.zeros((), array.dtype)[()]
+    if value is None:
+        return np.zeros((), array.dtype)[()]
+    if isinstance(value, str):
+        if value not in ("NaN", "Infinity", "-Infinity") or array.dtype.kind != "f":
+            raise ValueError(f"its fill value is {shortened(value)}")
+        return array.dtype.type(float(value.replace("Infinity", "inf")))
+    if not isinstance(value, (bool, int, float)):
+        raise ValueError(f"its fill value is {shortened(value)}")
+    return np.array(value).astype(array.dtype)[()]
+
+
+def attributes(store: Store) -> Mapping[str, Any]:
+    """The attributes of the store's root; empty if there are none.
+
+    Raises:
+      OSError: they are damaged.
+    """
+    try:
+        if (content := store.read(".zattrs")) is not None:
+            found = parse_json(content, f"{store.root}: .zattrs")
+        elif (content := store.read("zarr.json")) is not None:
+            found = parse_json(content, f"{store.root}: zarr.json").get("attributes") or {}
+        else:
+            found = {}
+    except (AttributeError, UsageError) as error:
+        raise OSError(str(error)) from None
+    return found if isinstance(found, dict) else {}

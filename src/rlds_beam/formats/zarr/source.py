@@ -1,0 +1,295 @@
+"""Replay buffers of diffusion policy and UMI (zarr) as a source: `--from=zarr`.
+
+    data/img              (steps, 96, 96, 3)        observation/img
+    data/action           (steps, 2)                action
+    meta/episode_ends     (episodes,)               the step after the last of each episode
+
+A row is a step, as in LeRobot: the action of a row belongs to the state of that row, also in the last row. An episode
+ends truncated (`is_last`), because a replay buffer does not say that it terminated; without rewards, they are zero.
+What `--to=zarr` wrote is read back as it was. Chunks are decoded by our own code: see docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam import naming, storage
+from rlds_beam.encoding.checked_json import TEXT, Kind, check_json, parsing
+from rlds_beam.episodes.casting import exact_cast, exact_flags
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.flags import FLAGS
+from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays.array_episodes import (
+    FLAG_FIELDS,
+    ArrayDecoder,
+    Arrays,
+    discounts,
+    encoded_images,
+    number_field,
+)
+from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE
+from rlds_beam.formats.arrays.leaves import field_from_json
+from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, find_files, no_features, splits_of
+from rlds_beam.formats.zarr.episodes import ZarrFormat, array_of
+from rlds_beam.formats.zarr.metadata import ZarrArray, attributes, read_array
+from rlds_beam.formats.zarr.stores import ENDS, METADATA, DirectoryStore, Store, is_zip, open_store, path_of, root_of
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.reading.base import Shard
+from rlds_beam.text import count
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+OWN = "rlds_beam"
+"""The attribute of a store's root in which `--to=zarr` keeps the fields."""
+
+_ROLES = {"actions": "action", "rewards": "reward"}
+_TOP = ("action", "reward", "discount", *FLAGS)
+_ENDINGS = (".zarr", ".zarr.zip")
+_UNSTORED, _MOST_RATIO = 16 << 20, 2000
+"""Arrays may claim this many bytes, and this many for each stored byte."""
+
+_SMALLEST = 8
+"""Pixels; a smaller array is not an image."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ZarrField:
+    """A field and its array.
+
+    Attributes:
+      field: a field of the steps, or of the episode.
+      key: the key of the array.
+      of_episode: whether it is a field of the episode.
+    """
+
+    field: Field
+    key: str
+    of_episode: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ZarrDecoder(ArrayDecoder):
+    """Decodes rows of the arrays into episodes.
+
+    Attributes:
+      schema: see `ArrayDecoder`.
+      fields: the stored fields.
+    """
+
+    fields: tuple[ZarrField, ...]
+
+    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+        steps: dict[str, Column] = {}
+        metadata: dict[str, Any] = {}
+        rows = 0
+        for one in self.fields:
+            values, field = arrays[one.key], one.field
+            if one.of_episode:
+                metadata[field.path] = _of_kind(values, field)[0]
+                continue
+            rows = len(values)
+            if field.encoding in ("png", "jpeg"):
+                images = encoded_images(values, field.path)
+                steps[field.path] = EncodedImages(images, field.shape, field.dtype, field.encoding)
+            elif field.path in FLAGS:
+                steps[field.path] = exact_flags(values, field.path).reshape(rows)
+            else:
+                steps[field.path] = _of_kind(values, field)
+        made = {path: np.zeros(rows, bool) for path in FLAGS}
+        made["is_first"][:1] = made["is_last"][-1:] = True
+        steps = {**made, **steps}
+        steps.setdefault("reward", np.zeros(rows, np.float32))
+        steps.setdefault("discount", discounts(np.asarray(steps["is_terminal"])))
+        return steps, metadata
+
+
+def _of_kind(values: Array, field: Field) -> Array:
+    if field.dtype == "string":
+        return values
+    return exact_cast(values.reshape(len(values), *field.closed_shape), field.numpy_dtype, field.path)
+
+
+@dataclasses.dataclass(frozen=True)
+class ZarrSource(SourceOfFiles):
+    """Replay buffers. Attributes: see `Source`.
+
+    Attributes:
+      notes: what the data lacks.
+    """
+
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> ZarrSource:
+        no_features("zarr", features)
+        name, roots = _stores(input)
+        first = next(iter(roots.values()))[0]
+        path_of(first)  # says what is missing
+        try:
+            with open_store(first) as store:
+                fields = tuple(_fields(store))
+                notes = tuple(_notes(store, fields))
+        except UNREADABLE as error:
+            raise UsageError(f"{first} cannot be read: {error}") from error
+        files = ZarrFormat(
+            tuple(one.key for one in fields if not one.of_episode),
+            tuple(one.key for one in fields if one.of_episode),
+            frozenset(one.key for one in fields if one.field.encoding in ("png", "jpeg")),
+        )
+        steps = by_path((one.field for one in fields if not one.of_episode), first)
+        steps = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS, **steps}
+        schema = Schema(steps, by_path((one.field for one in fields if one.of_episode), first))
+        shards = {name: _shards(files, some) for name, some in roots.items()}
+        return cls(
+            f"{name}/1.0.0", schema, ZarrDecoder(schema, fields), splits_of(shards, split, name), files, (), notes
+        )
+
+    @classmethod
+    def recognize(cls, path: str) -> str | None:
+        if is_zip(path):
+            return "a .zarr.zip file" if path.endswith(_ENDINGS) and storage.exists(path) else None
+        for name in METADATA:
+            if storage.exists(storage.join(path, *ENDS.split("/"), name)):
+                return ENDS
+        return None
+
+    def describe(self) -> str:
+        return ", ".join([super().describe(), *self.notes])
+
+    def companions(self, shard: Shard) -> list[str]:
+        return [] if is_zip(shard.path) else [path for path in _files(root_of(shard.path)) if path != shard.path]
+
+
+def _files(root: str) -> list[str]:
+    """The files of a directory store that may be read."""
+    store = DirectoryStore(root)
+    files = [*store.files("data"), *store.files("meta")]
+    described = (storage.join(root, *key.split("/"), name) for key in store.arrays("data") for name in METADATA)
+    return [*files, *(path for path in described if storage.exists(path))]
+
+
+def _stores(input: str | Sequence[str]) -> tuple[str, Mapping[str, tuple[str, ...]]]:
+    """The name of the dataset, and the stores of each split."""
+    paths = storage.paths_in(input)
+    if len(paths) == 1 and storage.isdir(paths[0]) and not _is_store(paths[0]):
+        found = find_files(paths[0], _ENDINGS, "zarr")
+        return found.name, found.splits
+    roots = [root for path in paths for root in ([path] if storage.isdir(path) else storage.glob(path))]
+    if not roots:
+        raise UsageError(f"{','.join(paths)}: no such file or directory")
+    for root in roots:
+        path_of(root)
+    name = storage.split(roots[0].rstrip("/"))[1]
+    for ending in (".zip", ".zarr"):
+        name = name.removesuffix(ending)
+    return naming.to_name(name), {"train": tuple(root.rstrip("/") for root in roots)}
+
+
+def _is_store(path: str) -> bool:
+    return ZarrSource.recognize(path.rstrip("/")) is not None
+
+
+def _shards(files: ZarrFormat, roots: Sequence[str]) -> tuple[Shard, ...]:
+    shards = []
+    for i, root in enumerate(roots):
+        path = path_of(root)
+        try:
+            episodes: int | None = files.count(path)
+        except OSError:
+            episodes = None
+        size = storage.size(path) if is_zip(path) else _size(DirectoryStore(root))
+        shards.append(Shard(i, path, size, episodes))
+    return tuple(shards)
+
+
+def _size(store: Store) -> int:
+    return store.usage("data").size + store.usage("meta").size
+
+
+def _fields(store: Store) -> Iterator[ZarrField]:
+    """The fields of a store.
+
+    Raises:
+      OSError, UsageError: it has none, or one that cannot be read.
+    """
+    if OWN in (found := attributes(store)):
+        yield from _own_fields(found[OWN], f"{store.root}: {OWN}")
+        return
+    episodes = array_of(store, ENDS).shape[0]
+    keys = store.arrays("data")
+    if not keys:
+        raise OSError("it has no arrays below data")
+    for key in keys:
+        yield _field(array_of(store, key), False)
+    for key in store.arrays("meta"):
+        try:
+            array = read_array(store, key)
+        except OSError:  # nothing that an episode needs
+            continue
+        if key != ENDS and array is not None and array.shape[0] == episodes:
+            yield _field(array, True)
+
+
+def _field(array: ZarrArray, of_episode: bool) -> ZarrField:
+    name, shape = array.name, array.shape[1:]
+    parts = name.split("/")
+    path = _ROLES.get(name, name)
+    if not of_episode and path not in _TOP and parts[0] not in ("observation", "action"):
+        path = f"observation/{name}"
+    if array.is_text:
+        return ZarrField(text_field(path, shape), array.key, of_episode)
+    if path in ("reward", "discount", *FLAGS) and shape == (1,):
+        shape = ()
+    if path in FLAGS:
+        return ZarrField(FLAG_FIELDS[path], array.key)
+    if not of_episode and _is_image(array):
+        return ZarrField(Field(path, "uint8", shape, "png", "Image"), array.key)
+    return ZarrField(number_field(path, array.dtype.newbyteorder("=").name, shape), array.key, of_episode)
+
+
+def _is_image(array: ZarrArray) -> bool:
+    shape = array.shape[1:]
+    if array.dtype != np.uint8 or len(shape) != 3:
+        return False
+    return shape[2] in (1, 3, 4) and min(shape[:2]) >= _SMALLEST
+
+
+_OWN_FIELD = {
+    "key": Kind("the key of an array", lambda key: naming.is_file_path(key) and key.split("/")[0] in ("data", "meta")),
+    "of_episode": Kind("true or false", lambda value: isinstance(value, bool)),
+    "*": Kind("anything", lambda value: True),
+}
+
+
+def _own_fields(about: Any, where: str) -> Iterator[ZarrField]:
+    """The fields that `--to=zarr` wrote."""
+    check_json(about, {"dataset": TEXT, "fields": [_OWN_FIELD]}, where)
+    with parsing(where):
+        for one in about["fields"]:
+            field = field_from_json(one, where)
+            if field.encoding == "jpeg" and not one["of_episode"]:
+                field = dataclasses.replace(field, encoding="png")
+            yield ZarrField(field, one["key"], one["of_episode"])
+
+
+def _notes(store: Store, fields: Sequence[ZarrField]) -> Iterator[str]:
+    """What the data lacks. Raises OSError if arrays claim far more values than are stored."""
+    arrays = [array_of(store, one.key) for one in fields]
+    used = {array.key: store.usage(array.key) for array in arrays}
+    claimed, size = sum(a.row_bytes * a.shape[0] for a in arrays), sum(usage.size for usage in used.values())
+    if claimed > _UNSTORED + _MOST_RATIO * size:
+        raise OSError(f"its arrays claim {claimed:,} bytes, but only {size:,} are stored")
+    paths = {one.field.path for one in fields}
+    if not any(path == "action" or path.startswith("action/") for path in paths):
+        yield "no action (see NextStateAsAction)"
+    if "reward" not in paths:
+        yield "no rewards (read as 0)"
+    for array in arrays:
+        missing = array.chunk_count - used[array.key].chunks
+        if missing > 0:
+            yield f"{array.key} lacks {missing:,} of {count(array.chunk_count, 'chunk')} (read as {array.fill})"

@@ -1,0 +1,199 @@
+"""Read zarr stores: a directory or a zip file, on a local disk or in a bucket.
+
+Only values are read, by key (`data/img/0.0.0.0`); nothing is extracted, and consolidated metadata, which may contradict
+the arrays' own, is never read.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import zipfile
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from rlds_beam import naming, storage
+from rlds_beam.errors import UsageError
+
+MOST_BYTES = 1 << 30
+"""The largest value that is read: a chunk."""
+
+METADATA = (".zarray", "zarr.json")
+"""The metadata file of an array, in version 2 and 3 of the format."""
+
+ENDS = "meta/episode_ends"
+"""The array with the end of each episode."""
+
+_DEPTH = 8
+"""Maximum depth of nested groups."""
+
+
+class Usage(NamedTuple):
+    """The stored chunks of an array, or of several."""
+
+    chunks: int
+    size: int
+
+
+class Store(abc.ABC):
+    """A store that is open for reading."""
+
+    def __init__(self, root: str):
+        self.root = root
+
+    @abc.abstractmethod
+    def read(self, key: str) -> bytes | None:
+        """A value; None if there is none. Raises OSError if it cannot be read."""
+
+    @abc.abstractmethod
+    def arrays(self, group: str) -> list[str]:
+        """The keys of the arrays below a group, sorted."""
+
+    @abc.abstractmethod
+    def usage(self, array: str) -> Usage:
+        """The chunks stored for an array."""
+
+
+class DirectoryStore(Store):
+    """A directory; each value is a file."""
+
+    def read(self, key: str) -> bytes | None:
+        path = self._path(key)
+        try:
+            with storage.open_read(path) as file:
+                value = file.read(MOST_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        if len(value) > MOST_BYTES:
+            raise OSError(f"{key} is larger than {MOST_BYTES >> 20:,} MB")
+        return value
+
+    def arrays(self, group: str) -> list[str]:
+        return sorted(self._arrays(group, _DEPTH))
+
+    def _arrays(self, group: str, depth: int) -> Iterator[str]:
+        path = self._path(group)
+        if not depth or not storage.isdir(path):
+            return
+        names = storage.listdir(path)
+        if is_array(self, group, names):
+            yield group
+            return
+        for name in names:
+            if naming.is_file_name(name) and not name.startswith("."):
+                yield from self._arrays(f"{group}/{name}", depth - 1)
+
+    def usage(self, array: str) -> Usage:
+        sizes = [storage.size(path) for path in self.files(array)]
+        return Usage(len(sizes), sum(sizes))
+
+    def files(self, key: str) -> list[str]:
+        """The paths of the files below a key, except metadata."""
+        return [path for path in _files(self._path(key), 2 * _DEPTH) if storage.split(path)[1] not in METADATA]
+
+    def _path(self, key: str) -> str:
+        return storage.join(self.root, *key.split("/"))
+
+
+def _files(path: str, depth: int) -> Iterator[str]:
+    """The files below a directory, without those that begin with a dot, sorted."""
+    sizes = storage.sizes(path)
+    yield from (storage.join(path, name) for name in sizes if not name.startswith("."))
+    if depth:
+        for name in storage.listdir(path):
+            if name not in sizes and storage.isdir(below := storage.join(path, name)):
+                yield from _files(below, depth - 1)
+
+
+class ZipStore(Store):
+    """A zip file; each value is a member. If a name is there twice, the last one counts, as in zarr."""
+
+    def __init__(self, root: str, file: zipfile.ZipFile):
+        super().__init__(root)
+        self._file = file
+
+    def read(self, key: str) -> bytes | None:
+        try:
+            about = self._file.getinfo(key)
+        except KeyError:
+            return None
+        if about.file_size > MOST_BYTES:
+            raise OSError(f"{key} is larger than {MOST_BYTES >> 20:,} MB")
+        try:
+            with self._file.open(about) as member:
+                value = member.read(about.file_size + 1)
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+            raise OSError(f"{key} cannot be read: {error}") from error
+        if len(value) != about.file_size:
+            raise OSError(f"{key} has {len(value):,} bytes, but the zip file says {about.file_size:,}")
+        return value
+
+    def arrays(self, group: str) -> list[str]:
+        found = {name.rpartition("/")[0] for name in self._file.namelist() if name.endswith(METADATA)}
+        nested = [key for key in found if key.startswith(f"{group}/") and naming.is_file_path(key)]
+        return sorted(key for key in nested if is_array(self, key, METADATA))
+
+    def usage(self, array: str) -> Usage:
+        sizes = [
+            about.compress_size
+            for about in self._file.infolist()
+            if about.filename.startswith(f"{array}/") and not about.filename.rpartition("/")[2].startswith(".z")
+        ]
+        return Usage(len(sizes), sum(sizes))
+
+
+def is_array(store: Store, key: str, names: Sequence[str]) -> bool:
+    """Whether an array, not a group, has these files."""
+    if ".zarray" in names and store.read(f"{key}/.zarray") is not None:
+        return True
+    return "zarr.json" in names and b'"array"' in (store.read(f"{key}/zarr.json") or b"")[:65536]
+
+
+def is_zip(path: str) -> bool:
+    """Whether a store is a zip file, by its name."""
+    return path.endswith(".zip")
+
+
+@contextlib.contextmanager
+def open_store(root: str) -> Iterator[Store]:
+    """Opens a store.
+
+    Raises:
+      OSError: it cannot be read.
+    """
+    if not is_zip(root):
+        yield DirectoryStore(root)
+        return
+    with storage.open_read(root) as file:
+        try:
+            opened = zipfile.ZipFile(file)
+        except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+            raise OSError(f"{root} is not a complete zip file: {error}") from error
+        with opened:
+            yield ZipStore(root, opened)
+
+
+def path_of(root: str) -> str:
+    """The file that represents a store: the zip file, or the metadata of `meta/episode_ends`.
+
+    Raises:
+      UsageError: the path is not a store with episodes.
+    """
+    if is_zip(root):
+        if not storage.exists(root):
+            raise UsageError(f"{root}: no such file")
+        return root
+    for name in METADATA:
+        path = storage.join(root, *ENDS.split("/"), name)
+        if storage.exists(path):
+            return path
+    raise UsageError(f"{root} is not a zarr store with episodes: it has no {ENDS}")
+
+
+def root_of(path: str) -> str:
+    """The inverse of `path_of`."""
+    if is_zip(path):
+        return path
+    for _ in range(1 + ENDS.count("/") + 1):
+        path = storage.split(path)[0]
+    return path
