@@ -159,4 +159,4 @@ def test_outputs_declare_the_rotated_shape(to, tmp_path):
     assert (done.report.episodes, done.report.rejected) == (1, 0)
     if to == "rlds":
         ((episode,), expected) = rlds_beam.open_dataset(tmp_path / "out"), np.rot90(pixels, 1, axes=(1, 2))[..., ::-1]
-        np.testing.assert_array_equal(episode[IMAGE], expected)
+        np.testing.assert_array_equal(episode[f"steps/{IMAGE}"], expected)

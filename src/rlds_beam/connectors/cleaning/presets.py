@@ -15,6 +15,9 @@ from rlds_beam.text import did_you_mean
 
 _MOD = "https://github.com/kpertsch/rlds_dataset_mod/blob/main/prepare_open_x.sh"
 _LEROBOT = "https://github.com/huggingface/lerobot/issues/435"
+_OPENVLA = "https://github.com/openvla/openvla/blob/main/experiments/robot/libero/regenerate_libero_dataset.py"
+_LIBERO = "https://github.com/Lifelong-Robot-Learning/LIBERO/blob/master/scripts/create_dataset.py"
+_BUILDER = "https://github.com/moojink/rlds_dataset_builder/blob/main/LIBERO_Spatial/LIBERO_Spatial_dataset_builder.py"
 _NO_END = ("missing_is_last",)
 
 Configured = TypeVar("Configured")
@@ -91,6 +94,18 @@ PRESETS = {
         ("https://github.com/Physical-Intelligence/openpi/blob/main/src/openpi/training/droid_rlds_dataset.py",),
         ("droid",),
         ({"KeepSuccessful": {"field": "episode_metadata/file_path", "pattern": ".*success.*"}},),
+    ),
+    "libero": Preset(
+        "images are upside down, each observation is the one after its action, and many actions do nothing",
+        (_LIBERO, _OPENVLA, _BUILDER),
+        ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90"),
+        ({"DropNoOpSteps": {}}, {"ShiftAlignment": {"recorded": "ars"}}, {"RotateImages": {"degrees": 180}}),
+    ),
+    "libero_no_noops": Preset(
+        "the images of OpenVLA's regenerated HDF5 files are upside down",
+        (_OPENVLA, _BUILDER),
+        (),
+        ({"RotateImages": {"degrees": 180}},),
     ),
 }
 """Preset name -> preset."""
