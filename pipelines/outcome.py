@@ -106,7 +106,10 @@ def check_writable(path: str | None, flag: str, input: str | Sequence[str] = (),
     Raises:
       UsageError: the file cannot be written, exists in an input, or the path is a directory or a device.
     """
-    if path is None or storage.scheme(path) is not None:
+    if path is None:
+        return
+    storage.refuse_read_only(path, flag)
+    if storage.scheme(path) is not None:
         return
     ours = bool(rewritten) and path.endswith(rewritten)
     if not ours and storage.exists(path) and any(storage.is_inside(path, one) for one in storage.paths_in(input)):

@@ -7,6 +7,7 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
+from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.errors import UsageError
@@ -116,7 +117,7 @@ def prepare(config: ReportConfig) -> tuple[ReportWriter, tuple[ConnectorRunner, 
     paths = [config.input] if config.second is None else [config.input, config.second]
     inputs, runners = [], []
     for path in paths[0 if conversion is None or conversion.is_read else 1 :]:
-        one = with_preset(dataclasses.replace(config, input=path, second=None))
+        one = with_preset(dataclasses.replace(config, input=storage.pinned(path), second=None))
         format_, source = _open(one)
         connecting = ConnectorRunner.for_options(one, source)
         settings = _settings(one, format_, len(paths), connecting)

@@ -68,5 +68,5 @@ def check_name(name: object, what: str) -> str:
 
 
 def to_name(text: str, default: str = "files") -> str:
-    """Turns the name of a user's file or directory into a valid name (`check_name`)."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", text).lstrip(".")[:_NAME_BYTES] or default
+    """Turns the name of a user's file or directory into a valid name (`check_name`), without the commit of `hf://`."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", re.sub(r"@[0-9a-f]{40}$", "", text)).lstrip(".")[:_NAME_BYTES] or default

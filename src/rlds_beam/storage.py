@@ -1,4 +1,4 @@
-"""Files by path: local ones, and `gs://` and `s3://` objects through `rlds_beam.buckets`.
+"""Files by path: local ones, and `gs://`, `s3://`, and `hf://` objects through `rlds_beam.buckets`.
 
 Clients are imported only for paths with a scheme. If a path's client is not installed, a `UsageError` names the extra
 to install. Local files raise the usual `OSError`s; a store raises `BucketError`, or `FileNotFoundError` for a missing
@@ -16,7 +16,7 @@ import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar, overload
 
 from rlds_beam.buckets import base
 from rlds_beam.buckets.opening import store_of
@@ -40,6 +40,27 @@ def scheme(path: str) -> str | None:
     """The scheme of a remote path (`gs`); None for a local path."""
     match = _SCHEME.match(path)
     return match[1] if match else None
+
+
+@overload
+def pinned(input: str) -> str: ...
+@overload
+def pinned(input: str | Sequence[str]) -> str | Sequence[str]: ...
+def pinned(input: str | Sequence[str]) -> str | Sequence[str]:
+    """An input with the current commit in each of its `hf://` paths, so that all later reads see the same files."""
+    if not any(scheme(path) == "hf" for path in ([input] if isinstance(input, str) else input)):
+        return input
+    paths = [store_of(path).pinned(path) if scheme(path) == "hf" else path for path in paths_in(input)]
+    return ",".join(paths) if isinstance(input, str) else paths
+
+
+def refuse_read_only(path: str, flag: str) -> None:
+    """Raises UsageError if nothing can be written to the path's store."""
+    if scheme(path) == "hf":
+        raise UsageError(
+            f"{flag}={path}: hf:// paths are read-only: write to a local directory, then publish it with "
+            "'rlds-beam upload'"
+        )
 
 
 def open_read(path: str) -> BinaryIO:

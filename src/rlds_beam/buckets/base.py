@@ -37,6 +37,14 @@ class Entry(NamedTuple):
 class Store(abc.ABC):
     """A client for one object store. Thread-safe, but must not be shared between processes."""
 
+    def root(self, path: str) -> str:
+        """The part of a path that `check` is about: the bucket."""
+        return bucket_of(path)
+
+    def pinned(self, path: str) -> str:
+        """The same path with the current version in it, if the store has versions of whole directories."""
+        return path
+
     @abc.abstractmethod
     def check(self, path: str) -> None:
         """Checks access to the path's bucket with one request, within ten seconds.

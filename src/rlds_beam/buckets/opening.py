@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 
-from rlds_beam.buckets.base import Store, bucket_of
+from rlds_beam.buckets.base import Store
 from rlds_beam.errors import Extra, missing
 
-_EXTRAS: dict[str, Extra] = {"gs": "gcs", "s3": "s3"}
-_SETTINGS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
+_EXTRAS: dict[str, Extra] = {"gs": "gcs", "s3": "s3", "hf": "hub"}
+_SETTINGS = ("AWS_", "GOOGLE_", "HF_", "STORAGE_EMULATOR_HOST")
 """Prefixes of environment variables that select an account or server."""
 
 _lock = threading.RLock()
@@ -30,16 +30,16 @@ def store_of(path: str) -> Store:
         from rlds_beam.buckets.beam import BeamStore
 
         return BeamStore(path)
-    bucket = bucket_of(path)
     settings = tuple(sorted(item for item in os.environ.items() if item[0].startswith(_SETTINGS)))
     with _lock:
         key = scheme, os.getpid(), settings  # a forked process cannot use its parent's connections
         if key not in _stores:
             _stores[key] = _open(scheme, path)
         store = _stores[key]
-        if (store, bucket) not in _checked:
+        root = store.root(path)
+        if (store, root) not in _checked:
             store.check(path)
-            _checked.add((store, bucket))
+            _checked.add((store, root))
     return store
 
 
@@ -49,6 +49,10 @@ def _open(scheme: str, path: str) -> Store:
             from rlds_beam.buckets.gcs import Gcs
 
             return Gcs()
+        if scheme == "hf":
+            from rlds_beam.buckets.hub import Hub
+
+            return Hub()
         from rlds_beam.buckets.s3 import S3
 
         return S3()

@@ -46,7 +46,7 @@ def open_source(
     kind = source_class(from_)
     own = {} if kind.options_class is Options else {"options": options or kind.options_class()}
     with _naming(input, from_):
-        source = kind.open(input, split=split, features=features, **own)
+        source = kind.open(storage.pinned(input), split=split, features=features, **own)
     if from_ not in SOURCES:
         source = checked_source(source, from_)
     _check_fields(source.schema, f"--from={from_}: {named(input)}")

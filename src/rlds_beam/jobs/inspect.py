@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rlds_beam import storage
 from rlds_beam.checking.duplicates import find_duplicates, marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
@@ -17,7 +18,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.outputs import configuration_for, create_output
 from rlds_beam.jobs.balance import Balance, balance_of
 from rlds_beam.jobs.describing import conversion_lines, survey_text
-from rlds_beam.jobs.size import predict_size
+from rlds_beam.jobs.size import SAMPLE_BYTES, predict_size
 from rlds_beam.output.base import Output
 from rlds_beam.output.capabilities import ignored_values, needs_whole_shards, predict_items, with_ranges
 from rlds_beam.output.range_conversion import Duplicates, check_and_connect
@@ -25,6 +26,11 @@ from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
+
+_REMOTE_SHARE = 1000
+"""A survey of a large dataset in a remote store reads one byte in so many, besides metadata and windows of reads."""
+_REMOTE_RANGES = 16
+"""The most ranges that it reads."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,19 +122,23 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
     starts = framing.record_starts if small else _as_they_are
     ranges = plan_ranges(source, whole_shards=whole_shards, starts=starts)
     output = None if output is None else with_ranges(output, ranges)
+    sampled = ranges
+    if not small and any(storage.scheme(shard.path) for split in source.splits for shard in split.shards):
+        sampled = ranges[:: -(-len(ranges) // _REMOTE_RANGES)]
+        sample_bytes = min(sample_bytes, max(SAMPLE_BYTES, source.size // _REMOTE_SHARE))
     segments = [(work.split, segment) for work in ranges for segment in work.segments]
     look = small and check.policy("duplicate_episode") != "accept"
     duplicates = find_duplicates(source, framing, segments) if look else {}
     ignored = IgnoredValues() if output is None else connecting.ignored_values(ignored_values(output))
     connecting = connecting.as_probed()
-    most = sample_bytes if small else max(1, sample_bytes // max(1, len(ranges)))
+    most = sample_bytes if small else max(1, sample_bytes // max(1, len(sampled)))
     sample, predicted = _Sample(EpisodeReader(source), check, connecting, ignored, duplicates, most), 0
-    for work in ranges:
+    for work in sampled:
         batches = sample.read(work)
         predicted += 0 if output is None else predict_items(output, batches)
         for _ in batches:  # those that the output did not read
             pass
-    report, complete = sample.report, sample.complete
+    report, complete = sample.report, sample.complete and len(sampled) == len(ranges)
     scale = _scale(source, report) if not complete else 1.0
     return Survey(
         source=source,

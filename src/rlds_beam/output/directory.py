@@ -64,6 +64,7 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
     Raises:
       UsageError: the directory holds something else, or the output of another plan.
     """
+    storage.refuse_read_only(output, "output")
     names = [name for name in listdir(output) if not storage.is_temporary(name) and name != LOCK]
     existing = read_plan(output)
     if names and existing is None:

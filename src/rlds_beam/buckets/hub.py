@@ -1,0 +1,288 @@
+"""`hf://` datasets of the Hugging Face Hub, for reading, with the token that `huggingface_hub` finds.
+
+A branch or tag is resolved to its commit once, so all files that a job reads belong together. The files of a commit are
+listed once; a file is read by ranges, from the address that the Hub redirects to.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, NoReturn
+from urllib.parse import quote, urlsplit
+
+from rlds_beam import __version__
+from rlds_beam.buckets import files
+from rlds_beam.buckets.base import Entry, Store
+from rlds_beam.buckets.hub_paths import HubPath, hub_path
+from rlds_beam.errors import BucketAccessError, BucketError, UsageError
+from rlds_beam.naming import is_file_path
+
+_ATTEMPTS = 8
+"""Attempts per request, over about 40 s; responses that break off are retried as often."""
+_TIMEOUT = 60.0
+_LONGEST_WAIT = 330.0
+"""The longest wait in seconds that a rate limit may ask for; the Hub counts requests in windows of five minutes."""
+_CLIENTS = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
+"""The packages whose errors mean that a connection failed; which one depends on the version of `huggingface_hub`."""
+_LOG_IN = "run 'hf auth login', or set HF_TOKEN"
+
+READ_ONLY = "hf:// paths are read-only: write to a local directory, then publish it with 'rlds-beam upload'"
+
+
+class Hub(Store):
+    """A client for one Hub (`HF_ENDPOINT`) and one token."""
+
+    def __init__(self) -> None:
+        import huggingface_hub
+        from huggingface_hub.utils import build_hf_headers, get_session
+
+        self.endpoint = (os.environ.get("HF_ENDPOINT") or str(huggingface_hub.constants.ENDPOINT)).rstrip("/")
+        self._session = get_session
+        self._headers: Mapping[str, str] = {
+            **build_hf_headers(library_name="rlds-beam", library_version=__version__),
+            "Accept-Encoding": "identity",  # ranges are of the file, not of its compressed bytes
+        }
+        self._signed_in = "authorization" in self._headers
+        self._lock = threading.RLock()
+        self._commits: dict[str, str] = {}
+        self._trees: dict[tuple[str, str], _Tree] = {}
+
+    def root(self, path: str) -> str:
+        return hub_path(path).root
+
+    def check(self, path: str) -> None:
+        self._commit(hub_path(path))
+
+    def pinned(self, path: str) -> str:
+        place = hub_path(path)
+        return place.at(self._commit(place, again=True))
+
+    def open_read(self, path: str) -> BinaryIO:
+        file = _File(self, path)
+        size, first = file.open()
+        return files.reader(file.fetch, size, first)
+
+    def open_write(self, path: str) -> BinaryIO:
+        raise UsageError(f"{path}: {READ_ONLY}")
+
+    def rename(self, source: str, destination: str) -> None:
+        raise UsageError(f"{destination}: {READ_ONLY}")
+
+    def delete(self, paths: Sequence[str]) -> None:
+        raise UsageError(f"{paths[0] if paths else 'hf://'}: {READ_ONLY}")
+
+    def find(self, path: str) -> Entry | None:
+        place = hub_path(path)
+        found = self._tree(place).files.get(place.name)
+        return None if found is None else Entry(path, *found)
+
+    def entries(self, prefix: str, *, below: bool) -> Iterator[Entry]:
+        place = hub_path(prefix)
+        tree, start = self._tree(place), len(place.name)
+        if not place.name and not prefix.endswith("/"):
+            return
+        seen = ""
+        for at in range(bisect.bisect_left(tree.names, place.name), len(tree.names)):
+            name = tree.names[at]
+            if not name.startswith(place.name):
+                return
+            slash = -1 if below else name.find("/", start)
+            if slash < 0:
+                yield Entry(f"{place.root}/{name}", *tree.files[name])
+            elif name[:slash] != seen:
+                seen = name[:slash]
+                yield Entry(f"{place.root}/{seen}", None)
+
+    def url(self, place: HubPath) -> str:
+        """The address of a file."""
+        from huggingface_hub import hf_hub_url
+
+        url: str = hf_hub_url(
+            place.repo, place.name, repo_type="dataset", revision=self._commit(place), endpoint=self.endpoint
+        )
+        return url
+
+    def _commit(self, place: HubPath, again: bool = False) -> str:
+        """The commit of a path's revision; asks the Hub once, or `again`."""
+        with self._lock:
+            if place.root not in self._commits or (again and not place.is_pinned):
+                revision = quote(place.revision or "main", safe="")
+                answer = self.get(f"{self.endpoint}/api/datasets/{place.repo}/revision/{revision}", place.root)
+                commit = _json(answer, dict).get("sha")
+                if not isinstance(commit, str) or not re.fullmatch(r"[0-9a-f]{40,64}", commit):
+                    raise BucketError(f"{place.root}: {self.endpoint} does not answer as the Hugging Face Hub does")
+                self._commits[place.root] = commit
+            return self._commits[place.root]
+
+    def _tree(self, place: HubPath) -> _Tree:
+        """The files of a commit."""
+        commit = self._commit(place)
+        with self._lock:
+            if (place.repo, commit) not in self._trees:
+                self._trees[place.repo, commit] = _Tree(self._listed(place, commit))
+            return self._trees[place.repo, commit]
+
+    def _listed(self, place: HubPath, commit: str) -> Iterator[tuple[str, int, str]]:
+        """Lists (name, size, checksum) of all files, page by page."""
+        url = f"{self.endpoint}/api/datasets/{place.repo}/tree/{commit}?recursive=true&expand=false"
+        while url:
+            answer = self.get(url, place.root)
+            for one in _json(answer, list):
+                if isinstance(one, dict) and one.get("type") == "file" and is_file_path(one.get("path")):
+                    large = one["lfs"] if isinstance(one.get("lfs"), dict) else {}
+                    size, checksum = large.get("size", one.get("size")), large.get("oid", one.get("oid"))
+                    if isinstance(size, int) and size >= 0:
+                        yield one["path"], size, str(checksum)
+            url = answer.links.get("next", {}).get("url", "")
+            if url and not self.is_own(url):
+                raise BucketError(f"{place.root}: the listing continues on another server, {urlsplit(url).netloc}")
+
+    def is_own(self, url: str) -> bool:
+        """Whether an address is on the Hub itself, which alone gets the token."""
+        return urlsplit(url)[:2] == urlsplit(self.endpoint)[:2]
+
+    def get(self, url: str, path: str, extent: str | None = None, elsewhere: str | None = None) -> Any:
+        """Sends a GET request, and retries it if that can help.
+
+        Args:
+          url: the address on the Hub.
+          path: the path that it is for, for errors.
+          extent: the value of a Range header.
+          elsewhere: the address that the Hub redirected to earlier; if it has expired, the Hub is asked again.
+        """
+        attempt, waited = 0, 0.0
+        ranged = {} if extent is None else {"Range": extent, "Accept-Encoding": "identity"}
+        while True:
+            attempt += 1
+            try:
+                headers = ranged if elsewhere else {**self._headers, **ranged}
+                answer = self._session().get(elsewhere or url, headers=headers, timeout=_TIMEOUT)
+            except Exception as error:
+                if type(error).__module__.partition(".")[0] not in _CLIENTS:
+                    raise _offline(path, error) or error from error
+                if attempt == _ATTEMPTS:
+                    raise BucketAccessError(
+                        f"{path}: {self.endpoint} does not answer ({type(error).__name__}); check the network and "
+                        "HF_ENDPOINT"
+                    ) from error
+            else:
+                if answer.status_code < 300 or answer.status_code == 416:
+                    return answer
+                if elsewhere and answer.status_code < 500 and attempt < _ATTEMPTS:
+                    elsewhere = None  # its signature has expired
+                    continue
+                asked = _wait_asked(answer.headers)
+                if answer.status_code == 429 and asked is not None and waited + asked <= _LONGEST_WAIT:
+                    waited += asked
+                    attempt -= 1
+                    time.sleep(asked)
+                    continue
+                if answer.status_code not in (408, 429, 500, 502, 503, 504) or attempt == _ATTEMPTS:
+                    self.refuse(path, answer)
+            time.sleep(random.random() * 2 ** (attempt - 1))
+
+    def refuse(self, path: str, answer: Any) -> NoReturn:
+        """Raises the error for a response of the Hub that is not a success."""
+        place, status, code = hub_path(path), answer.status_code, answer.headers.get("x-error-code", "")
+        repo, said = f"hf://datasets/{place.repo}", " ".join(answer.headers.get("x-error-message", "").split())[:200]
+        page = f"{self.endpoint}/datasets/{place.repo}"
+        if code == "EntryNotFound":
+            raise FileNotFoundError(f"no such file: {path}")
+        if code == "RevisionNotFound":
+            raise BucketAccessError(f"{repo} has no branch, tag, or commit {place.revision or 'main'!r}")
+        if code == "GatedRepo":
+            login = "" if self._signed_in else f", then {_LOG_IN}"
+            raise BucketAccessError(f"{repo} is gated: accept its terms at {page}{login}")
+        if status == 401 and self._signed_in and code != "RepoNotFound":
+            raise BucketAccessError(f"{repo}: the Hub rejects the token: {_LOG_IN}")
+        if code == "RepoNotFound" or status in (401, 404):
+            other = "" if self._signed_in else f"; if it is private, {_LOG_IN}"
+            private = ", or this token may not read it" if self._signed_in else ""
+            raise BucketAccessError(f"{repo}: there is no such dataset{private}; check its name{other}")
+        if status == 403:
+            raise BucketAccessError(
+                f"{repo}: access denied ({said or 'no reason given'}); check the token's permissions"
+            )
+        if status == 429:
+            raise BucketError(f"{path}: the Hub allows no more requests for now (429); try again later, or {_LOG_IN}")
+        raise BucketError(f"{path}: the Hub answers {status} {said}".rstrip())
+
+
+class _Tree:
+    """The files of a commit.
+
+    Attributes:
+      files: name -> (size, checksum).
+      names: the names, sorted.
+    """
+
+    def __init__(self, listed: Iterator[tuple[str, int, str]]):
+        self.files = {name: (size, checksum) for name, size, checksum in listed}
+        self.names = sorted(self.files)
+
+
+class _File:
+    """A file that is read by ranges. Asks the Hub for its location once; later ranges come from there."""
+
+    def __init__(self, hub: Hub, path: str):
+        self._hub, self._path = hub, path
+        self._url = hub.url(hub_path(path))
+        self._elsewhere: str | None = None
+
+    def open(self) -> tuple[int, bytes]:
+        """Reads the size and the first bytes with one request."""
+        answer = self._get(0, files.FIRST_WINDOW)
+        if answer.status_code == 416:  # the file is empty
+            return 0, b""
+        if answer.status_code != 206:  # the whole file
+            return len(answer.content), answer.content
+        total = answer.headers.get("content-range", "").rpartition("/")[2]
+        if not total.isdigit():
+            raise BucketError(f"{self._path}: the Hub does not say how large the file is")
+        return int(total), answer.content
+
+    def fetch(self, start: int, stop: int) -> bytes:
+        """Reads exactly the bytes from `start` to `stop`."""
+        answer = self._get(start, stop)
+        content: bytes = answer.content if answer.status_code == 206 else answer.content[start:stop]
+        if len(content) != stop - start:
+            raise BucketError(f"{self._path}: expected bytes {start:,} to {stop:,}, received {len(content):,} bytes")
+        return content
+
+    def _get(self, start: int, stop: int) -> Any:
+        answer = self._hub.get(self._url, self._path, f"bytes={start}-{stop - 1}", self._elsewhere)
+        final = str(answer.url)
+        self._elsewhere = None if self._hub.is_own(final) else final
+        return answer
+
+
+def _json(answer: Any, kind: type) -> Any:
+    """The JSON of a response; an empty `kind` if it is something else."""
+    with contextlib.suppress(ValueError):
+        content = answer.json()
+        if isinstance(content, kind):
+            return content
+    return kind()
+
+
+def _wait_asked(headers: Mapping[str, str]) -> float | None:
+    """The seconds that a rate limit asks to wait: `Retry-After: 7` or `RateLimit: "api";r=0;t=7`."""
+    after = headers.get("retry-after", "")
+    limit = re.search(r";\s*t\s*=\s*(\d{1,6})", headers.get("ratelimit", ""))
+    if re.fullmatch(r"\d{1,6}", after):
+        return float(after)
+    return float(limit[1]) + 1 if limit else None
+
+
+def _offline(path: str, error: Exception) -> BucketAccessError | None:
+    """The error for `HF_HUB_OFFLINE=1`."""
+    if type(error).__name__ != "OfflineModeIsEnabled":
+        return None
+    return BucketAccessError(f"{path}: HF_HUB_OFFLINE is set; unset it to read from the Hub")

@@ -1,0 +1,500 @@
+"""A server on loopback that speaks the API of the Hugging Face Hub: datasets, revisions, ranges, large files, commits.
+
+The client is `huggingface_hub` itself. Repositories are in memory. Files are large files (LFS) if they hold NUL bytes
+or more than `REGULAR` bytes; the Hub redirects their readers to another host, as its CDN is (here `localhost`).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import hashlib
+import json
+import re
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+from bucket_faults import HALF, Answer, Fault, Request
+
+TOKEN = "hf_testtoken_of_robots"
+"""The only valid token; its user is `robots`."""
+REGULAR = 1 << 16
+PAGE = 7
+"""Entries on a page of a listing."""
+PART = 1 << 20
+"""Larger files are uploaded in parts of this size."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Blob:
+    """A file: its bytes, repeated `times` times."""
+
+    content: bytes
+    large: bool
+    times: int = 1
+
+    @property
+    def size(self) -> int:
+        return len(self.content) * self.times
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content + b"%d" % self.times * (self.times > 1)).hexdigest()
+
+    @property
+    def oid(self) -> str:
+        """The id of the git object: of the pointer file for a large file."""
+        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {self.size}\n"
+        content = pointer.encode() if self.large else self.content
+        return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+    def read(self, start: int, stop: int) -> bytes:
+        if self.times == 1:
+            return self.content[start:stop]
+        length, first = len(self.content), start // len(self.content)
+        some = self.content * (-(-stop // length) - first)
+        return some[start - first * length : stop - first * length]
+
+
+@dataclasses.dataclass
+class Repo:
+    """A dataset repository."""
+
+    private: bool = False
+    gated: bool = False
+    commits: dict[str, dict[str, Blob]] = dataclasses.field(default_factory=dict)
+    messages: list[str] = dataclasses.field(default_factory=list)
+    branches: dict[str, str] = dataclasses.field(default_factory=dict)
+    tags: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def commit(self, branch: str, files: dict[str, Blob], message: str) -> str:
+        content = f"{self.branches.get(branch)} {message} {sorted((n, b.oid) for n, b in files.items())}"
+        oid = hashlib.sha1(content.encode()).hexdigest()
+        self.commits[oid], self.branches[branch] = files, oid
+        self.messages.append(message)
+        return oid
+
+    def resolve(self, revision: str) -> str | None:
+        oid = self.branches.get(revision) or self.tags.get(revision) or revision
+        return oid if oid in self.commits else None
+
+    @property
+    def files(self) -> dict[str, Blob]:
+        return self.commits[self.branches["main"]]
+
+
+class Refused(Exception):
+    """A response that is not a success."""
+
+    def __init__(self, status: int, message: str, code: str = ""):
+        self.answer = _json({"error": message}, status, ("X-Error-Message", message), ("X-Error-Code", code))
+
+
+class HubServer:
+    """The server.
+
+    Attributes:
+      url: the address, for `HF_ENDPOINT`.
+      repos: the repositories by name.
+      stored: the content of each large file ever uploaded, by SHA-256.
+      puts: how often the content of each large file was sent.
+      sent: the bytes of all responses' bodies.
+      requests: `METHOD path` of each request.
+      fault: answers or cuts requests instead of the server.
+      authorized_elsewhere: whether a token ever reached the other host.
+    """
+
+    def __init__(self) -> None:
+        self.repos: dict[str, Repo] = {}
+        self.stored: dict[str, bytes] = {}
+        self.puts: Counter[str] = Counter()
+        self.sent = 0
+        self.requests: list[str] = []
+        self.fault: Fault = lambda _: None
+        self.authorized_elsewhere = False
+        self._parts: dict[str, dict[int, bytes]] = {}
+        self._lock = threading.RLock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.elsewhere = f"http://localhost:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def environment(self, home: Path, token: str | None = None) -> dict[str, str]:
+        """The variables with which `huggingface_hub` uses this server; an empty token hides a user's own."""
+        return {
+            "HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_TOKEN": token or "", "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1",
+        }  # fmt: skip
+
+    def add(self, directory: Path, name: str, *, times: dict[str, int] | None = None, **settings: Any) -> str:
+        """Makes a commit with the files of a directory, each repeated as `times` says; returns the path."""
+        repo = self.repos.setdefault(name, Repo(**settings))
+        files = {}
+        for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+            file = path.relative_to(directory).as_posix()
+            content = path.read_bytes()
+            files[file] = Blob(content, _is_large(content), (times or {}).get(file, 1))
+        repo.commit("main", files, "Add files")
+        return f"hf://datasets/{name}"
+
+    def answer(self, method: str, url: str, headers: dict[str, str], body: bytes) -> Answer:
+        """Answers a request."""
+        path, query = urlsplit(url).path, {k: v[0] for k, v in parse_qs(urlsplit(url).query).items()}
+        try:
+            with self._lock:
+                for pattern, route in _ROUTES:
+                    if (match := re.fullmatch(pattern, f"{method} {path}")) is not None:
+                        return route(_Call(self, headers, query, body), *map(unquote, match.groups()))
+        except Refused as refused:
+            return refused.answer
+        return Refused(501, f"{method} {url} is not served here").answer
+
+
+@dataclasses.dataclass
+class _Call:
+    """A request that matched a route."""
+
+    server: HubServer
+    headers: dict[str, str]
+    query: dict[str, str]
+    body: bytes
+
+    @property
+    def user(self) -> str | None:
+        given = self.headers.get("authorization")
+        if given not in (None, f"Bearer {TOKEN}"):
+            raise Refused(401, "Invalid credentials in Authorization header")
+        return "robots" if given else None
+
+    def writer(self) -> None:
+        if self.user is None:
+            raise Refused(401, "Invalid username or password.")
+
+    def repo(self, name: str) -> Repo:
+        repo, user = self.server.repos.get(name), self.user
+        if repo is None or (repo.private and user is None):
+            raise Refused(404 if user else 401, "Repository not found", "RepoNotFound")
+        return repo
+
+    def revision(self, name: str, revision: str) -> tuple[Repo, str]:
+        repo = self.repo(name)
+        oid = repo.resolve(revision)
+        if oid is None:
+            raise Refused(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+        return repo, oid
+
+
+def _whoami(call: _Call) -> Answer:
+    call.writer()
+    return _json({"type": "user", "name": call.user, "orgs": [], "auth": {"accessToken": {"role": "write"}}})
+
+
+def _create(call: _Call) -> Answer:
+    call.writer()
+    asked = json.loads(call.body)
+    name = f"{asked.get('organization') or call.user}/{asked['name']}"
+    if asked.get("organization") not in (None, call.user):
+        raise Refused(403, f"You don't have the rights to create a dataset under the namespace {asked['organization']}")
+    there = name in call.server.repos
+    if not there:
+        private = asked.get("private") is True or asked.get("visibility") == "private"
+        repo = call.server.repos[name] = Repo(private=private)
+        repo.commit("main", {".gitattributes": Blob(b"*.parquet filter=lfs\n", False)}, "initial commit")
+    return _json({"url": f"{call.server.url}/datasets/{name}", "name": name}, 409 if there else 200)
+
+
+def _info(call: _Call, name: str, revision: str = "main") -> Answer:
+    repo, oid = call.revision(name, revision)
+    return _json(
+        {
+            "_id": "0", "id": name, "author": name.split("/")[0], "sha": oid, "private": repo.private,
+            "gated": "auto" if repo.gated else False, "disabled": False, "tags": [], "downloads": 0, "likes": 0,
+            "siblings": [{"rfilename": file} for file in sorted(repo.commits[oid])],
+        }
+    )  # fmt: skip
+
+
+def _described(path: str, blob: Blob) -> dict[str, Any]:
+    lfs = {"lfs": {"oid": blob.sha256, "size": blob.size, "pointerSize": 130}} if blob.large else {}
+    return {"type": "file", "oid": blob.oid, "size": blob.size, "path": path, **lfs}
+
+
+def _tree(call: _Call, name: str, revision: str, below: str = "") -> Answer:
+    repo, oid = call.revision(name, revision)
+    prefix = f"{below}/" if below else ""
+    files = {path: blob for path, blob in sorted(repo.commits[oid].items()) if path.startswith(prefix)}
+    if below and not files:
+        raise Refused(404, f"{below} does not exist on {revision!r}", "EntryNotFound")
+    recursive = call.query.get("recursive", "").lower() == "true"
+    found = {}
+    for path, blob in files.items():
+        parts = path.removeprefix(prefix).split("/")
+        for depth in range(1, len(parts)) if recursive else range(1, min(2, len(parts))):
+            folder = prefix + "/".join(parts[:depth])
+            found[folder] = {"type": "directory", "oid": "0" * 40, "size": 0, "path": folder}
+        if recursive or len(parts) == 1:
+            found[path] = _described(path, blob)
+    listed, start = [found[path] for path in sorted(found)], int(call.query.get("cursor", 0))
+    more = ()
+    if start + PAGE < len(listed):
+        url = f"{call.server.url}/api/datasets/{name}/tree/{oid}{'/' + below if below else ''}"
+        following = f'<{url}?recursive={str(recursive).lower()}&cursor={start + PAGE}>; rel="next"'
+        more = (("Link", following),)
+    return _json(listed[start : start + PAGE], 200, *more)
+
+
+def _paths_info(call: _Call, name: str, revision: str) -> Answer:
+    repo, oid = call.revision(name, revision)
+    body = call.body.decode()
+    paths = json.loads(body)["paths"] if body.startswith("{") else parse_qs(body).get("paths", [])
+    paths = [paths] if isinstance(paths, str) else paths
+    return _json([_described(path, repo.commits[oid][path]) for path in paths if path in repo.commits[oid]])
+
+
+def _refs(call: _Call, name: str) -> Answer:
+    repo = call.repo(name)
+    kinds = {"branches": ("heads", repo.branches), "tags": ("tags", repo.tags)}
+    refs = {
+        kind: [{"name": ref, "ref": f"refs/{where}/{ref}", "targetCommit": oid} for ref, oid in known.items()]
+        for kind, (where, known) in kinds.items()
+    }
+    return _json({**refs, "converts": [], "pullRequests": []})
+
+
+def _resolve(call: _Call, name: str, revision: str, path: str) -> Answer:
+    repo, oid = call.revision(name, revision)
+    if repo.gated and call.user is None:
+        raise Refused(401, f"Access to dataset {name} is restricted. You must have access to it", "GatedRepo")
+    blob = repo.commits[oid].get(path)
+    if blob is None:
+        raise Refused(404, "Entry not found", "EntryNotFound")
+    about = (("X-Repo-Commit", oid), ("Accept-Ranges", "bytes"))
+    if not blob.large:
+        return _ranged(blob, call.headers, *about, ("ETag", f'"{blob.oid}"'))
+    call.server.stored.setdefault(blob.sha256, blob.content)
+    location = f"{call.server.elsewhere}/cdn/{name}/{oid}/{path}?signature=1"
+    linked = (("X-Linked-Size", str(blob.size)), ("X-Linked-Etag", f'"{blob.sha256}"'), ("Location", location))
+    return Answer(302, b"", (*about, *linked))
+
+
+def _cdn(call: _Call, user: str, name: str, oid: str, path: str) -> Answer:
+    call.server.authorized_elsewhere |= "authorization" in call.headers
+    if "signature" not in call.query:
+        return Answer(403)
+    blob = call.server.repos[f"{user}/{name}"].commits[oid][path]
+    return _ranged(blob, call.headers, ("ETag", f'"{blob.sha256[:16]}"'))
+
+
+def _preupload(call: _Call, name: str, revision: str) -> Answer:
+    call.writer()
+    repo, oid = call.revision(name, revision)
+    answers = []
+    for one in json.loads(call.body)["files"]:
+        there, large = repo.commits[oid].get(one["path"]), _is_large(base64.b64decode(one["sample"]), one["size"])
+        known = None if there is None else there.sha256 if there.large else there.oid
+        mode = "lfs" if large else "regular"
+        answers.append({"path": one["path"], "uploadMode": mode, "shouldIgnore": False, "oid": known})
+    return _json({"files": answers})
+
+
+def _batch(call: _Call, name: str) -> Answer:
+    call.writer()
+    call.repo(name)
+    answers = []
+    for one in json.loads(call.body)["objects"]:
+        oid, size = one["oid"], one["size"]
+        answer, url = {"oid": oid, "size": size}, f"{call.server.elsewhere}/lfs/{oid}"
+        if oid not in call.server.stored and size <= PART:
+            answer["actions"] = {"upload": {"href": url, "header": {}}}
+        elif oid not in call.server.stored:
+            parts = {f"{part + 1}": f"{url}/{part + 1}" for part in range(-(-size // PART))}
+            header = {"chunk_size": str(PART), **parts}
+            answer["actions"] = {"upload": {"href": f"{call.server.url}/complete/{oid}", "header": header}}
+        answers.append(answer)
+    return _json({"transfer": "basic", "objects": answers})
+
+
+def _put(call: _Call, oid: str, part: str = "") -> Answer:
+    if part:
+        call.server._parts.setdefault(oid, {})[int(part)] = call.body
+        return Answer(200, b"", (("ETag", f'"{part}"'),))
+    assert hashlib.sha256(call.body).hexdigest() == oid, "the content differs from its SHA-256"
+    call.server.stored[oid] = call.body
+    call.server.puts[oid] += 1
+    return Answer(200)
+
+
+def _complete(call: _Call, oid: str) -> Answer:
+    parts = call.server._parts.pop(oid)
+    call.body = b"".join(parts[number] for number in sorted(parts))
+    return _put(call, oid)
+
+
+def _commit(call: _Call, name: str, revision: str) -> Answer:
+    call.writer()
+    repo, oid = call.revision(name, revision)
+    if revision not in repo.branches:
+        raise Refused(400, f"{revision} is not a branch")
+    files, message = dict(repo.commits[oid]), ""
+    for line in call.body.splitlines():
+        key, value = (one := json.loads(line))["key"], one["value"]
+        if key == "header":
+            message = value["summary"]
+            if value.get("parentCommit", oid) != oid:
+                raise Refused(412, "The branch has moved since the parent commit")
+        elif key == "file":
+            files[value["path"]] = Blob(base64.b64decode(value["content"]), False)
+        elif key == "lfsFile":
+            if value["oid"] not in call.server.stored:
+                raise Refused(400, f"{value['path']}: the large file {value['oid']} was not uploaded")
+            files[value["path"]] = Blob(call.server.stored[value["oid"]], True)
+        elif key == "deletedFile":
+            del files[value["path"]]
+        else:
+            raise Refused(400, f"unknown operation {key}")
+    new = repo.commit(revision, files, message)
+    url = f"{call.server.url}/datasets/{name}/commit/{new}"
+    return _json({"success": True, "commitOid": new, "commitUrl": url, "hookOutput": ""})
+
+
+def _tag(call: _Call, name: str, revision: str) -> Answer:
+    call.writer()
+    repo, oid = call.revision(name, revision)
+    tag = json.loads(call.body)["tag"]
+    if tag in repo.tags:
+        raise Refused(409, f"Tag {tag} already exists")
+    repo.tags[tag] = oid
+    return _json({})
+
+
+def _untag(call: _Call, name: str, tag: str) -> Answer:
+    call.writer()
+    if call.repo(name).tags.pop(tag, None) is None:
+        raise Refused(404, f"no tag {tag}", "RevisionNotFound")
+    return _json({})
+
+
+def _branch(call: _Call, name: str, branch: str) -> Answer:
+    call.writer()
+    repo, asked = call.repo(name), json.loads(call.body or b"{}")
+    if branch in repo.branches:
+        raise Refused(409, f"Branch {branch} already exists")
+    _, repo.branches[branch] = call.revision(name, asked.get("startingPoint") or "main")
+    return _json({})
+
+
+_REPO, _REV = "([^/]+/[^/]+)", "([^/]+)"
+_ROUTES: list[tuple[str, Callable[..., Answer]]] = [
+    (r"GET /api/whoami-v2", _whoami),
+    (r"POST /api/repos/create", _create),
+    (r"POST /api/validate-yaml", lambda call: _json({"errors": [], "warnings": []})),
+    (rf"GET /api/datasets/{_REPO}", _info),
+    (rf"GET /api/datasets/{_REPO}/revision/{_REV}", _info),
+    (rf"GET /api/datasets/{_REPO}/tree/{_REV}", _tree),
+    (rf"GET /api/datasets/{_REPO}/tree/{_REV}/(.+)", _tree),
+    (rf"POST /api/datasets/{_REPO}/paths-info/{_REV}", _paths_info),
+    (rf"GET /api/datasets/{_REPO}/refs", _refs),
+    (rf"POST /api/datasets/{_REPO}/preupload/{_REV}", _preupload),
+    (rf"POST /api/datasets/{_REPO}/commit/{_REV}", _commit),
+    (rf"POST /api/datasets/{_REPO}/tag/{_REV}", _tag),
+    (rf"DELETE /api/datasets/{_REPO}/tag/{_REV}", _untag),
+    (rf"POST /api/datasets/{_REPO}/branch/{_REV}", _branch),
+    (rf"(?:GET|HEAD) /datasets/{_REPO}/resolve/{_REV}/(.+)", _resolve),
+    (rf"POST /datasets/{_REPO}\.git/info/lfs/objects/batch", _batch),
+    (r"(?:GET|HEAD) /cdn/([^/]+)/([^/]+)/([0-9a-f]+)/(.+)", _cdn),
+    (r"PUT /lfs/([0-9a-f]+)", _put),
+    (r"PUT /lfs/([0-9a-f]+)/(\d+)", _put),
+    (r"POST /complete/([0-9a-f]+)", _complete),
+]
+
+
+def _is_large(sample: bytes, size: int | None = None) -> bool:
+    return b"\0" in sample[:512] or (len(sample) if size is None else size) > REGULAR
+
+
+def _json(content: Any, status: int = 200, *headers: tuple[str, str]) -> Answer:
+    return Answer(status, json.dumps(content).encode(), (("Content-Type", "application/json"), *headers))
+
+
+def _ranged(blob: Blob, headers: dict[str, str], *more: tuple[str, str]) -> Answer:
+    """The response for a Range header, or the whole file."""
+    wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("range", ""))
+    if wanted is None:
+        return Answer(200, blob.read(0, blob.size), more)
+    start, stop = int(wanted[1]), min(blob.size, int(wanted[2] or blob.size) + 1)
+    if start >= blob.size:
+        return Answer(416, b"", (*more, ("Content-Range", f"bytes */{blob.size}")))
+    return Answer(206, blob.read(start, stop), (*more, ("Content-Range", f"bytes {start}-{stop - 1}/{blob.size}")))
+
+
+def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def handle_any(self) -> None:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            body = self._chunks() if headers.get("transfer-encoding") == "chunked" else b""
+            body = body or self.rfile.read(int(headers.get("content-length") or 0))
+            with hub._lock:
+                hub.requests.append(f"{self.command} {self.path}")
+                number = len(hub.requests)
+            wanted = hub.fault(Request(number, self.command, self.path))
+            answer = hub.answer(self.command, self.path, headers, body) if wanted in (None, HALF) else wanted
+            assert answer is not None
+            with contextlib.suppress(ConnectionError):
+                self._send(answer, cut=wanted is HALF)
+
+        def _chunks(self) -> bytes:
+            content = b""
+            while size := int(self.rfile.readline(), 16):
+                content += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+            return content
+
+        def _send(self, answer: Answer, cut: bool) -> None:
+            self.send_response(answer.status)
+            for name, value in answer.headers:
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            if cut:
+                self.wfile.write(answer.body[: len(answer.body) // 2])
+                self.wfile.flush()
+                self.connection.shutdown(socket.SHUT_RDWR)
+                self.close_connection = True
+            elif self.command != "HEAD":
+                with hub._lock:
+                    hub.sent += len(answer.body)
+                self.wfile.write(answer.body)
+
+        do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = handle_any  # noqa: N815
+
+        def log_message(self, *_: object) -> None: ...
+
+    return Handler
+
+
+@contextlib.contextmanager
+def hub_server() -> Iterator[HubServer]:
+    """Runs a server without repositories; skips the test if `huggingface_hub` is not installed."""
+    pytest.importorskip("huggingface_hub")
+    server = HubServer()
+    try:
+        yield server
+    finally:
+        server.close()
