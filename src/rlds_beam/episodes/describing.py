@@ -80,9 +80,14 @@ def tree(groups: Mapping[str, Mapping[str, str]]) -> str:
     return "\n".join(f"{name:{width}}  {text}".rstrip() for name, text in lines)
 
 
-def _kind(dtype: str, shape: tuple[int | None, ...]) -> str:
+def shape_text(shape: tuple[int | None, ...]) -> str:
+    """A shape as numpy writes it, with unknown sizes as question marks: `(7,)`, `(?, 3)`, `()`."""
     dims = ", ".join("?" if size is None else str(size) for size in shape)
-    return f"{dtype} ({dims}{',' if len(shape) == 1 else ''})" if shape else dtype
+    return f"({dims}{',' if len(shape) == 1 else ''})"
+
+
+def _kind(dtype: str, shape: tuple[int | None, ...]) -> str:
+    return f"{dtype} {shape_text(shape)}" if shape else dtype
 
 
 def _branches(texts: Mapping[tuple[str, ...], str], indent: str) -> Iterable[tuple[str, str]]:

@@ -38,7 +38,7 @@ class FieldRow:
       path: `observation/state`; names between slashes are levels of the tree.
       level: `step` or `episode`.
       dtype: `float32`, `string`.
-      shape: `(7)`, `(?, 3)`; `()` for a scalar.
+      shape: `(7,)`, `(?, 3)`; `()` for a scalar.
       stored: the encoding and the TFDS feature: `jpeg Image`.
     """
 

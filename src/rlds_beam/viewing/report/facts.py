@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.rules import ADVICE, POLICIES, RULES
+from rlds_beam.episodes.describing import shape_text
 from rlds_beam.episodes.schema import Field
 from rlds_beam.reading.base import Source, Split
 from rlds_beam.text import printable
@@ -35,8 +36,8 @@ def facts_of(source: Source, path: str, format: str, report: Report) -> DatasetF
     return DatasetFacts(
         name=source.dataset, path=path, format=format, file_format=source.files.name, fps=source.fps,
         fields=(
-            *(_row(field, "step") for _, field in sorted(schema.steps.items())),
-            *(_row(field, "episode") for _, field in sorted(schema.metadata.items())),
+            *(field_row(field, "step") for _, field in sorted(schema.steps.items())),
+            *(field_row(field, "episode") for _, field in sorted(schema.metadata.items())),
         ),
         splits=tuple(map(_split, source.splits)),
         records=report.records, accepted=report.records - report.rejected, repaired=report.repaired,
@@ -83,10 +84,10 @@ def _command(rule: str, command: tuple[str, ...]) -> str:
     return ""
 
 
-def _row(field: Field, level: Any) -> FieldRow:
-    dims = ", ".join("?" if size is None else str(size) for size in field.shape)
+def field_row(field: Field, level: Literal["step", "episode"]) -> FieldRow:
+    """A field of the schema, with its shape and storage as text."""
     stored = f"{field.encoding} {field.feature}" if field.encoding not in ("none", "text") else field.feature
-    return FieldRow(field.path, level, field.dtype, f"({dims})", stored)
+    return FieldRow(field.path, level, field.dtype, shape_text(field.shape), stored)
 
 
 def _split(split: Split) -> SplitRow:

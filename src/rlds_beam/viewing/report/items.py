@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +22,8 @@ from rlds_beam.output.directory import Holding
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.text import count
 from rlds_beam.viewing.report.distributions import distributions_of
-from rlds_beam.viewing.report.document import DatasetFacts, DatasetPart, FieldRow, SplitRow
+from rlds_beam.viewing.report.document import DatasetFacts, DatasetPart, SplitRow
+from rlds_beam.viewing.report.facts import field_row
 from rlds_beam.viewing.report.showing import Limits, view_of
 
 MOST_ROWS = 1 << 16
@@ -73,17 +75,13 @@ def _facts(path: str, held: Holding, dataset: Dataset, manifest: Mapping[str, An
         )
         for split in sorted({shard["split"] for shard in shards})
     ]
-    fields = (FieldRow(name, "step", one.dtype, _shape(one), one.encoding) for name, one in dataset.fields.items())
+    fields = (field_row(dataclasses.replace(one, path=name), "step") for name, one in dataset.fields.items())
     return DatasetFacts(
         name=f"{held.dataset} as {held.kind}", path=path, format=held.to,
         file_format=str(manifest.get("format", "tfrecord")), fps=None, fields=tuple(fields), splits=tuple(splits),
         records=len(dataset), accepted=len(dataset), repaired=0, rejected=0, episodes=0, steps=len(dataset),
         bytes=sum(one.bytes for one in splits),
     )  # fmt: skip
-
-
-def _shape(field: Field) -> str:
-    return f"({', '.join('?' if size is None else str(size) for size in field.shape)})"
 
 
 def _row_size(fields: Mapping[str, Field]) -> int:
