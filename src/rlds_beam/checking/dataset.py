@@ -29,7 +29,7 @@ def check_source(source: Source, options: CheckOptions) -> Report:
     Raises:
       UsageError: a violation is not accepted. No record was converted.
     """
-    report = Report()
+    report = Report(left_out=dict(source.left_out))
     for violation in (*source.violations, *_schema_mismatch(source)):
         if options.policy(violation.rule) != "accept":
             raise UsageError(

@@ -142,12 +142,14 @@ class Source(Viewable, abc.ABC):
       splits: the selected splits.
       violations: the faults of the dataset as a whole (missing and extra shards).
       fps: frames per second, if the dataset says so.
+      left_out: the parts of the dataset that are not read, with the reasons.
       has_files: whether the shards are files. Those of a recording are not: there is nothing to fingerprint, sample, or
         compare before they are read, and each is its own range.
       options_class: the class of the source's options. If it has any, `open` takes an instance as `options`.
     """
 
     fps: float | None = None
+    left_out: Mapping[str, str] = {}
     has_files: ClassVar[bool] = True
     options_class: ClassVar[type[Options]] = Options
     dataset: str
@@ -185,7 +187,8 @@ class Source(Viewable, abc.ABC):
 
     def describe(self) -> str:
         """Describes the dataset in words."""
-        return f"{self.dataset}: {count(self.episodes, 'episode')}, {format_size(self.size)}"
+        left_out = "".join(f"; left out: {name} ({why})" for name, why in self.left_out.items())
+        return f"{self.dataset}: {count(self.episodes, 'episode')}, {format_size(self.size)}{left_out}"
 
     def plan(self) -> dict[str, Any]:
         """Everything but the shards' bytes that the content of an episode depends on, as JSON.

@@ -165,7 +165,7 @@ def test_a_file_that_cannot_be_opened_costs_each_of_its_episodes(output, tmp_pat
         ({"total_episodes": 3}, "some of its files are missing"),
         ({"codebase_version": "v2.0"}, "version v2.0"),
         ({"fps": 0}, "fps"),
-        ({"features": {"x": {"dtype": "complex64", "shape": [1]}}}, "cannot be read"),
+        ({"features": {"x": {"dtype": "float32", "shape": [0]}}}, "cannot be read"),
         ({"splits": {"train": "some"}}, "expected FIRST:END"),
     ],
 )

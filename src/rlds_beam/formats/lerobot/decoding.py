@@ -20,6 +20,7 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.formats.arrays.array_episodes import discounts
+from rlds_beam.formats.lerobot import language
 from rlds_beam.formats.lerobot.episode_fields import DISCOUNT, REWARD, EpisodeFields, FeatureFields, sizes
 from rlds_beam.formats.lerobot.files import EPISODE
 from rlds_beam.formats.lerobot.reading import Video
@@ -55,13 +56,16 @@ class LerobotDecoder:
         if not rows:
             raise BadEpisode(Violation("empty_episode", "the episode has no frames"))
         steps: dict[str, Column] = {}
+        metadata: dict[str, Any] = {}
         for feature in self.fields.features:
             try:
-                steps |= self._columns(feature, table, about)
+                if feature.kind == "language" and feature.name == language.PERSISTENT:
+                    metadata[feature.fields[0].path] = language.shared_text(_column(feature, table))
+                else:
+                    steps |= self._columns(feature, table, about)
             except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:  # also from pyarrow
                 detail = f"{feature.name} does not match info.json: {error}"
                 raise BadEpisode(Violation("wrong_dtype_or_shape", detail, feature.fields[0].path)) from None
-        metadata: dict[str, Any] = {}
         for name, field in self.fields.columns.items():
             try:
                 metadata[field.path] = _value(field, about["columns"].get(name))
@@ -81,9 +85,9 @@ class LerobotDecoder:
         if feature.kind == "video":
             video = Video(*about["videos"][feature.name])
             return {first.path: self._frames(first, video, rows)}
-        column = table[feature.name].combine_chunks()
-        if column.null_count:
-            raise ValueError(f"{column.null_count} frames have no value")
+        column = _column(feature, table)
+        if feature.kind == "language":
+            return {first.path: objects(language.texts_of(feature.name, column))}
         if feature.kind == "image":
             images = EncodedImages(objects(_image_bytes(column)), first.shape, first.dtype, first.encoding)
             return {first.path: images if first.encoding in _IMAGES else images.decode(first.path)}
@@ -108,6 +112,13 @@ class LerobotDecoder:
         images = objects(read_frames(path, video.start, self.fps, rows, field, encode_png))
         seconds = None if video.stop is None else video.stop - video.start
         return EncodedImages(images, field.shape, field.dtype, field.encoding, seconds)
+
+
+def _column(feature: FeatureFields, table: Any) -> Any:
+    column = table[feature.name].combine_chunks()
+    if column.null_count:
+        raise ValueError(f"{column.null_count} frames have no value")
+    return column
 
 
 def _only_last(flags: Any) -> Any:

@@ -26,7 +26,10 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.features import INDEX_FEATURES
+from rlds_beam.formats.lerobot.language import COLUMNS as LANGUAGE
+from rlds_beam.formats.lerobot.language import EPISODE_PATH, PERSISTENT
 from rlds_beam.formats.lerobot.reading import Meta
+from rlds_beam.text import shortened
 
 TASK = "language_instruction"
 REWARD, DISCOUNT = Field("reward", "float32"), Field("discount", "float32")
@@ -39,7 +42,7 @@ class FeatureFields:
 
     Attributes:
       name: the name of the feature.
-      kind: `number`, `text`, `image` or `video`.
+      kind: `number`, `text`, `language`, `image`, `video` or `depth` (a video).
       shape: LeRobot's shape of a frame.
       fields: the fields that it becomes.
     """
@@ -60,6 +63,7 @@ class EpisodeFields:
       task_of_episode: whether the instruction is one value for the episode.
       columns: the episode field of each column of meta/episodes.
       made: the fields that have no feature.
+      left_out: the features that are not read, with the reasons.
     """
 
     features: tuple[FeatureFields, ...]
@@ -67,13 +71,16 @@ class EpisodeFields:
     task_of_episode: bool
     columns: Mapping[str, Field]
     made: tuple[str, ...]
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def schema(self) -> Schema:
-        steps = by_path((field for feature in self.features for field in feature.fields), _INFO)
+        of_episode = [feature for feature in self.features if feature.name == PERSISTENT and feature.kind == "language"]
+        of_steps = [feature for feature in self.features if feature not in of_episode]
+        steps = by_path((field for feature in of_steps for field in feature.fields), _INFO)
         steps |= {path: Field(path, "bool", feature="Scalar") for path in self.made if path in FLAGS}
         steps |= {field.path: field for field in (REWARD, DISCOUNT) if field.path in self.made}
-        metadata = by_path(self.columns.values(), _INFO)
+        metadata = by_path([*self.columns.values(), *(field for one in of_episode for field in one.fields)], _INFO)
         if self.task is not None:
             task = [text_field(self.task)]
             if self.task_of_episode:
@@ -94,12 +101,17 @@ def episode_fields(meta: Meta) -> EpisodeFields:
     if meta.fields is not None:
         check_json(known, _KNOWN, where)
     described = known.get("features", {})
-    names = [name for name in meta.info["features"] if name not in INDEX_FEATURES]
+    left_out = {
+        name: f"LeRobot's type {shortened(info['dtype'], 40)}, which rlds-beam does not know"
+        for name, info in meta.info["features"].items()
+        if not _is_known(name, info["dtype"]) and name not in INDEX_FEATURES
+    }
+    names = [name for name in meta.info["features"] if name not in (*INDEX_FEATURES, *left_out)]
     paths = _paths(name for name in names if name not in described)
     features = []
     for name in names:
         info = meta.info["features"][name]
-        kind = {"image": "image", "video": "video", "string": "text"}.get(info["dtype"], "number")
+        kind = _KINDS.get(info["dtype"], "number")
         shape = tuple(info["shape"]) if kind in ("image", "video") or info["shape"] != [1] else ()
         if name in described:
             fields = tuple(field_from_json(field, where) for field in described[name]["fields"])
@@ -114,7 +126,16 @@ def episode_fields(meta: Meta) -> EpisodeFields:
     columns = {name: field_from_json(field, where) for name, field in known.get("episode_columns", {}).items()}
     if not meta.fields:
         columns = _columns(meta)
-    return EpisodeFields(tuple(features), task, bool(known.get("task_of_episode")), columns, missing)
+    return EpisodeFields(tuple(features), task, bool(known.get("task_of_episode")), columns, missing, left_out)
+
+
+_KINDS = {"image": "image", "video": "video", "string": "text", "language": "language"}
+
+
+def _is_known(name: str, dtype: str) -> bool:
+    if dtype == "language":
+        return name in LANGUAGE
+    return dtype in _KINDS or dtype in DTYPES
 
 
 _FIELDS = Kind("a list of fields", lambda fields: isinstance(fields, list) and bool(fields))
@@ -153,6 +174,8 @@ def _conventional(name: str, path: str, kind: str, shape: tuple[int, ...], info:
         if isinstance(names, list) and names and str(names[0]).startswith("channel"):
             shape = (*shape[1:], shape[0])
         return Field(path, "uint8", shape, "png", "Image")
+    if kind == "language":
+        return text_field(EPISODE_PATH if name == PERSISTENT else path)
     if kind == "text":
         return text_field(path, shape)
     dtype = "bool" if path == "is_terminal" else info["dtype"]

@@ -27,8 +27,8 @@ class LerobotFeature:
     Attributes:
       name: LeRobot's name: `observation.state`.
       fields: the fields that it holds: one field of the steps, or several vectors to join.
-      kind: `number`, `text` or `image`.
-      dtype: LeRobot's dtype: a NumPy name, `string` or `image`.
+      kind: `number`, `text`, `language` or `image`.
+      dtype: LeRobot's dtype: a NumPy name, `string`, `language` or `image`.
       shape: the shape of a frame: () for a single value, (height, width, channels) for an image.
     """
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from rlds_beam.formats.lerobot import tables
+from rlds_beam.formats.lerobot import language, tables
 from rlds_beam.formats.lerobot.features import LerobotFeature
 
 if TYPE_CHECKING:
@@ -71,4 +71,6 @@ def _joined(feature: LerobotFeature, parts: Sequence[Any]) -> pa.Array:
     if feature.kind == "number":
         return tables.numbers_array(feature, np.concatenate(parts))
     values = list(itertools.chain.from_iterable(parts))
+    if feature.kind == "language":
+        return language.rows_array(feature.name, values)
     return tables.texts_array(feature, values) if feature.kind == "text" else tables.images_array(values)

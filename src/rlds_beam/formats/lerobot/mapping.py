@@ -7,12 +7,14 @@ action                              action
 reward                              next.reward
 is_last                             next.done
 language_instruction                the task of the frame (meta/tasks)
+language_events (text)              language_events (also episode_metadata/language_persistent)
 any other field of the steps        its path, with dots: observation.gripper
 any field of the episode            a column of meta/episodes
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 
@@ -22,6 +24,7 @@ from rlds_beam.encoding.example.layout import IMAGES
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap, LerobotFeature
+from rlds_beam.formats.lerobot.language import COLUMNS, EPISODE_PATH, PERSISTENT
 from rlds_beam.text import did_you_mean
 
 RESERVED = (*INDEX_FEATURES, "task")
@@ -49,7 +52,11 @@ _LEAST_IMAGE = 16
 
 
 def map_features(
-    schema: Schema, entries: Sequence[str] = (), sizes: Mapping[str, tuple[int, int]] | None = None
+    schema: Schema,
+    entries: Sequence[str] = (),
+    sizes: Mapping[str, tuple[int, int]] | None = None,
+    *,
+    languages: bool = False,
 ) -> FeatureMap:
     """Maps a dataset's fields to features.
 
@@ -57,6 +64,7 @@ def map_features(
       schema: the schema of its episodes.
       entries: the entries of `--map`.
       sizes: height and width, by path, of images whose size is not in the schema.
+      languages: whether there are language columns; otherwise they are texts.
 
     Raises:
       UsageError: LeRobot cannot hold a field, two features have one name, or an entry names an unknown field.
@@ -85,6 +93,11 @@ def map_features(
     known_sizes = sizes or {}
     features = [_feature(name, [schema.steps[path] for path in paths], known_sizes) for name, paths in named.items()]
     features.sort(key=lambda feature: feature.kind != "image")
+    if languages:
+        features = [_as_language(feature) for feature in features]
+        if EPISODE_PATH in schema.metadata and EPISODE_PATH not in dropped and PERSISTENT not in named:
+            features.append(_as_language(_feature(PERSISTENT, [schema.metadata[EPISODE_PATH]], {})))
+            dropped.add(EPISODE_PATH)
     columns = _columns([f for p, f in schema.metadata.items() if p not in dropped and p != task])
     return FeatureMap(tuple(features), task, columns, left_out, task in schema.metadata)
 
@@ -188,6 +201,13 @@ def _feature(name: str, fields: Sequence[Field], sizes: Mapping[str, tuple[int, 
     if len(first.shape) > (1 if text else 5):
         raise UsageError(f"--to=lerobot: {first} has more dimensions than LeRobot supports: {drop}")
     return LerobotFeature(name, (first,), "text" if text else "number", _dtype(first, drop), first.closed_shape)
+
+
+def _as_language(feature: LerobotFeature) -> LerobotFeature:
+    """The feature as a language column if LeRobot reads one by this name."""
+    if feature.name not in COLUMNS or feature.kind != "text" or feature.shape:
+        return feature
+    return dataclasses.replace(feature, kind="language", dtype="language")
 
 
 def _joined(name: str, fields: Sequence[Field]) -> LerobotFeature:

@@ -93,7 +93,10 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
 
         check_pages()
         fps, schema = whole_fps(options, source.fps), connectors.schema
-        features = map_features(schema, options.map, image_sizes(source, connectors, schema, options.map))
+        features = map_features(
+            schema, options.map, image_sizes(source, connectors, schema, options.map),
+            languages=options.lerobot_version != "2.1",
+        )  # fmt: skip
         as_video = options.images == "video"
         for name in options_given(options, LerobotOptions) if not as_video else ():
             if name in ("vcodec", "crf", "gop", "encoder_preset"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from rlds_beam.encoding.arrow_columns import to_arrow
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import BadEpisode
-from rlds_beam.formats.lerobot import statistics, tables
+from rlds_beam.formats.lerobot import language, statistics, tables
 from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.frames import Values
@@ -54,6 +54,9 @@ class PreparedEpisode:
         self.samples: dict[str, int] = {}
         self.pixels: dict[str, Iterable[Array]] = {}
         for feature in mapped.features:
+            if feature.kind == "language":
+                self.columns[feature.name] = self._annotations(feature, episode)
+                continue
             column = steps[feature.path]
             if feature.kind == "number":
                 self.numbers[feature.name] = tables.numbers_of(feature, steps)
@@ -70,6 +73,13 @@ class PreparedEpisode:
         self.numbers |= {"timestamp": (places / frame_format.fps).astype(np.float32), "frame_index": places}
         self.columns |= self.numbers
         self.texts = _task_texts(mapped.task, episode)
+
+    def _annotations(self, feature: LerobotFeature, episode: Episode) -> Sequence[str]:
+        """The rows of a language column in each frame, as JSON."""
+        of_episode = feature.path in episode.metadata
+        column = objects([episode.metadata[feature.path]]) if of_episode else episode.steps[feature.path]
+        texts = language.checked_texts(feature.name, tables.texts(column, feature.path), feature.path)
+        return [*texts] * (self.length if of_episode else 1)
 
     def _sample(self, feature: LerobotFeature, column: Column, samples: int | None) -> None:
         """Counts the pixels of sampled frames, except `ZERO_IMAGE`. If all are, counts one zero pixel."""

@@ -7,7 +7,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlds_beam import naming, storage
@@ -85,6 +85,10 @@ class LerobotSource(Source):
         shapes = [meta.info["features"][key]["shape"][:2] for key in meta.video_keys]
         pixels = sum(min(math.prod(shape), MOST_PIXELS) for shape in shapes)
         return float(sum(frames) * pixels * share * _SECONDS_A_PIXEL)
+
+    @property
+    def left_out(self) -> Mapping[str, str]:  # type: ignore[override]
+        return self.fields.left_out
 
     def plan(self) -> dict[str, Any]:
         return {"meta_sha256": self.digest}

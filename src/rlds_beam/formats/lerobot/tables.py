@@ -19,6 +19,7 @@ from rlds_beam.encoding.example.rows import texts_of
 from rlds_beam.episodes.episode import Column
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.formats.arrays.leaves import representable
+from rlds_beam.formats.lerobot import language
 from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.images.stored import StoredImages
@@ -55,6 +56,8 @@ def arrow_type(feature: LerobotFeature) -> pa.DataType:
     """The type of a column."""
     import pyarrow as pa
 
+    if feature.kind == "language":
+        return language.arrow_type(feature.name)
     if feature.kind == "image":
         return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     kind = pa.string() if feature.kind == "text" else pa.from_numpy_dtype(np.dtype(feature.dtype))
@@ -69,7 +72,7 @@ def arrow_type(feature: LerobotFeature) -> pa.DataType:
 
 def _hugging_face(features: Iterable[LerobotFeature]) -> bytes:
     """File metadata for `datasets`. All of its versions know `Sequence`, but not `List`."""
-    kinds = {feature.name: _hugging_face_type(feature) for feature in features}
+    kinds = {one.name: _hugging_face_type(one) for one in features if one.kind != "language"}  # LeRobot names its type
     kinds["timestamp"] = _value("float32")
     kinds |= {name: _value("int64") for name in ("frame_index", *NUMBERED)}
     return json.dumps({"info": {"features": kinds}}).encode()
