@@ -29,7 +29,7 @@ def data(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])
-@pytest.mark.parametrize("to", ["numpy", "d3rlpy", "minari", "rllib", "scope_rl"])
+@pytest.mark.parametrize("to", ["numpy", "d3rlpy", "minari", "rllib", "scope_rl", "zarr"])
 def test_killed_anywhere_after_the_first_commit(data, tmp_path, to, seed):
     """The export kills itself at a file-system request chosen by the seed: see `killed_export.py`."""
     if to in ("minari", "d3rlpy"):

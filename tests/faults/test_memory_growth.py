@@ -18,6 +18,7 @@ FORMATS = {
     "minari": (["--to=minari"], "minari"),
     "d3rlpy": (["--to=d3rlpy"], "d3rlpy"),
     "numpy": (["--to=numpy"], "numpy"),
+    "zarr": (["--to=zarr"], "zarr"),
     "rllib": (["--to=rllib"], None),
     "scope_rl": (["--to=scope_rl"], None),
     "lerobot": (["--to=lerobot", "--fps=10"], "lerobot"),

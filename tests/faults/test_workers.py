@@ -71,6 +71,7 @@ EVERY_OUTPUT = {
     "parquet": ["--to=columns", "--format=parquet"],
     "rlds": ["--to=rlds"],
     "numpy": ["--to=numpy"],
+    "zarr": ["--to=zarr"],
     "minari": ["--to=minari"],
     "d3rlpy": ["--to=d3rlpy"],
     "rllib": ["--to=rllib"],

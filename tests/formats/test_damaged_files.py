@@ -17,6 +17,7 @@ SOURCES = {
     "numpy": "*/observation.npy",
     "d3rlpy": "*.h5",
     "minari": "data/*.hdf5",
+    "zarr": "*.zarr.zip",
     "trajectories": "*.tfrecord-?????-of-?????",
 }
 

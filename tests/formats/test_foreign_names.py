@@ -83,6 +83,7 @@ NAMED: dict[str, tuple[str, str, dict[str, Any], str, Callable[[Any, str], Any]]
         "minari", "minari", {}, "data/metadata.json", lambda f, name: f["rlds_beam"].update(split=name)
     ),
     "a split of NumPy": ("numpy", "numpy", {}, "manifest.json", in_manifest),
+    "a split of zarr": ("zarr", "zarr", {}, "manifest.json", in_manifest),
     "a split of d3rlpy": ("d3rlpy", "d3rlpy", {}, "manifest.json", in_manifest),
     "a split of trajectories": ("trajectories", "trajectories", {"items": "frames"}, "manifest.json", in_manifest),
     "a dataset of NumPy": ("numpy", "numpy", {}, "manifest.json", lambda f, name: f.update(name=name)),

@@ -243,7 +243,7 @@ def test_scope_rl_rejects_actions_above_n_actions(tmp_path):
 # All formats
 
 
-@pytest.mark.parametrize("to", ["numpy", "d3rlpy", "minari", "scope_rl"])
+@pytest.mark.parametrize("to", ["numpy", "d3rlpy", "minari", "scope_rl", "zarr"])
 def test_a_killed_job_ends_with_the_same_bytes(rich, tmp_path, to):
     out, data = tmp_path / "out", rich[0]
     if to == "scope_rl":
@@ -263,7 +263,7 @@ def test_a_killed_job_ends_with_the_same_bytes(rich, tmp_path, to):
     assert open_job(data, out, to, shards=2).status().complete
     one = tmp_path / "one"
     export(data, one, to, shards=1)
-    names = [name for name in bytes_of(one) if name.endswith((".npy", ".h5", ".hdf5"))]
+    names = [name for name in bytes_of(one) if name.endswith((".npy", ".h5", ".hdf5", ".zip"))]
     assert names or to == "scope_rl"
     if names:  # arrays and HDF5 do not depend on the ranges at all
         assert {name: bytes_of(one)[name] for name in names} == {name: bytes_of(out)[name] for name in names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from directories import bytes_of
-from exchanging import export, open_job
+from exchanging import export, open_job, read_back
 from memory_store import memory_store
 from recorded import WALK, recorded
 
@@ -32,7 +32,7 @@ def written(store):
     return {name.removeprefix(f"{store.root}/out/"): content for name, content in store.files.items()}
 
 
-@pytest.mark.parametrize("to", ["numpy", "d3rlpy", "minari", "rllib", "scope_rl"])
+@pytest.mark.parametrize("to", ["numpy", "d3rlpy", "minari", "rllib", "scope_rl", "zarr"])
 def test_an_export(data, tmp_path, store, to):
     export(data, tmp_path / "out", to)
     export(data, f"{store.root}/out", to)
@@ -41,6 +41,9 @@ def test_an_export(data, tmp_path, store, to):
     if to in ("numpy", "d3rlpy", "minari"):  # read with memory maps or h5py
         with pytest.raises(UsageError, match=r"from local disks only; copy it first"):
             open_source(f"{store.root}/out", from_=to)
+    if to == "zarr":
+        found, expected = (read_back(path, to) for path in (f"{store.root}/out", tmp_path / "out"))
+        assert [episode.payload for episode in found] == [episode.payload for episode in expected]
 
 
 def test_a_recording(tmp_path, store):

@@ -29,7 +29,7 @@ def test_files_of_another_kind(tmp_path):
 
 
 FROM = {"lerobot": {"fps": 10}, "lerobot 2.1": {"fps": 10, "lerobot_version": "2.1"}, "rlds": {}, "numpy": {},
-        "minari": {}, "d3rlpy": {}, "trajectories": {"items": "frames"}}  # fmt: skip
+        "zarr": {}, "minari": {}, "d3rlpy": {}, "trajectories": {"items": "frames"}}  # fmt: skip
 
 
 @pytest.mark.parametrize("of", FROM)

@@ -23,6 +23,7 @@ REFUSED = {
     "numpy": {"newline", "long", "dot", "dots", "NUL"},
     "minari": {*NAMES} - {"plain"},
     "lerobot": {"newline", "long", "dot", "dots", "NUL"},
+    "zarr": {"newline", "long", "NUL"},
 }
 
 
@@ -48,7 +49,7 @@ def test_all_other_names_are_stored(tmp_path, to):
     assert report.rejected == 0 and report.items_written
     if to == "minari":
         pytest.importorskip("h5py")
-    if to in ("numpy", "minari", "lerobot", "rlds"):
+    if to in ("numpy", "minari", "lerobot", "rlds", "zarr"):
         root = next((file.parent for file in (tmp_path / "out").rglob("features.json")), tmp_path / "out")
         for episode in read_back(root, to):
             for i, name in enumerate(names):

@@ -249,7 +249,7 @@ def test_a_directory_that_leads_elsewhere_is_rejected(source, output, capsys, tm
 
 
 @pytest.mark.parametrize("flags", [(), ("--overwrite",)], ids=["resume", "overwrite"])
-@pytest.mark.parametrize("to", ["trajectories", "numpy", "rlds"])
+@pytest.mark.parametrize("to", ["trajectories", "numpy", "rlds", "zarr"])
 def test_directories_in_place_of_files(source, tmp_path, capsys, to, flags):
     whole = tmp_path / "whole"
     assert convert(source, whole, f"--to={to}") == 0

@@ -64,7 +64,7 @@ def test_a_file(camera: str, show: Show, tmp_path: Path, name: str) -> None:
     show(camera, "--episode=2", f"--output={path}", "--curves", "--height=48", "--frames=4")
 
 
-@pytest.mark.parametrize("to", ["lerobot", "minari", "numpy", "d3rlpy", "columns", "trajectories", "rlds"])
+@pytest.mark.parametrize("to", ["lerobot", "minari", "numpy", "d3rlpy", "zarr", "columns", "trajectories", "rlds"])
 def test_outputs_of_convert_need_no_from(camera: str, show: Show, tmp_path: Path, to: str) -> None:
     if to in ("minari", "d3rlpy"):
         pytest.importorskip("h5py")

@@ -45,6 +45,7 @@ CONNECTORS = {
     "MinimumLength": "cleaning.editing",
     "ModuleToAgentUnmapping": "learner.outputs",
     "NStepReturns": "learner.returns",
+    "NextStateAsAction": "cleaning.next_state",
     "Normalize": "statistics.normalizing",
     "NormalizeAndClipActions": "learner.actions",
     "NumpyToTensor": "learner.batching",

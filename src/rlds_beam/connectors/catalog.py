@@ -15,7 +15,7 @@ SECTIONS = {
     "Sequences and states": ("learner.sequences", "learner.states", "learner.models"),
     "Off-policy evaluation": ("statistics.importance",),
     "Normalization": ("statistics.normalizing", "learner.filtering"),
-    "Other episodes": ("cleaning.editing", "cleaning.absorbing"),
+    "Other episodes": ("cleaning.editing", "cleaning.next_state", "cleaning.absorbing"),
     "Cleaning": ("cleaning.dropping", "cleaning.idle", "cleaning.selecting", "cleaning.listing", "cleaning.splitting"),
     "Images, text, grippers": (
         "cleaning.pixels",

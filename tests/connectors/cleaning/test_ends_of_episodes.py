@@ -42,6 +42,7 @@ WHOLE = {
     "InvertGripper": c.InvertGripper(),
     "KeepSuccessful": c.KeepSuccessful("reward"),
     "MinimumLength": c.MinimumLength(3),
+    "NextStateAsAction": c.NextStateAsAction(["observation"]),
     "RelabelLanguage": c.RelabelLanguage({"go": "stop"}, field="text"),
     "RelativeToAbsoluteGripper": c.RelativeToAbsoluteGripper(),
     "ResizeImages": c.ResizeImages(4, 4, fields=[]),

@@ -37,15 +37,22 @@ from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, find_files, no_features, splits_of
 from rlds_beam.formats.zarr.episodes import ZarrFormat, array_of
 from rlds_beam.formats.zarr.metadata import ZarrArray, attributes, read_array
-from rlds_beam.formats.zarr.stores import ENDS, METADATA, DirectoryStore, Store, is_zip, open_store, path_of, root_of
+from rlds_beam.formats.zarr.stores import (
+    ENDS,
+    METADATA,
+    OWN,
+    DirectoryStore,
+    Store,
+    is_zip,
+    open_store,
+    path_of,
+    root_of,
+)
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard
 from rlds_beam.text import count
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-
-OWN = "rlds_beam"
-"""The attribute of a store's root in which `--to=zarr` keeps the fields."""
 
 _ROLES = {"actions": "action", "rewards": "reward"}
 _TOP = ("action", "reward", "discount", *FLAGS)

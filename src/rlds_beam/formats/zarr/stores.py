@@ -21,6 +21,9 @@ MOST_BYTES = 1 << 30
 METADATA = (".zarray", "zarr.json")
 """The metadata file of an array, in version 2 and 3 of the format."""
 
+OWN = "rlds_beam"
+"""The attribute of a store's root in which `--to=zarr` keeps the fields."""
+
 ENDS = "meta/episode_ends"
 """The array with the end of each episode."""
 

@@ -1,0 +1,16 @@
+"""Options of `--to=zarr`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from rlds_beam.options import Options, option
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ZarrOptions(Options):
+    """Options for zarr."""
+
+    compressor: Literal["lz4", "zstd"] = option("lz4", "Blosc compressor: lz4 is fast, zstd is small")
+    images: Literal["blosc", "jpegxl"] = option("blosc", "images by the same compressor, or as lossless JPEG XL")

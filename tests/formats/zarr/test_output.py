@@ -1,0 +1,136 @@
+"""`--to=zarr` writes replay buffers that the zarr library and diffusion policy's ReplayBuffer open."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from directories import bytes_of
+from exchanging import assert_equal, export, plain, read_back, rich_dataset
+
+from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.zarr import writing
+from rlds_beam.formats.zarr.stores import open_store
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.testing import make_episode, read_rejected, write_dataset
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory):
+    return rich_dataset(tmp_path_factory.mktemp("rich"))
+
+
+def opened(path: Path) -> Any:
+    """The root group, as the zarr library reads it."""
+    zarr = pytest.importorskip("zarr")
+    from imagecodecs.numcodecs import register_codecs
+
+    register_codecs(verbose=False)
+    if zarr.__version__.startswith("2."):
+        return zarr.open(str(path), mode="r")
+    return zarr.open_group(zarr.storage.ZipStore(str(path), mode="r"), mode="r")
+
+
+@pytest.mark.parametrize("options", [{}, {"images": "jpegxl"}, {"compressor": "zstd"}], ids=str)
+def test_a_round_trip_is_exact(rich, tmp_path, options):
+    export(rich[0], tmp_path / "out", "zarr", **options)
+    back = read_back(tmp_path / "out", "zarr", ranges=2)
+    for found, expected in zip(back, rich[1], strict=True):
+        image = found.steps["observation/image"]
+        assert isinstance(image, EncodedImages)
+        decoded = expected.steps["observation/image"].decode()
+        pixels = {"observation/image": decoded}
+        assert_equal(
+            found.replace(steps={**found.steps, "observation/image": image.decode()}),
+            expected.replace(steps={**expected.steps, **pixels}),
+        )
+        metadata = {path.split("/")[-1]: value for path, value in found.metadata.items()}
+        assert metadata["episode_id"] == expected.metadata["episode_id"].encode()
+        assert metadata["seed"] == expected.metadata["seed"]
+        assert metadata["pose"].tolist() == expected.metadata["pose"].tolist()
+
+
+@pytest.mark.parametrize("images", ["blosc", "jpegxl"])
+def test_what_a_replay_buffer_checks(rich, tmp_path, images):
+    """`ReplayBuffer.__init__`: data, meta/episode_ends, and the same length of all arrays."""
+    export(rich[0], tmp_path / "out", "zarr", images=images)
+    root = opened(tmp_path / "out" / "train.zarr.zip")
+    ends = root["meta/episode_ends"][:]
+    assert ends.dtype == np.int64 and ends.tolist() == np.cumsum([*map(len, rich[1])]).tolist()
+    names = sorted(root["data"].array_keys())
+    assert names == sorted(
+        ["action", "count", "discount", "image", "is_first", "is_last", "is_terminal", "language", "mission", "on",
+         "propensity", "reward", "state"]
+    )  # fmt: skip
+    assert {root["data"][name].shape[0] for name in names} == {ends[-1]}
+    assert root["data/image"].chunks == (1, 40, 40, 3)
+    steps = rich[1][4].steps
+    rows = slice(int(ends[3]), int(ends[4]))
+    assert root["data/state"][rows].tolist() == steps["observation/state"].tolist()
+    assert np.array_equal(root["data/image"][rows], steps["observation/image"].decode())
+    assert [*root["data/mission"][rows]] == plain(steps["observation/mission"])
+    assert [*root["meta/episode_id"][:]] == [f"id-{i}".encode() for i in range(7)]
+
+
+def test_bytes_do_not_depend_on_the_ranges(rich, tmp_path):
+    for shards in (1, 3):
+        export(rich[0], tmp_path / str(shards), "zarr", shards=shards)
+    one, three = (bytes_of(tmp_path / name)["train.zarr.zip"] for name in ("1", "3"))
+    assert one == three
+
+
+def test_dtypes_shapes_and_large_rows(tmp_path):
+    columns = {
+        "observation/big": np.arange(5 * 200 * 200, dtype=np.float32).reshape(5, 200, 200),
+        "observation/none": np.zeros((5, 0, 3), np.float32),
+        "observation/half": np.arange(5, dtype=np.float16),
+        "observation/wide": np.arange(5, dtype=np.uint64) + (1 << 60),
+        "observation/pixels": np.arange(5 * 48, dtype=np.uint8).reshape(5, 4, 4, 3),
+        "text": np.array([b"x" * (i * 200) for i in range(5)], object),
+        "action/arm": np.ones((5, 2)),
+        "action/hand": np.zeros(5, np.int8),
+        "observation/arm": np.ones(5),
+        "arm": np.zeros(5),
+    }
+    made = [make_episode(5, seed=seed, observation={"x": 2}, columns=columns) for seed in range(2)]
+    made = [episode.replace(steps={p: c for p, c in episode.steps.items() if p != "action"}) for episode in made]
+    export(write_dataset(tmp_path / "data", made), tmp_path / "out", "zarr")
+    with open_store(str(tmp_path / "out" / "train.zarr.zip")) as store:
+        assert {"data/arm", "data/observation_arm", "data/action_arm"} <= {*store.arrays("data")}
+    for found, expected in zip(read_back(tmp_path / "out", "zarr"), made, strict=True):
+        assert_equal(found, expected)
+
+
+def test_several_splits(tmp_path):
+    for split, count in (("train", 4), ("test", 2)):
+        data = write_dataset(tmp_path / "data", [make_episode(3, seed=i) for i in range(count)], split=split)
+    export(data, tmp_path / "out", "zarr")
+    source = open_source(str(tmp_path / "out"), from_="zarr")
+    assert {split.name: split.episodes for split in source.splits} == {"train": 4, "test": 2}
+    assert len(read_back(tmp_path / "out", "zarr", split="test")) == 2
+
+
+def test_text_that_arrays_of_bytes_cannot_hold(tmp_path):
+    made = make_episode(3, columns={"text": np.array([b"a", b"b\0", b""], object)})
+    report = export(write_dataset(tmp_path / "data", [made, make_episode(3, columns={"text": [b"", b"\0c", b""]})]),
+                    tmp_path / "out", "zarr")  # fmt: skip
+    assert (report.items_written, report.rejected) == (1, 1)
+    ((line, _),) = read_rejected(tmp_path / "out")
+    assert "ends with a zero byte" in line["detail"]
+    assert plain(read_back(tmp_path / "out", "zarr")[0].steps["text"]) == [b"", b"\0c", b""]
+
+
+def test_large_zip_files(tmp_path, monkeypatch):
+    """Offsets and counts that need zip64."""
+    monkeypatch.setattr(writing, "_FULL", 1000)  # writes 64-bit fields beyond 1,000 bytes
+    members = [(f"data/x/{i}", bytes([i % 256]) * 40) for i in range(70_000)]
+    packed = b"".join(writing.zip_pieces(members))
+    monkeypatch.undo()
+    few = tmp_path / "many.zip"
+    few.write_bytes(b"".join(writing.zip_pieces(members)))
+    with zipfile.ZipFile(few) as file:
+        assert len(file.namelist()) == 70_000 and file.read("data/x/69999") == members[-1][1]
+    assert len(packed) > len(few.read_bytes())
