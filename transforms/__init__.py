@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rlds_beam.transforms.reporting import WriteReport as WriteReport
     from rlds_beam.transforms.reverb import WriteToReverb as WriteToReverb
     from rlds_beam.transforms.reverb import WriteToReverbResult as WriteToReverbResult
+    from rlds_beam.transforms.rlds import WriteToRlds as WriteToRlds
     from rlds_beam.transforms.statistics import ComputeStatistics as ComputeStatistics
     from rlds_beam.transforms.writing import WriteRejected as WriteRejected
     from rlds_beam.transforms.writing import WriteToTrajectoryRecords as WriteToTrajectoryRecords
@@ -41,6 +42,7 @@ __all__ = [
     "WriteReport",
     "WriteToReverb",
     "WriteToReverbResult",
+    "WriteToRlds",
     "WriteToTrajectoryRecords",
     "WriteToTrajectoryRecordsResult",
 ]
@@ -61,6 +63,7 @@ __getattr__, __dir__ = lazy.exports(
         "WriteReport": "rlds_beam.transforms.reporting",
         "WriteToReverb": "rlds_beam.transforms.reverb",
         "WriteToReverbResult": "rlds_beam.transforms.reverb",
+        "WriteToRlds": "rlds_beam.transforms.rlds",
         "WriteToTrajectoryRecords": "rlds_beam.transforms.writing",
         "WriteToTrajectoryRecordsResult": "rlds_beam.transforms.writing",
     },

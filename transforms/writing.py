@@ -152,7 +152,7 @@ class _WritePartsFn(beam.DoFn):
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         assert self._writer is not None
-        yield from map(_in_global_window, self._writer.finish())
+        yield from map(in_global_window, self._writer.finish())
 
     def teardown(self) -> None:
         if self._writer is not None:
@@ -170,10 +170,11 @@ class _WriteRejectedFn(beam.DoFn):
         self._rejections.append(rejection)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        yield from map(_in_global_window, write_rejections(self._output, self._rejections))
+        yield from map(in_global_window, write_rejections(self._output, self._rejections))
 
 
-def _in_global_window(value: Any) -> WindowedValue:
+def in_global_window(value: Any) -> WindowedValue:
+    """A value that `finish_bundle` yields."""
     return WindowedValue(value, MIN_TIMESTAMP, [GlobalWindow()])
 
 

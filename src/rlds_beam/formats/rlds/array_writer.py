@@ -166,12 +166,13 @@ def first_schema(
     return None, read
 
 
-def refused(rejection: Rejection) -> FailedRuleError:
-    """The error for a bad episode."""
+def refused(rejection: Rejection, name: str | None = None) -> FailedRuleError:
+    """The error for a bad episode, called `name` or by its position."""
     key = rejection.key
     more = len(rejection.violations) - 1
     others = f" (and {more} more)" if more else ""
     return FailedRuleError(
-        f"episode {key.position} of split {key.split}: {rejection.rule}: {rejection.detail}{others}. Nothing was "
-        "written; strict=False writes the good episodes, and keeps the bad ones in rejected/"
+        f"episode {key.position if name is None else name} of split {key.split}: {rejection.rule}: "
+        f"{rejection.detail}{others}. Nothing was written; strict=False writes the good episodes, and keeps the bad "
+        "ones in rejected/"
     )
