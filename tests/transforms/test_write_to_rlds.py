@@ -66,20 +66,20 @@ def test_the_bytes_are_those_of_write_rlds(tmp_path, workers, flags) -> None:
 
 def test_bad_and_equal_episodes_are_set_aside(tmp_path) -> None:
     content = [("a", episode(0)), ("b", {"observation": 1}), ("c", episode(0)), ("d", episode(3))]
-    with beam.Pipeline("FnApiRunner") as root:
-        root | beam.Create(content) | WriteToRlds(tmp_path / "d", like=episode(0))
+    run_content(tmp_path / "d", content)
     rejected = [(line["id"], line["rule"]) for line, _ in read_rejected(tmp_path / "d")]
     assert rejected == [("b", "missing_field"), ("c", "duplicate_episode")]
     assert rlds_beam.validate(tmp_path / "d").valid == 2
 
 
+def run_content(directory: Path, content: list[Any], *, strict: bool = False) -> None:
+    with beam.Pipeline("FnApiRunner") as root:
+        root | beam.Create(content) | WriteToRlds(directory, like=episode(0), strict=strict)
+
+
 def test_with_strict_a_bad_episode_ends_the_pipeline(tmp_path) -> None:
-    with (
-        pytest.raises(Exception, match="episode 'b' of split train: missing_field"),
-        beam.Pipeline("FnApiRunner") as root,
-    ):
-        content = [("a", episode(0)), ("b", {"observation": 1})]
-        root | beam.Create(content) | WriteToRlds(tmp_path / "d", like=episode(0), strict=True)
+    with pytest.raises(Exception, match="episode 'b' of split train: missing_field"):
+        run_content(tmp_path / "d", [("a", episode(0)), ("b", {"observation": 1})], strict=True)
     assert not (tmp_path / "d" / "manifest.json").exists()
 
 
@@ -93,8 +93,8 @@ def test_with_strict_a_bad_episode_ends_the_pipeline(tmp_path) -> None:
     ],
 )
 def test_what_cannot_be_ordered_is_refused(tmp_path, content, said) -> None:
-    with pytest.raises(Exception, match=said), beam.Pipeline("FnApiRunner") as root:
-        root | beam.Create(content) | WriteToRlds(tmp_path / "d", like=episode(0))
+    with pytest.raises(Exception, match=said):
+        run_content(tmp_path / "d", content)
 
 
 def test_a_bad_example_and_a_finished_directory_are_refused(tmp_path) -> None:

@@ -60,7 +60,7 @@ class Written(NamedTuple):
       sizes: the size of each record: one, or several if a repair split the episode; a rejected episode has one.
       size: the size of the record before repairs.
       steps: the steps of each record.
-      digest: of the record before repairs; empty if it is rejected.
+      digest: the digest of the record before repairs; empty if it is rejected.
       violations: the broken rules.
       repaired: the rules whose violations were repaired.
       rejected: the rule that rejects it; None if it is accepted.
