@@ -20,6 +20,7 @@ PAGES = {
     "lerobot": "lerobot.md",
     "minari": "../how_to/minari.md",
     "d3rlpy": "../how_to/d3rlpy.md",
+    "hdf5": "../how_to/hdf5.md",
     "scope_rl": "scope_rl.md",
     "rllib": "../how_to/rllib.md",
     "keep_ranges": "../how_to/idle_steps.md",

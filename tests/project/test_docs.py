@@ -28,7 +28,7 @@ ENVIRONMENT = re.compile(r"<!-- environment: (\w+) -->")
 """The first line of a page that `make test-peers` runs, in this environment of a peer."""
 PEERS = {"rllib": "ray", "lerobot": "lerobot", "exchange": "d3rlpy"}
 """Environment -> the module that shows that this is it."""
-HDF5 = re.compile(r"--(from|to)=(minari|d3rlpy|d4rl)|^import h5py", re.MULTILINE)
+HDF5 = re.compile(r"--(from|to)=(minari|d3rlpy|d4rl|hdf5)|^import h5py", re.MULTILINE)
 """Matches blocks that need the extra `hdf5`."""
 VIDEO = re.compile("--images=video")
 """Matches blocks that need the extra `lerobot`."""

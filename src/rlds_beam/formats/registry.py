@@ -127,6 +127,13 @@ FORMATS = {
         output_options="rlds_beam.formats.zarr.options:ZarrOptions",
         opens="[diffusion policy](https://github.com/real-stanford/diffusion_policy): `ReplayBuffer.create_from_path`",
     ),
+    "hdf5": Format(
+        "HDF5 of ALOHA, robomimic, LIBERO, Isaac Lab, RoboTwin, ...",
+        source="rlds_beam.formats.hdf5.source:Hdf5Source",
+        source_options="rlds_beam.formats.hdf5.options:Hdf5Options",
+        opens="written by robots' recorders and simulators",
+        extra="hdf5",
+    ),
     "envlogger": Format(
         "EnvLogger's Riegeli logs",
         source="rlds_beam.formats.envlogger.source:EnvLoggerSource",

@@ -25,6 +25,7 @@ def survey_text(survey: Survey) -> str:
     if source.schema.slow_reason:
         lines.append(f"({source.schema.slow_reason}, so TFDS decodes the dataset)")
     lines += ["", *_split_lines(source), *(f"problem: {violation}" for violation in source.violations)]
+    lines += [f"note: {note}" for note in source.notes]
     lines += [
         *balance_lines(survey.balance),
         "",

@@ -143,6 +143,7 @@ class Source(Viewable, abc.ABC):
       violations: the faults of the dataset as a whole (missing and extra shards).
       fps: frames per second, if the dataset says so.
       left_out: the parts of the dataset that are not read, with the reasons.
+      notes: what a user should know about how the data are read.
       has_files: whether the shards are files. Those of a recording are not: there is nothing to fingerprint, sample, or
         compare before they are read, and each is its own range.
       options_class: the class of the source's options. If it has any, `open` takes an instance as `options`.
@@ -150,6 +151,7 @@ class Source(Viewable, abc.ABC):
 
     fps: float | None = None
     left_out: Mapping[str, str] = {}
+    notes: tuple[str, ...] = ()
     has_files: ClassVar[bool] = True
     options_class: ClassVar[type[Options]] = Options
     dataset: str

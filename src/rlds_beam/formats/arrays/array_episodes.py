@@ -83,7 +83,10 @@ class ArrayFormat(abc.ABC):
         position = start
         try:
             for episode in self.episodes(path, start, last):
-                yield episode if isinstance(episode, Damage) else _record(position, episode)
+                record = episode if isinstance(episode, Damage) else _record(position, episode)
+                del episode  # an episode may have a gigabyte: only its record is kept
+                yield record
+                del record
                 position += 1
         except (*UNREADABLE, AttributeError, OverflowError) as error:
             yield from (Damage(i, i + 1, f"the file cannot be read: {error}", b"") for i in range(position, last))

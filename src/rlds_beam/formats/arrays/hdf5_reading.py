@@ -1,4 +1,4 @@
-"""Read local HDF5 files with h5py."""
+"""Read HDF5 files with h5py, on local disks and in buckets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.errors import UsageError, needs
+from rlds_beam.errors import needs
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -26,6 +26,8 @@ _MOST_RATIO = 2000
 _UNSTORED = 16 << 20
 """Bytes that may be missing in the file: a dataset that was never written reads as its fill value."""
 
+_MOST_ATTRIBUTE = 64 << 20
+"""Maximum size of an attribute."""
 
 _MOST_LINKS = 32
 """Maximum length of a chain of soft links, and depth of nested groups."""
@@ -35,21 +37,23 @@ _MOST_LINKS = 32
 def open_hdf5(path: str) -> Iterator[Hdf5Group]:
     """Opens an HDF5 file and returns its root. Converts h5py's errors to an OSError that names the file.
 
+    A file in a bucket is read by ranges.
+
     Raises:
-      UsageError: the file is not on a local disk.
       OSError: the file is missing, damaged, or not HDF5.
       MissingExtraError: h5py is not installed.
     """
-    if storage.scheme(path) is not None:
-        raise UsageError(f"cannot read {path}: HDF5 files are read from local disks only; copy it first")
     with needs("hdf5", f"reading {path} needs h5py"):
         import h5py
-    storage.check_regular(path)
-    try:
-        opened = h5py.File(path, "r")
-    except OSError as error:
-        raise OSError(f"{path}: {error}") from error
-    with opened as file:
+    with contextlib.ExitStack() as stack:
+        try:
+            if storage.scheme(path) is None:
+                storage.check_regular(path)
+                file = stack.enter_context(h5py.File(path, "r"))
+            else:
+                file = stack.enter_context(h5py.File(stack.enter_context(storage.open_read(path)), "r"))
+        except OSError as error:
+            raise error if path in str(error) else OSError(f"{path}: {error}") from error
         try:
             yield Hdf5Group(file)
         except OSError as error:
@@ -91,6 +95,30 @@ class Hdf5Group:
           OSError: it is in another file, or neither a dataset nor a group.
         """
         return self._find(path)
+
+    def attribute(self, name: str) -> Any:
+        """An attribute: a number, an array of numbers, or text as bytes.
+
+        Raises:
+          KeyError: there is none.
+          TypeError: it is something else.
+          ValueError: it is larger than `_MOST_ATTRIBUTE`.
+        """
+        attributes = self._group.attrs
+        if name not in attributes:
+            raise KeyError(f"there is no attribute {name}")
+        stored = attributes.get_id(name)
+        if math.prod(stored.shape or (1,)) * stored.dtype.itemsize > _MOST_ATTRIBUTE:
+            raise ValueError(f"the attribute {name} is larger than {_MOST_ATTRIBUTE >> 20} MiB")
+        value = attributes[name]
+        if isinstance(value, str | bytes):
+            return value.encode() if isinstance(value, str) else value
+        array = np.asarray(value)
+        if array.dtype.kind in "biuf":
+            return array
+        if array.dtype.kind in "SU" and not array.shape:
+            return _bytes(array.item())
+        raise TypeError(f"the attribute {name} holds neither numbers nor one text")
 
     @property
     def address(self) -> int:
@@ -209,8 +237,8 @@ def check_stored(dataset: Any) -> Any:
     return dataset
 
 
-def read_array(dataset: Any) -> Array:
-    """The values of a dataset. Values of varying length become an object array of bytes.
+def read_array(dataset: Any, rows: slice | None = None) -> Array:
+    """The values of a dataset, or some of its rows. Values of varying length become an object array of bytes.
 
     Raises:
       TypeError: the values have another type.
@@ -219,7 +247,7 @@ def read_array(dataset: Any) -> Array:
     check_readable(check_stored(dataset))
     if dataset.nbytes > MOST_BYTES:
         raise ValueError(f"{dataset.name} has {dataset.nbytes:,} bytes; an episode may have at most {MOST_BYTES:,}")
-    values: Any = dataset[()]
+    values: Any = dataset[()] if rows is None else dataset[rows]
     if not isinstance(values, np.ndarray):
         values = np.asarray(values, object) if isinstance(values, str | bytes) else np.asarray(values)
     if values.dtype.kind in "SU":

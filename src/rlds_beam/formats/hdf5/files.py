@@ -1,0 +1,170 @@
+"""HDF5 files whose episodes a profile finds, as a record format."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.encoding.base import Damage
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
+from rlds_beam.formats.arrays.hdf5_reading import (
+    UNREADABLE,
+    Hdf5Group,
+    check_stored,
+    datasets_of,
+    is_dataset,
+    is_readable,
+    open_hdf5,
+    read_array,
+)
+from rlds_beam.formats.profiles.binding import Leaf, matches
+from rlds_beam.formats.profiles.episodes import Layout, read_episode
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_MASKS = "mask"
+
+
+class Hdf5Episode:
+    """An episode in an open HDF5 file (`profiles.containers.Container`).
+
+    Args:
+      path: the file.
+      root: its root.
+      group: the path of the episode's group; empty for the root.
+    """
+
+    def __init__(self, path: str, root: Hdf5Group, group: str = ""):
+        self.path, self.group, self._root = path, group, root
+        self._group: Any = root[group] if group else root
+        if is_dataset(self._group):
+            raise OSError(f"{group} is a dataset, not a group")
+
+    @functools.cached_property
+    def _datasets(self) -> dict[str, Any]:
+        return dict(datasets_of(self._group))
+
+    @functools.cached_property
+    def leaves(self) -> Mapping[str, Leaf]:
+        """The datasets by name."""
+        return {name: _leaf(dataset) for name, dataset in self._datasets.items()}
+
+    def read(self, name: str, rows: slice | None = None) -> Array:
+        """Rows of a dataset; text and images as an object array of bytes."""
+        return read_array(check_stored(self._datasets[name]), rows)
+
+    def attribute(self, place: str) -> Any:
+        """An attribute of the episode (`@name`) or of another group (`/data@name`)."""
+        group, _, name = place.rpartition("@")
+        node = (self._root if group == "/" else self._root[group]) if group else self._group
+        return node.attribute(name) if isinstance(node, Hdf5Group) else _missing(place)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a dataset, group, or attribute of this name."""
+        if "@" not in name:
+            return name in self._group
+        try:
+            self.attribute(name)
+        except KeyError:
+            return False
+        except (TypeError, ValueError):
+            return True
+        return True
+
+
+def _leaf(dataset: Any) -> Leaf:
+    dtype = np.dtype(object) if dataset.dtype.kind in "SU" else dataset.dtype
+    return Leaf(tuple(dataset.shape or ()), dtype, is_readable(dataset))
+
+
+def _missing(place: str) -> Any:
+    raise KeyError(f"there is no {place}")
+
+
+def groups_of(root: Hdf5Group, pattern: str) -> list[str]:
+    """The groups that match a pattern such as `data/demo_*`, sorted by number."""
+    parent, _, name = pattern.strip("/").rpartition("/")
+    node = root[parent] if parent else root
+    if is_dataset(node):
+        raise OSError(f"{parent} is a dataset, not a group")
+    found = [one for one, _ in matches(name, list(node))]
+    return [f"{parent}/{one}".strip("/") for one in sorted(found, key=natural)]
+
+
+def natural(text: str) -> list[tuple[int, str]]:
+    """A sort key by which `demo_2` comes before `demo_10`."""
+    return [(int(part), part) if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
+
+
+def masks_of(root: Hdf5Group) -> dict[str, frozenset[str]]:
+    """robomimic's filter keys: for each, the names of its episodes."""
+    if _MASKS not in root or is_dataset(root[_MASKS]):
+        return {}
+    masks = {}
+    for name, dataset in datasets_of(root[_MASKS]):
+        values = read_array(check_stored(dataset)).reshape(-1)
+        if values.dtype == object and "/" not in name:
+            masks[name] = frozenset(value.decode("utf-8", "replace") for value in values)
+    return masks
+
+
+@dataclasses.dataclass(frozen=True)
+class Hdf5Format(ArrayFormat):
+    """HDF5 files with a profile.
+
+    Attributes:
+      layout: the fields.
+      root: the directory of the dataset, to which the names of files are relative.
+      split_masks: the filter keys that are splits; the episodes of a file are in the order of these.
+    """
+
+    layout: Layout
+    root: str = ""
+    split_masks: tuple[str, ...] = ()
+    name = "hdf5"
+
+    def count(self, path: str) -> int:
+        return 1 if self.layout.profile.per_file else len(self._groups(path)[0])
+
+    def is_splittable(self, path: str) -> bool:
+        return not self.layout.profile.per_file
+
+    def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
+        within = self.root and path.startswith(self.root)
+        name = path[len(self.root) :].lstrip("/") if within else storage.split(path)[1]
+        groups, masks = ([""], {}) if self.layout.profile.per_file else self._groups(path)
+        with open_hdf5(path) as root:
+            for i in range(start, stop):
+                group = groups[i]
+                try:
+                    episode = Hdf5Episode(path, root, group)
+                    listed = {mask: group.rpartition("/")[2] in names for mask, names in masks.items()}
+                    arrays = read_episode(self.layout, episode, name, listed)
+                except (*UNREADABLE, UsageError) as error:
+                    reason = " ".join(str(error).split())
+                    yield Damage(i, i + 1, f"{f'{name}: {group}'.rstrip(': ')} cannot be read: {reason}", b"")
+                    continue
+                yield arrays
+                del arrays
+
+    def _groups(self, path: str) -> tuple[list[str], Mapping[str, frozenset[str]]]:
+        """The groups of a file's episodes, and its filter keys."""
+        return _cached_groups(path, storage.stamp(path), self.layout.profile.episodes, self.split_masks)
+
+
+@functools.lru_cache(maxsize=64)
+def _cached_groups(
+    path: str, stamp: Any, pattern: str, split_masks: tuple[str, ...]
+) -> tuple[list[str], Mapping[str, frozenset[str]]]:
+    del stamp
+    with open_hdf5(path) as root:
+        groups, masks = groups_of(root, pattern), masks_of(root)
+    order = {group: i for i, split in enumerate(split_masks) for group in masks.get(split, ())}
+    return sorted(groups, key=lambda group: order.get(group.rpartition("/")[2], len(split_masks))), masks

@@ -1,0 +1,21 @@
+"""Options of the HDF5 source."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from rlds_beam.options import Options, option
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hdf5Options(Options):
+    """HDF5 files of robots."""
+
+    profile: str | None = option(
+        None,
+        "layout of the files: aloha, robomimic, libero, isaaclab, robotwin, robomind, droid, agibot, or a YAML file "
+        "(recognized by default)",
+        metavar="NAME",
+    )
+    raw_images: Literal["png", "raw"] = option("png", "how to keep frames that are stored as pixels")

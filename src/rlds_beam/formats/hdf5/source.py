@@ -1,0 +1,253 @@
+"""Robots' HDF5 files as a source: `--from=hdf5`. A profile says which dataset is which field."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from rlds_beam import naming, storage
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.errors import UsageError, Violation
+from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE, Hdf5Group, is_dataset, open_hdf5
+from rlds_beam.formats.arrays.sources_of_files import no_features
+from rlds_beam.formats.hdf5.files import Hdf5Episode, Hdf5Format, groups_of, masks_of, natural
+from rlds_beam.formats.hdf5.options import Hdf5Options
+from rlds_beam.formats.profiles.containers import fits, text_files
+from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, choose_profile, layout_of
+from rlds_beam.formats.profiles.model import Profile
+from rlds_beam.formats.profiles.proposing import propose
+from rlds_beam.formats.profiles.shipped import find_profile, shipped_profiles
+from rlds_beam.options import Options
+from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.splits import selected_splits, slice_of
+
+_ENDINGS = (".hdf5", ".h5")
+_FOLDERS = ("train", "val", "valid", "validation", "test")
+_DEPTH = 8  # directories below the input
+_TRIED = 20  # files tried for the first episode
+
+
+@dataclasses.dataclass(frozen=True)
+class Hdf5Source(Source):
+    """HDF5 files with a profile. Attributes: see `Source`; `layout`: the profile and the fields."""
+
+    options_class: ClassVar[type[Options]] = Hdf5Options
+    dataset: str
+    schema: Schema
+    decoder: ProfileDecoder
+    splits: tuple[Split, ...]
+    files: Hdf5Format
+    layout: Layout
+    violations: tuple[Violation, ...] = ()
+
+    @property
+    def fps(self) -> float | None:  # type: ignore[override]
+        return self.layout.profile.fps
+
+    def describe(self) -> str:
+        return "\n".join([super().describe(), *self.notes])
+
+    @property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (f"profile {self.layout.profile.name}", *self.layout.notes)
+
+    def plan(self) -> dict[str, Any]:
+        return {"profile": dataclasses.asdict(self.layout.profile)}
+
+    def companions(self, shard: Shard) -> list[str]:
+        return text_files(self.layout.profile, shard.path)
+
+    @classmethod
+    def recognize(cls, path: str) -> str | None:
+        try:
+            one = next(_found(path), None)
+            if one is None or not one.endswith(_ENDINGS):
+                return None
+            found = _fitting(one)
+        except Exception:  # whatever the path holds; `open` says what is wrong
+            return None
+        return "; ".join(f"profile {name}: {why}" for name, why in found.items()) or None
+
+    @classmethod
+    def open(
+        cls,
+        input: str | Sequence[str],
+        *,
+        split: str | None = None,
+        features: str | None = None,
+        options: Hdf5Options | None = None,
+    ) -> Hdf5Source:
+        no_features("hdf5", features)
+        options = options or Hdf5Options()
+        where = input if isinstance(input, str) else ",".join(input)
+        paths = find_hdf5(input, where)
+        profile = find_profile(options.profile) if options.profile else _recognized(paths, where)
+        named = [path for path in paths if fnmatch.fnmatch(storage.split(path)[1], profile.files or "*")]
+        if not named:
+            raise UsageError(f"{where}: no file is named {profile.files}, which profile {profile.name} reads")
+        layout, split_masks = _first_layout(profile, named, options.raw_images)
+        root = input if isinstance(input, str) and storage.isdir(input) else ""
+        files = Hdf5Format(layout, root, split_masks)
+        name = storage.split(where.rstrip("/"))[1] if root else storage.split(named[0])[1].rpartition(".")[0]
+        name = naming.to_name(name)
+        splits = _splits(files, named, split, name)
+        return cls(f"{name}/1.0.0", layout.schema, ProfileDecoder(layout.schema, layout), splits, files, layout)
+
+
+def find_hdf5(input: str | Sequence[str], where: str) -> list[str]:
+    """The HDF5 files of an input, sorted by the numbers in their names. Raises UsageError if there are none."""
+    if isinstance(input, str) and storage.isdir(input):
+        paths = list(_found(input))
+    else:
+        paths = [path for one in storage.paths_in(input) for path in storage.glob(one)]
+    if not paths:
+        raise UsageError(f"{where} has no {' or '.join(_ENDINGS)} file, which --from=hdf5 reads")
+    return sorted(paths, key=natural)
+
+
+def _found(path: str) -> Iterator[str]:
+    """The HDF5 files below a directory, or the file itself."""
+    if storage.scheme(path) is not None:
+        if storage.isdir(path):
+            yield from (one for one in storage.files_below(path, "**") if one.endswith(_ENDINGS))
+        elif storage.exists(path):
+            yield path
+    elif os.path.isfile(path):
+        yield path
+    else:
+        for directory, below, names in os.walk(path):
+            below.sort(key=natural)
+            if directory[len(path) :].count(os.sep) >= _DEPTH:
+                below.clear()
+            for name in sorted(names, key=natural):
+                if name.endswith(_ENDINGS) and not name.startswith("."):
+                    yield os.path.join(directory, name)
+
+
+def _fitting(path: str) -> dict[str, str]:
+    """The shipped profiles that fit a file, each with what it recognizes. Raises OSError for an unreadable file."""
+    found = {}
+    with open_hdf5(path) as root:
+        for name, profile in shipped_profiles().items():
+            episode = _first_episode(path, root, profile)
+            if episode is not None and (why := fits(profile, episode)) is not None:
+                found[name] = why
+    return found
+
+
+def _first_episode(path: str, root: Hdf5Group, profile: Profile) -> Hdf5Episode | None:
+    if profile.per_file:
+        return Hdf5Episode(path, root)
+    try:
+        groups = groups_of(root, profile.episodes)
+        return Hdf5Episode(path, root, groups[0]) if groups else None
+    except (KeyError, OSError):
+        return None
+
+
+def _recognized(paths: Sequence[str], where: str) -> Profile:
+    """The shipped profile that fits the files. Raises UsageError if none does, with a proposal."""
+    error = ""
+    for path in paths[:_TRIED]:
+        try:
+            found = _fitting(path)
+        except OSError as unreadable:
+            error = error or str(unreadable)
+            continue
+        if found:
+            return shipped_profiles()[choose_profile(found, where)]
+        raise UsageError(
+            f"{path}: no shipped profile fits ({', '.join(shipped_profiles())}). Here is a proposal: edit it, save it "
+            f"as profile.yaml, and pass --profile=profile.yaml\n\n{proposal(path)}"
+        )
+    raise UsageError(f"{where} cannot be read: {error}")
+
+
+def proposal(path: str) -> str:
+    """A profile for an unknown file, as YAML. Raises OSError for an unreadable file."""
+    with open_hdf5(path) as root:
+        pattern = _episode_groups(root)
+        episode = Hdf5Episode(path, root, groups_of(root, pattern)[0] if pattern else "")
+        return propose(naming.to_name(storage.split(path)[1].rpartition(".")[0]), pattern or "file", episode.leaves)
+
+
+def _episode_groups(root: Hdf5Group, parent: str = "") -> str:
+    """The pattern of numbered groups, at the root or one level below; empty if there are none."""
+    names = list(root[parent] if parent else root)
+    stems = {name.rstrip("0123456789") for name in names}
+    numbered = [name for name in names if name[-1:].isdecimal() and not is_dataset(root[f"{parent}/{name}"])]
+    if numbered and len(stems) == 1:
+        return f"{parent}/{stems.pop()}*".strip("/")
+    if parent:
+        return ""
+    below = (_episode_groups(root, name) for name in names if not is_dataset(root[name]))
+    return next(filter(None, below), "")
+
+
+def _first_layout(profile: Profile, paths: Sequence[str], raw_images: str) -> tuple[Layout, tuple[str, ...]]:
+    """The layout of the first episode that can be read, and the filter keys that are splits."""
+    error = ""
+    for path in paths[:_TRIED]:
+        try:
+            with open_hdf5(path) as root:
+                episode = _first_episode(path, root, profile)
+                if episode is None:
+                    error = error or f"{path} has no {profile.episodes}, where profile {profile.name} finds episodes"
+                    continue
+                masks = masks_of(root) if profile.splits == "mask" else {}
+                names = [one.rpartition("/")[2] for one in groups_of(root, profile.episodes)] if masks else []
+                layout = layout_of(profile, episode, raw_images, tuple(sorted(masks)))
+        except UNREADABLE as unreadable:
+            error = error or f"{path} cannot be read: {unreadable}"
+            continue
+        splits = tuple(name for name in _FOLDERS if name in masks)
+        listed = [one for split in splits for one in masks[split] if one in names]
+        whole = len(paths) == 1 and len(splits) > 1 and sorted(listed) == sorted(names)
+        return layout, splits if whole else ()
+    raise UsageError(error)
+
+
+def _splits(files: Hdf5Format, paths: Sequence[str], split: str | None, dataset: str) -> tuple[Split, ...]:
+    if files.split_masks:
+        return _mask_splits(files, paths[0], split, dataset)
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        folders = storage.split(path)[0].split("/") if files.layout.profile.splits == "folders" else []
+        found.setdefault(next((one for one in reversed(folders) if one in _FOLDERS), "train"), []).append(path)
+    splits = []
+    for name, start, stop in selected_splits(split, found, dataset):
+        shards = tuple(_shard(files, i, path) for i, path in enumerate(found[name]))
+        whole = Split(name, shards)
+        if start is None and stop is None:
+            splits.append(whole)
+        elif whole.episodes is None:
+            raise UsageError(f"{name} cannot be sliced: a file cannot be read, so its episodes are unknown")
+        else:
+            splits.append(Split(name, shards, *slice_of(name, whole.episodes, start, stop)))
+    return tuple(splits)
+
+
+def _mask_splits(files: Hdf5Format, path: str, split: str | None, dataset: str) -> tuple[Split, ...]:
+    """The filter keys of a file as splits: its episodes are in their order."""
+    shard, splits, first = _shard(files, 0, path), {}, 0
+    for name in files.split_masks:
+        total = sum(one.rpartition("/")[2] in files._groups(path)[1][name] for one in files._groups(path)[0])
+        splits[name] = first, first + total
+        first += total
+    chosen = []
+    for name, start, stop in selected_splits(split, splits, dataset):
+        low, high = splits[name]
+        begin, end = slice_of(name, high - low, start, stop)
+        chosen.append(Split(name, (shard,), low + begin, low + end))
+    return tuple(chosen)
+
+
+def _shard(files: Hdf5Format, index: int, path: str) -> Shard:
+    try:
+        records: int | None = files.count(path)
+    except OSError:
+        records = None
+    return Shard(index, path, storage.size(path), records)

@@ -1,0 +1,275 @@
+"""Reads an episode by its profile, and decodes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.episodes.casting import exact_cast, exact_flags
+from rlds_beam.episodes.columns import zeros_like
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
+from rlds_beam.errors import BadEpisode, UsageError, Violation
+from rlds_beam.formats.arrays.array_episodes import (
+    FLAG_FIELDS,
+    ArrayDecoder,
+    Arrays,
+    discounts,
+    number_field,
+    with_last,
+)
+from rlds_beam.formats.profiles.binding import Bound, Leaf, as_images, bind, row_bytes
+from rlds_beam.formats.profiles.containers import Container, text_of, where
+from rlds_beam.formats.profiles.model import Profile
+from rlds_beam.images.encoded_images import EncodedImages
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+TEXT = "language_instruction"
+_NONE = Leaf((), np.dtype(object))
+_STEPS, _FINAL, _EPISODE, _WHERE, _TERMINAL = "steps/", "final/", "episode/", "where", "terminal"
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A profile bound to the arrays of the first episode.
+
+    Attributes:
+      profile: the profile.
+      bound: the step fields.
+      schema: the schema.
+      masks: the names of the filter keys.
+      notes: what a user should know about the conversion.
+    """
+
+    profile: Profile
+    bound: tuple[Bound, ...]
+    schema: Schema
+    masks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def final(self) -> bool:
+        """Whether an episode has a last step with a void action."""
+        return self.profile.last_step == "added" or any(one.final for one in self.bound)
+
+
+def layout_of(profile: Profile, first: Container, raw_images: str, masks: tuple[str, ...] = ()) -> Layout:
+    """Binds a profile to an episode.
+
+    Raises:
+      UsageError: the episode lacks what the profile needs.
+    """
+    leaves = first.leaves
+    bound, skipped = bind(profile, leaves, lambda name: first.read(name, slice(0, 1))[0], where(first))
+    bound = tuple(one._replace(field=as_images(one.field, raw_images)) for one in bound)
+    notes = [*skipped]
+    reward = Field("reward", "float32")
+    if profile.reward in leaves:
+        reward = number_field("reward", leaves[profile.reward].dtype.name)
+    else:
+        notes.append("there is no reward: it is 0")
+    if profile.channels == "bgr":
+        notes.append("images are BGR: use FlipChannels")
+    fields = [*(one.field for one in bound), reward, Field("discount", "float32"), *FLAG_FIELDS.values()]
+    if text_of(profile, first) is not None:
+        fields.append(text_field(TEXT))
+    elif profile.text:
+        notes.append("there is no text of the task")
+    metadata = [text_field("file"), *([text_field("group")] if first.group else [])]
+    metadata += [_episode_field(name, values) for name, values in _metadata(profile, first)]
+    metadata += [Field(f"mask/{name}", "bool") for name in masks]
+    if profile.note:
+        notes.append(profile.note.strip())
+    if profile.left_out:
+        notes.append(f"left out: {profile.left_out}")
+    schema = Schema(by_path(fields, where(first)), by_path(metadata, where(first)))
+    return Layout(profile, bound, schema, masks, tuple(notes))
+
+
+def _metadata(profile: Profile, container: Container) -> Iterator[tuple[str, Any]]:
+    for name, place in profile.metadata.items():
+        if container.has(place):
+            yield name, container.attribute(place) if "@" in place else container.read(place)
+
+
+def _episode_field(name: str, value: Any) -> Field:
+    if isinstance(value, bytes) or value.dtype == object:
+        return text_field(name, () if isinstance(value, bytes) else value.shape)
+    return number_field(name, value.dtype.name, value.shape)
+
+
+def read_episode(layout: Layout, container: Container, name: str, masks: Mapping[str, bool]) -> Arrays:
+    """The arrays of an episode, as packed into its record.
+
+    Args:
+      layout: the fields.
+      container: the episode.
+      name: the file's name in the dataset.
+      masks: for each filter key, whether it lists the episode.
+    """
+    leaves, arrays = container.leaves, {}
+    for one in layout.bound:
+        if one.name in leaves:
+            count = (*leaves[one.name].shape, 0)[0]
+            start, stop, _ = slice(one.rule.start, one.rule.stop).indices(count)
+            rows = None if (start, stop) == (0, count) else slice(start, stop)
+            arrays[_STEPS + one.field.path] = _values(one, container.read(one.name, rows))
+        if one.final is not None and (*leaves.get(one.final, _NONE).shape, 0)[0]:
+            arrays[_FINAL + one.field.path] = _values(one, container.read(one.final, slice(-1, None)))
+    profile = layout.profile
+    if profile.reward in leaves and "reward" in layout.schema.steps:
+        arrays[_STEPS + "reward"] = container.read(profile.reward)
+    arrays[_TERMINAL] = _terminal(profile, container)
+    if TEXT in layout.schema.steps and (text := text_of(profile, container)) is not None:
+        arrays[_STEPS + TEXT] = _text(text)
+    for field, value in _metadata(profile, container):
+        arrays[_EPISODE + field] = _text(value) if isinstance(value, bytes) else np.asarray(value)
+    for mask in layout.masks:
+        arrays[f"{_EPISODE}mask/{mask}"] = np.array(masks.get(mask, False))
+    arrays[_EPISODE + "file"] = _text(name.encode("utf-8", "replace"))
+    if container.group:
+        arrays[_EPISODE + "group"] = _text(container.group.encode("utf-8", "replace"))
+    arrays[_WHERE] = _text(f"{name}: {container.group}".rstrip(": ").encode("utf-8", "replace"))
+    return arrays
+
+
+def _text(value: bytes) -> Array:
+    return np.array([value, None], object)[:1]
+
+
+def _values(one: Bound, array: Array) -> Array:
+    """The values; images without the zeros that pad them, and frames that are stored as bytes as pixels."""
+    is_rows = array.dtype == object and array.ndim == 1
+    if one.encoded and (is_rows or (array.dtype == np.uint8 and array.ndim == 2)):
+        return np.fromiter(map(row_bytes, array), object, len(array))
+    shape = one.field.shape
+    if is_rows and one.rule.raw_shapes and len(shape) == 3 and all(len(row) == np.prod(shape) for row in array):  # type: ignore[arg-type]
+        return np.frombuffer(b"".join(array), np.uint8).reshape(-1, *one.field.closed_shape)
+    return array
+
+
+def _terminal(profile: Profile, container: Container) -> Array:
+    """bool [1]: whether the episode ends in a terminal state."""
+    place = profile.terminal
+    if isinstance(place, bool):
+        return np.array([place])
+    try:
+        values = np.asarray(container.attribute(place) if "@" in place else container.read(place, slice(-1, None)))
+    except KeyError:
+        return np.array([False])
+    return values.reshape(-1)[-1:] if values.size else np.array([False])
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfileDecoder(ArrayDecoder):
+    """Decodes the arrays of an episode. Attributes: see `ArrayDecoder`; `layout`: the fields."""
+
+    layout: Layout
+
+    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+        place = arrays[_WHERE][0].decode("utf-8", "replace")
+        steps: dict[str, Column] = {}
+        for one in self.layout.bound:
+            if _STEPS + one.field.path not in arrays:
+                detail = f"{place} has no {one.name}"
+                raise BadEpisode(Violation("missing_field", detail, one.field.path))
+            steps[one.field.path] = _column(one, arrays[_STEPS + one.field.path], place)
+        rows = self._rows(steps, place)
+        if self.layout.final:
+            steps = {path: with_last(column, self._last(arrays, path, place)) for path, column in steps.items()}
+        steps["reward"] = self._reward(arrays, rows, place)
+        terminal = exact_flags(arrays[_TERMINAL], f"is_terminal ({place}: {self.layout.profile.terminal})")
+        count = rows + self.layout.final if rows else 0
+        last, first = np.zeros(count, bool), np.zeros(count, bool)
+        first[:1], last[-1:] = True, True
+        is_terminal = last & terminal[-1]
+        steps |= {"is_first": first, "is_last": last, "is_terminal": is_terminal}
+        steps["discount"] = discounts(is_terminal)
+        if TEXT in self.schema.steps:
+            if _STEPS + TEXT not in arrays:
+                raise BadEpisode(Violation("missing_field", f"{place} has no text of the task", TEXT))
+            steps[TEXT] = np.full(count, arrays[_STEPS + TEXT][0], object)
+        if not rows:
+            steps = {path: column[:0] for path, column in steps.items()}
+        return steps, self._metadata(arrays, place)
+
+    def _rows(self, steps: Mapping[str, Column], place: str) -> int:
+        names = {one.field.path: one.name for one in self.layout.bound}
+        path = next(path for path in steps if path.split("/")[0] == "action")
+        for other, column in steps.items():
+            if len(column) != len(steps[path]):
+                detail = f"{place}: {names[other]} has {len(column)} rows, but {names[path]} has {len(steps[path])}"
+                raise BadEpisode(Violation("wrong_dtype_or_shape", detail, other))
+        return len(steps[path])
+
+    def _last(self, arrays: Arrays, path: str, place: str) -> Column | None:
+        one = next(one for one in self.layout.bound if one.field.path == path)
+        if one.final is None:
+            return None
+        if _FINAL + path not in arrays:
+            raise BadEpisode(Violation("missing_field", f"{place} has no {one.final}", path))
+        return _column(one, arrays[_FINAL + path], place)
+
+    def _reward(self, arrays: Arrays, rows: int, place: str) -> Array:
+        field, name = self.schema.steps["reward"], self.layout.profile.reward
+        count = rows + self.layout.final
+        given = arrays.get(_STEPS + "reward")
+        if given is None and not any("no reward" in note for note in self.layout.notes):
+            raise BadEpisode(Violation("missing_field", f"{place} has no {name}", "reward"))
+        if given is None:
+            return np.zeros(count, field.numpy_dtype)
+        if given.size != rows or len(given) != rows:
+            detail = f"{place}: {name} has the shape {list(given.shape)}, but the episode has {rows} rows"
+            raise BadEpisode(Violation("wrong_dtype_or_shape", detail, "reward"))
+        values = exact_cast(given.reshape(rows), field.numpy_dtype, "reward")
+        return np.concatenate([values, zeros_like(values, 1)]) if self.layout.final else values
+
+    def _metadata(self, arrays: Arrays, place: str) -> dict[str, Any]:
+        metadata: dict[str, Any] = {}
+        for path, field in self.schema.metadata.items():
+            value = arrays.get(_EPISODE + path)
+            if value is None:
+                raise BadEpisode(Violation("missing_field", f"{place} has no {path}", path))
+            if field.dtype == "string" and not field.shape:
+                value = value[0] if value.shape == (1,) else value
+                metadata[path] = value
+            elif value.shape != field.shape:
+                detail = f"{place}: {path} has the shape {list(value.shape)}, expected {list(field.shape)}"
+                raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path))
+            else:
+                metadata[path] = exact_cast(value[None], field.numpy_dtype, path)[0]
+        return metadata
+
+
+def _column(one: Bound, array: Array, place: str) -> Column:
+    """The column of a field. Raises BadEpisode if the values do not fit it."""
+    field = one.field
+    is_rows = array.dtype == object and array.ndim == 1
+    if one.encoded and is_rows:
+        return EncodedImages(array, field.shape, field.dtype, field.encoding)
+    if field.encoding == "png" and array.dtype == np.uint8 and array.shape[1:] == field.shape:
+        return _as_png(array, field)
+    if one.encoded or array.shape[1:] != field.shape or (array.dtype == object) != (field.dtype == "string"):
+        kind = "bytes" if array.dtype == object else array.dtype.name
+        detail = f"{place}: {one.name} holds {kind}{list(array.shape)}, but the first episode has {field}"
+        raise BadEpisode(Violation("wrong_dtype_or_shape", detail, field.path))
+    return exact_cast(array, field.numpy_dtype, field.path)
+
+
+def _as_png(pixels: Array, field: Field) -> EncodedImages:
+    import imagecodecs
+
+    images = (imagecodecs.png_encode(one if one.shape[-1] > 1 else one[..., 0], level=1) for one in pixels)
+    return EncodedImages(np.fromiter(map(bytes, images), object, len(pixels)), field.shape, field.dtype, "png")
+
+
+def choose_profile(profiles: Mapping[str, str], where_: str) -> str:
+    """The only profile that fits. Raises UsageError if several do."""
+    if len(profiles) > 1:
+        found = "; ".join(f"{name} ({why})" for name, why in profiles.items())
+        raise UsageError(f"{where_}: several profiles fit: {found}. Choose one with --profile=NAME")
+    return next(iter(profiles))

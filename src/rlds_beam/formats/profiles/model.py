@@ -1,0 +1,213 @@
+"""A profile: where a file's episodes are, and which array is which field. `docs/how_to/hdf5.md` documents its keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rlds_beam.encoding.checked_json import TEXT, Kind, check_json
+from rlds_beam.encoding.checked_yaml import parse_yaml
+from rlds_beam.episodes.flags import FLAGS
+from rlds_beam.errors import UsageError
+from rlds_beam.text import did_you_mean
+
+_ROWS = re.compile(r"(?P<name>[^\[\]]+)(\[(?P<start>-?\d+)?:(?P<stop>-?\d+)?\])?")
+_NUMBER = Kind("a number above 0", lambda v: type(v) in (int, float) and 0 < v < 1e6)
+_BOOL = Kind("true or false", lambda v: isinstance(v, bool))
+_SIZE = Kind("a size from 1 to 65536", lambda v: type(v) is int and 1 <= v <= 65536)
+_TERMINAL = Kind("true, false, a dataset, or an @attribute", lambda v: isinstance(v, (bool, str)))
+_ORDER = Kind("rgb or bgr", lambda v: v in ("rgb", "bgr"))
+_FIELD = Kind("a dataset, or a mapping with the key from", lambda v: isinstance(v, (str, dict)))
+_RULE = {"from": TEXT, "optional?": _BOOL, "images?": _BOOL, "raw_shapes?": [[_SIZE]]}
+_TEXT_FROM = {"attribute?": TEXT, "dataset?": TEXT, "file?": TEXT, "file_name?": TEXT, "json?": TEXT}
+_SCHEMA: Mapping[str, Any] = {
+    "name": TEXT,
+    "about?": TEXT,
+    "files?": TEXT,
+    "episodes": TEXT,
+    "recognize?": {"has?": [TEXT], "any?": [TEXT], "lacks?": [TEXT]},
+    "fields": {"*": _FIELD},
+    "final?": {"*": TEXT},
+    "last_step?": Kind("kept or added", lambda v: v in ("kept", "added")),
+    "reward?": TEXT,
+    "terminal?": _TERMINAL,
+    "text?": [_TEXT_FROM],
+    "metadata?": {"*": TEXT},
+    "splits?": TEXT,
+    "fps?": _NUMBER,
+    "channels?": _ORDER,
+    "left_out?": TEXT,
+    "note?": TEXT,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class FieldRule:
+    """Which dataset becomes which step field.
+
+    Attributes:
+      path: the field; `*` and `**` stand for what they matched in `dataset`.
+      dataset: the path in the episode's group; `*` matches one name, `**` one or more.
+      start, stop: the rows to take, as in Python; None for all.
+      optional: whether an episode, and a dataset, may lack it.
+      images: False to keep bytes and pixels as they are; images are otherwise found by their dtype, shape, and bytes.
+      raw_shapes: the possible shapes of a frame if rows are bytes without an encoding.
+    """
+
+    path: str
+    dataset: str
+    start: int | None = None
+    stop: int | None = None
+    optional: bool = False
+    images: bool = True
+    raw_shapes: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def wild(self) -> bool:
+        return "*" in self.dataset
+
+
+@dataclasses.dataclass(frozen=True)
+class TextRule:
+    """One place of the task's text; the first that an episode has is used.
+
+    Attributes:
+      kind: `attribute`, `dataset`, `file` (a file next to the data), or `file_name`.
+      place: the attribute, dataset, or path; or the pattern of the name, whose `*` is the text.
+      json: if the text is in JSON: the path in it.
+    """
+
+    kind: str
+    place: str
+    json: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """A layout of files. The attributes are the keys of the YAML.
+
+    Attributes:
+      name, about: its name, and a description.
+      files: the pattern of the file names; empty for all.
+      episodes: `file` if each file is an episode; otherwise the groups that are, for example `data/demo_*`.
+      has, any_of, lacks: what identifies the layout in the first episode: all of `has`, one of `any_of`, none of
+        `lacks`. A name is a dataset or group; `@name` is an attribute of the episode, `/data@name` of another group.
+      fields: the step fields.
+      final: the group with the next observations by the group of the observations; the last row of the next
+        observations becomes the last step, whose action is void.
+      last_step: without next observations, `kept` makes T rows T steps, and the last step keeps its action and reward,
+        as most published RLDS datasets of demonstrations do; `added` adds a step with an observation of zeros, so that
+        the last action and reward belong to a transition.
+      reward: the dataset of rewards; empty if there is none.
+      terminal: whether episodes end in a terminal state: a dataset, whose last row says so, an attribute, or a
+        constant.
+      text: the places of the task's text.
+      metadata: episode fields, by name: an `@attribute` or a dataset.
+      splits: `mask` for robomimic's filter keys, `folders` for folders named train, val, or test; empty for neither.
+      fps: frames per second.
+      channels: the order of the channels of the images.
+      left_out, note: what is not read, and what to know about the data.
+    """
+
+    name: str
+    fields: tuple[FieldRule, ...]
+    episodes: str = "file"
+    about: str = ""
+    files: str = ""
+    has: tuple[str, ...] = ()
+    any_of: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    final: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    last_step: str = "kept"
+    reward: str = ""
+    terminal: bool | str = False
+    text: tuple[TextRule, ...] = ()
+    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    splits: str = ""
+    fps: float | None = None
+    channels: str = "rgb"
+    left_out: str = ""
+    note: str = ""
+
+    @property
+    def per_file(self) -> bool:
+        """Whether a file is one episode."""
+        return self.episodes == "file"
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """The metadata that are attributes."""
+        return {name: place for name, place in self.metadata.items() if "@" in place}
+
+
+def parse_profile(text: str, where: str) -> Profile:
+    """Parses a profile; `where` names it in errors.
+
+    Raises:
+      UsageError: it is not valid YAML, or a key or value is wrong.
+    """
+    content = parse_yaml(text, where)
+    if not isinstance(content, dict):
+        raise UsageError(f"{where}: not a profile: expected a mapping with the keys name, episodes, and fields")
+    _check_keys(content, _SCHEMA, where)
+    try:
+        check_json(content, _SCHEMA, where)
+        fields = tuple(_rule(path, one, where) for path, one in content["fields"].items())
+    except UsageError as error:
+        raise UsageError(
+            str(error).replace("is damaged or not written by rlds-beam", "is not a valid profile")
+        ) from None
+    recognized = content.get("recognize", {})
+    _check_keys(recognized, _SCHEMA["recognize?"], f"{where}: recognize")
+    if content["episodes"] != "file" and content["episodes"].count("*") != 1:
+        raise UsageError(f"{where}: episodes is {content['episodes']!r}, expected file, or groups such as data/demo_*")
+    if content.get("splits", "mask") not in ("mask", "folders"):
+        raise UsageError(f"{where}: splits is {content['splits']!r}, expected mask or folders")
+    if not any(rule.path == "action" or rule.path.startswith("action/") for rule in fields):
+        raise UsageError(f"{where}: no field is action, or begins with action/")
+    plain = ("name", "about", "files", "episodes", "final", "last_step", "reward", "terminal", "metadata", "splits",
+             "fps", "channels", "left_out", "note")  # fmt: skip
+    return Profile(
+        fields=fields,
+        has=tuple(recognized.get("has", ())),
+        any_of=tuple(recognized.get("any", ())),
+        lacks=tuple(recognized.get("lacks", ())),
+        text=tuple(_text_rule(one, where) for one in content.get("text", ())),
+        **{name: content[name] for name in plain if name in content},
+    )
+
+
+def _check_keys(content: Mapping[str, Any], schema: Mapping[str, Any], where: str) -> None:
+    known = [name.rstrip("?") for name in schema]
+    for name in content:
+        if name not in known:
+            raise UsageError(f"{where}: unknown key {name!r}{did_you_mean(str(name), known)}")
+
+
+def _rule(path: str, one: Any, where: str) -> FieldRule:
+    given = {"from": one} if isinstance(one, str) else one
+    _check_keys(given, _RULE, f"{where}: fields.{path}")
+    check_json(given, _RULE, f"{where}: fields.{path}")
+    if path in (*FLAGS, "discount", "reward", "language_instruction"):
+        raise UsageError(f"{where}: fields.{path}: use the keys terminal, reward, and text instead")
+    match = _ROWS.fullmatch(given["from"])
+    if match is None:
+        raise UsageError(f"{where}: fields.{path}: {given['from']!r} is no dataset; rows are given as in name[:-1]")
+    if path.count("*") != match["name"].count("*"):
+        raise UsageError(f"{where}: fields.{path} and {match['name']!r} have different numbers of *")
+    start, stop = (None if match[key] is None else int(match[key]) for key in ("start", "stop"))
+    shapes = tuple(tuple(shape) for shape in given.get("raw_shapes", ()))
+    wild = "*" in match["name"]
+    return FieldRule(
+        path, match["name"].strip("/"), start, stop, given.get("optional", wild), given.get("images", True), shapes
+    )
+
+
+def _text_rule(one: Mapping[str, str], where: str) -> TextRule:
+    _check_keys(one, _TEXT_FROM, f"{where}: text")
+    kinds = [kind for kind in one if kind != "json"]
+    if len(kinds) != 1:
+        raise UsageError(f"{where}: text: expected one of attribute, dataset, file, and file_name, found {kinds}")
+    return TextRule(kinds[0], one[kinds[0]], one.get("json"))

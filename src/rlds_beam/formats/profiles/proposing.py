@@ -1,0 +1,53 @@
+"""Proposes a profile for an unknown file, to be edited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rlds_beam.formats.profiles.binding import Leaf
+
+_ACTIONS = ("action", "actions")
+_REWARDS = ("reward", "rewards")
+_ENDS = ("dones", "done", "terminals", "terminal", "terminated", "is_terminal")
+_NOTHING = ("step", "timestamp", "timestamps", "index")
+
+
+def propose(name: str, episodes: str, leaves: Mapping[str, Leaf]) -> str:
+    """A profile as YAML.
+
+    Args:
+      name: a name for the profile.
+      episodes: where the episodes are.
+      leaves: the arrays of the first episode.
+    """
+    last = {path: path.rpartition("/")[2].lower() for path in leaves}
+    actions = [path for path, one in last.items() if one in _ACTIONS] or [
+        path for path in leaves if "action" in path.lower() and leaves[path].shape
+    ]
+    rows = leaves[actions[0]].shape[:1] if actions else ()
+    lines = [f"name: {name}", f"episodes: {episodes}", "fields:"]
+    for path in actions:
+        lines.append(f"  action{'' if len(actions) == 1 else '/' + path.replace('/', '_')}: {_quoted(path)}")
+    if not actions:
+        lines.append("  action: NAME_OF_A_DATASET")
+    other = ""
+    for path, leaf in leaves.items():
+        if path in actions or last[path] in (*_REWARDS, *_ENDS, *_NOTHING):
+            continue
+        if rows and leaf.shape[:1] == rows and leaf.readable:
+            lines.append(f"  observation/{_field_name(path)}: {_quoted(path)}  # {leaf.dtype}{list(leaf.shape)}")
+        else:
+            other += f"# not read: {path} {leaf.dtype}{list(leaf.shape)}\n"
+    for key, names in (("reward", _REWARDS), ("terminal", _ENDS)):
+        lines += [f"{key}: {_quoted(path)}" for path in leaves if last[path] in names][:1]
+    return "\n".join(lines) + "\n" + other
+
+
+def _field_name(path: str) -> str:
+    for prefix in ("observations/", "observation/", "obs/"):
+        path = path.removeprefix(prefix)
+    return path
+
+
+def _quoted(path: str) -> str:
+    return path if path.replace("/", "").replace("_", "").isalnum() else f'"{path}"'
