@@ -261,7 +261,7 @@ def exactly_once() -> Picture:
 
 LAYERS = (
     ("pipelines",), ("runners", "console", "drop_in"), ("transforms", "jobs"), ("recording", "reverb", "viewing"),
-    ("datasets",), ("formats",), ("output",), ("connectors", "trajectories"), ("checking",), ("reading",),
+    ("datasets",), ("formats", "hub"), ("output",), ("connectors", "trajectories"), ("checking",), ("reading",),
     ("encoding",), ("episodes",), ("images", "buckets"),
 )  # fmt: skip
 

@@ -33,6 +33,11 @@ _OWN: dict[str, dict[int, str]] = {
     "stats": {**_CHECKS, 3: "finished, but too much was rejected, or no episode was accepted"},
     "convert": _RESUMES,
     "record": _RESUMES,
+    "upload": {
+        1: "the upload failed; the same command resumes it",
+        2: "wrong usage, or the output or the repository cannot be used",
+        4: "a file of the output differs from its manifest",
+    },
     "push": {1: "the job failed; with --writer=stream, the same command resumes it"},
     "serve": {
         0: "stopped by Ctrl-C or SIGTERM",
@@ -55,6 +60,7 @@ _CODES = {
     "show": (0, 1, 2),
     "report": (0, 1, 2, 4),
     "serve": (0, 1, 2, 4),
+    "upload": (0, 1, 2, 4),
     "browse": (0, 1, 2),
     "doctor": (0, 1, 2),
 }

@@ -18,6 +18,7 @@ from rlds_beam.pipelines.push import PushConfig
 from rlds_beam.pipelines.record import RecordConfig
 from rlds_beam.pipelines.report import ReportConfig
 from rlds_beam.pipelines.stats import StatsConfig
+from rlds_beam.pipelines.upload import UploadConfig
 from rlds_beam.pipelines.validate import ValidateConfig
 from rlds_beam.runners.quiet import quiet
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from rlds_beam.pipelines.push import PushOutcome
     from rlds_beam.pipelines.report import ReportOutcome
     from rlds_beam.pipelines.stats import StatsOutcome
+    from rlds_beam.pipelines.upload import UploadOutcome
 
 Path = str | os.PathLike[str]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -253,6 +255,27 @@ def record(output: Path, **options: Any) -> ConvertOutcome:
     from rlds_beam.pipelines.record import record as run
 
     return run(_config(RecordConfig, output, **options))
+
+
+@_takes(UploadConfig)
+def upload(output: Path, destination: str, **options: Any) -> UploadOutcome:
+    """Publishes a finished output on the Hugging Face Hub, as `rlds-beam upload` does.
+
+        rlds_beam.upload("pairs", "hf://datasets/USER/NAME", private=True)
+
+    Args:
+      output: a directory that `convert` or `record` wrote.
+      destination: the repository; it is created if needed.
+      options: the fields of `UploadConfig`.
+
+    Raises:
+      UsageError: the output or the repository cannot be used; nothing was sent.
+      NotVerifiedError: a file of the output differs from its manifest.
+      BucketError: the Hub failed, or refuses this token; the same call resumes.
+    """
+    from rlds_beam.pipelines.upload import upload as run
+
+    return run(_config(UploadConfig, output, destination, **options))
 
 
 @_takes(ExampleConfig)

@@ -27,6 +27,7 @@ JOBS = {
     "report": ("ReportConfig", "write an HTML page that shows a dataset or a conversion"),
     "browse": ("BrowseConfig", "look at episodes in a web browser on this machine"),
     "convert": ("ConvertConfig", "check a dataset and write it in another format"),
+    "upload": ("UploadConfig", "publish what convert or record wrote on the Hugging Face Hub"),
     "push": ("PushConfig", "check a dataset and write it to Reverb tables"),
     "serve": ("ServeConfig", "run a Reverb server with tables that fit a dataset"),
     "doctor": ("DoctorConfig", "find problems of this machine, and say how to fix them"),

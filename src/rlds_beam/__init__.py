@@ -1,8 +1,8 @@
 """rlds-beam: any episodic dataset in, any training data out, as Apache Beam pipelines.
 
 The names below are the jobs as functions (`convert`, `validate`, `check`, `inspect`, `stats`, `push`, `record`,
-`report`, `example`) and the public core, without Beam: episodes, what can be done to them, and the contracts of
-sources, connectors, and outputs. Each is imported on first use, so `import rlds_beam` costs nothing.
+`report`, `upload`, `example`) and the public core, without Beam: episodes, what can be done to them, and the contracts
+of sources, connectors, and outputs. Each is imported on first use, so `import rlds_beam` costs nothing.
 The other public modules are listed in the API reference (docs/reference/api); everything else is private.
 """
 
@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from rlds_beam.pipelines.functions import record as record
     from rlds_beam.pipelines.functions import report as report
     from rlds_beam.pipelines.functions import stats as stats
+    from rlds_beam.pipelines.functions import upload as upload
     from rlds_beam.pipelines.functions import validate as validate
     from rlds_beam.reading.base import Decoder as Decoder
     from rlds_beam.reading.base import Segment as Segment
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
 _HOMES = {
     # Jobs
     "convert": "rlds_beam.pipelines.functions",
+    "upload": "rlds_beam.pipelines.functions",
     "validate": "rlds_beam.pipelines.functions",
     "check": "rlds_beam.pipelines.functions",
     "inspect": "rlds_beam.pipelines.functions",

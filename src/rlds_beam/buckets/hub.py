@@ -13,13 +13,13 @@ import random
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NoReturn
 from urllib.parse import quote, urlsplit
 
 from rlds_beam import __version__
 from rlds_beam.buckets import files
-from rlds_beam.buckets.base import Entry, Store
+from rlds_beam.buckets.base import Entry, Result, Store
 from rlds_beam.buckets.hub_paths import HubPath, hub_path
 from rlds_beam.errors import BucketAccessError, BucketError, UsageError
 from rlds_beam.naming import is_file_path
@@ -31,25 +31,39 @@ _LONGEST_WAIT = 330.0
 """The longest wait in seconds that a rate limit may ask for; the Hub counts requests in windows of five minutes."""
 _CLIENTS = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
 """The packages whose errors mean that a connection failed; which one depends on the version of `huggingface_hub`."""
+_TEMPORARY = (408, 429, 500, 502, 503, 504)
 _LOG_IN = "run 'hf auth login', or set HF_TOKEN"
 
 READ_ONLY = "hf:// paths are read-only: write to a local directory, then publish it with 'rlds-beam upload'"
 
 
+class NoSuchRepository(BucketAccessError):
+    """There is no such repository, or this token may not see it."""
+
+
+class NoSuchRevision(BucketAccessError):
+    """The repository has no such branch, tag, or commit."""
+
+
 class Hub(Store):
-    """A client for one Hub (`HF_ENDPOINT`) and one token."""
+    """A client for one Hub (`HF_ENDPOINT`) and one token.
+
+    Attributes:
+      endpoint: the address of the Hub.
+      signed_in: whether there is a token.
+    """
 
     def __init__(self) -> None:
-        import huggingface_hub
+        from huggingface_hub import constants
         from huggingface_hub.utils import build_hf_headers, get_session
 
-        self.endpoint = (os.environ.get("HF_ENDPOINT") or str(huggingface_hub.constants.ENDPOINT)).rstrip("/")
+        self.endpoint = (os.environ.get("HF_ENDPOINT") or str(constants.ENDPOINT)).rstrip("/")
         self._session = get_session
         self._headers: Mapping[str, str] = {
             **build_hf_headers(library_name="rlds-beam", library_version=__version__),
             "Accept-Encoding": "identity",  # ranges are of the file, not of its compressed bytes
         }
-        self._signed_in = "authorization" in self._headers
+        self.signed_in = "authorization" in self._headers
         self._lock = threading.RLock()
         self._commits: dict[str, str] = {}
         self._trees: dict[tuple[str, str], _Tree] = {}
@@ -148,6 +162,12 @@ class Hub(Store):
         """Whether an address is on the Hub itself, which alone gets the token."""
         return urlsplit(url)[:2] == urlsplit(self.endpoint)[:2]
 
+    def described(self, path: str) -> dict[str, Any]:
+        """The Hub's description of a path's repository."""
+        answer = self.get(f"{self.endpoint}/api/datasets/{hub_path(path).repo}", path)
+        described: dict[str, Any] = _json(answer, dict)
+        return described
+
     def get(self, url: str, path: str, extent: str | None = None, elsewhere: str | None = None) -> Any:
         """Sends a GET request, and retries it if that can help.
 
@@ -157,62 +177,85 @@ class Hub(Store):
           extent: the value of a Range header.
           elsewhere: the address that the Hub redirected to earlier; if it has expired, the Hub is asked again.
         """
-        attempt, waited = 0, 0.0
         ranged = {} if extent is None else {"Range": extent, "Accept-Encoding": "identity"}
+
+        def request() -> Any:
+            if elsewhere:
+                answer = self._session().get(elsewhere, headers=ranged, timeout=_TIMEOUT)
+                if answer.status_code < 300 or answer.status_code >= 500:
+                    return answer  # otherwise its signature has expired
+            return self._session().get(url, headers={**self._headers, **ranged}, timeout=_TIMEOUT)
+
+        return self.calling(path, request)
+
+    def calling(self, path: str, request: Callable[[], Result]) -> Result:
+        """Makes a request, and repeats it if that can help.
+
+        Args:
+          path: the path that it is for, for errors.
+          request: returns a response, or raises an error of `huggingface_hub`.
+
+        Raises:
+          BucketError: the Hub refuses the request, or failed `_ATTEMPTS` times.
+          FileNotFoundError: the Hub has no such file.
+        """
+        attempt, waited = 0, 0.0
         while True:
             attempt += 1
+            lost: BaseException | None = None
             try:
-                headers = ranged if elsewhere else {**self._headers, **ranged}
-                answer = self._session().get(elsewhere or url, headers=headers, timeout=_TIMEOUT)
+                result = request()
+                answer: Any = result if hasattr(result, "status_code") else None
+                if answer is None or answer.status_code < 300 or answer.status_code == 416:
+                    return result
             except Exception as error:
-                if type(error).__module__.partition(".")[0] not in _CLIENTS:
-                    raise _offline(path, error) or error from error
-                if attempt == _ATTEMPTS:
-                    raise BucketAccessError(
-                        f"{path}: {self.endpoint} does not answer ({type(error).__name__}); check the network and "
-                        "HF_ENDPOINT"
-                    ) from error
-            else:
-                if answer.status_code < 300 or answer.status_code == 416:
-                    return answer
-                if elsewhere and answer.status_code < 500 and attempt < _ATTEMPTS:
-                    elsewhere = None  # its signature has expired
-                    continue
-                asked = _wait_asked(answer.headers)
-                if answer.status_code == 429 and asked is not None and waited + asked <= _LONGEST_WAIT:
-                    waited += asked
-                    attempt -= 1
-                    time.sleep(asked)
-                    continue
-                if answer.status_code not in (408, 429, 500, 502, 503, 504) or attempt == _ATTEMPTS:
-                    self.refuse(path, answer)
+                cause = _cause(error)
+                answer = getattr(cause, "response", None)
+                if answer is None and not _is_of_a_connection(cause):
+                    raise _offline(path, cause) or error from error
+                lost = error
+            if answer is None and attempt == _ATTEMPTS:
+                raise BucketAccessError(
+                    f"{path}: {self.endpoint} does not answer ({type(lost).__name__}); check the network and "
+                    "HF_ENDPOINT"
+                ) from lost
+            asked = None if answer is None or answer.status_code != 429 else _wait_asked(answer.headers)
+            if asked is not None and waited + asked <= _LONGEST_WAIT:
+                waited, attempt = waited + asked, attempt - 1
+                time.sleep(asked)
+                continue
+            if answer is not None and (answer.status_code not in _TEMPORARY or attempt == _ATTEMPTS):
+                self.refuse(path, answer, lost)
             time.sleep(random.random() * 2 ** (attempt - 1))
 
-    def refuse(self, path: str, answer: Any) -> NoReturn:
+    def refuse(self, path: str, answer: Any, cause: BaseException | None = None) -> NoReturn:
         """Raises the error for a response of the Hub that is not a success."""
+        raise self._refusal(path, answer) from cause
+
+    def _refusal(self, path: str, answer: Any) -> Exception:
         place, status, code = hub_path(path), answer.status_code, answer.headers.get("x-error-code", "")
         repo, said = f"hf://datasets/{place.repo}", " ".join(answer.headers.get("x-error-message", "").split())[:200]
         page = f"{self.endpoint}/datasets/{place.repo}"
         if code == "EntryNotFound":
-            raise FileNotFoundError(f"no such file: {path}")
+            return FileNotFoundError(f"no such file: {path}")
         if code == "RevisionNotFound":
-            raise BucketAccessError(f"{repo} has no branch, tag, or commit {place.revision or 'main'!r}")
+            return NoSuchRevision(f"{repo} has no branch, tag, or commit {place.revision or 'main'!r}")
         if code == "GatedRepo":
-            login = "" if self._signed_in else f", then {_LOG_IN}"
-            raise BucketAccessError(f"{repo} is gated: accept its terms at {page}{login}")
-        if status == 401 and self._signed_in and code != "RepoNotFound":
-            raise BucketAccessError(f"{repo}: the Hub rejects the token: {_LOG_IN}")
+            login = "" if self.signed_in else f", then {_LOG_IN}"
+            return BucketAccessError(f"{repo} is gated: accept its terms at {page}{login}")
+        if status == 401 and self.signed_in and code != "RepoNotFound":
+            return BucketAccessError(f"{repo}: the Hub rejects the token: {_LOG_IN}")
         if code == "RepoNotFound" or status in (401, 404):
-            other = "" if self._signed_in else f"; if it is private, {_LOG_IN}"
-            private = ", or this token may not read it" if self._signed_in else ""
-            raise BucketAccessError(f"{repo}: there is no such dataset{private}; check its name{other}")
+            other = "" if self.signed_in else f"; if it is private, {_LOG_IN}"
+            private = ", or this token may not read it" if self.signed_in else ""
+            return NoSuchRepository(f"{repo}: there is no such dataset{private}; check its name{other}")
         if status == 403:
-            raise BucketAccessError(
+            return BucketAccessError(
                 f"{repo}: access denied ({said or 'no reason given'}); check the token's permissions"
             )
         if status == 429:
-            raise BucketError(f"{path}: the Hub allows no more requests for now (429); try again later, or {_LOG_IN}")
-        raise BucketError(f"{path}: the Hub answers {status} {said}".rstrip())
+            return BucketError(f"{path}: the Hub allows no more requests for now (429); try again later, or {_LOG_IN}")
+        return BucketError(f"{path}: the Hub answers {status} {said}".rstrip())
 
 
 class _Tree:
@@ -263,6 +306,15 @@ class _File:
         return answer
 
 
+def _cause(error: BaseException) -> BaseException:
+    """The error behind one that `huggingface_hub` raises while it sends a file."""
+    return error.__cause__ if type(error) is RuntimeError and error.__cause__ is not None else error
+
+
+def _is_of_a_connection(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in _CLIENTS
+
+
 def _json(answer: Any, kind: type) -> Any:
     """The JSON of a response; an empty `kind` if it is something else."""
     with contextlib.suppress(ValueError):
@@ -281,7 +333,7 @@ def _wait_asked(headers: Mapping[str, str]) -> float | None:
     return float(limit[1]) + 1 if limit else None
 
 
-def _offline(path: str, error: Exception) -> BucketAccessError | None:
+def _offline(path: str, error: BaseException) -> BucketAccessError | None:
     """The error for `HF_HUB_OFFLINE=1`."""
     if type(error).__name__ != "OfflineModeIsEnabled":
         return None

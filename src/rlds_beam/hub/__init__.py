@@ -1,0 +1,1 @@
+"""Publishing finished outputs on the Hugging Face Hub."""

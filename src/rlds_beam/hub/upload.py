@@ -1,0 +1,217 @@
+"""Publishes a finished output: its plan first, its data in commits, its metadata and manifest last.
+
+So the Hub shows at any time what a local directory would: a plan without a manifest is unfinished, and the same command
+resumes it. A file whose content the Hub has is not sent again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from rlds_beam import storage, worker_status
+from rlds_beam.encoding.checked_json import read_json
+from rlds_beam.errors import NotVerifiedError, UsageError
+from rlds_beam.hub.card import CARD, card
+from rlds_beam.hub.repository import LocalFile, RemoteFile, Repository
+from rlds_beam.output.checksums import checksum_of
+from rlds_beam.output.files import MANIFEST, PLAN, listdir
+from rlds_beam.output.manifest import read_manifest
+from rlds_beam.output.plans import OutputPlan, read_plan
+from rlds_beam.text import some
+
+_FILES, _BYTES = 200, 4 << 30
+"""Most files and bytes in a commit, if there is more than one file. The Hub must make a commit within a minute."""
+_HARMLESS = (".gitattributes", "README.md", "LICENSE", "LICENSE.md", "LICENSE.txt")
+"""Files that may be in a repository before the first upload."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Upload:
+    """An output to publish.
+
+    Attributes:
+      directory: the output.
+      plan: its plan.
+      data: its data files.
+      metadata: its other files; the manifest is the last one.
+      tags: the tags that loaders look up.
+    """
+
+    directory: str
+    plan: OutputPlan
+    data: tuple[LocalFile, ...]
+    metadata: tuple[LocalFile, ...]
+    tags: tuple[str, ...]
+
+    @property
+    def files(self) -> tuple[LocalFile, ...]:
+        return (*self.data, *self.metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What an upload has to do.
+
+    Attributes:
+      missing: the files that the Hub does not have.
+      stale: files of an earlier upload that do not belong to this one.
+      is_new: whether the repository must be created.
+    """
+
+    missing: tuple[LocalFile, ...]
+    stale: tuple[str, ...]
+    is_new: bool
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.size for one in self.missing)
+
+
+def open_upload(directory: str, destination: str) -> Upload:
+    """Finds the files of a finished output, and checks their sizes.
+
+    Raises:
+      UsageError: the directory is not a finished output on this machine.
+      NotVerifiedError: a file is missing or has another size than the manifest says.
+    """
+    if storage.scheme(directory) is not None:
+        raise UsageError(f"{directory}: only a directory on this machine can be published; copy it first")
+    plan = read_plan(directory) if storage.isdir(directory) else None
+    if plan is None:
+        raise UsageError(
+            f"{directory} is not an output of rlds-beam (it has no {PLAN}): convert the dataset first; 'hf upload' "
+            "publishes any directory"
+        )
+    manifest = read_manifest(directory)
+    shards = {one["file"]: one for one in manifest["shards"] if one["records"] or one["bytes"]}
+    data, metadata = [], []
+    for name in _names(directory, plan):
+        path = storage.below(directory, name)
+        size, shard = storage.size(path), shards.pop(name, None)
+        if shard is not None and size != shard["bytes"]:
+            raise NotVerifiedError(f"{path} has {size:,} bytes, but {MANIFEST} says {shard['bytes']:,}: convert again")
+        file = LocalFile(name, path, size, "" if shard is None else shard["checksum"])
+        (metadata if shard is None else data).append(file)
+    if lost := [name for name, shard in shards.items() if shard["records"]]:
+        raise NotVerifiedError(f"{directory}: missing {some(lost)}: run its command again")
+    if not any(one.name == CARD for one in metadata):
+        content = card(directory, plan, manifest, destination).encode()
+        metadata.append(LocalFile(CARD, content, len(content)))
+    metadata.sort(key=lambda one: (one.name == MANIFEST, one.name))
+    return Upload(directory, plan, tuple(data), tuple(metadata), _tags(directory, plan))
+
+
+def _names(directory: str, plan: OutputPlan) -> Iterator[str]:
+    """The files of an output; temporary files, commits, and rejected records stay here."""
+    for parent in ("", *plan.directories):
+        for name in storage.sizes(storage.join(directory, parent)) if listdir(storage.join(directory, parent)) else ():
+            file = f"{parent}/{name}" if parent else name
+            if plan.names(file) or file in (PLAN, MANIFEST, CARD):
+                yield file
+
+
+def _tags(directory: str, plan: OutputPlan) -> tuple[str, ...]:
+    """LeRobot loads the tag of its codebase version, not the branch."""
+    if plan.content.get("to") != "lerobot":
+        return ()
+    info = read_json(storage.join(directory, "meta/info.json"))
+    version = info.get("codebase_version") if isinstance(info, dict) else None
+    return (version,) if isinstance(version, str) else ()
+
+
+def survey(upload: Upload, repository: Repository, *, private: bool, overwrite: bool) -> Work:
+    """Compares an output with the repository; changes nothing.
+
+    Raises:
+      UsageError: the repository holds something else, or is public although `private` was asked for.
+      BucketAccessError: it cannot be used.
+    """
+    about = repository.about()
+    if about is None:
+        return Work(upload.files, (), True)
+    if private and about.get("private") is False:
+        raise UsageError(f"{repository.path} exists and is public: make it private in its settings, or drop --private")
+    head = repository.head()
+    there = {} if head is None else repository.files(head)
+    earlier = read_plan(repository.at(head)) if head is not None and PLAN in there else None
+    wanted = {one.name for one in upload.files}
+    ours = {name for name in there if earlier is not None and (earlier.names(name) or name in (PLAN, MANIFEST))}
+    others = sorted(there.keys() - wanted - ours - {*_HARMLESS})
+    if not overwrite and earlier is None and others:
+        raise UsageError(
+            f"{repository.path} holds files that rlds-beam did not upload ({some(others)}): choose another repository, "
+            "or add --overwrite, which keeps them"
+        )
+    if not overwrite and earlier is not None and earlier.content != upload.plan.content:
+        raise UsageError(
+            f"{repository.path} holds another output, of {earlier.content.get('dataset')}: choose another repository, "
+            "or replace it with --overwrite"
+        )
+    missing = tuple(one for one in upload.files if not _is_there(one, there.get(one.name)))
+    return Work(missing, tuple(sorted(ours - wanted - {*_HARMLESS})), False)
+
+
+def _is_there(file: LocalFile, remote: RemoteFile | None) -> bool:
+    """Whether the Hub has a file. A card that people may have edited there is kept if this one was generated."""
+    return file.equals(remote) or (remote is not None and isinstance(file.content, bytes))
+
+
+def publish(upload: Upload, work: Work, repository: Repository, message: str, *, private: bool = False) -> str:
+    """Does the work; returns the last commit.
+
+    Raises:
+      NotVerifiedError: a file has another checksum than the manifest says; the metadata was not sent.
+      BucketError: the Hub failed; the same call resumes.
+    """
+    if work.is_new:
+        repository.create(private)
+    if (head := repository.head()) is None:
+        repository.create_branch()
+        head = repository.head()
+    batches = _batches(upload, work)
+    stale = [*work.stale]
+    if len(batches) > 1:  # until the last commit, the Hub must not show a finished dataset
+        there = repository.files(head) if head is not None else {}
+        late = {one.name for one in batches[-1]} - {PLAN, *_HARMLESS}
+        stale += [name for name in (*sorted(late), MANIFEST) if name in there and name not in stale]
+    for number, batch in enumerate(batches, 1):
+        for file in batch:
+            _verify(file)
+        part = f" (part {number} of {len(batches)})" if len(batches) > 1 else ""
+        head = repository.commit(f"{message}{part}", batch, stale)
+        worker_status.count(bytes=sum(one.size for one in batch))
+        stale = []
+    if head is None:
+        raise AssertionError("the branch was just created")
+    return head
+
+
+def _batches(upload: Upload, work: Work) -> list[list[LocalFile]]:
+    """The files of each commit: all in one if they are few; else the plan first, and metadata last."""
+    if not work.missing and not work.stale:
+        return []
+    if len(work.missing) <= _FILES and work.bytes <= _BYTES:
+        return [[*work.missing]]
+    names = {one.name for one in upload.metadata}
+    batches: list[list[LocalFile]] = [[one for one in work.missing if one.name == PLAN]]
+    size = 0
+    for file in work.missing:
+        if file.name in names:
+            continue
+        if len(batches[-1]) >= _FILES or size + file.size > _BYTES:
+            batches.append([])
+            size = 0
+        batches[-1].append(file)
+        size += file.size
+    # A finished dataset has its manifest in the last commit even if the Hub has the same one now: it is removed first.
+    last = [one for one in upload.metadata if one.name != PLAN and (one in work.missing or one.name == MANIFEST)]
+    return [*([batches[0]] if batches[0] else []), *batches[1:], last]
+
+
+def _verify(file: LocalFile) -> None:
+    if file.checksum and isinstance(file.content, str) and checksum_of(file.content) != file.checksum:
+        raise NotVerifiedError(
+            f"{file.content} differs from its checksum in {MANIFEST}: it was damaged after it was written; convert "
+            "again with --overwrite"
+        )
