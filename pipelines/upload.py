@@ -100,10 +100,12 @@ def upload(config: UploadConfig) -> UploadOutcome:
       BucketError: the Hub failed, or refuses this token; the same call resumes.
     """
     from rlds_beam.console.progress import Total, in_this_process
+    from rlds_beam.hub.repository import DEFAULT_BRANCH
     from rlds_beam.hub.upload import publish
 
     publication, repository, work = prepare(config)
-    tags = (*publication.tags, *([config.tag] if config.tag else []))
+    loaded = publication.tags if repository.branch == DEFAULT_BRANCH else ()  # other branches are loaded by name
+    tags = (*loaded, *([config.tag] if config.tag else []))
     commit: str | None = repository.head() if not work.is_new else None
     if not config.dry_run:
         with in_this_process(Total("upload", bytes=work.bytes), config.progress):

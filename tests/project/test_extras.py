@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from checkout import ROOT
 
+import rlds_beam
 from rlds_beam import errors, load_trajectories
 from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.formats.trajectories.loading import decoder
@@ -138,6 +139,11 @@ def bitmaps(directory: Path) -> list[str]:
     return ["validate", str(with_images(directory, image, "uint8")), "--decode_images"]
 
 
+def written(directory: Path) -> Path:
+    rlds_beam.convert(toy(directory), directory / "out", workers=1, progress="none")
+    return directory / "out"
+
+
 GCS = "--project=p --region=us-central1 --temp_location=gs://bucket/tmp --worker_container=i"
 COMMANDS: dict[str, tuple[str, str, Callable[[Path], list[str]]]] = {
     "serve": ("agents", "reverb", lambda d: ["serve", f"--like={toy(d)}"]),
@@ -152,6 +158,8 @@ COMMANDS: dict[str, tuple[str, str, Callable[[Path], list[str]]]] = {
     "gs://": ("gcs", "google.cloud.storage", lambda d: ["validate", "gs://bucket/data/1.0.0"]),
     "output gs://": ("gcs", "google.cloud.storage", lambda d: ["convert", str(toy(d)), "gs://bucket/out"]),
     "s3://": ("s3", "boto3", lambda d: ["validate", "s3://bucket/data/1.0.0"]),
+    "hf://": ("hub", "huggingface_hub", lambda d: ["validate", "hf://datasets/robots/data"]),
+    "upload": ("hub", "huggingface_hub", lambda d: ["upload", str(written(d)), "hf://datasets/robots/data"]),
     "dataflow": ("gcp", "google.cloud.storage", lambda d: ["validate", "gs://b/a", "--runner=dataflow", *GCS.split()]),
 }
 

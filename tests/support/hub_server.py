@@ -362,7 +362,8 @@ def _commit(call: _Call, name: str, revision: str) -> Answer:
                 raise Refused(400, f"{value['path']}: the large file {value['oid']} was not uploaded")
             files[value["path"]] = Blob(call.server.stored[value["oid"]], True)
         elif key == "deletedFile":
-            del files[value["path"]]
+            if files.pop(value["path"], None) is None:
+                raise Refused(404, "A file with this name doesn't exist", "EntryNotFound")
         else:
             raise Refused(400, f"unknown operation {key}")
     new = repo.commit(revision, files, message)

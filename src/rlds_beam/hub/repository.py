@@ -136,10 +136,12 @@ class Repository:
         """Sends files and makes one commit; returns it. Large files that the Hub has are not sent again."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-        operations: list[Any] = [CommitOperationDelete(name, is_folder=False) for name in deleted]
-        operations += [CommitOperationAdd(one.name, one.content) for one in files]
+        added, tried = [CommitOperationAdd(one.name, one.content) for one in files], False
 
         def send() -> Any:
+            nonlocal tried
+            left, tried = self._left(deleted) if tried else deleted, True
+            operations: list[Any] = [*(CommitOperationDelete(name, is_folder=False) for name in left), *added]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about cards without metadata
                 return self._api.create_commit(
@@ -147,6 +149,11 @@ class Repository:
                 )
 
         return str(self._hub.calling(self.path, send).oid)
+
+    def _left(self, names: Sequence[str]) -> list[str]:
+        """The files that still exist; the answer to an earlier attempt may have been lost."""
+        head = self.head() if names else None
+        return [] if head is None else sorted(self.files(head).keys() & {*names})
 
     def tag(self, name: str, commit: str) -> None:
         """Puts a tag on a commit; moves it if it exists."""

@@ -85,7 +85,8 @@ def open_upload(directory: str, destination: str) -> Upload:
         )
     manifest = read_manifest(directory)
     shards = {one["file"]: one for one in manifest["shards"] if one["records"] or one["bytes"]}
-    data, metadata = [], []
+    data: list[LocalFile] = []
+    metadata: list[LocalFile] = []
     for name in _names(directory, plan):
         path = storage.below(directory, name)
         size, shard = storage.size(path), shards.pop(name, None)
@@ -137,7 +138,7 @@ def survey(upload: Upload, repository: Repository, *, private: bool, overwrite: 
     earlier = read_plan(repository.at(head)) if head is not None and PLAN in there else None
     wanted = {one.name for one in upload.files}
     ours = {name for name in there if earlier is not None and (earlier.names(name) or name in (PLAN, MANIFEST))}
-    others = sorted(there.keys() - wanted - ours - {*_HARMLESS})
+    others = sorted(there.keys() - ours - {*_HARMLESS})
     if not overwrite and earlier is None and others:
         raise UsageError(
             f"{repository.path} holds files that rlds-beam did not upload ({some(others)}): choose another repository, "
@@ -170,18 +171,16 @@ def publish(upload: Upload, work: Work, repository: Repository, message: str, *,
         repository.create_branch()
         head = repository.head()
     batches = _batches(upload, work)
-    stale = [*work.stale]
-    if len(batches) > 1:  # until the last commit, the Hub must not show a finished dataset
-        there = repository.files(head) if head is not None else {}
-        late = {one.name for one in batches[-1]} - {PLAN, *_HARMLESS}
-        stale += [name for name in (*sorted(late), MANIFEST) if name in there and name not in stale]
+    stale = {*work.stale}
+    if len(batches) > 1 and head is not None:  # until the last commit, the Hub must not show a finished dataset
+        stale |= ({one.name for one in batches[-1]} - {PLAN, *_HARMLESS}) & repository.files(head).keys()
     for number, batch in enumerate(batches, 1):
         for file in batch:
             _verify(file)
         part = f" (part {number} of {len(batches)})" if len(batches) > 1 else ""
-        head = repository.commit(f"{message}{part}", batch, stale)
+        head = repository.commit(f"{message}{part}", batch, sorted(stale))
         worker_status.count(bytes=sum(one.size for one in batch))
-        stale = []
+        stale = set()
     if head is None:
         raise AssertionError("the branch was just created")
     return head
