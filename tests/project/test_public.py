@@ -37,6 +37,7 @@ MODULES = (
             "report",
             "serve",
             "stats",
+            "upload",
             "validate",
         )
     ),
