@@ -21,10 +21,11 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.formats.arrays.array_episodes import discounts
 from rlds_beam.formats.lerobot import language
+from rlds_beam.formats.lerobot.depth import Depth
 from rlds_beam.formats.lerobot.episode_fields import DISCOUNT, REWARD, EpisodeFields, FeatureFields, sizes
 from rlds_beam.formats.lerobot.files import EPISODE
 from rlds_beam.formats.lerobot.reading import Video
-from rlds_beam.formats.lerobot.videos import encode_png, read_frames
+from rlds_beam.formats.lerobot.videos import color_pixels, encode_png, read_frames
 from rlds_beam.images.encoded_images import EncodedImages
 
 _IMAGES = ("png", "jpeg")
@@ -82,9 +83,9 @@ class LerobotDecoder:
 
     def _columns(self, feature: FeatureFields, table: Any, about: Mapping[str, Any]) -> dict[str, Column]:
         rows, (first, *more) = table.num_rows, feature.fields
-        if feature.kind == "video":
+        if feature.kind in ("video", "depth"):
             video = Video(*about["videos"][feature.name])
-            return {first.path: self._frames(first, video, rows)}
+            return {first.path: self._frames(first, video, rows, feature.depth)}
         column = _column(feature, table)
         if feature.kind == "language":
             return {first.path: objects(language.texts_of(feature.name, column))}
@@ -104,12 +105,15 @@ class LerobotDecoder:
             for field, part in zip(feature.fields, parts, strict=True)
         }
 
-    def _frames(self, field: Field, video: Video, rows: int) -> Column:
+    def _frames(self, field: Field, video: Video, rows: int, depth: Depth | None) -> Column:
         path = storage.join(self.root, *video.file.split("/"))
+        convert = color_pixels if depth is None else depth.of_frame
         if field.encoding not in _IMAGES:
-            pixels: Column = np.stack(read_frames(path, video.start, self.fps, rows, field))
-            return pixels
-        images = objects(read_frames(path, video.start, self.fps, rows, field, encode_png))
+            pixels: Column = np.stack(read_frames(path, video.start, self.fps, rows, field, convert))
+            return pixels if depth is None else np.asarray(pixels).reshape(rows, *field.closed_shape)
+        images = objects(
+            read_frames(path, video.start, self.fps, rows, field, lambda frame: encode_png(convert(frame)))
+        )
         seconds = None if video.stop is None else video.stop - video.start
         return EncodedImages(images, field.shape, field.dtype, field.encoding, seconds)
 

@@ -25,6 +25,7 @@ from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.lerobot import layout
+from rlds_beam.formats.lerobot.depth import Depth, checked_shape
 from rlds_beam.formats.lerobot.features import INDEX_FEATURES
 from rlds_beam.formats.lerobot.language import COLUMNS as LANGUAGE
 from rlds_beam.formats.lerobot.language import EPISODE_PATH, PERSISTENT
@@ -45,12 +46,14 @@ class FeatureFields:
       kind: `number`, `text`, `language`, `image`, `video` or `depth` (a video).
       shape: LeRobot's shape of a frame.
       fields: the fields that it becomes.
+      depth: the scale of a depth video.
     """
 
     name: str
     kind: str
     shape: tuple[int, ...]
     fields: tuple[Field, ...]
+    depth: Depth | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,14 +115,18 @@ def episode_fields(meta: Meta) -> EpisodeFields:
     for name in names:
         info = meta.info["features"][name]
         kind = _KINDS.get(info["dtype"], "number")
-        shape = tuple(info["shape"]) if kind in ("image", "video") or info["shape"] != [1] else ()
+        depth = _depth(name, info) if kind == "video" else None
+        kind = "depth" if depth is not None else kind
+        shape = tuple(info["shape"]) if kind in _IMAGES or info["shape"] != [1] else ()
         if name in described:
             fields = tuple(field_from_json(field, where) for field in described[name]["fields"])
-            if kind == "video":
-                fields = tuple(map(_of_video, fields))
+            if kind in ("video", "depth"):
+                fields = tuple(_of_video(field, depth) for field in fields)
+        elif depth is not None:
+            fields = (_of_depth(name, paths[name], shape, depth),)
         else:
             fields = (_conventional(name, paths[name], kind, shape, info),)
-        features.append(FeatureFields(name, kind, shape, fields))
+        features.append(FeatureFields(name, kind, shape, fields, depth))
     there = {field.path for feature in features for field in feature.fields}
     missing = tuple(path for path in (*FLAGS, "reward", "discount") if path not in there)
     task = known["task"] if meta.fields else TASK
@@ -147,8 +154,30 @@ _KNOWN = {
 }
 
 
-def _of_video(field: Field) -> Field:
+_IMAGES = ("image", "video", "depth")
+_LOSSLESS = ("none", "png")
+
+
+def _depth(name: str, info: Mapping[str, Any]) -> Depth | None:
+    """The scale of a depth video; None for another video. Raises UsageError."""
+    try:
+        return Depth.of_feature(info)
+    except UsageError as error:
+        raise UsageError(f"info.json: {name}: {error}") from None
+
+
+def _of_depth(name: str, path: str, shape: tuple[int, ...], depth: Depth) -> Field:
+    """The field of a depth video: a PNG of 16 bits in millimeters, or an array in meters."""
+    sizes = checked_shape((*shape[1:], 1) if len(shape) == 3 and shape[0] == 1 else shape)
+    if sizes is None:
+        raise UsageError(f"info.json: {name} is depth of shape {list(shape)}, expected (height, width, 1)")
+    return Field(path, "uint16", sizes, "png", "Image") if depth.unit == "mm" else Field(path, "float32", sizes)
+
+
+def _of_video(field: Field, depth: Depth | None = None) -> Field:
     """The field of images read from a video: frames that were JPEGs are re-encoded as PNGs."""
+    if depth is not None and field.dtype == depth.dtype and checked_shape(field.shape) and field.encoding in _LOSSLESS:
+        return field
     if field.dtype != "uint8" or len(field.shape) != 3 or field.encoding not in ("none", "png", "jpeg"):
         raise UsageError(f"meta/rlds_beam.json: {field} cannot be stored as a video")
     return field if field.encoding == "none" else dataclasses.replace(field, encoding="png", feature="Image")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from rlds_beam.formats.lerobot.frames import FrameColumns, LerobotFrames
 from rlds_beam.formats.lerobot.parquet_file import FramesFile, edited, edits_of
 from rlds_beam.formats.lerobot.range_facts import RangeFacts
 from rlds_beam.formats.lerobot.range_files import Videos
-from rlds_beam.formats.lerobot.videos import Encoding, encoded_video
+from rlds_beam.formats.lerobot.videos import encoded_video
 from rlds_beam.output.shards import ShardWriter, WrittenFile
 
 Array = np.ndarray[Any, Any]
@@ -63,7 +63,7 @@ class EpisodeFiles:
             self._places.setdefault(name, []).append(spans)
         for place, feature in enumerate(self._format.videos, 1):
             height, width, _ = feature.shape
-            encoding, pixels = cast(Encoding, self._format.encoding), videos[feature.name]
+            encoding, pixels = self._format.encoding_of(feature), videos[feature.name]
             content = encoded_video(self._paths[place], encoding, self._format.fps, height, width, pixels)
             self._shards[place].write([content], frames.length, key)
             sizes.append(len(content))

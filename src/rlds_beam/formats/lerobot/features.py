@@ -7,7 +7,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from rlds_beam.episodes.schema import Field
+from rlds_beam.formats.lerobot.depth import Depth
+
+Array = np.ndarray[Any, Any]
 
 INDEX_FEATURES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 """The features that every LeRobot dataset has."""
@@ -30,6 +35,7 @@ class LerobotFeature:
       kind: `number`, `text`, `language` or `image`.
       dtype: LeRobot's dtype: a NumPy name, `string`, `language` or `image`.
       shape: the shape of a frame: () for a single value, (height, width, channels) for an image.
+      depth: the scale of a depth video.
     """
 
     name: str
@@ -37,6 +43,7 @@ class LerobotFeature:
     kind: str
     dtype: str
     shape: tuple[int, ...]
+    depth: Depth | None = None
 
     @property
     def path(self) -> str:
@@ -54,9 +61,16 @@ class LerobotFeature:
 
     @property
     def is_video(self) -> bool:
-        """Whether it can be a video: color images with 8 bits per channel."""
+        """Whether it can be a video: color images with 8 bits per channel, or depth."""
         (field, *_) = self.fields
+        if self.depth is not None:
+            return True
         return self.kind == "image" and field.dtype == "uint8" and self.shape[-1] == 3
+
+    @property
+    def levels(self) -> Array:
+        """The value of each level of an image's histogram: 0 to 1, or depth in its unit."""
+        return np.linspace(0, 1, 256) if self.depth is None else self.depth.values.astype(np.float64)
 
     @property
     def is_sized(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from rlds_beam.formats.lerobot.depth import DepthEncoding
 from rlds_beam.formats.lerobot.features import FeatureMap, LerobotFeature
 from rlds_beam.formats.lerobot.videos import Encoding
 
@@ -27,8 +28,13 @@ class FrameFormat:
 
     @property
     def videos(self) -> tuple[LerobotFeature, ...]:
-        """The features that become videos; other images (depth, gray) are copied into the data files."""
+        """The features that become videos; other images (16-bit, gray) are copied into the data files."""
         return tuple(f for f in self.features.images if f.is_video) if self.encoding is not None else ()
+
+    def encoding_of(self, feature: LerobotFeature) -> Encoding | DepthEncoding:
+        """The encoding of a video."""
+        assert self.encoding is not None
+        return self.encoding if feature.depth is None else DepthEncoding(feature.depth)
 
     @property
     def stored(self) -> tuple[LerobotFeature, ...]:

@@ -22,7 +22,9 @@ _MOST_VALUES = 1 << 19
 class GatheredStatistics:
     """Computes statistics of one episode after another; each result depends on its episode only."""
 
-    def __init__(self) -> None:
+    def __init__(self, levels: Mapping[str, Array] | None = None) -> None:
+        """Args: levels: the value of each level of a histogram, by image feature; 0 to 1 by default."""
+        self._levels = levels or {}
         self._numbers: list[Mapping[str, Array]] = []
         self._histograms: list[Mapping[str, Array]] = []
         self._longest = 0
@@ -54,7 +56,9 @@ class GatheredStatistics:
         if self._numbers:
             by_feature = statistics.episodes_statistics(self._numbers)
             for name in self._histograms[0]:
-                by_feature[name] = statistics.image_statistics(np.stack([one[name] for one in self._histograms]))
+                by_feature[name] = statistics.image_statistics(
+                    np.stack([one[name] for one in self._histograms]), self._levels.get(name)
+                )
             for name, values in by_feature.items():
                 self._made.setdefault(name, []).append(values)
         self._numbers, self._histograms = [], []

@@ -23,6 +23,7 @@ import numpy as np
 from rlds_beam.encoding.example.layout import IMAGES
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.lerobot.depth import UNITS, Depth, checked_shape
 from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap, LerobotFeature
 from rlds_beam.formats.lerobot.language import COLUMNS, EPISODE_PATH, PERSISTENT
 from rlds_beam.text import did_you_mean
@@ -57,6 +58,7 @@ def map_features(
     sizes: Mapping[str, tuple[int, int]] | None = None,
     *,
     languages: bool = False,
+    depth: Mapping[str, Depth] | None = None,
 ) -> FeatureMap:
     """Maps a dataset's fields to features.
 
@@ -64,6 +66,7 @@ def map_features(
       schema: the schema of its episodes.
       entries: the entries of `--map`.
       sizes: height and width, by path, of images whose size is not in the schema.
+      depth: the scale, by path, of the fields that become depth videos.
       languages: whether there are language columns; otherwise they are texts.
 
     Raises:
@@ -81,7 +84,7 @@ def map_features(
     rest = [field for field in rest if field not in empty]
     taken = list(named)
     for field in rest:
-        name = _conventional(field, rest, named)
+        name = _conventional(field, rest, named, field.path in (depth or {}))
         if name in taken:
             other = next((p for n, p in named.items() if n == name), ("another field",))
             raise UsageError(
@@ -90,8 +93,13 @@ def map_features(
             )
         taken.append(name)
         named[name] = (field.path,)
-    known_sizes = sizes or {}
-    features = [_feature(name, [schema.steps[path] for path in paths], known_sizes) for name, paths in named.items()]
+    known_sizes, scales = sizes or {}, depth or {}
+    features = [
+        _depth(name, schema.steps[paths[0]], scales[paths[0]], known_sizes)
+        if paths[0] in scales and len(paths) == 1
+        else _feature(name, [schema.steps[path] for path in paths], known_sizes)
+        for name, paths in named.items()
+    ]
     features.sort(key=lambda feature: feature.kind != "image")
     if languages:
         features = [_as_language(feature) for feature in features]
@@ -145,12 +153,13 @@ def is_image(field: Field) -> bool:
     return min(height, width) >= _LEAST_IMAGE and channels in (1, 3, 4)
 
 
-def _conventional(field: Field, fields: Sequence[Field], named: Container[str]) -> str:
+def _conventional(field: Field, fields: Sequence[Field], named: Container[str], camera: bool = False) -> str:
     """The default name of a field.
 
     Args:
       fields: all fields.
       named: the names already taken.
+      camera: whether the field is a depth map, also if it is an array.
     """
     path = field.path
     if path == "reward":
@@ -158,7 +167,7 @@ def _conventional(field: Field, fields: Sequence[Field], named: Container[str]) 
     if path == "is_last":
         return "next.done"
     parts = path.split("/")
-    if is_image(field) and parts[0] == "observation":
+    if (camera or is_image(field)) and parts[0] == "observation":
         rest = parts[1:] if len(parts) < 3 or parts[1] not in ("image", "images") else parts[2:]
         return ".".join(["observation", "images", *rest]) if rest else "observation.image"
     if path == "observation":
@@ -201,6 +210,22 @@ def _feature(name: str, fields: Sequence[Field], sizes: Mapping[str, tuple[int, 
     if len(first.shape) > (1 if text else 5):
         raise UsageError(f"--to=lerobot: {first} has more dimensions than LeRobot supports: {drop}")
     return LerobotFeature(name, (first,), "text" if text else "number", _dtype(first, drop), first.closed_shape)
+
+
+def _depth(name: str, field: Field, depth: Depth, sizes: Mapping[str, tuple[int, int]]) -> LerobotFeature:
+    """The feature of a depth video. Raises UsageError if the field is no depth."""
+    shape = checked_shape((*sizes[field.path], *field.shape[2:]) if field.path in sizes else field.shape)
+    if shape is None or field.dtype not in UNITS.values() or (field.encoding not in ("none", "png")):
+        raise UsageError(
+            f"--depth={field.path}: {field} is no depth: expected uint16 (millimeters) or float32 (meters) of shape "
+            "(height, width) or (height, width, 1)"
+        )
+    if min(shape[:2]) < _LEAST_IMAGE:
+        raise UsageError(f"--depth={field.path}: {field} is too small for a video, at least {_LEAST_IMAGE} pixels wide")
+    return LerobotFeature(name, (field,), "image", "image", shape, dataclasses.replace(depth, unit=_UNIT[field.dtype]))
+
+
+_UNIT = {dtype: unit for unit, dtype in UNITS.items()}
 
 
 def _as_language(feature: LerobotFeature) -> LerobotFeature:

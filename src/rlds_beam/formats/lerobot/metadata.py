@@ -108,7 +108,7 @@ def dataset_statistics(features: FeatureMap, totals: Totals) -> dict[str, Any]:
     lengths, frames = np.concatenate(totals.lengths), totals.frames
     by_feature: dict[str, Any] = {}
     for feature in features.images:
-        values = statistics.image_statistics(totals.histograms[feature.name])
+        values = statistics.image_statistics(totals.histograms[feature.name], feature.levels)
         by_feature[feature.name] = statistics.to_json(values, totals.samples[feature.name], (feature.shape[-1], 1, 1))
     for name, builder in totals.builders.items():
         leaf = builder.finish()
@@ -127,9 +127,8 @@ def features_info(frame_format: FrameFormat) -> dict[str, Any]:
     """The `features` of `info.json`."""
     features: dict[str, Any] = {feature.name: feature.info() for feature in frame_format.features.features}
     for feature in frame_format.videos:
-        assert frame_format.encoding is not None
         height, width, _ = feature.shape
-        info = frame_format.encoding.info(height, width, frame_format.fps)
+        info = frame_format.encoding_of(feature).info(height, width, frame_format.fps)
         features[feature.name] |= {"dtype": "video", "info": info}
     for name in INDEX_FEATURES:
         features[name] = {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}

@@ -33,6 +33,13 @@ class LerobotOptions(Options):
     crf: int = option(30, "video quality: lower is better, with larger files", least=0)
     gop: int = option(2, "frames between key frames: more make videos smaller, but slower to read at random", least=1)
     encoder_preset: str | None = option(None, "encoder speed preset (default: 12 for av1, medium for h264)")
+    depth: tuple[str, ...] = option(
+        (), "fields to encode as depth videos of 12 bits, which changes values: uint16 in millimeters or float32 in "
+        "meters (comma separated; needs --images=video)", metavar="PATH"
+    )  # fmt: skip
+    depth_min: float = option(0.01, "nearest depth of depth videos in meters: nearer becomes this, also 0")
+    depth_max: float = option(10.0, "farthest depth of depth videos in meters")
+    depth_shift: float = option(3.5, "meters added before the logarithm of depth")
     robot_type: str | None = option(None, "robot name in info.json")
     modality: str | None = option(
         None,

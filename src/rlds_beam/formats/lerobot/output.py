@@ -13,9 +13,11 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.card import card
+from rlds_beam.formats.lerobot.depth import Depth
 from rlds_beam.formats.lerobot.episode_files import EpisodeFiles
 from rlds_beam.formats.lerobot.episodes_lines import EpisodesLines
 from rlds_beam.formats.lerobot.episodes_table import EpisodesTables
@@ -46,6 +48,7 @@ from rlds_beam.output.files import to_json
 from rlds_beam.output.preview import PREVIEW, joined
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
+from rlds_beam.text import did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing since Python 3.11
@@ -95,7 +98,7 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
         fps, schema = whole_fps(options, source.fps), connectors.schema
         features = map_features(
             schema, options.map, image_sizes(source, connectors, schema, options.map),
-            languages=options.lerobot_version != "2.1",
+            languages=options.lerobot_version != "2.1", depth=_depth(options, schema),
         )  # fmt: skip
         as_video = options.images == "video"
         for name in options_given(options, LerobotOptions) if not as_video else ():
@@ -103,7 +106,7 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
                 raise UsageError(f"--{name} needs --images=video")
         frames = FrameFormat(features, fps, options.image_samples, Encoding.of(options) if as_video else None)
         kind = LerobotV21Output if options.lerobot_version == "2.1" else LerobotOutput
-        for feature in frames.videos:
+        for feature in (one for one in frames.videos if one.depth is None):
             if feature.shape[0] % 2 or feature.shape[1] % 2:
                 raise UsageError(
                     f"--images=video: {feature.describe()} has an odd height or width, which {PIXELS} cannot hold: "
@@ -151,8 +154,9 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
 
     def plan(self) -> dict[str, Any]:
         frames = self.frames
+        depth = {f.name: dataclasses.asdict(f.depth) for f in frames.features.features if f.depth is not None}
         return {
-            "lerobot": {
+            "lerobot": {**({"depth": depth} if depth else {}),
                 "version": self.version, "fps": frames.fps, "image_samples": frames.image_samples,
                 "robot_type": self.robot_type, **frames.features.to_json(),
                 "video": None if frames.encoding is None else dataclasses.asdict(frames.encoding),
@@ -162,8 +166,10 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
     def describe(self) -> Description:
         features, encoding, lines = self.frames.features, self.frames.encoding, self.frames.features.describe()
         if encoding is not None:
-            names = {feature.name for feature in self.frames.videos}
-            lines = [f"{line} as {encoding.codec} video" if line.split(":")[0] in names else line for line in lines]
+            codecs = {one.name: self.frames.encoding_of(one).codec for one in self.frames.videos}
+            lines = [
+                f"{line} as {codecs[name]} video" if (name := line.split(":")[0]) in codecs else line for line in lines
+            ]
         return Description(lines, features.left_out, "frame")
 
     def predict(self, batches: Iterable[Batch]) -> int:
@@ -286,6 +292,19 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
 
     def _write(self, name: str, text: str) -> None:
         storage.write_text(storage.below(self.directory, name), text)
+
+
+def _depth(options: LerobotOptions, schema: Schema) -> dict[str, Depth]:
+    """The scale of each field of `--depth`. Raises UsageError if it cannot be used."""
+    given = [name for name in options_given(options, LerobotOptions) if name.startswith("depth")]
+    if given and (options.images != "video" or not options.depth):
+        raise UsageError(f"--{given[0]} needs {'--depth' if options.images == 'video' else '--images=video'}")
+    if options.depth and options.lerobot_version == "2.1":
+        raise UsageError("--depth: LeRobot 2.1 has no depth videos; leave --depth out to copy 16-bit images")
+    for path in options.depth:
+        if path not in schema.steps:
+            raise UsageError(f"--depth={path}: there is no field {path}{did_you_mean(path, schema.steps)}")
+    return dict.fromkeys(options.depth, Depth(options.depth_min, options.depth_max, options.depth_shift))
 
 
 def numbers_of(facts: RangeFacts, numbers: Any) -> dict[str, Array]:

@@ -13,6 +13,7 @@ from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.lerobot import language, statistics, tables
+from rlds_beam.formats.lerobot.depth import DepthFrames
 from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.frames import Values
@@ -65,7 +66,9 @@ class PreparedEpisode:
             else:
                 _check_size(feature, column)
                 self._sample(feature, column, frame_format.image_samples)
-                if feature in frame_format.videos:
+                if feature.depth is not None:
+                    self.pixels[feature.name] = DepthFrames(column, feature, feature.depth)
+                elif feature in frame_format.videos:
                     self.pixels[feature.name] = Pixels(tables.images_of(feature, column), feature)
                 else:
                     self.columns[feature.name] = tables.image_parts(feature, column)
@@ -88,10 +91,12 @@ class PreparedEpisode:
             some: Column = column.with_data(objects([image for image in map(column.image, places) if image]))
         else:
             some = column[places]
-        if len(some):
+        if len(some) and feature.depth is not None:
+            histogram = feature.depth.histogram(some, feature.path)
+        elif len(some):
             histogram = statistics.histogram_of(some, feature.shape[-1], feature.path)
         else:
-            histogram = np.zeros((feature.shape[-1], statistics.LEVELS), np.int64)
+            histogram = np.zeros((feature.shape[-1], len(feature.levels)), np.int64)
             histogram[:, 0] = 1
         self.histograms[feature.name] = histogram
         self.samples[feature.name] = max(1, len(some))

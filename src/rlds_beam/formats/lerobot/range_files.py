@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from rlds_beam import storage
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.frames import FrameColumns, LerobotFrames
 from rlds_beam.formats.lerobot.parquet_file import FramesFile
-from rlds_beam.formats.lerobot.videos import Encoding, VideoFile
+from rlds_beam.formats.lerobot.videos import VideoFile
 from rlds_beam.output.shards import ShardWriter, WrittenFile
 
 Array = np.ndarray[Any, Any]
@@ -36,7 +36,7 @@ class RangeFiles:
         self._videos: dict[str, VideoFile] = {}
         for feature, path in zip(frame_format.videos, videos, strict=True):
             height, width, _ = feature.shape
-            encoding = cast(Encoding, frame_format.encoding)
+            encoding = frame_format.encoding_of(feature)
             self._videos[feature.name] = VideoFile(path, encoding, frame_format.fps, height, width)
 
     def add(self, frames: LerobotFrames, videos: Videos, key: object) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
-from rlds_beam.formats.lerobot import statistics
 from rlds_beam.formats.lerobot.episode_files import EpisodeFiles
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.frames import LerobotFrames
@@ -45,8 +44,10 @@ class LerobotWriter:
         self._tasks: dict[str, int] = {}
         self._frame_tasks: list[Array] = []
         self._episodes: list[PreparedEpisode] = []
-        self._statistics = GatheredStatistics()
-        self._histograms = {f.name: np.zeros((f.shape[-1], statistics.LEVELS), np.int64) for f in self._map.images}
+        self._statistics = GatheredStatistics(
+            {feature.name: feature.levels for feature in self._map.images if feature.depth}
+        )
+        self._histograms = {f.name: np.zeros((f.shape[-1], len(f.levels)), np.int64) for f in self._map.images}
         self._preview = b""
         self.predicted = 0
 
@@ -54,7 +55,9 @@ class LerobotWriter:
         prepared = [PreparedEpisode(self._format, episode) for episode in batch.episodes if len(episode)]
         if prepared and not self._episodes:
             first = next(episode for episode in batch.episodes if len(episode))
-            self._preview = part_of([first.steps[feature.path] for feature in self._map.images])
+            self._preview = part_of(
+                [first.steps[f.path] for f in self._map.images if f.fields[0].dtype in ("uint8", "uint16")]
+            )
         for one in prepared:  # nothing can fail after preparing
             self._files.add(self._numbered(one), one.pixels, one.key)
             self._statistics.add(one.numbers, one.histograms)

@@ -94,10 +94,15 @@ def range_statistics(count: Array) -> Array:
     return np.stack([np.zeros_like(last), last, last / 2, std, *(q * last for q in QUANTILES.values())], axis=-1)
 
 
-def image_statistics(histograms: Array, levels: int = LEVELS) -> Array:
-    """The statistics of histograms (..., C, levels): (..., len(STATISTICS), C), scaled to 0 to 1."""
+def image_statistics(histograms: Array, values: Array | None = None) -> Array:
+    """The statistics of histograms (..., C, levels): (..., len(STATISTICS), C).
+
+    Args:
+      values: the value of each level, rising; 0 to 1 by default.
+    """
+    levels = histograms.shape[-1]
     rows = histograms.reshape(-1, levels)
-    values, ends = np.arange(levels) / (levels - 1), np.cumsum(rows, axis=1)
+    values, ends = np.arange(levels) / (levels - 1) if values is None else values, np.cumsum(rows, axis=1)
     total = ends[:, -1:]
     mean = (rows * values).sum(axis=1, keepdims=True) / total
     std = np.sqrt((rows * np.square(values - mean)).sum(axis=1, keepdims=True) / total)

@@ -23,6 +23,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, UsageError, Violation, needs
+from rlds_beam.formats.lerobot import depth
 from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.options import Codec, LerobotOptions
 from rlds_beam.images.encoded_images import EncodedImages
@@ -35,6 +36,8 @@ Array = np.ndarray[Any, Any]
 PIXELS = "yuv420p"
 _PRESETS: dict[str, str] = {"av1": "12", "h264": "medium"}
 _ENCODERS = {"av1": "libsvtav1", "h264": "libx264"}
+_ARRAYS = {PIXELS: "rgb24", depth.PIXELS: depth.PIXELS}
+"""The pixel format of the arrays that become frames of a video, by its own."""
 _HELD = 256 << 20
 """Maximum bytes of pixels held for an episode and camera."""
 
@@ -59,6 +62,12 @@ class Encoding:
     crf: int = 30
     gop: int = 2
     preset: str = "12"
+    pixels = PIXELS
+
+    @property
+    def encoder(self) -> str:
+        """FFmpeg's name of the encoder."""
+        return _ENCODERS[self.codec]
 
     @staticmethod
     def of(options: LerobotOptions) -> Encoding:
@@ -125,20 +134,23 @@ class VideoFile:
       frames: the number of frames so far.
     """
 
-    def __init__(self, path: str, encoding: Encoding, fps: int | Fraction, height: int, width: int):
+    def __init__(
+        self, path: str, encoding: Encoding | depth.DepthEncoding, fps: int | Fraction, height: int, width: int
+    ):
         with needs("lerobot", "writing videos needs PyAV"):
             import av
         os.environ.setdefault("SVT_LOG", "1")  # log errors, not settings
         self._av, self._local, self.frames = av, LocalFile(path), 0
         self._container: Any = av.open(self._local.name, "w", format="mp4", options={"movflags": "faststart"})
-        self._stream: Any = self._container.add_stream(_ENCODERS[encoding.codec], fps, options=encoding.options())
-        self._stream.pix_fmt, self._stream.height, self._stream.width = PIXELS, height, width
+        self._stream: Any = self._container.add_stream(encoding.encoder, fps, options=encoding.options())
+        self._stream.pix_fmt, self._stream.height, self._stream.width = encoding.pixels, height, width
+        self._array = _ARRAYS[encoding.pixels]
         self._keys: list[str] = []
 
     def add(self, pixels: Iterable[Array], key: object) -> None:
-        """Adds the frames of an episode, uint8 (height, width, 3)."""
+        """Adds the frames of an episode, uint8 (height, width, 3), or 12-bit numbers (height, width)."""
         for image in pixels:
-            frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(image), "rgb24")
+            frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(image), self._array)
             frame.pts = self.frames
             self.frames += 1
             self._container.mux(self._stream.encode(frame))
@@ -178,7 +190,12 @@ class VideoFile:
 
 
 def encoded_video(
-    path: str, encoding: Encoding, fps: int | Fraction, height: int, width: int, pixels: Iterable[Array]
+    path: str,
+    encoding: Encoding | depth.DepthEncoding,
+    fps: int | Fraction,
+    height: int,
+    width: int,
+    pixels: Iterable[Array],
 ) -> bytes:
     """The video of one episode, encoded in a temporary file next to `path`."""
     video = VideoFile(path, encoding, fps, height, width)
@@ -193,18 +210,18 @@ def encode_png(pixels: Array) -> bytes:
     """A frame as a PNG."""
     import imagecodecs
 
-    return cast(bytes, imagecodecs.png_encode(pixels, level=_PNG_LEVEL))
+    return cast(bytes, imagecodecs.png_encode(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, level=_PNG_LEVEL))
 
 
 def read_frames(
-    path: str, start: float, fps: float, count: int, field: Field, convert: Callable[[Array], Any] = np.asarray
+    path: str, start: float, fps: float, count: int, field: Field, convert: Callable[[Any], Any] | None = None
 ) -> list[Any]:
     """The frames of an episode.
 
     Args:
       start: the time of the first frame in the file, in seconds.
       count: the number of frames.
-      convert: called with each frame, uint8 (height, width, 3); only its results are held.
+      convert: called with each frame of PyAV; only its results are held. By default `color_pixels`.
 
     Raises:
       BadEpisode: the video is missing, damaged, or too short.
@@ -213,9 +230,10 @@ def read_frames(
         import av
 
     frames: list[Any] = []
+    convert = convert or color_pixels
     try:
-        for image in _frames(path, start, fps):
-            frames.append(convert(image))
+        for frame in _frames(path, start, fps):
+            frames.append(convert(frame))
             if len(frames) == count:
                 return frames
         detail = f"{path} has {len(frames)} frames from {start} s on, but the episode has {count}"
@@ -224,7 +242,7 @@ def read_frames(
     raise BadEpisode(Violation("undecodable_image", detail, field.path))
 
 
-def _frames(path: str, start: float, fps: float) -> Iterator[Array]:
+def _frames(path: str, start: float, fps: float) -> Iterator[Any]:
     import av
 
     with storage.open_read(path) as file, av.open(file, options=_OWN_FILE) as container:
@@ -240,4 +258,20 @@ def _frames(path: str, start: float, fps: float) -> Iterator[Array]:
             container.seek(int(start / stream.time_base), stream=stream)  # to the previous key frame
         for frame in container.decode(stream):
             if frame.time is not None and frame.time > start - 0.5 / fps:
-                yield frame.to_ndarray(format="rgb24")
+                yield frame
+
+
+def color_pixels(frame: Any) -> Array:
+    """The pixels of a frame, uint8 (height, width, 3), as LeRobot converts them.
+
+    Raises:
+      ValueError: it is gray with more than 8 bits, for example depth, which would lose most of them.
+    """
+    (bits, *more), kind = (component.bits for component in frame.format.components), frame.format
+    if len(more) < 2 and bits > 8 and not kind.has_palette:
+        raise ValueError(
+            f"its pixel format is {kind.name}, {bits} bits of gray, but info.json does not call it a depth map "
+            "(is_depth_map)"
+        )
+    pixels: Array = frame.to_ndarray(format="rgb24")
+    return pixels
