@@ -6,6 +6,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING
 
+from rlds_beam.errors import NeedsMappingError
 from rlds_beam.jobs.options import PlanOptions
 from rlds_beam.options import option, options_given
 from rlds_beam.trajectories.options import ItemOptions
@@ -52,7 +53,11 @@ def inspect(config: InspectConfig) -> Survey:
 
 def main(config: InspectConfig) -> int:
     """Runs the command: prints the description and returns the exit code."""
-    survey = inspect(config)
+    try:
+        survey = inspect(config)
+    except NeedsMappingError as error:
+        print(error.propose())
+        return 0
     print(json.dumps(survey.to_json(), indent=2) if config.json else survey)
     return 0
 

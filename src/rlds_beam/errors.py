@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import errno
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 
@@ -26,6 +26,18 @@ class UsageError(RldsBeamError, ValueError):
     """
 
     exit_code = 2
+
+
+class NeedsMappingError(UsageError):
+    """The format needs the user to say which field is which; `inspect` prints the proposal of such a file.
+
+    Attributes:
+      propose: looks at the data, and returns a proposal to edit.
+    """
+
+    def __init__(self, message: str, propose: Callable[[], str]):
+        super().__init__(message)
+        self.propose = propose
 
 
 class MissingExtraError(UsageError, ImportError):

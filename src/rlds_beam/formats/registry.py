@@ -140,6 +140,13 @@ FORMATS = {
         opens="written by [EnvLogger](https://github.com/google-deepmind/envlogger)",
         extra="envlogger",
     ),
+    "ros2": Format(
+        "ROS 2 bags and MCAP files",
+        source="rlds_beam.formats.ros2.source:Ros2Source",
+        source_options="rlds_beam.formats.ros2.options:Ros2Options",
+        opens="written by `ros2 bag record`",
+        extra="ros",
+    ),
     "rllib": Format(
         "RLlib's recorded episodes (Parquet)",
         output="rlds_beam.formats.rllib.output:RllibOutput",

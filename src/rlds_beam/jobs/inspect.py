@@ -93,6 +93,7 @@ class Survey:
             },
             "ranges": self.balance.to_json(),
             "problems": [str(violation) for violation in source.violations],
+            "notes": list(source.notes),
             "sampled": self.sampled.to_json(),
             "complete": self.complete,
             "steps": self.steps,

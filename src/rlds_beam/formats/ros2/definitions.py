@@ -1,0 +1,86 @@
+"""The definitions of message types: from the bag itself, or of a ROS distribution.
+
+Only rosbags' parser is used. Its generated classes are not: they would execute code made from a stranger's text.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from rlds_beam.errors import UsageError, needs
+from rlds_beam.formats.ros2.messages import Topic
+from rlds_beam.text import did_you_mean, shortened
+
+Fields: TypeAlias = "list[tuple[str, Any]]"
+"""The fields of a type: names, and rosbags' description of each type."""
+
+Definitions: TypeAlias = "Mapping[str, Fields]"
+"""The fields of each message type."""
+
+_MOST_TEXT = 1 << 20
+_RULE = "=" * 80 + "\n"
+
+
+def distributions() -> list[str]:
+    """The names of the ROS 2 distributions whose types are known: `humble`."""
+    with needs("ros", "reading ROS 2 bags needs rosbags"):
+        from rosbags.typesys import Stores
+
+    return [store.value.removeprefix("ros2_") for store in Stores if store.value.startswith("ros2_")]
+
+
+@functools.cache
+def of_distribution(name: str) -> Definitions:
+    """The types of a ROS 2 distribution, or of the latest one if the name is empty.
+
+    Raises:
+      UsageError: there is no such distribution.
+    """
+    with needs("ros", "reading ROS 2 bags needs rosbags"):
+        from rosbags.typesys import Stores, get_typestore
+    if name and name not in distributions():
+        hint = did_you_mean(name, distributions(), otherwise=f"known: {', '.join(distributions())}")
+        raise UsageError(f"--ros_distro={name}: no such ROS 2 distribution{hint}")
+    store = get_typestore(Stores(f"ros2_{name}" if name else "latest"))
+    return {kind: list(fields) for kind, (_, fields) in store.fielddefs.items()}
+
+
+def definitions_of(topics: Iterable[Topic], distribution: str, recorded: str) -> Definitions:
+    """The types of these topics: as the bag defines them, otherwise as a distribution does.
+
+    Args:
+      distribution: the distribution that the user chose; empty for the `recorded` one.
+      recorded: the one that wrote the bag by its metadata, which may be anything.
+    """
+    chosen = distribution or (recorded if recorded in distributions() else "")
+    known = dict(of_distribution(chosen))
+    for topic in topics:
+        if topic.definition:
+            known.update(_parsed(topic.type, topic.language, topic.definition))
+    return known
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(kind: str, language: str, text: str) -> Definitions:
+    """The types that a definition contains. Raises UsageError if it cannot be parsed."""
+    from rosbags.typesys import get_types_from_idl, get_types_from_msg
+
+    if len(text) > _MOST_TEXT:
+        raise UsageError(f"the definition of {kind} has {len(text):,} characters")
+    types: dict[str, Any] = {}
+    try:
+        if language == "ros2msg":
+            types.update(get_types_from_msg(text, kind))
+        elif language in ("ros2idl", "omgidl"):
+            parts = text.split(_RULE)[1:] if text.startswith(f"{_RULE}IDL: ") else [text]
+            for part in parts:
+                types.update(get_types_from_idl(part.partition("\n")[2] if part.startswith("IDL: ") else part))
+        else:
+            raise UsageError(f"{kind} is defined in {shortened(language, 40)!r}; supported: ros2msg, ros2idl")
+    except UsageError:
+        raise
+    except Exception as error:  # the parser meets a stranger's text
+        raise UsageError(f"the definition of {kind} cannot be read: {shortened(error)}") from error
+    return {name: list(fields) for name, (_, fields) in types.items()}

@@ -1,0 +1,223 @@
+"""The episodes of bags, as arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.encoding.base import Damage
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
+from rlds_beam.formats.ros2.alignment import Frames, align, grid
+from rlds_beam.formats.ros2.bags import Bag, bag_layout
+from rlds_beam.formats.ros2.cdr import BadMessage
+from rlds_beam.formats.ros2.definitions import definitions_of
+from rlds_beam.formats.ros2.images import stamp_of
+from rlds_beam.formats.ros2.mapping import TopicMapping
+from rlds_beam.formats.ros2.values import FieldReader, has_header
+from rlds_beam.formats.ros2.windows import Window, windows_of
+from rlds_beam.text import shortened
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+START, DROPPED, LACKING, TIMES = "start_time_ns", "dropped_frames", "dropped", "timestamp_ns"
+_MOST_STEPS = 10_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Ros2Format(ArrayFormat):
+    """ROS 2 bags, by the paths of `bags.bag_layout`.
+
+    Attributes:
+      mapping: which topic becomes which field.
+      distribution: the ROS distribution whose types a bag without definitions uses; empty for the bag's, or the latest.
+      readers: how each field is read, as found in the first bag.
+    """
+
+    mapping: TopicMapping
+    distribution: str
+    readers: tuple[FieldReader, ...]
+
+    name = "ros2"
+
+    def count(self, path: str) -> int:
+        return len(self.windows(path))
+
+    def windows(self, path: str) -> tuple[Window, ...]:
+        """Where the episodes of a bag are. Raises OSError if it cannot be read."""
+        layout = _layout(path)
+        stamps = tuple(storage.stamp(one) for one in (path, *layout.files))
+        return _windows(path, self.mapping, self.distribution, stamps)
+
+    def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
+        windows = self.windows(path)[start:stop]
+        with Bag(_layout(path)) as bag:
+            reading = _Reading(bag, self)
+            for i, window in enumerate(windows, start):
+                if window.damage:
+                    yield Damage(i, i + 1, window.damage, b"")
+                    continue
+                try:
+                    yield reading.episode(window)
+                except (BadMessage, IndexError, OSError, UsageError) as error:
+                    yield Damage(i, i + 1, shortened(error, 500), b"")
+
+
+def _layout(path: str) -> Any:
+    try:
+        return bag_layout(path)
+    except UsageError as error:
+        raise OSError(str(error)) from error
+
+
+@functools.lru_cache(maxsize=256)
+def _windows(path: str, mapping: TopicMapping, distribution: str, stamps: object) -> tuple[Window, ...]:
+    layout = _layout(path)
+    with Bag(layout) as bag:
+        try:
+            definitions = definitions_of(
+                [topic for name, topic in bag.topics.items() if name == mapping.boundaries.topic],
+                distribution,
+                layout.distribution,
+            )
+            return windows_of(bag, mapping, definitions)
+        except (BadMessage, UsageError) as error:
+            raise OSError(str(error)) from error
+
+
+def count_incomplete(path: str, files: Ros2Format) -> tuple[int, dict[str, int]]:
+    """The steps of a bag's episodes, and by field the steps that lack it. Looks at log times only.
+
+    Raises:
+      OSError: the bag cannot be read.
+    """
+    mapping, steps, lacking = files.mapping, 0, dict.fromkeys((one.path for one in files.mapping.fields), 0)
+    with Bag(_layout(path)) as bag:
+        times = {topic: bag.times(topic) for topic in mapping.topics}
+        for window in files.windows(path):
+            if window.damage:
+                continue
+            inside = {topic: one[(one >= window.start) & (one < window.stop)] for topic, one in times.items()}
+            at = steps_at(mapping, inside)
+            fields = [one for one in mapping.fields if one.topic]
+            streams = {one.path: times[one.topic][times[one.topic] < window.stop] for one in fields}
+            frames = align(at, streams, {one.path: one.max_age for one in fields})
+            steps += len(frames.times) + frames.dropped
+            for field, number in frames.lacking.items():
+                lacking[field] += number
+    return steps, lacking
+
+
+def steps_at(mapping: TopicMapping, inside: Mapping[str, Array]) -> Array:
+    """The times of an episode's steps, complete or not, from the times of the messages in it.
+
+    Raises:
+      BadMessage: there would be more than `_MOST_STEPS`.
+    """
+    if mapping.reference:
+        return inside[mapping.reference]
+    every: Array = np.concatenate([np.zeros(0, np.int64), *inside.values()])
+    if not len(every):
+        return every
+    low, high = int(every.min()), int(every.max())
+    if (high - low) / 1e9 * mapping.rate > _MOST_STEPS:
+        raise BadMessage(f"its messages span {(high - low) / 1e9:,.0f} s: more than {_MOST_STEPS:,} steps")
+    return grid(low, high, mapping.rate)
+
+
+class _Stream(NamedTuple):
+    """The messages of a topic around an episode, by time; `inside` says which were recorded in the episode."""
+
+    times: Array
+    inside: Array
+    data: list[memoryview]
+
+
+class _Reading:
+    """Reads the episodes of a bag."""
+
+    def __init__(self, bag: Bag, files: Ros2Format):
+        self._bag, self._mapping = bag, files.mapping
+        topics = [topic for name, topic in bag.topics.items() if name in files.mapping.topics]
+        self._definitions = definitions_of(topics, files.distribution, bag.layout.distribution)
+        for topic in topics:
+            if topic.encoding != "cdr":
+                raise OSError(f"{bag.layout.path}: {topic.name} is serialized as {topic.encoding!r}, not as cdr")
+        self._readers = [one.bound(bag.topics, self._definitions) for one in files.readers]
+        self._stamped = {
+            topic.name for topic in topics if files.mapping.by_stamp and has_header(topic.type, self._definitions)
+        }
+
+    def episode(self, window: Window) -> Arrays:
+        """The arrays of an episode: those of its fields, and what is known about it."""
+        streams, unstamped = self._streams(window)
+        steps = steps_at(self._mapping, {name: one.times[one.inside] for name, one in streams.items()})
+        readers = [reader for reader in self._readers if reader.field.topic]
+        frames = align(
+            steps,
+            {one.field.path: streams[one.field.topic].times for one in readers},
+            {one.field.path: one.field.max_age for one in readers},
+        )
+        if not len(frames.times):
+            raise BadMessage(self._why_empty(frames, len(steps)))
+        arrays: dict[str, Array] = {TIMES: frames.times}
+        for reader in readers:
+            path, data = reader.field.path, streams[reader.field.topic].data
+            arrays[path] = reader.column(data, frames.chosen[path])
+        lacking = [f"{path} ({topic}): {n:,}" for path, n, topic in self._lacking(frames)]
+        lacking += [f"{topic}: {n:,} messages without a stamp" for topic, n in unstamped.items()]
+        arrays[DROPPED] = np.array([frames.dropped])
+        arrays[LACKING] = np.array([", ".join(lacking).encode()], object)
+        arrays[START] = frames.times[:1].copy()
+        return arrays
+
+    def _lacking(self, frames: Frames) -> list[tuple[str, int, str]]:
+        topics = {reader.field.path: reader.field.topic for reader in self._readers}
+        return [(path, count, topics[path]) for path, count in frames.lacking.items() if count]
+
+    def _why_empty(self, frames: Frames, steps: int) -> str:
+        if not steps:
+            return f"no message of {self._mapping.reference or 'any mapped topic'}, so it has no steps"
+        said = []
+        for path, count, topic in self._lacking(frames):
+            no_topic = "the bag has no such topic" if topic not in self._bag.topics else f"{count:,} of {steps:,} steps"
+            said.append(f"{path} ({topic}): {no_topic}")
+        return f"no step is complete; lacking or older than max_age_s: {'; '.join(said)}"
+
+    def _streams(self, window: Window) -> tuple[dict[str, _Stream], dict[str, int]]:
+        """The messages of each topic in a window, and of the time before it that may still count."""
+        found: dict[str, list[tuple[int, bool, memoryview]]] = {name: [] for name in self._mapping.topics}
+        ages = {name: self._mapping.max_age(name) for name in found}
+        unstamped: dict[str, int] = {}
+        earlier = max((age for age in ages.values() if age is not None), default=0) if window.start > 0 else 0
+        wanted = {reader.field.topic: reader for reader in self._readers}
+        for name, age in ages.items():
+            if age is None and window.start > 0:
+                last = self._bag.last_before(name, window.start)
+                if last is not None:
+                    found[name].append((last.time, False, bytes_of(last.data)))
+        for one in self._bag.messages(tuple(found), max(0, window.start - earlier), window.stop):
+            time = one.time
+            if one.topic in self._stamped:
+                time = stamp_of(one.data)
+                if not time:
+                    unstamped[one.topic] = unstamped.get(one.topic, 0) + 1
+                    continue
+            kept = one.data if one.topic in wanted else one.data[:0]
+            found[one.topic].append((time, one.time >= window.start, bytes_of(kept)))
+        streams: dict[str, _Stream] = {}
+        for name, messages in found.items():
+            messages.sort(key=lambda message: message[0])
+            times, inside = (np.array([one[i] for one in messages], dtype) for i, dtype in enumerate((np.int64, bool)))
+            streams[name] = _Stream(times, inside, [one[2] for one in messages])
+        return streams, unstamped
+
+
+def bytes_of(data: memoryview) -> memoryview:
+    """A copy, which does not keep the whole chunk in memory."""
+    return memoryview(bytes(data))

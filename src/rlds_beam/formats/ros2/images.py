@@ -1,0 +1,179 @@
+"""Images in messages: sensor_msgs/Image and sensor_msgs/CompressedImage.
+
+A CompressedImage is copied byte for byte. The pixels of an Image keep their type; BGR becomes RGB.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.ros2.cdr import BadMessage, Cursor
+from rlds_beam.formats.ros2.definitions import Definitions
+from rlds_beam.images.headers import UndecodableImageError, read_image_header
+from rlds_beam.text import shortened
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
+IMAGES = (IMAGE, COMPRESSED)
+
+_DEPTH_HEADER = 12
+"""Bytes before the PNG of compressed_depth_image_transport: its format and two parameters of the quantization."""
+_PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
+
+_FIELDS = {
+    IMAGE: ["header", "height", "width", "encoding", "is_bigendian", "step", "data"],
+    COMPRESSED: ["header", "format", "data"],
+}
+
+
+class PixelFormat(NamedTuple):
+    """How an Image's encoding stores a pixel; `swap` is True for BGR."""
+
+    dtype: str
+    channels: int
+    swap: bool = False
+
+
+ENCODINGS = {
+    "rgb8": PixelFormat("uint8", 3), "bgr8": PixelFormat("uint8", 3, True),
+    "rgba8": PixelFormat("uint8", 4), "bgra8": PixelFormat("uint8", 4, True),
+    "mono8": PixelFormat("uint8", 1), "8UC1": PixelFormat("uint8", 1),
+    "mono16": PixelFormat("uint16", 1), "16UC1": PixelFormat("uint16", 1),
+    "32FC1": PixelFormat("float32", 1),
+}  # fmt: skip
+
+
+class ImageReader(NamedTuple):
+    """Reads the images of a topic, all like the first one.
+
+    Attributes:
+      kind: the message type.
+      encoding: the encoding of an Image; `jpeg`, `png`, or `depth png` of a CompressedImage.
+      height, width: the size.
+      field: the step field that it becomes.
+    """
+
+    kind: str
+    encoding: str
+    height: int
+    width: int
+    field: Field
+
+    @property
+    def is_encoded(self) -> bool:
+        return self.kind == COMPRESSED
+
+    def read(self, data: memoryview) -> bytes | Array:
+        """The encoded image, or its pixels. Raises BadMessage if it is unlike the first one."""
+        if self.kind == COMPRESSED:
+            form, image = _compressed(data)
+            if form != self.encoding:
+                raise BadMessage(f"a {form} image, but the first one is {self.encoding}")
+            return image
+        encoding, height, width, pixels = _pixels(data)
+        if (encoding, height, width) != (self.encoding, self.height, self.width):
+            raise BadMessage(
+                f"an image of {width}x{height} {encoding}, but the first one has "
+                f"{self.width}x{self.height} {self.encoding}"
+            )
+        return pixels
+
+
+def image_reader(kind: str, definitions: Definitions, path: str, first: memoryview) -> ImageReader:
+    """The reader for images like the first one of a topic.
+
+    Raises:
+      UsageError: the type is not the usual one, or its encoding is not supported.
+      BadMessage: the message cannot be read.
+    """
+    names = [name for name, _ in definitions[kind]]
+    if names != _FIELDS[kind] or definitions[kind][0][1][1] != "std_msgs/msg/Header":
+        raise UsageError(f"the bag defines {kind} with the fields {', '.join(names)}, unlike ROS 2")
+    if kind == COMPRESSED:
+        encoding, image = _compressed(first)
+        try:
+            height, width = read_image_header(image)
+        except UndecodableImageError as error:
+            raise BadMessage(str(error)) from error
+        deep = image.startswith(_PNG) and len(image) > 25 and image[24] == 16
+        channels = {0: 1, 2: 3, 4: 2, 6: 4}.get(image[25], 3) if image.startswith(_PNG) else _jpeg_channels(image)
+        form = "png" if image.startswith(_PNG) else "jpeg"
+        field = Field(path, "uint16" if deep else "uint8", (height, width, channels), form, "Image")
+        return ImageReader(kind, encoding, height, width, field)
+    encoding, height, width, pixels = _pixels(first)
+    field = Field(path, pixels.dtype.name, pixels.shape, "bytes")
+    return ImageReader(kind, encoding, height, width, field)
+
+
+def _jpeg_channels(image: bytes) -> int:
+    """3, or 1 for a gray JPEG."""
+    import simplejpeg
+
+    try:
+        *_, colorspace, _ = simplejpeg.decode_jpeg_header(image, strict=False)
+    except (ValueError, KeyError):
+        return 3
+    return 1 if str(colorspace).lower() == "gray" else 3
+
+
+def _compressed(data: memoryview) -> tuple[str, bytes]:
+    cursor = _after_header(data)
+    label = cursor.text().decode("utf-8", "replace")
+    image = bytes(cursor.block(cursor.length()))
+    if "compressedDepth" in label:
+        if label.partition(";")[0].strip() not in ("16UC1", "mono16") or not image[_DEPTH_HEADER:].startswith(_PNG):
+            raise UsageError(
+                f"CompressedImage in the format {shortened(label, 60)!r}: of compressed depth, only 16-bit PNG "
+                "(16UC1) can be copied; record the raw Image of 32FC1, or publish 16UC1"
+            )
+        return "depth png", image[_DEPTH_HEADER:]
+    if image.startswith(_JPEG):
+        return "jpeg", image
+    if image.startswith(_PNG):
+        return "png", image
+    raise UsageError(f"CompressedImage in the format {shortened(label, 60)!r}: only JPEG and PNG can be copied")
+
+
+def _pixels(data: memoryview) -> tuple[str, int, int, Array]:
+    cursor = _after_header(data)
+    height, width = cursor.number("I", 4), cursor.number("I", 4)
+    encoding = cursor.text().decode("utf-8", "replace")
+    big, step = cursor.number("B", 1), cursor.number("I", 4)
+    pixels = cursor.block(cursor.length())
+    if encoding not in ENCODINGS:
+        raise UsageError(
+            f"Image with the encoding {shortened(encoding, 40)!r}; supported: {', '.join(ENCODINGS)}. "
+            "Record a CompressedImage instead, or convert it with image_proc"
+        )
+    form = ENCODINGS[encoding]
+    dtype = np.dtype(form.dtype)
+    row = width * form.channels * dtype.itemsize
+    if not height or not width or step < row or height * step > len(pixels) + (step - row):
+        raise BadMessage(f"{len(pixels):,} bytes are not {width}x{height} pixels of {encoding} in rows of {step} bytes")
+    rows: Array = np.lib.stride_tricks.as_strided(
+        np.frombuffer(pixels, np.uint8), (height, row), (step, 1), writeable=False
+    )
+    values = np.ascontiguousarray(rows).view(dtype.newbyteorder(">" if big else "<")).astype(dtype, copy=False)
+    values = values.reshape(height, width, form.channels)
+    if form.swap:
+        values = values[..., [2, 1, 0, 3][: form.channels]]
+    return encoding, height, width, values
+
+
+def _after_header(data: memoryview) -> Cursor:
+    """The position after a std_msgs/Header."""
+    cursor = Cursor(data)
+    cursor.skip(8)
+    cursor.skip(cursor.number("I", 4))
+    return cursor
+
+
+def stamp_of(data: memoryview) -> int:
+    """The stamp of a message that begins with a std_msgs/Header, in nanoseconds."""
+    cursor = Cursor(data)
+    return int(cursor.number("i", 4)) * 1_000_000_000 + int(cursor.number("I", 4))

@@ -1,0 +1,258 @@
+"""Reads untrusted MCAP files: their topics, and the messages of a time window.
+
+A file is a sequence of records; chunks hold the messages, often compressed. The summary at the end lists the chunks
+with the times and channels of their messages. Without a valid summary (the recorder crashed), the file is scanned
+record by record, and what follows the first damage is reported as damage.
+
+The format: https://mcap.dev/spec
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, BinaryIO, TypeAlias
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.formats.ros2.mcap_records import (
+    CHANNEL,
+    CHUNK,
+    CHUNK_INDEX,
+    DATA_END,
+    FOOTER,
+    MAGIC,
+    MESSAGE,
+    SCHEMA,
+    STATISTICS,
+    Channel,
+    Chunk,
+    Fields,
+    Schema,
+    checked_crc,
+    decompress,
+    records,
+)
+from rlds_beam.formats.ros2.messages import MOST_BYTES, BagFile, DamagedBag, Message, Topic
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_RUN_BYTES = 4 << 20
+"""Messages outside of chunks are read in runs of about this size."""
+_MOST_SUMMARY = 512 << 20
+_HEAD = struct.Struct("<BQ")
+_MESSAGE = struct.Struct("<HIQQ")
+_INDEX = struct.Struct("<HI")
+_FOOTER = _HEAD.size + 20 + len(MAGIC)
+
+
+class McapFile(BagFile):
+    """An MCAP file of ROS 2 messages. Attributes: see `BagFile`."""
+
+    def __init__(self, path: str):
+        """
+        Raises:
+          OSError: the file cannot be opened, or it is not MCAP.
+        """
+        self.path, self.damage = path, ""
+        self._size = storage.size(path)
+        self._file: BinaryIO = storage.open_read(path)
+        self._schemas: dict[int, Schema] = {}
+        self._channels: dict[int, Channel] = {}
+        self._counts: Mapping[int, int] | None = None
+        self._chunks: list[Chunk] = []
+        try:
+            if self._file.read(len(MAGIC)) != MAGIC:
+                raise DamagedBag(f"{path} is not an MCAP file")
+            if not self._read_summary():
+                self._scan()
+        except BaseException:
+            self.close()
+            raise
+        self.topics = self._topics()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def messages(self, topics: Collection[str], start: int, stop: int) -> Iterator[Message]:
+        names = {key: one.topic for key, one in self._channels.items() if one.topic in topics}
+        for chunk in self._chunks:
+            if chunk.start < stop and chunk.end >= start and chunk.may_hold(names):
+                yield from self._in_chunk(chunk, names, start, stop)
+
+    def times(self, topic: str) -> Array:
+        ids = {key for key, one in self._channels.items() if one.topic == topic}
+        found = [self._chunk_times(chunk, ids) for chunk in self._chunks if chunk.may_hold(ids)]
+        return np.concatenate([np.zeros(0, np.int64), *found])
+
+    def last_before(self, topic: str, time: int) -> Message | None:
+        names = {key: one.topic for key, one in self._channels.items() if one.topic == topic}
+        best: Message | None = None
+        for chunk in sorted(self._chunks, key=lambda one: one.end, reverse=True):
+            if best is not None and chunk.end < best.time:
+                break
+            if chunk.start < time and chunk.may_hold(names):
+                for one in self._in_chunk(chunk, names, 0, time):
+                    best = one if best is None or one.time >= best.time else best
+        return best
+
+    def _topics(self) -> dict[str, Topic]:
+        topics: dict[str, Topic] = {}
+        for key, channel in self._channels.items():
+            schema = self._schemas.get(channel.schema, Schema("", "", ""))
+            known = topics.get(channel.topic)
+            count = None if self._counts is None else self._counts.get(key, 0) + (known.total or 0 if known else 0)
+            topics[channel.topic] = Topic(
+                channel.topic, schema.name, count, schema.text, schema.language, channel.encoding
+            )
+        return topics
+
+    def _in_chunk(self, chunk: Chunk, names: Mapping[int, str], start: int, stop: int) -> Iterator[Message]:
+        for kind, at, end, data in records(self._bytes_of(chunk), self._where(chunk)):
+            if kind == MESSAGE:
+                if end - at < _MESSAGE.size:
+                    raise DamagedBag(f"{self._where(chunk)}: a message of {end - at} bytes")
+                key, _, time, _ = _MESSAGE.unpack_from(data, at)
+                if key in names and start <= time < stop:
+                    yield Message(names[key], time, data[at + _MESSAGE.size : end])
+
+    def _where(self, chunk: Chunk) -> str:
+        return f"{self.path}: the chunk at byte {chunk.offset:,}"
+
+    def _bytes_of(self, chunk: Chunk) -> memoryview:
+        """The records of a chunk, with their checksum verified."""
+        data = self._read(chunk.offset, chunk.length)
+        if chunk.is_run:
+            return memoryview(data)
+        where = self._where(chunk)
+        fields = Fields(memoryview(data)[_HEAD.size :], where)
+        _, _, size, crc = fields.take(struct.Struct("<QQQI"))
+        compression = fields.text()
+        stored = fields.block(fields.take(struct.Struct("<Q"))[0])
+        return checked_crc(decompress(stored, compression, size, where), crc, where)
+
+    def _chunk_times(self, chunk: Chunk, ids: Collection[int]) -> Array:
+        """The log times of a chunk's messages, from its message indexes if it has any."""
+        if chunk.indexes is None:
+            names = dict.fromkeys(ids, "")
+            times = [one.time for one in self._in_chunk(chunk, names, 0, 1 << 63)]
+            return np.array(times, np.int64)
+        found = []
+        for key in chunk.indexes.keys() & set(ids):
+            at = chunk.indexes[key]
+            kind, length = _HEAD.unpack(self._read(at, _HEAD.size))
+            body = self._read(at + _HEAD.size, length) if length <= MOST_BYTES else b""
+            if kind != 7 or len(body) < _INDEX.size or _INDEX.unpack_from(body)[1] != len(body) - _INDEX.size:
+                raise DamagedBag(f"{self.path}: the message index at byte {at:,} is damaged")
+            entries = np.frombuffer(body, "<u8", (len(body) - _INDEX.size) // 16 * 2, _INDEX.size)
+            found.append(entries[::2].astype(np.int64))
+        return np.concatenate([np.zeros(0, np.int64), *found])
+
+    def _read(self, at: int, size: int) -> bytes:
+        if size > MOST_BYTES or at + size > self._size:
+            raise DamagedBag(f"{self.path}: a record of {size:,} bytes at byte {at:,} goes beyond the file")
+        self._file.seek(at)
+        data = self._file.read(size)
+        if len(data) != size:
+            raise DamagedBag(f"{self.path} is cut short at byte {at + len(data):,}")
+        return data
+
+    def _read_summary(self) -> bool:
+        """Reads the summary; False if there is none, if it is damaged, or if it does not list all chunks."""
+        if self._size < _FOOTER + len(MAGIC):
+            return False
+        end = self._size - _FOOTER
+        self._file.seek(end)
+        footer = self._file.read(_FOOTER)
+        start, _, crc = struct.unpack_from("<QQI", footer, _HEAD.size)
+        if _HEAD.unpack_from(footer) != (FOOTER, 20) or not footer.endswith(MAGIC):
+            return False
+        if not len(MAGIC) <= start <= end or end - start > _MOST_SUMMARY:
+            return False
+        self._file.seek(start)
+        data = self._file.read(end - start)
+        try:
+            checked_crc(memoryview(data + footer[: _HEAD.size + 16]), crc, self.path)
+            return self._parse_summary(memoryview(data))
+        except DamagedBag:
+            self._schemas, self._channels, self._chunks = {}, {}, []
+            return False
+
+    def _parse_summary(self, data: memoryview) -> bool:
+        expected = messages = 0
+        for kind, at, end, _ in records(data, f"{self.path}: its summary"):
+            fields = Fields(data[at:end], f"{self.path}: its summary")
+            if kind == CHUNK_INDEX:
+                self._chunks.append(Chunk.from_index(fields, self._size))
+            elif kind == STATISTICS:
+                messages, _, _, _, _, expected, _, _ = fields.take(struct.Struct("<QHIIIIQQ"))
+                counts = fields.block(fields.take(struct.Struct("<I"))[0])
+                self._counts = dict(struct.iter_unpack("<HQ", bytes(counts[: len(counts) // 10 * 10])))
+            else:
+                self._take(kind, fields)
+        if len(self._chunks) != expected or (messages and not (self._chunks and self._channels)):
+            raise DamagedBag("the summary does not list all chunks")
+        return True
+
+    def _take(self, kind: int, fields: Fields) -> None:
+        """Takes a schema or a channel; ignores other records."""
+        if kind == SCHEMA:
+            key, schema = fields.take(struct.Struct("<H"))[0], Schema(fields.text(), fields.text(), fields.text())
+            self._schemas.setdefault(key, schema)
+        elif kind == CHANNEL:
+            key, schema_id = fields.take(struct.Struct("<HH"))
+            self._channels.setdefault(key, Channel(fields.text(), schema_id, fields.text()))
+
+    def _scan(self) -> None:
+        """Lists chunks and messages record by record, until the footer or the first damage."""
+        at, run = len(MAGIC), _Run()
+        counts: dict[int, int] = {}
+        try:
+            while True:
+                kind, length = _HEAD.unpack(self._read(at, _HEAD.size))
+                if at + _HEAD.size + length > self._size:
+                    raise DamagedBag(f"{self.path} is cut short: the record at byte {at:,} goes beyond its end")
+                if kind == MESSAGE:
+                    key, _, time, _ = _MESSAGE.unpack(self._read(at + _HEAD.size, _MESSAGE.size))
+                    counts[key] = counts.get(key, 0) + 1
+                    run.add(at, _HEAD.size + length, time, self._chunks)
+                elif kind == CHUNK:
+                    chunk = Chunk(at, _HEAD.size + length, *struct.unpack("<QQ", self._read(at + _HEAD.size, 16)))
+                    self._look_inside(chunk, counts)
+                    self._chunks.append(chunk)
+                elif kind in (SCHEMA, CHANNEL):
+                    self._take(kind, Fields(memoryview(self._read(at + _HEAD.size, length)), self.path))
+                elif kind in (DATA_END, FOOTER):
+                    break
+                at += _HEAD.size + length
+        except DamagedBag as error:
+            self.damage = f"{error}. Messages after it are lost; `mcap recover` writes a file with those before it"
+        run.end(self._chunks)
+        self._counts = counts
+
+    def _look_inside(self, chunk: Chunk, counts: dict[int, int]) -> None:
+        for kind, start, end, data in records(self._bytes_of(chunk), self._where(chunk)):
+            if kind == MESSAGE and end - start >= _MESSAGE.size:
+                (key,) = struct.unpack_from("<H", data, start)
+                counts[key] = counts.get(key, 0) + 1
+            elif kind in (SCHEMA, CHANNEL):
+                self._take(kind, Fields(data[start:end], self._where(chunk)))
+
+
+class _Run:
+    """Collects messages outside of chunks into runs of consecutive records."""
+
+    def __init__(self) -> None:
+        self._first = self._stop = self._low = self._high = 0
+
+    def add(self, at: int, length: int, time: int, chunks: list[Chunk]) -> None:
+        if self._stop != at or at + length - self._first > _RUN_BYTES:
+            self.end(chunks)
+            self._first, self._low, self._high = at, time, time
+        self._stop, self._low, self._high = at + length, min(self._low, time), max(self._high, time)
+
+    def end(self, chunks: list[Chunk]) -> None:
+        if self._stop > self._first:
+            chunks.append(Chunk(self._first, self._stop - self._first, self._low, self._high, is_run=True))
+        self._first = self._stop = 0

@@ -1,0 +1,138 @@
+"""The records of MCAP files, checked before anything is allocated."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from rlds_beam.formats.ros2.messages import MOST_BYTES, DamagedBag
+
+MAGIC = b"\x89MCAP0\r\n"
+FOOTER, SCHEMA, CHANNEL, MESSAGE, CHUNK, CHUNK_INDEX, STATISTICS, DATA_END = 2, 3, 4, 5, 6, 8, 11, 15
+
+_HEAD = struct.Struct("<BQ")
+_U32 = struct.Struct("<I")
+
+
+class Schema(NamedTuple):
+    """A message type and its definition."""
+
+    name: str
+    language: str
+    text: str
+
+
+class Channel(NamedTuple):
+    """A stream of messages of a topic."""
+
+    topic: str
+    schema: int
+    encoding: str
+
+
+class Chunk(NamedTuple):
+    """Consecutive messages of a file.
+
+    Attributes:
+      offset, length: where its record is; of a run, where its records are.
+      start, end: the first and the last log time.
+      indexes: the offset of the message index of each channel in it; None if there are none.
+      is_run: whether these are messages outside of a chunk.
+    """
+
+    offset: int
+    length: int
+    start: int
+    end: int
+    indexes: Mapping[int, int] | None = None
+    is_run: bool = False
+
+    def may_hold(self, ids: Collection[int]) -> bool:
+        """Whether it may hold messages of these channels."""
+        return bool(ids) and (self.indexes is None or not self.indexes.keys().isdisjoint(ids))
+
+    @classmethod
+    def from_index(cls, fields: Fields, size: int) -> Chunk:
+        """The chunk that a ChunkIndex record describes. Raises DamagedBag if it is not in the file."""
+        start, end, offset, length = fields.take(struct.Struct("<QQQQ"))
+        entries = fields.block(fields.take(_U32)[0])
+        if offset + length > size or len(entries) % 10:
+            raise DamagedBag(f"the chunk at byte {offset:,} is outside of the file")
+        indexes = dict(struct.iter_unpack("<HQ", entries))
+        return cls(offset, length, start, end, indexes or None)
+
+
+class Fields:
+    """Reads the fields of a record."""
+
+    def __init__(self, data: memoryview, where: str):
+        self._data, self._at, self._where = data, 0, where
+
+    def take(self, form: struct.Struct) -> tuple[Any, ...]:
+        """Numbers."""
+        return form.unpack(self.block(form.size))
+
+    def text(self) -> str:
+        """A text, or the bytes of a schema as text."""
+        return bytes(self.block(self.take(_U32)[0])).decode("utf-8", "replace")
+
+    def block(self, size: int) -> memoryview:
+        """The next bytes."""
+        data = self._data[self._at : self._at + size]
+        if len(data) != size:
+            raise DamagedBag(f"{self._where}: a record ends early")
+        self._at += size
+        return data
+
+
+def records(data: memoryview, where: str) -> Iterator[tuple[int, int, int, memoryview]]:
+    """The records in the bytes of a chunk or a summary: kind, start and end of the content, and `data`.
+
+    Raises:
+      DamagedBag: a record goes beyond the bytes.
+    """
+    at, size = 0, len(data)
+    while at < size:
+        if at + _HEAD.size > size:
+            raise DamagedBag(f"{where}: a record ends early")
+        kind, length = _HEAD.unpack_from(data, at)
+        start = at + _HEAD.size
+        at = start + length
+        if at > size:
+            raise DamagedBag(f"{where}: a record of {length:,} bytes goes beyond its end")
+        yield kind, start, at, data
+
+
+def decompress(stored: memoryview, compression: str, size: int, where: str) -> memoryview:
+    """The bytes of a chunk, which are exactly `size`.
+
+    Raises:
+      DamagedBag: they cannot be decompressed, or are not as many as the chunk claims.
+    """
+    if size > MOST_BYTES:
+        raise DamagedBag(f"{where} claims {size:,} bytes; at most {MOST_BYTES:,} are supported")
+    if not compression:
+        data: Any = stored
+    elif compression in ("zstd", "lz4"):
+        import imagecodecs
+
+        decode = imagecodecs.zstd_decode if compression == "zstd" else imagecodecs.lz4f_decode
+        try:
+            data = decode(stored, out=size + 1)  # one more, to see whether there is more
+        except Exception as error:  # each codec has its own
+            raise DamagedBag(f"{where} cannot be decompressed: {error}") from error
+    else:
+        raise DamagedBag(f"{where} is compressed as {compression!r}; supported: zstd, lz4")
+    if len(data) != size:
+        raise DamagedBag(f"{where} holds {len(data):,} bytes, but claims {size:,}")
+    return memoryview(data)
+
+
+def checked_crc(data: memoryview, crc: int, where: str) -> memoryview:
+    """The same bytes. Raises DamagedBag if their checksum differs; 0 means that there is none."""
+    import imagecodecs
+
+    if crc and imagecodecs.deflate_crc32(data) != crc:
+        raise DamagedBag(f"{where} has a wrong checksum")
+    return data

@@ -1,0 +1,165 @@
+"""What a bag holds, and a mapping to start from: `rlds-beam inspect BAG --from=ros2`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.ros2.bags import Bag, bag_layout
+from rlds_beam.formats.ros2.cdr import BadMessage, Reader
+from rlds_beam.formats.ros2.definitions import Definitions, definitions_of
+from rlds_beam.formats.ros2.images import IMAGES
+from rlds_beam.text import count, printable
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_JOINTS, _TEXT = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
+_ACTION = re.compile(r"leader|master|command|cmd|action|target|goal|desired", re.IGNORECASE)
+_TASK = re.compile(r"task|instruction|prompt|language|goal", re.IGNORECASE)
+_VALUES = {
+    "geometry_msgs/msg/PoseStamped": ("pose.position", "pose.orientation"),
+    "geometry_msgs/msg/Pose": ("position", "orientation"),
+    "geometry_msgs/msg/TwistStamped": ("twist.linear", "twist.angular"),
+    "geometry_msgs/msg/Twist": ("linear", "angular"),
+    "geometry_msgs/msg/WrenchStamped": ("wrench.force", "wrench.torque"),
+    "geometry_msgs/msg/Wrench": ("force", "torque"),
+    "sensor_msgs/msg/Imu": ("orientation", "angular_velocity", "linear_acceleration"),
+    "std_msgs/msg/Float32": ("data",),
+    "std_msgs/msg/Float64": ("data",),
+    "std_msgs/msg/Float32MultiArray": ("data",),
+    "std_msgs/msg/Float64MultiArray": ("data",),
+    "std_msgs/msg/Int32": ("data",),
+    "std_msgs/msg/Bool": ("data",),
+}
+
+
+class TopicFacts(NamedTuple):
+    """A topic in numbers: messages, rate in Hz, jitter (the deviation of intervals) and longest gap in seconds."""
+
+    name: str
+    type: str
+    messages: int
+    rate: float
+    jitter: float
+    gap: float
+
+
+def topic_facts(bag: Bag) -> list[TopicFacts]:
+    """The topics of a bag in numbers, by name. Raises DamagedBag."""
+    facts = []
+    for name, topic in sorted(bag.topics.items()):
+        times = bag.times(name) / 1e9
+        between = np.diff(times)
+        span = float(times[-1] - times[0]) if len(times) > 1 else 0.0
+        rate = (len(times) - 1) / span if span > 0 else 0.0
+        jitter, gap = (float(between.std()), float(between.max())) if len(between) else (0.0, 0.0)
+        facts.append(TopicFacts(name, topic.type, len(times), rate, jitter, gap))
+    return facts
+
+
+def proposal(paths: Sequence[str], where: str, distribution: str) -> str:
+    """Describes the first bag, and proposes a mapping of its topics.
+
+    Raises:
+      UsageError: the bag cannot be read.
+    """
+    layout = bag_layout(paths[0])
+    try:
+        with Bag(layout) as bag:
+            facts = topic_facts(bag)
+            definitions = definitions_of(bag.topics.values(), distribution, layout.distribution)
+            lines = [f"{paths[0]} ({count(len(paths), 'bag')} in {where})", "", *_table(facts)]
+            lines += ["", bag.damage] if bag.damage else []
+            lines += ["", "A mapping to start from; save it as topics.yaml, edit it, and run:"]
+            lines += [f"  rlds-beam inspect {where} --from=ros2 --topics=topics.yaml", ""]
+            return "\n".join([*lines, *_mapping(bag, facts, definitions)])
+    except (OSError, BadMessage) as error:
+        raise UsageError(f"{paths[0]}: {error}") from error
+
+
+def _table(facts: Sequence[TopicFacts]) -> list[str]:
+    header = ("topic", "type", "messages", "Hz", "jitter ms", "longest gap s")
+    rows = [header] + [
+        (printable(one.name, 60), printable(one.type, 60), f"{one.messages:,}", f"{one.rate:.1f}",
+         f"{one.jitter * 1e3:.1f}", f"{one.gap:.2f}")
+        for one in facts
+    ]  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    forms = [f"{{:<{width}}}" if i < 2 else f"{{:>{width}}}" for i, width in enumerate(widths)]
+    return ["  ".join(forms).format(*row) for row in rows]
+
+
+def _mapping(bag: Bag, facts: Sequence[TopicFacts], definitions: Definitions) -> list[str]:
+    fields = _fields(bag, [one for one in facts if one.messages], definitions)
+    images = [one for one in facts if one.type in IMAGES and one.messages]
+    others = [one for one in facts if any(f'"{one.name}"' in text for text in fields.values())]
+    drivers = images or others
+    if not drivers:
+        return ["# No topic has images, joint states, or another type known to be useful: map fields of other types."]
+    driver = min(drivers, key=lambda one: (one.rate == 0, one.rate))
+    fps = [f"fps: {round(driver.rate)}"] if round(driver.rate) else []
+    return [
+        f"reference: {_quoted(driver.name)}  # a step for each of its messages; or rate: 30",
+        "time: log  # when it was recorded; header: the stamp in the message",
+        "max_age_s: 0.5  # an older message makes a step incomplete",
+        *fps,
+        "end: truncated  # or terminal: episodes end because the task does",
+        "episodes: bag  # or {topic: /episode, start: [start], stop: [stop]}, or {gap_s: 2}",
+        "fields:",
+        *(f"  {path}: {text}" for path, text in fields.items()),
+        *([] if "action" in fields else ["  # action: {topic: ..., field: ...}  # what the robot was told to do"]),
+    ]
+
+
+def _fields(bag: Bag, facts: Sequence[TopicFacts], definitions: Definitions) -> dict[str, str]:
+    """The proposed fields, as YAML."""
+    fields: dict[str, str] = {}
+    for one in facts:
+        topic = f"topic: {_quoted(one.name)}"
+        if one.type in IMAGES:
+            fields[_free(f"observation/{_label(one.name)}", fields)] = f"{{{topic}}}"
+        elif one.type == _JOINTS:
+            path = "action" if _ACTION.search(one.name) else "observation/state"
+            names = ", ".join(_quoted(name) for name in _joints(bag, one.name, definitions))
+            fields[_free(path, fields)] = f"{{{topic}, field: position, names: [{names}]}}"
+        elif one.type == _TEXT and _TASK.search(one.name):
+            fields[_free("language_instruction", fields)] = f"{{{topic}, field: data, max_age_s: null}}"
+        elif one.type in _VALUES:
+            path = "action" if _ACTION.search(one.name) else f"observation/{_label(one.name)}"
+            values = ", ".join(_VALUES[one.type])
+            fields[_free(path, fields)] = f"{{{topic}, field: [{values}]}}"
+    return fields
+
+
+def _joints(bag: Bag, topic: str, definitions: Definitions) -> list[str]:
+    first = bag.first(topic)
+    if first is None:
+        return []
+    reader = Reader(definitions)
+    return [name.decode("utf-8", "replace") for name in reader.read(reader.find(_JOINTS, "name"), first.data)]
+
+
+def _label(topic: str) -> str:
+    """A field's name from that of a topic: `camera` for `/camera/image_raw/compressed`."""
+    parts = [
+        part for part in topic.split("/") if part not in ("", "image_raw", "compressed", "compressedDepth", "image")
+    ]
+    return re.sub(r"\W", "_", "_".join(parts)) or "image"
+
+
+def _free(path: str, taken: Mapping[str, str]) -> str:
+    """The path, or one with a number that is not taken yet. Nothing may be in a field that has a value."""
+    if path not in taken:
+        return path
+    path = path if "/" in path else f"info/{path}"
+    return next(name for name in (path, *(f"{path}_{i}" for i in range(2, 10_000))) if name not in taken)
+
+
+def _quoted(text: str) -> str:
+    """A text as YAML."""
+    return json.dumps(text)

@@ -1,0 +1,270 @@
+"""ROS 2 bags and MCAP files as a source: `--from=ros2 --topics=FILE`.
+
+A bag is a shard. A step takes the latest message of each topic at or before its time, never one from the future. An
+episode of T complete frames has T steps: the action at t belongs to the observation at t, and no action is made up for
+the last step, whose recorded one is void in RLDS. A reward that the mapping does not name is zero.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam import naming, storage
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
+from rlds_beam.errors import NeedsMappingError, UsageError
+from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, ArrayDecoder, Arrays, discounts
+from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features, splits_of
+from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_layout, find_bags
+from rlds_beam.formats.ros2.cdr import BadMessage
+from rlds_beam.formats.ros2.definitions import definitions_of, of_distribution
+from rlds_beam.formats.ros2.episodes import DROPPED, LACKING, START, TIMES, Ros2Format, count_incomplete
+from rlds_beam.formats.ros2.mapping import NO_MAPPING, NS, TopicMapping, read_mapping
+from rlds_beam.formats.ros2.options import Ros2Options
+from rlds_beam.formats.ros2.proposing import proposal
+from rlds_beam.formats.ros2.values import FieldReader, field_reader
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.reading.base import Shard
+from rlds_beam.text import did_you_mean, shortened
+
+_METADATA = "episode_metadata"
+_NOTED = 20
+"""Bags whose incomplete steps `inspect` counts."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ros2Decoder(ArrayDecoder):
+    """Decodes aligned messages into episodes.
+
+    Attributes:
+      schema: see `ArrayDecoder`.
+      constants: the constant texts.
+      terminal: whether an episode ends in a terminal state.
+    """
+
+    constants: Mapping[str, str]
+    terminal: bool
+
+    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+        steps = len(arrays[TIMES])
+        step = np.arange(steps)
+        last = step == steps - 1
+        columns: dict[str, Column] = {"is_first": step == 0, "is_last": last, "is_terminal": last & self.terminal}
+        columns["discount"] = discounts(last & self.terminal)
+        for path, field in self.schema.steps.items():
+            if path in self.constants:
+                columns[path] = np.full(steps, self.constants[path].encode(), object)
+            elif path in arrays and field.encoding in ("png", "jpeg"):
+                columns[path] = EncodedImages(arrays[path], field.shape, field.dtype, field.encoding)
+            elif path in arrays:
+                columns[path] = arrays[path]
+            elif path == "reward":
+                columns[path] = np.zeros(steps, np.float32)
+        about = {
+            f"{_METADATA}/{START}": arrays[START][0],
+            f"{_METADATA}/{DROPPED}": arrays[DROPPED][0],
+            f"{_METADATA}/{LACKING}": arrays[LACKING][0],
+        }
+        return columns, about
+
+
+@dataclasses.dataclass(frozen=True)
+class Ros2Source(SourceOfFiles):
+    """ROS 2 bags.
+
+    Attributes:
+      mapping: which topic becomes which field.
+      fps: frames per second, if the mapping says so.
+      The others: see `Source`.
+    """
+
+    mapping: TopicMapping = NO_MAPPING
+    fps: float | None = None
+
+    options_class = Ros2Options
+
+    @classmethod
+    def recognize(cls, path: str) -> str | None:
+        if path.endswith(ENDINGS):
+            return f"a .{path.rpartition('.')[2]} file"
+        if not storage.isdir(path):
+            return None
+        if storage.exists(storage.join(path, METADATA)):
+            with_bag = b"rosbag2_bagfile_information" in storage.read_small(storage.join(path, METADATA))
+            return METADATA if with_bag else None
+        bags = [name for name in storage.listdir(path) if name.endswith(ENDINGS)]
+        return bags[0] if bags else None
+
+    @classmethod
+    def open(
+        cls,
+        input: str | Sequence[str],
+        *,
+        split: str | None = None,
+        features: str | None = None,
+        options: Ros2Options | None = None,
+    ) -> Ros2Source:
+        no_features("ros2", features)
+        options = options or Ros2Options()
+        paths = _bags(input)
+        if options.topics is None:
+            given = input if isinstance(input, str) else ",".join(input)
+            raise NeedsMappingError(
+                "--from=ros2 needs --topics=FILE, which maps topics to step fields: "
+                f"rlds-beam inspect {given} --from=ros2 proposes one",
+                lambda: proposal(paths, given, options.ros_distro or ""),
+            )
+        mapping = read_mapping(options.topics)
+        distribution = options.ros_distro or ""
+        of_distribution(distribution)
+        readers = _readers(paths, mapping, distribution, f"--topics={options.topics}")
+        files = Ros2Format(mapping, distribution, readers)
+        shards = {"train": tuple(_shard(i, path, files) for i, path in enumerate(paths))}
+        name = naming.to_name(_name(paths, input))
+        schema = _schema(readers, f"--topics={options.topics}")
+        constants = {field.path: field.value for field in mapping.fields if not field.topic}
+        decoder = Ros2Decoder(schema, constants, mapping.terminal)
+        splits = splits_of(shards, split, name)
+        return cls(f"{name}/1.0.0", schema, decoder, splits, files, (), mapping, mapping.fps)
+
+    def plan(self) -> dict[str, Any]:
+        assert isinstance(self.files, Ros2Format)
+        return {"topics": self.mapping.to_json(), "ros_distro": self.files.distribution}
+
+    @functools.cached_property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
+        mapping = self.mapping
+        notes = [] if any(one.path == "reward" for one in mapping.fields) else ["no reward is mapped: it is zero"]
+        if mapping.by_stamp:
+            return (*notes, "times are stamps of headers; incomplete steps are counted in each episode's metadata")
+        steps, lacking = 0, dict.fromkeys((one.path for one in mapping.fields), 0)
+        shards = [shard for split in self.splits for shard in split.shards][:_NOTED]
+        for shard in shards:
+            with contextlib.suppress(OSError, BadMessage):
+                assert isinstance(self.files, Ros2Format)
+                more, of_bag = count_incomplete(shard.path, self.files)
+                steps += more
+                lacking = {path: number + of_bag[path] for path, number in lacking.items()}
+        topics = {one.path: one.topic for one in mapping.fields}
+        ages = {one.path: one.max_age for one in mapping.fields}
+        notes += [
+            f"{path} is missing in {number:,} of {steps:,} steps, which are dropped: {topics[path]} has no message "
+            + ("by then" if (age := ages[path]) is None else f"of the last {age / NS:g} s")
+            + ("" if len(shards) == self._bags else f" (in the first {len(shards)} bags)")
+            for path, number in lacking.items()
+            if number
+        ]
+        return tuple(notes)
+
+    @property
+    def _bags(self) -> int:
+        return sum(len(split.shards) for split in self.splits)
+
+    def companions(self, shard: Shard) -> Sequence[str]:
+        try:
+            files = bag_layout(shard.path).files
+        except UsageError:
+            return ()
+        return [path for path in files if path != shard.path]
+
+
+def _bags(input: str | Sequence[str]) -> list[str]:
+    """The bags of an input: paths, globs, or directories."""
+    bags: list[str] = []
+    for pattern in storage.paths_in(input):
+        matches = [pattern] if storage.exists(pattern) or storage.isdir(pattern) else sorted(storage.glob(pattern))
+        if not matches:
+            raise UsageError(f"{pattern}: no such file or directory")
+        for path in matches:
+            found = find_bags(path.rstrip("/"))
+            if not found:
+                raise UsageError(f"{path} has no bags: no {METADATA}, and no {' or '.join(ENDINGS)} file")
+            bags += found
+    for path in bags:
+        if not path.endswith((*ENDINGS, METADATA)):
+            raise UsageError(f"{path} is not a bag: a directory with {METADATA}, or a {' or '.join(ENDINGS)} file")
+    return list(dict.fromkeys(bags))
+
+
+def _name(paths: Sequence[str], input: str | Sequence[str]) -> str:
+    where = input if isinstance(input, str) and len(paths) > 1 and storage.isdir(input) else paths[0]
+    directory, name = storage.split(where.rstrip("/"))
+    if name == METADATA:
+        name = storage.split(directory)[1]
+    for ending in ENDINGS:
+        name = name.removesuffix(ending)
+    return name
+
+
+def _shard(index: int, path: str, files: Ros2Format) -> Shard:
+    try:
+        size = bag_layout(path).size
+    except (OSError, UsageError):
+        size = storage.size(path)
+    try:
+        return Shard(index, path, size, files.count(path))
+    except OSError:
+        return Shard(index, path, size, None)
+
+
+def _readers(paths: Sequence[str], mapping: TopicMapping, distribution: str, where: str) -> tuple[FieldReader, ...]:
+    """How each field is read, by the first message of its topic in any bag.
+
+    Raises:
+      UsageError: no bag has such a topic or message field, or no bag can be read.
+    """
+    wanted = {field.path: field for field in mapping.fields if field.topic}
+    found: dict[str, FieldReader] = {}
+    topics: set[str] = set()
+    problem = ""
+    for path in paths:
+        try:
+            layout = bag_layout(path)
+            with Bag(layout) as bag:
+                topics |= bag.topics.keys()
+                for field in [one for one in wanted.values() if one.path not in found and one.topic in bag.topics]:
+                    topic = bag.topics[field.topic]
+                    first = bag.first(topic.name) if topic.encoding == "cdr" else None
+                    if first is not None:
+                        known = definitions_of([topic], distribution, layout.distribution)
+                        found[field.path] = field_reader(field, topic, known, first.data)
+        except (OSError, BadMessage, IndexError) as error:
+            problem = problem or f"{path}: {error}"
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from error
+        if found.keys() == wanted.keys():
+            break
+    for field in wanted.values():
+        if field.path not in found:
+            _refuse(field.topic, f"{where}: {field.path}", topics, problem)
+    if mapping.reference and mapping.reference not in topics:
+        _refuse(mapping.reference, f"{where}: reference", topics, problem)
+    readers = [found.get(field.path) or _constant(field) for field in mapping.fields]
+    return tuple(readers)
+
+
+def _constant(field: Any) -> FieldReader:
+    return FieldReader(field, text_field(field.path))
+
+
+def _refuse(topic: str, where: str, topics: set[str], problem: str) -> None:
+    if topic in topics:
+        raise UsageError(f"{where}: {topic} has no readable message{f' ({problem})' if problem else ''}")
+    if problem and not topics:
+        raise UsageError(f"no bag can be read: {problem}")
+    listed = f"the topics are {shortened(', '.join(sorted(topics)))}"
+    raise UsageError(f"{where}: no bag has the topic {topic}{did_you_mean(topic, topics, otherwise=listed)}")
+
+
+def _schema(readers: Sequence[FieldReader], where: str) -> Schema:
+    made = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS}
+    made[TIMES] = Field(TIMES, "int64")
+    steps = {**made, **by_path((reader.schema for reader in readers), where)}
+    about = [Field(f"{_METADATA}/{START}", "int64"), Field(f"{_METADATA}/{DROPPED}", "int64")]
+    return Schema(steps, by_path([*about, text_field(f"{_METADATA}/{LACKING}")], where))

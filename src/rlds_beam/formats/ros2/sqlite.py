@@ -1,0 +1,136 @@
+"""Reads untrusted `.db3` files, rosbag2's SQLite storage. Nothing in the file is executed: only tables are read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import urllib.parse
+from collections.abc import Collection, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.ros2.messages import MOST_BYTES, BagFile, DamagedBag, Message, Topic
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_TABLES = {
+    "topics": ("id", "name", "type", "serialization_format"),
+    "messages": ("id", "topic_id", "timestamp", "data"),
+}
+
+
+class SqliteFile(BagFile):
+    """A `.db3` file. Attributes: see `BagFile`."""
+
+    def __init__(self, path: str):
+        """
+        Raises:
+          UsageError: it is not on a local disk, or its last messages are in a write-ahead log.
+          OSError: it cannot be opened, or is not a bag.
+        """
+        if storage.scheme(path) is not None:
+            raise UsageError(f"cannot read {path}: .db3 files are read from local disks only; copy the bag first")
+        storage.check_regular(path)
+        for ending in ("-wal", "-journal"):
+            if os.path.exists(path + ending) and os.path.getsize(path + ending):
+                raise DamagedBag(
+                    f"{path} was not closed: {path}{ending} holds messages of it. Open it once with SQLite, which "
+                    f"completes it: sqlite3 {path} 'PRAGMA wal_checkpoint(TRUNCATE)'"
+                )
+        uri = f"file:{urllib.parse.quote(os.path.abspath(path))}?mode=ro&immutable=1"
+        self.path, self._base = path, sqlite3.connect(uri, uri=True, isolation_level=None)
+        try:
+            with self._reading():
+                self._base.execute("PRAGMA trusted_schema=OFF")
+                self._check_tables()
+                self.topics = self._read_topics()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._base.close()
+
+    def messages(self, topics: Collection[str], start: int, stop: int) -> Iterator[Message]:
+        names = {key: name for name, keys in self._ids.items() if name in topics for key in keys}
+        query = (
+            "SELECT topic_id, timestamp, data FROM messages WHERE timestamp >= ? AND timestamp < ? "
+            f"AND topic_id IN ({_marks(names)})"
+        )
+        # SQLite's integers are signed
+        bounds = max(start, -(1 << 63)), min(stop, (1 << 63) - 1)
+        with self._reading():
+            for key, time, data in self._base.execute(query, (*bounds, *names)):
+                yield self._message(names[key], time, data)
+
+    def times(self, topic: str) -> Array:
+        ids = self._ids.get(topic, ())
+        query = f"SELECT timestamp FROM messages WHERE topic_id IN ({_marks(ids)}) ORDER BY id"
+        with self._reading():
+            rows = [time for (time,) in self._base.execute(query, tuple(ids))]
+        if not all(type(time) is int for time in rows):
+            raise DamagedBag(f"{self.path}: a message of {topic} has no time")
+        return np.array(rows, np.int64)
+
+    def last_before(self, topic: str, time: int) -> Message | None:
+        ids = self._ids.get(topic, ())
+        query = (
+            f"SELECT timestamp, data FROM messages WHERE topic_id IN ({_marks(ids)}) AND timestamp < ? "
+            "ORDER BY timestamp DESC, id DESC LIMIT 1"
+        )
+        with self._reading():
+            row = self._base.execute(query, (*ids, time)).fetchone()
+        return None if row is None else self._message(topic, *row)
+
+    def _message(self, topic: str, time: Any, data: Any) -> Message:
+        if type(time) is not int or type(data) is not bytes or len(data) > MOST_BYTES:
+            raise DamagedBag(f"{self.path}: a message of {topic} has no time, or no bytes")
+        return Message(topic, time, memoryview(data))
+
+    def _check_tables(self) -> None:
+        for table, columns in _TABLES.items():
+            found = self._base.execute("SELECT type, sql FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+            if found is None or found[0] != "table" or not isinstance(found[1], str):
+                raise DamagedBag(f"{self.path} is not a ROS 2 bag: it has no table {table}")
+            known = {row[1]: row[6] for row in self._base.execute(f"PRAGMA table_xinfo({table})")}
+            if lacking := [name for name in columns if known.get(name) != 0]:  # not 0: computed by the file's code
+                raise DamagedBag(f"{self.path} is not a ROS 2 bag: its table {table} has no column {lacking[0]}")
+
+    def _read_topics(self) -> dict[str, Topic]:
+        definitions: dict[str, tuple[str, str]] = {}
+        stored = self._base.execute(
+            "SELECT count(*) FROM sqlite_master WHERE name = 'message_definitions' AND type = 'table'"
+        ).fetchone()
+        if stored[0]:
+            rows = self._base.execute(
+                "SELECT topic_type, encoding, encoded_message_definition FROM message_definitions"
+            )
+            definitions = {str(name): (str(text), str(language)) for name, language, text in rows}
+        counts = dict(self._base.execute("SELECT topic_id, count(*) FROM messages GROUP BY topic_id"))
+        topics: dict[str, Topic] = {}
+        self._ids: dict[str, list[int]] = {}
+        for key, name, kind, encoding in self._base.execute(
+            "SELECT id, name, type, serialization_format FROM topics ORDER BY id"
+        ):
+            if type(key) is not int or not all(isinstance(text, str) for text in (name, kind, encoding)):
+                raise DamagedBag(f"{self.path}: its table topics is damaged")
+            self._ids.setdefault(name, []).append(key)
+            before = topics[name].total or 0 if name in topics else 0
+            definition, language = definitions.get(kind, ("", ""))
+            topics[name] = Topic(name, kind, before + counts.get(key, 0), definition, language, encoding)
+        return topics
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OverflowError) as error:
+            raise DamagedBag(f"{self.path} cannot be read: {error}") from error
+
+
+def _marks(values: Collection[Any]) -> str:
+    return ",".join("?" * len(values))

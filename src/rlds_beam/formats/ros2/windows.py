@@ -1,0 +1,120 @@
+"""Where the episodes of a bag are: the log times between which each is."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.ros2.bags import Bag
+from rlds_beam.formats.ros2.cdr import Reader, ValuePath
+from rlds_beam.formats.ros2.definitions import Definitions
+from rlds_beam.formats.ros2.mapping import Boundaries, TopicMapping
+from rlds_beam.text import did_you_mean, shortened
+
+EVER = (1 << 63) - 1
+_REQUEST_SENT, _REQUEST_RECEIVED = 0, 1
+"""Constants of service_msgs/msg/ServiceEventInfo."""
+
+
+class Window(NamedTuple):
+    """An episode of a bag: the messages with a log time in [start, stop).
+
+    Attributes:
+      start, stop: nanoseconds.
+      damage: why it is no episode; empty if it is one.
+    """
+
+    start: int
+    stop: int
+    damage: str = ""
+
+
+def windows_of(bag: Bag, mapping: TopicMapping, definitions: Definitions) -> tuple[Window, ...]:
+    """The episodes of a bag, in order.
+
+    If the rest of the bag is damaged, the episode that may reach into the damage is the last one, and damaged.
+
+    Raises:
+      DamagedBag: a part of the bag that tells is damaged.
+      UsageError: the bag has no such topic, or its messages have no such field.
+    """
+    bounds = mapping.boundaries
+    if bounds.kind == "bag":
+        return (Window(0, EVER, bag.damage),)
+    windows = _between_gaps(bag, bounds.topic or mapping.reference, bounds.gap)
+    if bounds.kind == "markers":
+        windows = _between_markers(bag, bounds, Reader(definitions))
+    if not bag.damage:
+        return tuple(windows)
+    if windows and (bounds.kind == "gaps" or windows[-1].stop == EVER):
+        return (*windows[:-1], windows[-1]._replace(damage=bag.damage))
+    return (*windows, Window(windows[-1].stop if windows else 0, EVER, bag.damage))
+
+
+def _between_gaps(bag: Bag, topic: str, gap: int) -> list[Window]:
+    times = bag.times(topic)
+    if not len(times):
+        return []
+    breaks = np.flatnonzero(np.diff(times) > gap)
+    starts, ends = times[[0, *(breaks + 1)]].tolist(), times[[*breaks, -1]].tolist()
+    return [Window(start, end + 1) for start, end in zip(starts, ends, strict=True)]
+
+
+def _between_markers(bag: Bag, bounds: Boundaries, reader: Reader) -> list[Window]:
+    windows: list[Window] = []
+    begun: int | None = None
+    for time, value in _markers(bag, bounds, reader):
+        starts = value in bounds.start
+        if not starts and value not in (*bounds.stop, *bounds.discard):
+            continue
+        if begun is not None:
+            damage = ""
+            if value in bounds.discard:
+                damage = f"discarded: {bounds.topic} says {value}"
+            elif starts and bounds.stop:
+                damage = f"{bounds.topic} begins another episode before this one was stopped"
+            windows.append(Window(begun, time, damage))
+        begun = time if starts else None
+    if begun is not None:
+        damage = f"the bag ends before {bounds.topic} stops this episode" if bounds.stop else ""
+        windows.append(Window(begun, EVER, damage))
+    return windows
+
+
+def _markers(bag: Bag, bounds: Boundaries, reader: Reader) -> list[tuple[int, str]]:
+    """The values of the markers, by log time."""
+    topic = bag.topics.get(bounds.topic)
+    if topic is None:
+        hint = did_you_mean(bounds.topic, bag.topics, otherwise=f"it has {shortened(', '.join(sorted(bag.topics)))}")
+        raise UsageError(f"{bag.layout.path} has no topic {bounds.topic} with the markers of episodes{hint}")
+    messages = sorted(bag.messages((topic.name,)), key=lambda message: message.time)
+    if not bounds.service:
+        path = reader.find(topic.type, bounds.field)
+        return [(one.time, as_text(reader.read(path, one.data))) for one in messages]
+    kind = reader.find(topic.type, "info.event_type")
+    path = reader.find(topic.type, f"request[0].{bounds.field}")
+    found: dict[int, list[tuple[int, str]]] = {_REQUEST_SENT: [], _REQUEST_RECEIVED: []}
+    for one in messages:
+        event = int(reader.read(kind, one.data))
+        if event in found and (value := _request(reader, path, one.data)) is not None:
+            found[event].append((one.time, value))
+    return found[_REQUEST_RECEIVED] or found[_REQUEST_SENT]
+
+
+def _request(reader: Reader, path: ValuePath, data: memoryview) -> str | None:
+    """The value in a service's request; None if the event was recorded without it."""
+    try:
+        return as_text(reader.read(path, data))
+    except IndexError:
+        return None
+
+
+def as_text(value: Any) -> str:
+    """A marker's value as in the mapping."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace").strip()
+    if isinstance(value, np.bool_):
+        return str(bool(value)).lower()
+    return str(value)

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rosbags")
+from ros2_bags import (
+    MAPPING,
+    MS,
+    POSE,
+    T0,
+    Sent,
+    compressed,
+    flag,
+    header,
+    joints,
+    jpegs,
+    pixels,
+    robot,
+    text,
+    write_bag,
+    write_mcap,
+)
+
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import NeedsMappingError, UsageError
+from rlds_beam.formats.ros2.options import Ros2Options
+from rlds_beam.formats.ros2.source import Ros2Source
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.reading.plan import plan_ranges
+from rlds_beam.reading.reader import EpisodeReader
+
+
+def opened(bag: Path | str, mapping: str, **options: Any) -> Ros2Source:
+    path = Path(bag).parent / "topics.yaml"
+    path.write_text(mapping)
+    return Ros2Source.open(str(bag), options=Ros2Options(topics=str(path), **options))
+
+
+def read(bag: Path | str, mapping: str = MAPPING, ranges: int | None = None, **options: Any) -> list[Episode]:
+    source = opened(bag, mapping, **options)
+    reader = EpisodeReader(source)
+    works = plan_ranges(source, ranges)
+    return [episode for work in works for one in work.segments for episode in reader.read(work.split, one)]
+
+
+def mapped(field: str, rest: str = "reference: /joint_states") -> str:
+    return f"{rest}\nfields:\n  observation/x: {field}\n"
+
+
+@pytest.mark.parametrize("storage", ["mcap", "db3", "file"])
+def test_every_field(tmp_path: Path, storage: str) -> None:
+    sent = robot()
+    bag = write_mcap(tmp_path / "a.mcap", sent) if storage == "file" else write_bag(tmp_path / "a", sent, storage)
+    (episode,) = read(bag)
+    assert not episode.faults and len(episode) == 6
+    images = episode.steps["observation/image"]
+    assert isinstance(images, EncodedImages) and [*images] == jpegs(6)
+    # the latest joint states at 50, 150, ... ms are those of 40, 140, ... ms, whatever the order of their names
+    latest = np.arange(6) * 5 + 2
+    np.testing.assert_array_equal(episode.steps["observation/state"], latest[:, None] + [0.1, 0.2, 0.3])
+    np.testing.assert_array_equal(episode.steps["action"], -(latest[:, None] + [0.3, 0.1]).astype(np.float32))
+    assert episode.steps["language_instruction"].tolist() == [b"pick the cube"] * 6  # type: ignore[union-attr]
+    assert episode.steps["is_last"].tolist() == [False] * 5 + [True]  # type: ignore[union-attr]
+    assert not episode.steps["is_terminal"].any()  # type: ignore[union-attr]
+    assert episode.metadata["episode_metadata/start_time_ns"] == T0 + 50 * MS
+    assert episode.metadata["episode_metadata/dropped_frames"] == 0
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+@pytest.mark.parametrize("use_chunking", [True, False])
+def test_storage_of_mcap(tmp_path: Path, compression: str, use_chunking: bool) -> None:
+    from mcap.writer import CompressionType
+
+    options = {"compression": CompressionType[compression.upper()], "use_chunking": use_chunking, "chunk_size": 4096}
+    bag = write_mcap(tmp_path / "a.mcap", robot(), **{k: v for k, v in options.items() if k != "use_chunking"})
+    (episode,) = read(bag)
+    (same,) = read(write_bag(tmp_path / "b", robot()))
+    np.testing.assert_array_equal(episode.steps["observation/state"], same.steps["observation/state"])
+
+
+@pytest.mark.parametrize(("storage", "mode"), [("db3", "MESSAGE"), ("mcap", "MESSAGE"), ("mcap", "STORAGE")])
+def test_compressed_messages(tmp_path: Path, storage: str, mode: str) -> None:
+    (episode,) = read(write_bag(tmp_path / "a", robot(), storage, compression=mode))
+    assert len(episode) == 6 and not episode.faults
+
+
+def test_compressed_file_is_refused(tmp_path: Path) -> None:
+    bag = write_bag(tmp_path / "a", robot(), "db3", compression="FILE")
+    with pytest.raises(UsageError, match="zstd -d"):
+        opened(bag, MAPPING)
+
+
+def test_incomplete_steps_are_dropped_and_counted(tmp_path: Path) -> None:
+    sent = [one for one in robot() if one.topic != "/leader" or one.time > T0 + 300 * MS]
+    source = opened(write_bag(tmp_path / "a", sent), MAPPING)
+    (episode,) = read(tmp_path / "a")
+    assert len(episode) == 3
+    assert episode.metadata["episode_metadata/dropped_frames"] == 3
+    assert episode.metadata["episode_metadata/dropped"] == b"action (/leader): 3"
+    assert source.notes == (
+        "no reward is mapped: it is zero",
+        "action is missing in 3 of 6 steps, which are dropped: /leader has no message of the last 0.1 s",
+    )
+
+
+def test_no_complete_step(tmp_path: Path) -> None:
+    late = [text(T0 + 10**10, "late")]
+    sent = [one for one in robot() if one.topic != "/task"] + late
+    (episode,) = read(write_bag(tmp_path / "a", sent))
+    assert "language_instruction (/task): 6 of 6 steps" in episode.faults[0].detail
+
+
+def test_fixed_rate(tmp_path: Path) -> None:
+    bag = write_bag(tmp_path / "a", [joints(T0 + i * 10 * MS, "a", [i]) for i in range(101)])
+    (episode,) = read(bag, mapped("{topic: joint_states, field: position}", "rate: 30"))
+    times = np.asarray(episode.steps["timestamp_ns"]) - T0
+    assert len(episode) == 31 and times.tolist() == [round(i * 1e9 / 30) for i in range(31)]
+    np.testing.assert_array_equal(np.asarray(episode.steps["observation/x"])[:, 0], times // (10 * MS))
+
+
+def test_time_of_the_header(tmp_path: Path) -> None:
+    """A message recorded late counts from its stamp on."""
+    sent = [joints(T0 + i * 10 * MS, "a", [i]) for i in range(10)]
+    sent += [joints(T0 + i * 10 * MS + 5 * MS, "a", [-i], "/late", stamp=T0 + i * 10 * MS) for i in range(10)]
+    bag = write_bag(tmp_path / "a", sorted(sent, key=lambda one: one.time))
+    fields = mapped("{topic: /late, field: position}")
+    (by_log,), (by_stamp,) = read(bag, fields), read(bag, f"time: header\n{fields}")
+    assert np.ravel(by_log.steps["observation/x"]).tolist() == [-i for i in range(9)]  # type: ignore[arg-type]
+    assert np.ravel(by_stamp.steps["observation/x"]).tolist() == [-i for i in range(10)]  # type: ignore[arg-type]
+
+
+def test_paths_into_messages(tmp_path: Path) -> None:
+    position, turn = {"x": 1.0, "y": 2.0, "z": 3.0}, {"x": 0.1, "y": 0.2, "z": 0.3, "w": 0.4}
+    content = {"header": header(T0), "pose": {"position": position, "orientation": turn}}
+    bag = write_bag(tmp_path / "a", [Sent(T0, "/pose", POSE, content)])
+    fields = """reference: /pose
+fields:
+  observation/x: {topic: /pose, field: pose.position.x}
+  observation/pose: {topic: /pose, field: [pose.position, pose.orientation]}
+  observation/frame: {topic: /pose, field: header.frame_id}
+  observation/stamp: {topic: /pose, field: header.stamp.nanosec}
+"""
+    (episode,) = read(bag, fields)
+    steps = {path: np.asarray(column)[0] for path, column in episode.steps.items()}
+    assert steps["observation/x"] == 1.0 and steps["observation/x"].dtype == np.float64
+    assert steps["observation/pose"].tolist() == [1, 2, 3, 0.1, 0.2, 0.3, 0.4]
+    assert steps["observation/frame"] == b"base" and steps["observation/stamp"].dtype == np.uint32
+    assert steps["is_first"] and steps["is_last"]
+
+
+PIXELS = np.arange(6 * 4 * 3, dtype=np.uint8).reshape(6, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "stored", "expected"),
+    [
+        ("rgb8", PIXELS, PIXELS),
+        ("bgr8", PIXELS, PIXELS[..., ::-1]),
+        ("mono8", PIXELS[..., :1], PIXELS[..., :1]),
+        ("16UC1", PIXELS[..., :1].astype("<u2") * 300, PIXELS[..., :1].astype("u2") * 300),
+        ("32FC1", PIXELS[..., :1].astype("<f4") / 7, PIXELS[..., :1].astype("f4") / 7),
+        ("bgra8", np.repeat(PIXELS[..., :1], 4, 2), np.repeat(PIXELS[..., :1], 4, 2)),
+    ],
+)
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("padding", [0, 5])
+def test_images(tmp_path: Path, encoding: str, stored: Any, expected: Any, big: bool, padding: int) -> None:
+    rows = stored.astype(stored.dtype.newbyteorder(">")) if big else stored
+    flat = np.ascontiguousarray(rows).view(np.uint8).reshape(6, -1)
+    padded = np.pad(flat, ((0, 0), (0, padding)), constant_values=99)
+    bag = write_bag(tmp_path / "a", [pixels(T0, padded.tobytes(), encoding, (6, 4), padded.shape[1], big)])
+    (episode,) = read(bag, mapped("{topic: /image}", "reference: /image"))
+    column = episode.steps["observation/x"]
+    assert isinstance(column, np.ndarray) and column.dtype == expected.dtype
+    np.testing.assert_array_equal(column[0], expected)
+
+
+def png16() -> bytes:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(np.arange(12, dtype=np.uint16).reshape(3, 4) * 5000).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_compressed_depth(tmp_path: Path) -> None:
+    """image_transport puts 12 bytes before the PNG."""
+    pytest.importorskip("PIL")
+    label = "16UC1; compressedDepth png"
+    bag = write_bag(tmp_path / "a", [compressed(T0, bytes(12) + png16(), "/depth", label)])
+    (episode,) = read(bag, mapped("{topic: /depth}", "reference: /depth"))
+    images = episode.steps["observation/x"]
+    assert isinstance(images, EncodedImages) and images.image(0) == png16()
+    np.testing.assert_array_equal(images.decode()[0, ..., 0], np.arange(12).reshape(3, 4) * 5000)
+
+
+@pytest.mark.parametrize(
+    "label", ["32FC1; compressedDepth png", "16UC1; compressedDepth rvl", "rgb8; tiff compressed "]
+)
+def test_refused_images(tmp_path: Path, label: str) -> None:
+    bag = write_bag(tmp_path / "a", [compressed(T0, bytes(40), "/depth", label)])
+    with pytest.raises(UsageError, match="can be copied"):
+        opened(bag, mapped("{topic: /depth}", "reference: /depth"))
+
+
+MARKED = mapped("{topic: /joint_states, field: position}") + "episodes: "
+
+
+def test_episodes_between_markers(tmp_path: Path) -> None:
+    sent = [joints(T0 + i * 10 * MS, "a", [i]) for i in range(100)]
+    sent += [flag(T0 + ms * MS, on) for ms, on in [(95, True), (195, False), (395, True), (495, False), (905, True)]]
+    bag = write_bag(tmp_path / "a", sorted(sent, key=lambda one: one.time))
+    episodes = read(bag, MARKED + "{topic: /recording, start: [true], stop: [false]}", ranges=3)
+    states = [np.ravel(one.steps["observation/x"]).tolist() for one in episodes[:2]]  # type: ignore[arg-type]
+    assert states == [[*range(10, 20)], [*range(40, 50)]]
+    assert "the bag ends before /recording stops this episode" in episodes[2].faults[0].detail
+
+
+def test_markers_of_text_and_discarded_episodes(tmp_path: Path) -> None:
+    sent = [joints(T0 + i * 10 * MS, "a", [i]) for i in range(100)]
+    marks = [(95, "start"), (195, "bad"), (295, "start"), (395, "start"), (495, "stop"), (500, "hello")]
+    sent += [text(T0 + ms * MS, mark, "/marks") for ms, mark in marks]
+    bag = write_bag(tmp_path / "a", sorted(sent, key=lambda one: one.time))
+    first, second, third = read(bag, MARKED + "{topic: /marks, start: start, stop: stop, discard: bad}")
+    assert "discarded: /marks says bad" in first.faults[0].detail
+    assert "begins another episode" in second.faults[0].detail
+    assert len(third) == 10
+
+
+def test_gaps(tmp_path: Path) -> None:
+    sent = [text(T0 - 10**12, "old task")]
+    sent += [joints(T0 + (i + 500 * (i // 10)) * 10 * MS, "a", [i]) for i in range(30)]
+    bag = write_bag(tmp_path / "a", sent)
+    field = "  language_instruction: {topic: /task, field: data, max_age_s: null}\n"
+    episodes = read(bag, mapped("{topic: /joint_states, field: position}") + field + "episodes: {gap_s: 1}", ranges=2)
+    assert [len(one) for one in episodes] == [10, 10, 10]
+    assert episodes[2].steps["language_instruction"][0] == b"old task"
+
+
+def test_a_directory_of_bags(tmp_path: Path) -> None:
+    for i in range(3):
+        write_bag(tmp_path / "bags" / f"b{i}", robot(seed=i), ["mcap", "db3"][i % 2])
+    episodes = read(tmp_path / "bags")
+    assert [one.key.shard for one in episodes] == [0, 1, 2] and not any(one.faults for one in episodes)
+
+
+def test_a_bag_without_a_topic_costs_that_bag(tmp_path: Path) -> None:
+    write_bag(tmp_path / "bags" / "a", robot())
+    write_bag(tmp_path / "bags" / "b", [one for one in robot() if one.topic != "/leader"])
+    first, second = read(tmp_path / "bags")
+    assert not first.faults and "action (/leader): the bag has no such topic" in second.faults[0].detail
+
+
+def test_without_a_mapping_one_is_proposed(tmp_path: Path) -> None:
+    bag = write_bag(tmp_path / "a", robot())
+    with pytest.raises(NeedsMappingError, match="inspect") as error:
+        Ros2Source.open(str(bag))
+    said = error.value.propose()
+    assert "/joint_states       sensor_msgs/msg/JointState" in said and "50.0" in said
+    mapping = said[said.index("reference:") :]
+    (episode,) = read(bag, mapping)
+    assert not episode.faults and "action" in episode.steps
+
+
+def test_recognition(tmp_path: Path) -> None:
+    bag = write_bag(tmp_path / "a", robot())
+    file = write_mcap(tmp_path / "b.mcap", robot())
+    assert Ros2Source.recognize(str(bag)) == "metadata.yaml"
+    assert Ros2Source.recognize(str(file)) == "a .mcap file"
+    assert Ros2Source.recognize(str(tmp_path)) == "b.mcap"
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "metadata.yaml").write_text("a: 1")
+    assert Ros2Source.recognize(str(tmp_path / "c")) is None
+    assert Ros2Source.recognize(str(tmp_path / "none")) is None

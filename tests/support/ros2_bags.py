@@ -1,0 +1,149 @@
+"""Writes ROS 2 bags, with rosbags' writer or with MCAP's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+T0 = 1_700_000_000_000_000_000
+MS = 1_000_000
+JOINTS, IMAGE, COMPRESSED = "sensor_msgs/msg/JointState", "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
+STRING, BOOL, POSE = "std_msgs/msg/String", "std_msgs/msg/Bool", "geometry_msgs/msg/PoseStamped"
+
+
+class Sent(NamedTuple):
+    """A message: when it was recorded, its topic and type, and its content as nested dicts."""
+
+    time: int
+    topic: str
+    type: str
+    content: dict[str, Any]
+
+
+def header(stamp: int) -> dict[str, Any]:
+    return {"stamp": {"sec": stamp // 10**9, "nanosec": stamp % 10**9}, "frame_id": "base"}
+
+
+def joints(
+    time: int, names: Sequence[str], position: Iterable[float], topic: str = "/joint_states", stamp: int = 0
+) -> Sent:
+    content = {
+        "header": header(stamp or time), "name": list(names), "position": np.array([*position], np.float64),
+        "velocity": np.zeros(0), "effort": np.zeros(0),
+    }  # fmt: skip
+    return Sent(time, topic, JOINTS, content)
+
+
+def compressed(time: int, data: bytes, topic: str = "/camera/compressed", label: str = "jpeg") -> Sent:
+    return Sent(time, topic, COMPRESSED, {"header": header(time), "format": label, "data": np.frombuffer(data, "u1")})
+
+
+def pixels(
+    time: int, rows: bytes, encoding: str, size: tuple[int, int], step: int, big: bool = False, topic: str = "/image"
+) -> Sent:
+    content = {
+        "header": header(time), "height": size[0], "width": size[1], "encoding": encoding, "is_bigendian": int(big),
+        "step": step, "data": np.frombuffer(rows, "u1"),
+    }  # fmt: skip
+    return Sent(time, topic, IMAGE, content)
+
+
+def text(time: int, data: str, topic: str = "/task") -> Sent:
+    return Sent(time, topic, STRING, {"data": data})
+
+
+def flag(time: int, data: bool, topic: str = "/recording") -> Sent:
+    return Sent(time, topic, BOOL, {"data": data})
+
+
+def jpegs(count: int, seed: int = 0) -> list[bytes]:
+    import simplejpeg
+
+    random = np.random.default_rng(seed)
+    return [simplejpeg.encode_jpeg(random.integers(0, 255, (16, 24, 3), np.uint8)) for _ in range(count)]
+
+
+def write_bag(path: Path, sent: Iterable[Sent], storage: str = "mcap", **options: Any) -> Path:
+    """A directory with metadata.yaml, written by rosbags; `compression` is `(mode, format)`."""
+    from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
+    from rosbags.typesys import Stores, get_typestore
+
+    types = get_typestore(Stores.ROS2_HUMBLE)
+    plugin = StoragePlugin.MCAP if storage == "mcap" else StoragePlugin.SQLITE3
+    writer = Writer(path, version=9, storage_plugin=plugin)
+    if "compression" in options:
+        mode = CompressionMode[options["compression"]]
+        writer.set_compression(mode, CompressionFormat.ZSTD)
+    connections: dict[str, Any] = {}
+    with writer:
+        for one in sent:
+            if one.topic not in connections:
+                connections[one.topic] = writer.add_connection(one.topic, one.type, typestore=types)
+            message = _message(types, one.type, one.content)
+            writer.write(connections[one.topic], one.time, types.serialize_cdr(message, one.type))
+    return path
+
+
+def _message(types: Any, kind: str, content: dict[str, Any]) -> Any:
+    fields = dict(types.fielddefs[kind][1])
+    made = {
+        name: _message(types, fields[name][1], value) if isinstance(value, dict) else value
+        for name, value in content.items()
+    }
+    return types.types[kind](**made)
+
+
+def write_mcap(
+    path: Path, sent: Iterable[Sent], definitions: Callable[[str], str] | None = None, **options: Any
+) -> Path:
+    """One file, written by mcap and mcap-ros2-support."""
+    from mcap_ros2.writer import Writer
+    from rosbags.typesys import Stores, get_typestore
+
+    types = get_typestore(Stores.ROS2_HUMBLE)
+    with path.open("wb") as file:
+        writer = Writer(file, **options)
+        schemas: dict[str, Any] = {}
+        for one in sent:
+            if one.type not in schemas:
+                definition = definitions(one.type) if definitions else types.generate_msgdef(one.type, ros_version=2)[0]
+                schemas[one.type] = writer.register_msgdef(one.type, definition)
+            writer.write_message(one.topic, schemas[one.type], _lists(one.content), one.time, one.time)
+        writer.finish()
+    return path
+
+
+def _lists(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {name: _lists(value) for name, value in content.items()}
+    if isinstance(content, np.ndarray):
+        return content.tobytes() if content.dtype == np.uint8 else content.tolist()
+    return content
+
+
+MAPPING = """
+reference: /camera/compressed
+max_age_s: 0.1
+fps: 10
+fields:
+  observation/image: {topic: /camera/compressed}
+  observation/state: {topic: /joint_states, field: position, names: [a, b, c]}
+  action: {topic: /leader, field: position, names: [c, a], dtype: float32}
+  language_instruction: {topic: /task, field: data, max_age_s: null}
+"""
+
+
+def robot(count: int = 6, start: int = T0, seed: int = 0) -> list[Sent]:
+    """Messages of a robot: `count` images at 10 Hz, joints at 50 Hz in changing order, a task at the start."""
+    sent = [text(start, "pick the cube")]
+    for i, image in enumerate(jpegs(count, seed)):
+        sent.append(compressed(start + (100 * i + 50) * MS, image))
+    for i in range(count * 5):
+        names, values = ["a", "b", "c"], [i + 0.1, i + 0.2, i + 0.3]
+        turn = slice(None, None, -1 if i % 2 else 1)
+        sent.append(joints(start + 20 * i * MS, names[turn], values[turn]))
+        sent.append(joints(start + 20 * i * MS + MS, names, [-v for v in values], "/leader"))
+    return sorted(sent, key=lambda one: one.time)
