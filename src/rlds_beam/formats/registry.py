@@ -120,6 +120,12 @@ FORMATS = {
         opens="written by [D4RL](https://github.com/Farama-Foundation/D4RL)",
         extra="hdf5",
     ),
+    "npz": Format(
+        "NumPy's .npz files: ExoRL, OGBench, arrays as in D4RL",
+        source="rlds_beam.formats.npz.source:NpzSource",
+        source_options="rlds_beam.formats.npz.options:NpzOptions",
+        opens="`numpy.load`",
+    ),
     "zarr": Format(
         "replay buffers of diffusion policy and UMI (zarr)",
         source="rlds_beam.formats.zarr.source:ZarrSource",
