@@ -9,13 +9,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import OutputOptions, SourceOptions
-from rlds_beam.formats.registry import RLDS
 from rlds_beam.options import option
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ EXAMPLES = """
 class BrowseConfig(OutputOptions, ConnectorOptions, CheckOptions, SourceOptions):
     """Look at the episodes of datasets in a web browser on this machine; changes nothing."""
 
+    reads: ClassVar[str] = "path"
+
     path: tuple[str, ...] = option(
         dataclasses.MISSING,
         "datasets, and what convert wrote from them, to compare",
@@ -40,12 +41,6 @@ class BrowseConfig(OutputOptions, ConnectorOptions, CheckOptions, SourceOptions)
         several=True,
     )
     _: dataclasses.KW_ONLY
-    from_: str = option(
-        RLDS,
-        "format of the datasets (listed below), or module:Class; if it is rlds, their files tell",
-        metavar="FORMAT",
-        chooses="from_options",
-    )
     signals: str | None = option(
         None, "signals.parquet of rlds-beam check; it makes the list sortable at once", metavar="FILE"
     )

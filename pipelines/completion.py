@@ -153,7 +153,7 @@ def _of_job(job: str, before: Sequence[str], word: str) -> list[Word]:
     config_class = job_parser(job, {}).config_class
     chosen = {name: default for name, default in _defaults(config_class) if default}
     try:
-        chosen |= flags.choices(config_class, before)
+        chosen |= flags.choices(config_class, before, lenient=True)
         classes = [config_class, *(group.options_class for group in distinct_groups(config_class, chosen))]
         parser = job_parser(job, chosen).parser
     except UsageError:  # for example an unknown format
@@ -172,7 +172,7 @@ def _of_job(job: str, before: Sequence[str], word: str) -> list[Word]:
 def _defaults(config_class: type[Options]) -> Iterator[tuple[str, str]]:
     """The options that decide which others exist, with their defaults."""
     for name, field in config_class.__dataclass_fields__.items():
-        if field.metadata.get("chooses"):
+        if field.metadata.get("chooses") and field.default is not None:
             yield name, str(field.default)
 
 

@@ -88,23 +88,41 @@ def new_parser(prog: str, description: str, **kwargs: Any) -> argparse.ArgumentP
     return _Parser(prog=prog, description=description, allow_abbrev=False, formatter_class=_HelpFormatter, **kwargs)
 
 
-def choices(config_class: type[Options], argv: Sequence[str]) -> dict[str, str]:
-    """The options on the command line that decide which others exist, for example `{"to": "lerobot"}`.
+def choices(config_class: type[Options], argv: Sequence[str], *, lenient: bool = False) -> dict[str, Any]:
+    """What on the command line decides which options exist: `{"to": "lerobot"}`, and what the input is recognized as.
+
+    Args:
+      config_class: the options of the command.
+      argv: the arguments.
+      lenient: ignore an input whose format is unknown, as `--help` does.
 
     Raises:
-      UsageError: a value is missing.
+      UsageError: a value is missing, or the format of the input is unknown.
     """
     parser = new_parser("", "", add_help=False)
     for field in dataclasses.fields(config_class):
         if field.metadata.get("chooses"):
             parser.add_argument(f"--{flag_name(field.name)}", dest=field.name, default=argparse.SUPPRESS)
-    return vars(parser.parse_known_args(list(argv))[0])
+    chosen = vars(parser.parse_known_args(list(argv))[0])
+    reader = new_parser("", "", add_help=False)
+    add_config(reader, config_class, chosen)  # with the options of all formats: their values are not inputs
+    try:
+        values = vars(reader.parse_known_intermixed_args(list(argv))[0])
+    except UsageError:  # the parser with the right options reports it
+        return chosen
+    try:
+        return chosen | {name: value for name, value in config_class.implied(values).items() if value is not None}
+    except UsageError:
+        if lenient or {"-h", "--help"} & set(argv):
+            return chosen
+        raise
 
 
-def add_config(parser: argparse.ArgumentParser, config_class: type[Options], chosen: Mapping[str, str]) -> None:
+def add_config(parser: argparse.ArgumentParser, config_class: type[Options], chosen: Mapping[str, Any]) -> None:
     """Adds a flag for each option, in sections: those of `config_class` and those of the chosen formats.
 
-    The help shows the options of a format or runner only if the command line names it.
+    The help shows the options of an output or runner only if the command line names it; those of all inputs' formats
+    are added unless the input's format is known.
 
     Raises:
       UsageError: a format is unknown, or declares an option that exists already.
@@ -112,15 +130,23 @@ def add_config(parser: argparse.ArgumentParser, config_class: type[Options], cho
     _add_sections(parser, config_class, chosen)
     taken = names_of(config_class)
     choosing = {field.metadata.get("chooses"): field.name for field in dataclasses.fields(config_class)}
+    known = {"from_", "recognized"} & chosen.keys()
     for group in distinct_groups(config_class, chosen):
-        shown = choosing[group.field] in chosen
+        if group.field == "from_options" and not known:
+            continue
+        shown = choosing[group.field] in chosen or group.field == "from_options"
         _add_sections(parser, group.options_class, chosen, f" ({group.choice})", taken, shown=shown)
+    for group in () if known else config_class.known_groups():
+        if group.field == "from_options":
+            _add_sections(parser, group.options_class, chosen, f" ({group.choice})", taken)
+            taken = [*taken, *names_of(group.options_class)]
+    parser.set_defaults(**{name: value for name, value in chosen.items() if name == "recognized"})
 
 
 def _add_sections(
     parser: argparse.ArgumentParser,
     options_class: type[Options],
-    chosen: Mapping[str, str],
+    chosen: Mapping[str, Any],
     suffix: str | None = None,
     taken: Sequence[str] = (),
     shown: bool = True,

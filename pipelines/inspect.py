@@ -48,7 +48,7 @@ def inspect(config: InspectConfig) -> Survey:
     config = with_preset(config)
     source = open_input(config)
     sampled = survey(source, config, config, config.sample_bytes)
-    return dataclasses.replace(sampled, plan=_plan(config), repair=config.repair)
+    return dataclasses.replace(sampled, plan=_plan(config), repair=config.repair, format=_format(config))
 
 
 def main(config: InspectConfig) -> int:
@@ -60,6 +60,12 @@ def main(config: InspectConfig) -> int:
         return 0
     print(json.dumps(survey.to_json(), indent=2) if config.json else survey)
     return 0
+
+
+def _format(config: InspectConfig) -> str:
+    """The format of the input, with what tells it."""
+    found = config.recognized
+    return f"{config.from_} (--from)" if found is None else str(found)
 
 
 def _plan(config: InspectConfig) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
@@ -58,15 +58,11 @@ class ReportOutcome:
 class ReportConfig(RunOptions, PrintOptions, ConnectorOptions, CheckOptions, SourceOptions):
     """Write an HTML file that shows a dataset, what a conversion did, or how two datasets differ."""
 
+    reads: ClassVar[str] = "input"
+
     input: str = option(dataclasses.MISSING, "dataset directory, or a directory that convert wrote", positional=True)
     second: str | None = option(None, "a dataset to compare it with", positional=True)
     _: dataclasses.KW_ONLY
-    from_: str = option(
-        RLDS,
-        "format of the datasets (listed below), or module:Class; if it is rlds, their files tell",
-        metavar="FORMAT",
-        chooses="from_options",
-    )
     output: str = option("report.html", "file to write the report to", metavar="FILE", short=("-o",))
     source: str | None = option(
         None, "the dataset that INPUT was converted from; shows frames and values before and after", metavar="INPUT"
@@ -111,16 +107,17 @@ def prepare(config: ReportConfig) -> tuple[ReportWriter, tuple[ConnectorRunner, 
     from rlds_beam.checking.dataset import check_source
     from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.formats.sources import open_input
     from rlds_beam.viewing.report.writing import Input, ReportWriter
 
     conversion = _conversion(config)
     paths = [config.input] if config.second is None else [config.input, config.second]
     inputs, runners = [], []
     for path in paths[0 if conversion is None or conversion.is_read else 1 :]:
-        one = with_preset(dataclasses.replace(config, input=storage.pinned(path), second=None))
-        format_, source = _open(one)
+        one = with_preset(dataclasses.replace(config.for_input(storage.pinned(path)), second=None))
+        source = open_input(one)
         connecting = ConnectorRunner.for_options(one, source)
-        settings = _settings(one, format_, len(paths), connecting)
+        settings = _settings(one, one.source_format, len(paths), connecting)
         inputs.append(Input(source, settings, check_source(source, one)))
         runners.append(connecting)
     return ReportWriter(tuple(inputs), config.output, _command(config), conversion), tuple(runners)
@@ -175,16 +172,6 @@ def main(config: ReportConfig) -> int:
     return 0
 
 
-def _open(config: ReportConfig) -> tuple[str, Source]:
-    """A dataset and the name of its format: of `--from`, or of the files if that is not given."""
-    from rlds_beam.formats.sources import open_source
-    from rlds_beam.viewing.browser.opening import format_of
-
-    found = format_of(config.input) if config.from_ == RLDS else config.from_
-    options = config.from_options if found == config.from_ else None
-    return found, open_source(config.input, config.split, config.features, found, options)
-
-
 def _conversion(config: ReportConfig) -> Conversion | None:
     """The output directory that the input is, if `convert` or `record` wrote it.
 
@@ -192,21 +179,22 @@ def _conversion(config: ReportConfig) -> Conversion | None:
       UsageError: it is not finished; or `--source` is given, but the input is not an output, or has another source.
     """
     from rlds_beam.formats.registry import SOURCES
+    from rlds_beam.formats.sources import open_input
     from rlds_beam.output.directory import holding
     from rlds_beam.output.manifest import read_manifest
     from rlds_beam.viewing.report.writing import Conversion
 
-    held = holding(config.input) if config.from_ == RLDS else None
+    held = holding(config.input) if config.from_ is None else None
     if held is None:
         if config.source is not None:
             raise UsageError(f"--source={config.source}: {config.input} was not written by `rlds-beam convert`")
         return None
     read_manifest(config.input)
     is_read = held.to in SOURCES and (held.to != TRAJECTORIES or held.kind in ("frames", "episodes"))
-    settings = _settings(dataclasses.replace(config, input=config.source or "INPUT"), RLDS, 1)
+    settings = _settings(config, RLDS, 1, input=config.source or "INPUT")
     if config.source is None:
         return Conversion(config.input, held, settings, is_read)
-    _, source = _open(dataclasses.replace(config, input=config.source, second=None))
+    source = open_input(config.for_input(config.source))
     if source.dataset != held.dataset:
         raise UsageError(
             f"--source={config.source} is {source.dataset}, but {config.input} was made from {held.dataset}"
@@ -224,18 +212,21 @@ def _connectors_of(config: ReportConfig, source: Source) -> ConnectorRunner:
     return planned_connectors(config.input, source)
 
 
-def _settings(config: ReportConfig, format_: str, inputs: int, connecting: ConnectorRunner | None = None) -> Settings:
+def _settings(
+    config: ReportConfig, format_: str, inputs: int, connecting: ConnectorRunner | None = None, input: str | None = None
+) -> Settings:
     from rlds_beam.checking.signals.results import parse_thresholds
     from rlds_beam.viewing.report.making import BUDGET, Settings
 
-    options = {"--from": None if format_ == RLDS else format_, "--split": config.split, "--features": config.features}
+    options = {"--from": config.from_, "--split": config.split, "--features": config.features}
     given = [f"{flag}={value}" for flag, value in options.items() if value is not None]
+    path = config.input if input is None else input
     after = "distributions are those after the connectors; frames, curves, and signals are those of the records read"
     return Settings(
-        config.input, format_, CheckOptions.of(config), config.samples, config.worst, config.decode,
+        path, format_, CheckOptions.of(config), config.samples, config.worst, config.decode,
         thresholds=parse_thresholds(config.threshold),
-        convert=("rlds-beam", "convert", config.input, "OUTPUT", *given),
-        list_command=("rlds-beam", "check", config.input, *given),
+        convert=("rlds-beam", "convert", path, "OUTPUT", *given),
+        list_command=("rlds-beam", "check", path, *given),
         notes=(after,) if connecting is not None and connecting.connectors else (),
         budget=BUDGET // inputs,
     )  # fmt: skip

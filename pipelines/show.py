@@ -7,11 +7,10 @@ import os
 import re
 import shutil
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import SourceOptions
-from rlds_beam.formats.registry import RLDS
 from rlds_beam.options import option
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ EXAMPLES = """
 @dataclasses.dataclass(frozen=True)
 class ShowConfig(SourceOptions):
     """Show one episode: its fields as curves, its images, the rules that it breaks, and its quality signals."""
+
+    reads: ClassVar[str] = "path"
 
     path: str = option(dataclasses.MISSING, "dataset, or what convert wrote", positional=True)
     _: dataclasses.KW_ONLY
@@ -67,10 +68,7 @@ def show(config: ShowConfig) -> ShownEpisode:
         files.kind_of_file(config.output)
         outcome.check_writable(config.output, "--output", config.path)
     own = {field.name: getattr(config, field.name) for field in dataclasses.fields(SourceOptions)}
-    given = {name: value for name, value in own.items() if value is not None and (name, value) != ("from_", RLDS)}
-    if "from_" not in given:
-        given.pop("from_options", None)
-    opened = showing.opened(config.path, given)
+    opened = showing.opened(config.path, {name: value for name, value in own.items() if value is not None})
     number = int(config.episode) if re.fullmatch(r"-?\d{1,18}", config.episode) else None
     if not isinstance(opened, Dataset):
         shown = showing.shown_episode(opened, config.episode if number is None else number)

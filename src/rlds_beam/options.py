@@ -93,6 +93,16 @@ class Options:
         return ()
 
     @classmethod
+    def implied(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Options that follow from these option values: what the input is recognized as.
+
+        Raises:
+          UsageError: the values cannot be used.
+        """
+        del values
+        return {}
+
+    @classmethod
     def known_groups(cls) -> tuple[Group, ...]:
         """The groups of all formats that could be named."""
         return ()
@@ -106,6 +116,8 @@ class Options:
         Raises:
           UsageError: an option is unknown or belongs to another format, or its value is not allowed.
         """
+        positions = (field.name for field in dataclasses.fields(cls) if not field.kw_only)
+        options |= cls.implied({**dict(zip(positions, positional, strict=False)), **options})
         own, groups = names_of(cls), distinct_groups(cls, options)
         values = {name: value for name, value in options.items() if name in own}
         for group in groups:

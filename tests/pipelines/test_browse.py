@@ -18,7 +18,6 @@ from rlds_beam.errors import UsageError
 from rlds_beam.pipelines.browse import BrowseConfig, browse
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
-from rlds_beam.viewing.browser.opening import format_of
 
 
 @pytest.fixture(scope="module")
@@ -104,16 +103,6 @@ def test_the_browser_needs_neither_beam_nor_tensorflow(dataset: Path) -> None:
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=DEADLINE, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_formats_are_found_by_their_files(dataset: Path, tmp_path: Path) -> None:
-    assert format_of(str(dataset)) == "rlds"
-    for name, file in (("lerobot", "meta/info.json"), ("minari", "data/metadata.json"), ("d3rlpy", "buffer.h5"),
-                       ("d4rl", "hopper.hdf5"), ("trajectories", "a.tfrecord.spec"), ("rlds", "other")):  # fmt: skip
-        path = tmp_path / name / file
-        path.parent.mkdir(parents=True)
-        path.write_bytes(b"")
-        assert format_of(str(tmp_path / name)) == name
 
 
 def test_other_formats_can_be_named(dataset: Path) -> None:

@@ -153,7 +153,8 @@ def test_wrong_path(run, tmp_path, command):
     name, *output = command
     refused(run(name, tmp_path / "nowhere", *(tmp_path / o for o in output)), "nowhere: no such file or directory")
     (tmp_path / "empty").mkdir()
-    refused(run(name, tmp_path / "empty", *(tmp_path / o for o in output)), "features.json")
+    code, out, err = run(name, tmp_path / "empty", *(tmp_path / o for o in output))
+    assert (code, out) == (2, "") and "empty is not a dataset in a known format" in err and "features.json" in err
     assert not (tmp_path / "out").exists()
 
 
@@ -335,14 +336,14 @@ def test_an_error_of_a_bucket_is_one_line(run, source, monkeypatch):
     def forbidden(*_: object) -> None:
         raise Forbidden("403 GET https://storage.googleapis.com:\n no access")
 
-    monkeypatch.setattr("rlds_beam.formats.sources.open_source", forbidden)
+    monkeypatch.setattr("rlds_beam.formats.sources.open_recognized", forbidden)
     code, out, err = run("inspect", source)
     assert (code, out) == (1, "")
     assert err == "rlds-beam: Forbidden: 403 GET https://storage.googleapis.com: no access\n"
 
 
 def test_an_internal_error_keeps_its_traceback(run, source, monkeypatch):
-    monkeypatch.setattr("rlds_beam.formats.sources.open_source", lambda *_: 1 / 0)
+    monkeypatch.setattr("rlds_beam.formats.sources.open_recognized", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("inspect", source)
 

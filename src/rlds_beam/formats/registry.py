@@ -32,6 +32,7 @@ class Format(NamedTuple):
         have no options.
       opens: how other programs open it, or what program writes it: Markdown, for the documentation.
       extra: the extra to install, and `extra_for` what needs it (empty: always).
+      known_by: what its source recognizes it by (`Source.recognize`); empty if it has to be named with `--from`.
     """
 
     about: str
@@ -42,6 +43,7 @@ class Format(NamedTuple):
     opens: str = ""
     extra: Extra | None = None
     extra_for: str = ""
+    known_by: str = ""
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -58,6 +60,7 @@ FORMATS = {
         opens="`tfds.builder_from_directory`, `rlds_beam.open_dataset`",
         extra="arrayrecord",
         extra_for="ArrayRecord files",
+        known_by="features.json, or *.tfrecord* and *.array_record* files",
     ),
     "merged": Format(
         "several RLDS datasets with the same fields, as one",
@@ -73,6 +76,7 @@ FORMATS = {
         output="rlds_beam.formats.trajectories.output:TrajectoryOutput",
         output_options="rlds_beam.formats.trajectories.options:TrajectoryOptions",
         opens="`rlds_beam.load_trajectories`, TF-Agents, TFDS",
+        known_by="a .spec file next to a file of records",
     ),
     COLUMNS: Format(
         "a row per transition, or columns from connectors",
@@ -90,6 +94,7 @@ FORMATS = {
         opens="`LeRobotDataset`, GR00T, openpi",
         extra="lerobot",
         extra_for="videos",
+        known_by="meta/info.json",
     ),
     "numpy": Format(
         "a .npy array per field",
@@ -97,6 +102,7 @@ FORMATS = {
         output="rlds_beam.formats.numpy.output:NumpyOutput",
         output_options="rlds_beam.output.options:ImageOptions",
         opens='`np.load(..., mmap_mode="r")`',
+        known_by="manifest.json and SPLIT/episode_offsets.npy",
     ),
     "minari": Format(
         "Minari datasets (HDF5; also reads Arrow and Parquet)",
@@ -106,6 +112,7 @@ FORMATS = {
         opens='[Minari](https://minari.farama.org): `minari.MinariDataset("out/data")`',
         extra="hdf5",
         extra_for="HDF5",
+        known_by="metadata.json, or data/metadata.json, next to episodes",
     ),
     "d3rlpy": Format(
         "d3rlpy's ReplayBuffer (HDF5)",
@@ -113,12 +120,14 @@ FORMATS = {
         output="rlds_beam.formats.d3rlpy.output:D3rlpyOutput",
         opens="[d3rlpy](https://d3rlpy.readthedocs.io): `ReplayBuffer.load`",
         extra="hdf5",
+        known_by="num_episodes and version in an HDF5 file",
     ),
     "d4rl": Format(
         "D4RL's HDF5 files",
         source="rlds_beam.formats.d4rl.source:D4rlSource",
         opens="written by [D4RL](https://github.com/Farama-Foundation/D4RL)",
         extra="hdf5",
+        known_by="observations, actions, rewards, and terminals in an HDF5 file",
     ),
     "npz": Format(
         "NumPy's .npz files: ExoRL, OGBench, arrays as in D4RL",
@@ -132,6 +141,7 @@ FORMATS = {
         output="rlds_beam.formats.zarr.output:ZarrOutput",
         output_options="rlds_beam.formats.zarr.options:ZarrOptions",
         opens="[diffusion policy](https://github.com/real-stanford/diffusion_policy): `ReplayBuffer.create_from_path`",
+        known_by="meta/episode_ends of a zarr directory or .zarr.zip file",
     ),
     "hdf5": Format(
         "HDF5 of ALOHA, robomimic, LIBERO, Isaac Lab, RoboTwin, ...",
@@ -139,12 +149,14 @@ FORMATS = {
         source_options="rlds_beam.formats.hdf5.options:Hdf5Options",
         opens="written by robots' recorders and simulators",
         extra="hdf5",
+        known_by="HDF5 files that fit a profile (inspect --from=hdf5 proposes one for others)",
     ),
     "envlogger": Format(
         "EnvLogger's Riegeli logs",
         source="rlds_beam.formats.envlogger.source:EnvLoggerSource",
         opens="written by [EnvLogger](https://github.com/google-deepmind/envlogger)",
         extra="envlogger",
+        known_by="metadata.riegeli, or DIRECTORY/steps.riegeli",
     ),
     "ros2": Format(
         "ROS 2 bags and MCAP files",

@@ -9,9 +9,10 @@ from rlds_beam import naming, storage
 from rlds_beam.encoding.tfds.features import DTYPES, ENCODINGS
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats.options import InputOptions
+from rlds_beam.formats.options import InputOptions, SourceOptions
 from rlds_beam.formats.own_sources import checked_source
-from rlds_beam.formats.registry import RLDS, SOURCES, TRAJECTORIES, source_class
+from rlds_beam.formats.recognizing import Recognized, as_input, recognize, written_by_convert
+from rlds_beam.formats.registry import SOURCES, source_class
 from rlds_beam.options import Options
 from rlds_beam.output.directory import holding
 from rlds_beam.reading.base import Source
@@ -25,24 +26,45 @@ def open_source(
     input: str | Sequence[str],
     split: str | None = None,
     features: str | None = None,
-    from_: str = RLDS,
+    from_: str | None = None,
     options: Options | None = None,
 ) -> Source:
     """Opens a dataset. Reads only metadata, no records.
 
     Args:
-      input: a TFDS directory (`…/name/version`), a directory of EnvLogger's TFDS backend, or shard
-        files: a list of paths, or one string of comma-separated paths and globs.
+      input: a directory, for example of TFDS (`…/name/version`), or files: a list of paths, or one string of
+        comma-separated paths and globs.
       split: TFDS notation: `train`, `train[:10%]`, `train[5:20]`, `train+test`. Slices count
         episodes; empty or out-of-range slices are refused. None and `all` select every split.
       features: the path of a features.json, needed for shard files unless it is in their directory.
-      from_: the format: a name from `registry.SOURCES`, or `module:Class` of a `reading.base.Source`.
-      options: the options of the source (defaults if None).
+      from_: the format: a name from `registry.SOURCES`, or `module:Class` of a `reading.base.Source`. None: it is
+        recognized from the files (`formats.recognizing`).
       options: the options of that source (its defaults, if None).
 
     Raises:
       UsageError: there is nothing at the path, the metadata is unreadable or unsafe, or the split is unknown.
     """
+    if from_ is None:
+        return open_recognized(recognize(input), split, features, options)
+    return _open(input, split, features, from_, options)
+
+
+def open_recognized(
+    found: Recognized, split: str | None = None, features: str | None = None, options: Options | None = None
+) -> Source:
+    """Opens what was recognized; otherwise as `open_source`.
+
+    Raises:
+      UsageError: it cannot be read as episodes; or the errors of `open_source`.
+    """
+    if found.problem is not None:
+        raise UsageError(found.problem)
+    return _open(found.dataset, split, features, found.format, options)
+
+
+def _open(
+    input: str | Sequence[str], split: str | None, features: str | None, from_: str, options: Options | None
+) -> Source:
     kind = source_class(from_)
     own = {} if kind.options_class is Options else {"options": options or kind.options_class()}
     with _naming(input, from_):
@@ -105,29 +127,17 @@ def naming_outputs(path: str, *formats: str) -> Iterator[None]:
         raise
 
 
-def written_by_convert(input: str | Sequence[str], from_: str) -> str | None:
-    """How to read a directory that rlds-beam wrote; None if it did not, or for RLDS."""
-    held = holding(input) if isinstance(input, str) and storage.isdir(input) else None
-    if held is None or held.to in ("rlds", from_):
-        return None
-    written = f"rlds-beam convert from {held.dataset}" if held.command == "convert" else "rlds-beam record"
-    if held.items is None:
-        return f"{input} holds the unfinished output of {written}; run the same command again"
-    ways = [f'rlds_beam.open_dataset("{input}")'] if held.to in ("trajectories", "columns") else []
-    readable = held.to != TRAJECTORIES or held.kind in ("frames", "episodes")  # windows are no episodes
-    ways += [f"--from={held.to}"] if held.to in SOURCES and readable else []
-    how = f"Read it with {' or '.join(ways)}." if ways else f"Its format is --to={held.to}."
-    return f"{input} holds {held.items:,} {held.kind} written by {written}. {how}"
-
-
 def named(input: str | Sequence[str]) -> str:
     """The input as given, for messages."""
     return input if isinstance(input, str) else ",".join(input)
 
 
-def open_input(options: InputOptions) -> Source:
-    """Calls `open_source` with the options of a job."""
-    return open_source(options.input, options.split, options.features, options.from_, options.from_options)
+def open_input(options: SourceOptions) -> Source:
+    """Opens the input of a job; if it has several, the first one (`SourceOptions.for_input`)."""
+    if options.from_ is None:
+        return open_recognized(options.recognized, options.split, options.features, options.from_options)
+    given = as_input(getattr(options, options.reads))
+    return _open(given, options.split, options.features, options.from_, options.from_options)
 
 
 def open_for_job(options: InputOptions) -> Source:

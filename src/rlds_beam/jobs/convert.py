@@ -291,7 +291,7 @@ def _plan(
     del checked["fail"]  # it may end a job, but does not change what is written
     return {
         "format": OUTPUT_FORMAT,
-        "from": options.from_,
+        "from": options.source_format,
         "to": options.to,
         **_own_options(options),
         "dataset": source.dataset,
@@ -327,5 +327,5 @@ def _functions(options: ConvertOptions | RecordOptions) -> dict[str, str]:
         for field in dataclasses.fields(group)
         if field.metadata.get("code")
     }
-    named |= {"--from": options.from_, "--to": options.to}
+    named |= {"--from": options.source_format, "--to": options.to}
     return {name: version_of(name, flag) for flag, name in named.items() if name is not None and ":" in name}

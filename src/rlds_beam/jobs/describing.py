@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def survey_text(survey: Survey) -> str:
     """The text of `inspect`: the dataset, and the items that a conversion would write."""
     source = survey.source
-    lines = [f"{source.dataset} ({source.files.name}, {format_size(source.size)})", ""]
+    lines = [f"{source.dataset} ({source.files.name}, {format_size(source.size)})"]
+    lines += [*([f"format    {survey.format}"] if survey.format else []), ""]
     lines += schema_tree(source.schema).splitlines()
     if source.schema.slow_reason:
         lines.append(f"({source.schema.slow_reason}, so TFDS decodes the dataset)")

@@ -49,6 +49,7 @@ class Survey:
       size: the predicted bytes of the output; None if unknown.
       plan: the plan as flags, `--items=sequences --sequence_length=8`.
       repair: the rules that the plan repairs.
+      format: the format of the dataset, with what tells it: `minari (data/metadata.json)`; empty if unknown.
     """
 
     source: Source
@@ -62,6 +63,7 @@ class Survey:
     size: int | None
     plan: str = ""
     repair: tuple[str, ...] = ()
+    format: str = ""
 
     def __str__(self) -> str:
         return survey_text(self)
@@ -80,6 +82,7 @@ class Survey:
         source = self.source
         return {
             "dataset": source.dataset,
+            "format": self.format,
             "file_format": source.files.name,
             "schema": {path: field.to_json() for path, field in sorted(source.schema.steps.items())},
             "metadata": {path: field.to_json() for path, field in sorted(source.schema.metadata.items())},

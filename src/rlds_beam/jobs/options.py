@@ -44,7 +44,7 @@ class ConvertOptions(PlanOptions):
 class RecordOptions(OutputOptions, ConnectorOptions, CheckOptions, RolloutOptions):
     """Output files."""
 
-    from_: ClassVar[str] = "record"
+    source_format: ClassVar[str] = "record"
 
     output: str = option(dataclasses.MISSING, "directory to write to", positional=True)
     _: dataclasses.KW_ONLY

@@ -20,13 +20,11 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import InputOptions
-from rlds_beam.formats.registry import COLUMNS, RLDS, SOURCES, TRAJECTORIES
+from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
 from rlds_beam.formats.sources import open_input
 from rlds_beam.lazy import Viewable
-from rlds_beam.output.directory import holding
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.single import episode_at, read_episode
-from rlds_beam.viewing.browser.opening import format_of
 from rlds_beam.viewing.episodes import ShownEpisode, of_row
 from rlds_beam.viewing.html import View
 from rlds_beam.viewing.tables import (
@@ -150,17 +148,16 @@ def shown_row(dataset: Dataset, number: int) -> ShownEpisode:
 
 
 def opened(path: str, options: Mapping[str, Any]) -> Source | Dataset:
-    """Opens a path: as the source that `from_` names, or by default in the format that its files have.
+    """Opens a path: as the source that `from_` names, or by default in its recognized format.
 
     Raises:
       UsageError: the dataset does not exist or cannot be read.
     """
-    if options.get("from_") is not None:
-        return open_input(InputOptions.create(path, **options))
-    name = format_of(path)
-    if name in (COLUMNS, TRAJECTORIES) and holding(path) is not None:
-        return open_dataset(path, **options)
-    return open_input(InputOptions.create(path, **options, from_=name if name in SOURCES else RLDS))
+    config = InputOptions.create(path, **options)
+    found = config.recognized
+    if found is not None and found.problem is not None and found.format in (COLUMNS, TRAJECTORIES):
+        return open_dataset(path, config.split)
+    return open_input(config)
 
 
 def _kind(value: Any) -> str:

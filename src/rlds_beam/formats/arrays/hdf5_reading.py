@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.errors import needs
+from rlds_beam.reading.looking import names_in
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 UNREADABLE = (OSError, KeyError, RuntimeError, ValueError, TypeError)
 """Raised by h5py for damaged files and missing objects."""
+
+ENDINGS = (".hdf5", ".h5")
+"""Of the files of D4RL and d3rlpy."""
 
 MOST_BYTES = 4 << 30
 """Maximum size of an episode's array, and of one of its chunks."""
@@ -62,6 +67,21 @@ def open_hdf5(path: str) -> Iterator[Hdf5Group]:
             raise OSError(f"{path}: {error}") from error
         except UNREADABLE as error:
             raise OSError(f"{path}: {' '.join(map(str, error.args))}") from error
+
+
+def has_objects(path: str, names: Sequence[str]) -> str | None:
+    """The name of an HDF5 file, or of the first one in a directory, if it has these objects (`Source.recognize`).
+
+    Raises:
+      OSError: the file is damaged.
+      MissingExtraError: h5py is not installed.
+    """
+    inside = next((name for name in names_in(path) if name.endswith(ENDINGS)), None)
+    file_path = path if inside is None else storage.join(path, inside)
+    if not file_path.endswith(ENDINGS) or not storage.exists(file_path):
+        return None
+    with open_hdf5(file_path) as file:
+        return storage.split(file_path)[1] if all(name in file for name in names) else None
 
 
 class Hdf5Group:

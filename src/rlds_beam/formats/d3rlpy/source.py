@@ -31,7 +31,7 @@ from rlds_beam.formats.arrays.array_episodes import (
     number_field,
     with_last,
 )
-from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE, check_stored, open_hdf5, read_array
+from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE, check_stored, has_objects, open_hdf5, read_array
 from rlds_beam.formats.arrays.leaves import LeafColumn, field_from_json
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, find_files, no_features, splits_of_files
 from rlds_beam.formats.d3rlpy.output import SCHEMA
@@ -125,6 +125,11 @@ class D3rlpyDecoder(ArrayDecoder):
 @dataclasses.dataclass(frozen=True)
 class D3rlpySource(SourceOfFiles):
     """Files of d3rlpy's replay buffers. Attributes: see `Source`."""
+
+    @classmethod
+    def recognize(cls, path: str) -> str | None:
+        name = has_objects(path, ("num_episodes", "version"))
+        return None if name is None else f"num_episodes and version in {name}"
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> D3rlpySource:

@@ -37,8 +37,9 @@ from rlds_beam.formats.arrays.array_episodes import (
     number_field,
     with_last,
 )
-from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE, check_stored, datasets_of, open_hdf5
+from rlds_beam.formats.arrays.hdf5_reading import ENDINGS, UNREADABLE, check_stored, datasets_of, has_objects, open_hdf5
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, find_files, no_features, splits_of_files
+from rlds_beam.text import joined
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -209,9 +210,14 @@ class D4rlSource(SourceOfFiles):
     """D4RL's files. Attributes: see `Source`."""
 
     @classmethod
+    def recognize(cls, path: str) -> str | None:
+        name = has_objects(path, _REQUIRED)
+        return None if name is None else f"{joined(_REQUIRED)} in {name}"
+
+    @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> D4rlSource:
         no_features("d4rl", features)
-        paths = find_files(input, (".hdf5", ".h5"), "d4rl")
+        paths = find_files(input, ENDINGS, "d4rl")
         files = D4rlFormat()
         splits = splits_of_files(files, paths, split)
         path = next(shard.path for one in splits for shard in one.shards)

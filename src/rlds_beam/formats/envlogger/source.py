@@ -17,6 +17,7 @@ A log that is damaged, or whose writer was killed, is read if possible: an episo
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -37,6 +38,7 @@ from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features
 from rlds_beam.formats.envlogger.shard import FILES, LOG_METADATA, STEPS, UNREADABLE, index_of, opened
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.changes import files_in
+from rlds_beam.reading.looking import names_below, names_in
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -184,6 +186,14 @@ def _value(value: Any) -> Any:
 @dataclasses.dataclass(frozen=True)
 class EnvLoggerSource(SourceOfFiles):
     """One log, or several. Attributes: see `Source`."""
+
+    @classmethod
+    def recognize(cls, path: str) -> str | None:
+        names = names_in(path)
+        if LOG_METADATA in names:
+            return LOG_METADATA
+        shards = itertools.islice((name for name in names if name.isdecimal()), 4)
+        return next((f"{name}/{STEPS}" for name in shards if STEPS in names_below(path, name)), None)
 
     def companions(self, shard: Shard) -> list[str]:
         return [path for path in files_in([storage.split(shard.path)[0]]) if path != shard.path]

@@ -20,6 +20,7 @@ from rlds_beam.formats.lerobot.files import LerobotFiles, meta_of
 from rlds_beam.formats.lerobot.reading import Meta
 from rlds_beam.images.headers import MOST_PIXELS
 from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.looking import names_below
 from rlds_beam.reading.splits import selected_splits, slice_of
 from rlds_beam.text import shortened
 
@@ -63,6 +64,11 @@ class LerobotSource(Source):
         dataset = f"{name}/{meta.version.removeprefix('v')}"
         fps = float(meta.info["fps"])
         return cls(dataset, root, fields.schema, fields, splits, meta.digest(), fps, violations)
+
+    @classmethod
+    def recognize(cls, path: str) -> str | None:
+        meta, _, info = layout.INFO.partition("/")
+        return layout.INFO if info in names_below(path, meta) else None
 
     @property
     def files(self) -> LerobotFiles:  # type: ignore[override]

@@ -50,6 +50,7 @@ from rlds_beam.formats.minari.output import MAIN, METADATA, OWN
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.changes import files_in
+from rlds_beam.reading.looking import names_below
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -137,6 +138,14 @@ class MinariDecoder(ArrayDecoder):
 @dataclasses.dataclass(frozen=True)
 class MinariSource(SourceOfFiles):
     """A Minari dataset. Attributes: see `Source`."""
+
+    @classmethod
+    def recognize(cls, path: str) -> str | None:
+        for folder in ((), ("data",)):
+            names = names_below(path, *folder)
+            if METADATA in names and any(name == MAIN or name.isdecimal() for name in names):
+                return "/".join((*folder, METADATA))
+        return None
 
     def companions(self, shard: Shard) -> list[str]:
         if not isinstance(self.files, MinariArrowFormat):

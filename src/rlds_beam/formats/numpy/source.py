@@ -25,8 +25,12 @@ from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.changes import files_in
+from rlds_beam.reading.looking import names_below, names_in
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_MOST_NAMES = 64
+"""Maximum number of names in a directory of this format: files of rlds-beam, and a directory for each split."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,6 +195,12 @@ class NumpySource(Source):
         checksums = {one["file"]: one["checksum"] for one in manifest["shards"]}
         decoder = NumpyDecoder(schema, fields)
         return cls(f"{manifest['name']}/1.0.0", schema, NumpyFormat(fields), decoder, splits, checksums)
+
+    @classmethod
+    def recognize(cls, path: str) -> str | None:
+        names = names_in(path)
+        folders = names if MANIFEST in names and len(names) < _MOST_NAMES else ()
+        return next((f"{name}/{OFFSETS}.npy" for name in folders if f"{OFFSETS}.npy" in names_below(path, name)), None)
 
     def companions(self, shard: Shard) -> list[str]:
         return [path for path in files_in([storage.split(shard.path)[0]]) if path != shard.path]

@@ -20,6 +20,7 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.reading.base import Shard, Source, Split, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
+from rlds_beam.reading.looking import names_in
 from rlds_beam.reading.splits import selected_splits, slice_split
 from rlds_beam.text import count
 
@@ -28,6 +29,9 @@ FORMATS: dict[str, RecordFormat] = {"tfrecord": TFRecordFormat(), "array_record"
 
 _TEXTS = re.compile(r"[\w.-]+\.labels\.txt|(LICEN[CS]E|COPYING|NOTICE)[\w.-]*|provenance\.json")
 """Files that belong to the data. TFDS writes `*.labels.txt` for a ClassLabel, with a class name per line."""
+
+
+_SHARD = re.compile(r"\.(tfrecord|array_record)(-|$)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +62,15 @@ class RldsSource(Source):
         if isinstance(input, str) and storage.isdir(input):
             return _open_directory(_dataset_directory(input), split, features)
         return _open_files(_expand(input), split, features)
+
+    @classmethod
+    def recognize(cls, path: str) -> str | None:
+        names = names_in(path)
+        if any(name.endswith(".spec") for name in names) or (not names and storage.exists(f"{path}.spec")):
+            return None  # trajectories
+        if FEATURES in names:
+            return FEATURES
+        return next((name for name in names or (storage.split(path)[1],) if _SHARD.search(name)), None)
 
     @functools.cached_property
     def decoder(self) -> EpisodeDecoder:  # type: ignore[override]

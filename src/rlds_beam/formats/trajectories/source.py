@@ -39,6 +39,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.output.directory import is_output
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.reading.base import Shard
+from rlds_beam.reading.looking import names_in
 from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
@@ -160,6 +161,13 @@ class FramesDecoder:
 @dataclasses.dataclass(frozen=True)
 class TrajectoriesSource(SourceOfFiles):
     """Trajectory TFRecords. Attributes: see `Source`."""
+
+    @classmethod
+    def recognize(cls, path: str) -> str | None:
+        names = names_in(path)
+        if not names:
+            return storage.split(path)[1] + SPEC if storage.exists(path + SPEC) else None
+        return next((name for name in names if name.endswith(SPEC) and name.removesuffix(SPEC) in names), None)
 
     @classmethod
     def open(

@@ -1,0 +1,223 @@
+"""Recognize the format of a dataset from its files, by asking every source of the registry.
+
+Reads names, and the metadata or the first bytes of a file or two. What rlds-beam wrote is known from its plan.json.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from rlds_beam import storage
+from rlds_beam.encoding.tfds.dataset_info import FEATURES
+from rlds_beam.errors import MissingExtraError, UsageError
+from rlds_beam.formats.registry import COLUMNS, FORMATS, RLDS, SOURCES, TRAJECTORIES, source_class
+from rlds_beam.output.directory import Holding, holding
+from rlds_beam.output.files import PLAN
+from rlds_beam.reading.looking import listing_once, names_in
+from rlds_beam.text import joined, printable
+
+_LEVELS = 2
+"""How far below a directory datasets are looked for."""
+_MOST_LOOKS = {True: 24, False: 200}
+"""Maximum number of files and directories to look at there: in a bucket, and on a disk."""
+_MOST_NAMED = 10
+"""Maximum number of datasets that an error lists."""
+
+
+class Recognized(NamedTuple):
+    """What an input is.
+
+    Attributes:
+      input: the input as given; several paths are separated by commas.
+      format: the name of its format; of a user's output, `module:Class`.
+      why: what tells the format, in a few words; empty if there is nothing at the input.
+      dataset: the dataset: the input, or the only dataset below it.
+      problem: why it cannot be read as episodes, and what reads it instead; None if it can.
+    """
+
+    input: str
+    format: str
+    why: str
+    dataset: str
+    problem: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.format} ({self.why})"
+
+
+def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Recognized:
+    """The format of a dataset.
+
+    If nothing is there, the format is `rlds`, whose source says what is missing.
+
+    Args:
+      input: a directory or files, as on the command line. Of several, the first one tells.
+
+    Raises:
+      UsageError: the format is unknown or ambiguous, or the input is a directory of several datasets.
+    """
+    given = as_input(input)
+    first = next(iter(storage.paths_in(storage.pinned(given))), "")
+    with listing_once():
+        if _is_directory(first):
+            found = _recognize_one(first)
+            if found is None and storage.paths_in(given)[1:]:
+                return Recognized(given, RLDS, "", given)
+            if found is None:
+                return _recognize_below(first)._replace(input=given)
+        else:
+            files = storage.glob(first) if first else []
+            if not files:
+                return Recognized(given, RLDS, "", given)
+            found = _recognize_one(files[0])
+            if found is None:
+                raise _unknown(files[0], 0)
+    return found._replace(input=given, dataset=given)
+
+
+def as_input(given: Any) -> str:
+    """An input as text; several paths are separated by commas."""
+    return ",".join(map(os.fspath, given)) if isinstance(given, (list, tuple)) else str(os.fspath(given))
+
+
+def _is_directory(path: str) -> bool:
+    return os.path.isdir(path) if storage.scheme(path) is None else bool(names_in(path))
+
+
+def _recognize_one(path: str) -> Recognized | None:
+    """The format of one file or directory; None if it is not known.
+
+    Raises:
+      UsageError: it could be several formats, or the file that tells cannot be read.
+    """
+    held = holding(path) if PLAN in names_in(path) else None
+    if held is not None:
+        readable = _is_readable(held) or (held.to == RLDS and FEATURES in names_in(path))
+        writer = f"{PLAN} of rlds-beam {held.command}"
+        return Recognized(path, held.to, writer, path, None if readable else _how_to_read(path, held))
+    reasons: dict[str, str] = {}
+    trouble: list[Exception] = []
+    for name in SOURCES:
+        try:
+            why = source_class(name).recognize(path)
+        except (OSError, UsageError) as error:  # for example h5py is missing
+            trouble.append(error)
+            continue
+        if why is not None:
+            reasons[name] = why
+    if len(reasons) > 1:
+        both = joined([f"{name} ({why})" for name, why in reasons.items()])
+        raise UsageError(f"{path} could be {both}: choose one, for example --from={next(iter(reasons))}")
+    for name, reason in reasons.items():
+        return Recognized(path, name, reason, path)
+    for one in trouble:
+        raise one if isinstance(one, MissingExtraError) else UsageError(f"{path} cannot be recognized: {one}") from one
+    return None
+
+
+def _is_readable(held: Holding) -> bool:
+    """Whether a finished output can be read as episodes."""
+    windows = held.to == TRAJECTORIES and held.kind not in ("frames", "episodes")
+    return held.items is not None and held.to in SOURCES and not windows
+
+
+def written_by_convert(input: str | Sequence[str], from_: str) -> str | None:
+    """How to read a directory that rlds-beam wrote; None if it did not, or if it is RLDS or `from_`."""
+    if not isinstance(input, str) or not storage.isdir(input):
+        return None
+    held = holding(input)
+    return None if held is None or held.to in (RLDS, from_) else _how_to_read(input, held)
+
+
+def _how_to_read(path: str, held: Holding) -> str:
+    """What a directory that rlds-beam wrote holds, and how to read it."""
+    written = f"rlds-beam convert from {held.dataset}" if held.command == "convert" else "rlds-beam record"
+    if held.items is None:
+        return f"{path} holds the unfinished output of {written}; run the same command again"
+    ways = []
+    if held.to in (TRAJECTORIES, COLUMNS):
+        quoted = shlex.quote(path)
+        ways = [f'rlds_beam.open_dataset("{path}")', f"rlds-beam show {quoted}", f"rlds-beam browse {quoted}"]
+    if _is_readable(held):
+        ways.append(f"--from={held.to}")
+    how = f"Read it with {', '.join(ways[:-1])}{' or ' if ways[1:] else ''}{ways[-1]}." if ways else ""
+    return f"{path} holds {held.items:,} {held.kind} written by {written}. {how or f'Its format is --to={held.to}.'}"
+
+
+def _recognize_below(directory: str) -> Recognized:
+    """The only dataset below a directory.
+
+    Raises:
+      UsageError: there are several, or none.
+    """
+    most = _MOST_LOOKS[storage.scheme(directory) is not None]
+    found: list[Recognized] = []
+    trouble: UsageError | None = None
+    looked = 0
+    for one in _below(directory, _LEVELS, {_identity(directory)}):
+        looked += 1
+        if isinstance(one, UsageError):
+            trouble = trouble or one
+        elif one is not None:
+            found.append(one)
+        if looked == most:
+            break
+    if len(found) == 1:
+        (only,) = found
+        inside = only.dataset.removeprefix(directory).strip("/")
+        return only._replace(why=f"{only.why} in {printable(inside, 80)}")
+    if found:
+        raise _several(directory, found, looked == most)
+    raise trouble or _unknown(directory, looked)
+
+
+def _below(directory: str, levels: int, seen: set[object]) -> Iterator[Recognized | UsageError | None]:
+    """What is below a directory, and what each is; looks into directories that are no datasets.
+
+    Args:
+      seen: the identities of what was looked at: links may lead to the same place, or in circles.
+    """
+    paths = [storage.join(directory, name) for name in names_in(directory) if not name.startswith((".", "_"))]
+    unknown = []
+    for path in paths:
+        if (identity := _identity(path)) in seen:
+            continue
+        seen.add(identity)
+        found: Recognized | UsageError | None
+        try:
+            found = _recognize_one(path)
+        except UsageError as error:
+            found = error
+        if found is None and levels > 1:
+            unknown.append(path)
+        yield found
+    for path in unknown:
+        if _is_directory(path):
+            yield from _below(path, levels - 1, seen)
+
+
+def _identity(path: str) -> object:
+    """The same for a directory and for links to it."""
+    return os.path.realpath(path) if storage.scheme(path) is None else path.rstrip("/")
+
+
+def _several(directory: str, found: Sequence[Recognized], incomplete: bool) -> UsageError:
+    """The error for a directory of datasets: what they are, and the command for the first one."""
+    inside = {one: printable(one.dataset.removeprefix(directory).strip("/"), 80) for one in found}
+    listed = [f"  {inside[one]}  {one}" for one in found[:_MOST_NAMED]]
+    more = [f"  and {len(found) - _MOST_NAMED:,} more"] if found[_MOST_NAMED:] else []
+    total = f"{'at least ' if incomplete else ''}{len(found):,} datasets"
+    command = f"rlds-beam inspect {shlex.quote(found[0].dataset)}"
+    return UsageError("\n".join([f"{directory} contains {total}:", *listed, *more, f"Choose one: {command}"]))
+
+
+def _unknown(path: str, looked: int) -> UsageError:
+    """The error for a path that no source recognizes: what was looked for."""
+    width = max(map(len, SOURCES))
+    known = [f"  {name:<{width}}  {FORMATS[name].known_by}" for name in SOURCES if FORMATS[name].known_by]
+    below = f" or in the {looked:,} files and directories below" if looked else ""
+    first = f"{path} is not a dataset in a known format: there is none of these{below}"
+    return UsageError("\n".join([first, *known, "Name the format with --from=FORMAT."]))
