@@ -179,7 +179,7 @@ def test_nothing_there_is_an_error_of_rlds(tmp_path: Path) -> None:
 
 
 def test_a_damaged_plan_hides_no_format(outputs: Path, tmp_path: Path) -> None:
-    copied = shutil.copytree(outputs / "minari" / "train", tmp_path / "damaged")
+    copied = shutil.copytree(outputs / "minari" / "data", tmp_path / "damaged")
     for content in ("{", "[1]", ""):
         (copied / "plan.json").write_text(content)
         assert recognize(copied).format == "minari"
