@@ -32,7 +32,7 @@ class Format(NamedTuple):
         have no options.
       opens: how other programs open it, or what program writes it: Markdown, for the documentation.
       extra: the extra to install, and `extra_for` what needs it (empty: always).
-      known_by: what its source recognizes it by (`Source.recognize`); empty if it has to be named with `--from`.
+      known_by: what its source recognizes it by (`Source.recognize`); empty if only `--from` names it.
     """
 
     about: str

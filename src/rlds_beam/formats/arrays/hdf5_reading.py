@@ -19,7 +19,9 @@ UNREADABLE = (OSError, KeyError, RuntimeError, ValueError, TypeError)
 """Raised by h5py for damaged files and missing objects."""
 
 ENDINGS = (".hdf5", ".h5")
-"""Of the files of D4RL and d3rlpy."""
+"""Endings of the files of D4RL and d3rlpy."""
+_MOST_TRIED = 3
+"""Maximum number of files to open in a directory to recognize its format."""
 
 MOST_BYTES = 4 << 30
 """Maximum size of an episode's array, and of one of its chunks."""
@@ -69,18 +71,21 @@ def open_hdf5(path: str) -> Iterator[Hdf5Group]:
 
 
 def has_objects(path: str, names: Sequence[str]) -> str | None:
-    """The name of an HDF5 file, or of the first one in a directory, if it has these objects (`Source.recognize`).
+    """The name of an HDF5 file, or of the first readable one in a directory, if it has these objects.
+
+    For `Source.recognize`.
 
     Raises:
       OSError: the file is damaged.
       MissingExtraError: h5py is not installed.
     """
-    inside = next((name for name in names_in(path) if name.endswith(ENDINGS)), None)
-    file_path = path if inside is None else storage.join(path, inside)
-    if not file_path.endswith(ENDINGS) or not storage.exists(file_path):
+    for name in [name for name in names_in(path) if name.endswith(ENDINGS)][:_MOST_TRIED]:
+        with contextlib.suppress(OSError):
+            return has_objects(storage.join(path, name), names)
+    if not path.endswith(ENDINGS) or not storage.exists(path):
         return None
-    with open_hdf5(file_path) as file:
-        return storage.split(file_path)[1] if all(name in file for name in names) else None
+    with open_hdf5(path) as file:
+        return storage.split(path)[1] if all(name in file for name in names) else None
 
 
 class Hdf5Group:
