@@ -203,7 +203,7 @@ def _first_layout(profile: Profile, paths: Sequence[str], raw_images: str) -> tu
         except UNREADABLE as unreadable:
             error = error or f"{path} cannot be read: {unreadable}"
             continue
-        splits = tuple(name for name in _FOLDERS if name in masks)
+        splits = tuple(name for name in _FOLDERS if masks.get(name))
         listed = [one for split in splits for one in masks[split] if one in names]
         whole = len(paths) == 1 and len(splits) > 1 and sorted(listed) == sorted(names)
         return layout, splits if whole else ()

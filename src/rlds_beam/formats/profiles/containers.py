@@ -67,7 +67,8 @@ def text_of(profile: Profile, container: Container) -> bytes | None:
 
 def text_files(profile: Profile, path: str) -> list[str]:
     """The files next to the data that may hold its text, if they exist."""
-    return [found for rule in profile.text if rule.kind == "file" for found in _files(rule, path)[:1]]
+    found = (_files(rule, path) for rule in profile.text if rule.kind == "file")
+    return [*dict.fromkeys(file for files in found for file in files)]
 
 
 def _files(rule: TextRule, path: str) -> list[str]:
