@@ -14,6 +14,7 @@ from exchanging import export, read_back
 from hdf5_robots import BUILDERS, aloha, robomimic, robotwin
 
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.hdf5.options import Hdf5Options
 from rlds_beam.formats.hdf5.source import Hdf5Source
 from rlds_beam.formats.profiles.model import parse_profile
 from rlds_beam.formats.profiles.shipped import shipped_profiles
@@ -104,6 +105,45 @@ def test_a_group_of_many_is_damaged(tmp_path: Path) -> None:
     assert "low_dim.hdf5: data/demo_1 has no obs/robot0_eef_pos" in str(bad[0].faults) and len(bad) == 1
 
 
+def external_link(h5py: Any, root: Any, name: str, secret: Path) -> None:
+    root[name] = h5py.ExternalLink(str(secret), "values")
+
+
+def external_storage(h5py: Any, root: Any, name: str, secret: Path) -> None:
+    root.create_dataset(name, (5, 7), "f8", external=[(str(secret), 0, 5 * 7 * 8)])
+
+
+def virtual(h5py: Any, root: Any, name: str, secret: Path) -> None:
+    layout = h5py.VirtualLayout((5, 7), "f8")
+    layout[:] = h5py.VirtualSource(str(secret), "values", (5, 7))
+    root.create_virtual_dataset(name, layout)
+
+
+def claimed(h5py: Any, root: Any, name: str, secret: Path) -> None:
+    root.create_dataset(name, (10**11, 7), "f8", chunks=(1000, 7))
+
+
+def cycle(h5py: Any, root: Any, name: str, secret: Path) -> None:
+    root[name] = h5py.SoftLink("/data")
+
+
+@pytest.mark.parametrize("fault", [external_link, external_storage, virtual, claimed, cycle])
+def test_hostile_episodes(tmp_path: Path, fault: Callable[..., None]) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "secret", "w") as root:
+        root["values"] = np.full((5, 7), 42.0)
+    robomimic(tmp_path / "in", [4, 5, 6])
+    for demo in (0, 1):
+        with h5py.File(tmp_path / "in/low_dim.hdf5", "a") as root:
+            del root[f"data/demo_{demo}/actions"]
+            fault(h5py, root, f"data/demo_{demo}/actions", tmp_path / "secret")
+        if demo == 0:  # the schema cannot be read
+            with pytest.raises(UsageError, match=r"low_dim\.hdf5"):
+                open_source(str(tmp_path / "in"), from_="hdf5", options=Hdf5Options(profile="robomimic"))
+            robomimic(tmp_path / "in", [4, 5, 6])
+    assert [bool(one.faults) for one in read_back(tmp_path / "in", "hdf5")] == [False, True, False]
+
+
 def test_two_workers_write_the_same_bytes(tmp_path: Path) -> None:
     robomimic(tmp_path / "in", [30] * 20)
     for workers in (1, 2):
@@ -157,8 +197,6 @@ def test_profiles_that_do_not_fit(tmp_path: Path) -> None:
 
 
 def refused(path: Path, profile: str) -> str:
-    from rlds_beam.formats.hdf5.options import Hdf5Options
-
     with pytest.raises(UsageError) as error:
         open_source(str(path), from_="hdf5", options=Hdf5Options(profile=profile))
     return str(error.value)

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from rlds_beam import storage
 from rlds_beam.encoding.base import Damage
 from rlds_beam.episodes.casting import changed, is_number
 from rlds_beam.episodes.episode import Column
@@ -74,12 +74,12 @@ class Boundaries:
 
 def boundaries(path: str) -> Boundaries:
     """The episodes of a file. Raises the errors of `ArrayFormat.count`."""
-    status = os.stat(path)
-    return _boundaries(path, status.st_mtime_ns, status.st_size)
+    return _boundaries(path, storage.stamp(path))
 
 
 @functools.lru_cache(maxsize=64)
-def _boundaries(path: str, changed: int, size: int) -> Boundaries:
+def _boundaries(path: str, stamp: storage.Stamp | None) -> Boundaries:
+    del stamp  # another content is another entry of the cache
     with open_hdf5(path) as file:
         if missing := [name for name in _REQUIRED if name not in file]:
             raise OSError(f"{path} is not a D4RL file: it has no {missing[0]}")

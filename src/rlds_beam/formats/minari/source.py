@@ -159,8 +159,6 @@ class MinariSource(SourceOfFiles):
         no_features("minari", features)
         if not isinstance(input, str):
             raise UsageError("--from=minari takes one dataset directory")
-        if storage.scheme(input) is not None:
-            raise UsageError(f"cannot read {input}: Minari's files are read from local disks only; copy it first")
         folders = _folders(input)
         abouts = {folder: _metadata(folder) for folder in folders}
         named = {_split(about, folder): folder for folder, about in abouts.items()}
@@ -169,6 +167,10 @@ class MinariSource(SourceOfFiles):
         first = next(iter(named.values()))
         about = abouts[first]
         kind = about.get("data_format", "hdf5")
+        if kind in ARROW and storage.scheme(input) is not None:
+            raise UsageError(
+                f"cannot read {input}: Minari's {kind} files are read from local disks only; copy it first"
+            )
         paths = {name: storage.join(folder, METADATA if kind in ARROW else MAIN) for name, folder in named.items()}
         files: MinariFormat | MinariArrowFormat = MinariFormat()
         shards = {name: shards_of(files, [path]) for name, path in paths.items()} if kind not in ARROW else {}
