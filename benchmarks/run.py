@@ -35,7 +35,7 @@ from measuring import (
     script,
     table,
 )  # fmt: skip
-from sections import columns, exchange, lerobot, one_machine, record, reverb, rlds, rllib, signals, statistics
+from sections import columns, exchange, hdf5, lerobot, one_machine, record, reverb, rlds, rllib, signals, statistics
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL = Path(os.environ.get("RLDS_BEAM_REAL_DATA", ROOT.parent / "shared" / "data")) / "bridge_dataset" / "1.0.0"
@@ -197,7 +197,7 @@ SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "skew": one_machine.skew, "bounds": one_machine.bounds, "reverb": reverb.reverb,
     "statistics": statistics.statistics, "columns": columns.columns,
     "rllib": rllib.rllib, "record": record.record, "lerobot": lerobot.lerobot,
-    "rlds": rlds.rlds, "exchange": exchange.exchange,
+    "rlds": rlds.rlds, "exchange": exchange.exchange, "hdf5": hdf5.hdf5,
     "signals": signals.signals,
 }  # fmt: skip
 

@@ -1,0 +1,85 @@
+"""`convert --from=hdf5` against the scripts that people use for ALOHA and LIBERO, and its memory as files grow."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from measuring import DATA, HERE, Figure, Measurement, Sizes, at_least, below, best, command, convert, table
+
+PEERS = HERE.parent / ".venv-peers-lerobot" / "bin" / "python"
+ALOHA_SCRIPT, LIBERO_SCRIPT = "openpi's convert_aloha_data_to_lerobot.py", "any4lerobot's libero_h5.py"
+
+
+def hdf5(sizes: Sizes) -> list[Figure]:
+    """One worker against scripts with as many threads and processes as they like. The scripts get fewer episodes."""
+    lerobot = _has(PEERS, "lerobot", "h5py", "cv2")
+    if not lerobot:
+        print(f"\nhdf5: LeRobot's scripts are skipped, {PEERS} needs lerobot, h5py, and opencv-python-headless")
+    figures: list[Figure] = []
+    if lerobot:
+        figures += _compared(sizes, "aloha", 400, "aloha", ALOHA_SCRIPT, 50, "--to=lerobot")
+        figures += _compared(sizes, "aloha_raw", 100, "aloha", ALOHA_SCRIPT, 1, "--to=lerobot")
+        flags = ("--to=lerobot", "--images=video")
+        figures += _compared(sizes, "libero", 100, "libero_lerobot", LIBERO_SCRIPT, 1, *flags)
+    if _has(Path(sys.executable), "tensorflow_datasets", "h5py"):
+        upright = DATA / "upright.json"
+        upright.write_text(json.dumps([{"RotateImages": {"degrees": 180}}]))
+        flags = ("--to=rlds", f"--connectors={upright}")
+        figures += _compared(sizes, "libero", 100, "libero_rlds", "OpenVLA's LIBERO builder (TFDS)", 1, *flags)
+    return figures + _memory(sizes)
+
+
+def _compared(sizes: Sizes, kind: str, steps: int, peer: str, name: str, target: float, *flags: str) -> list[Figure]:
+    """Our rate on all episodes next to the peer's on the first of them."""
+    episodes, theirs = sizes.of(10, 2), 1 if "aloha" in kind else 2
+    steps = sizes.of(steps, 50)
+    folder = _made(kind, episodes, steps)
+    python = sys.executable if peer == "libero_rlds" else PEERS
+    peers, ours = [], []
+    for _ in range(sizes.repeats):
+        printed, _ = command([python, HERE / "peers/hdf5_peer.py", peer, folder, theirs])
+        content = json.loads(printed.splitlines()[-1])
+        peers.append(Measurement(content, content["steps_per_second"], peak_mb=content["peak_mb"]))
+        ours.append(convert(folder, "--from=hdf5", f"--profile={kind.removesuffix('_raw')}", "--workers=1", *flags))
+    one, other = best(ours), best(peers)
+    table(
+        f"hdf5, {kind}, {episodes} episodes of {steps:,} steps ({name}: {theirs}), one worker, {' '.join(flags[:2])}",
+        ["", "steps/s", "peak MB", "ratio"],
+        [name, f"{other.rate:,.1f}", f"{other.peak_mb:,.0f}", ""],
+        ["ours", f"{one.rate:,.1f}", f"{one.peak_mb:,.0f}", f"{one.rate / other.rate:,.1f}"],
+        ["ours, start-up included", f"{_overall(one):,.1f}", "", f"{_overall(one) / other.rate:,.1f}"],
+    )
+    return [at_least(f"hdf5, {kind}: times {name}", one.rate / other.rate, target)]
+
+
+def _overall(run: Measurement) -> float:
+    return float(run.content["steps"] / (run.working + run.start_up))
+
+
+def _memory(sizes: Sizes) -> list[Figure]:
+    """The peak memory of files and of files with ten times the steps."""
+    figures, rows = [], []
+    for kind, steps in (("aloha", sizes.of(400, 40)), ("aloha_raw", sizes.of(60, 10)), ("libero", sizes.of(100, 30))):
+        peaks = []
+        for times in (1, 10):
+            flags = ("--from=hdf5", f"--profile={kind.removesuffix('_raw')}", "--to=lerobot", "--workers=1")
+            runs = [convert(_made(kind, 2, steps * times), *flags).peak_mb for _ in range(sizes.repeats)]
+            peaks.append(sorted(runs)[len(runs) // 2])
+        rows.append([kind, f"{steps:,}", *(f"{peak:,.0f}" for peak in peaks), f"{peaks[1] / peaks[0]:.2f}"])
+        figures.append(below(f"hdf5, {kind}, memory: times that of a tenth", peaks[1] / peaks[0], 1.5))
+    table("hdf5, peak memory in MB, two episodes", ["", "steps", "1x", "10x steps", "ratio"], *rows)
+    return figures
+
+
+def _made(kind: str, episodes: int, steps: int) -> Path:
+    made = command([sys.executable, HERE / "robot_files.py", kind, episodes, steps, "--into", DATA])
+    return Path(made[0].strip())
+
+
+def _has(python: Path, *modules: str) -> bool:
+    """Whether an environment has these modules; a process of ours must not import them."""
+    check = f"import importlib.util as u, sys; sys.exit(not all(u.find_spec(m) for m in {modules}))"
+    return python.exists() and subprocess.run([python, "-c", check], check=False).returncode == 0
