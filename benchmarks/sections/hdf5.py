@@ -80,6 +80,6 @@ def _made(kind: str, episodes: int, steps: int) -> Path:
 
 
 def _has(python: Path, *modules: str) -> bool:
-    """Whether an environment has these modules; a process of ours must not import them."""
+    """Whether an environment has these modules. They are not imported here."""
     check = f"import importlib.util as u, sys; sys.exit(not all(u.find_spec(m) for m in {modules}))"
     return python.exists() and subprocess.run([python, "-c", check], check=False).returncode == 0
