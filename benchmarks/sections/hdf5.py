@@ -22,7 +22,7 @@ def hdf5(sizes: Sizes) -> list[Figure]:
     if lerobot:
         figures += _compared(sizes, "aloha", 400, "aloha", ALOHA_SCRIPT, 50, "--to=lerobot")
         figures += _compared(sizes, "aloha_raw", 100, "aloha", ALOHA_SCRIPT, 1, "--to=lerobot")
-        flags = ("--to=lerobot", "--images=video")
+        flags = ("--to=lerobot", "--images=video", "--raw_images=raw")
         figures += _compared(sizes, "libero", 100, "libero_lerobot", LIBERO_SCRIPT, 1, *flags)
     if _has(Path(sys.executable), "tensorflow_datasets", "h5py"):
         upright = DATA / "upright.json"

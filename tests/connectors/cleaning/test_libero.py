@@ -7,17 +7,22 @@ the published 128 x 128 files can repeat, so both render at one size.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from exchanging import read_back
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import rlds_beam
 from rlds_beam.connectors import connect
 from rlds_beam.connectors.cleaning.presets import PRESETS
 from rlds_beam.connectors.configuration import parse
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode
 
 Arrays = dict[str, Any]
@@ -157,3 +162,26 @@ def test_regenerated_files_become_openvlas_steps(chosen):
 def test_the_builders_datasets_are_not_rotated_again(name):
     """openvla's published RLDS datasets are upright: their names suggest nothing."""
     assert not any(dataset.endswith("_no_noops") for dataset in PRESETS[name].datasets)
+
+
+def test_a_published_file_is_converted_with_the_preset(tmp_path: Path) -> None:
+    import h5py
+
+    actions = np.zeros((8, 7))
+    actions[:, 0], actions[:, 6] = [0.5, 0, 0.5, 0.5, 0, 0, 0.5, 0], [-1, -1, -1, -1, 1, 1, 1, 1]
+    demos = tmp_path / "libero_spatial"
+    demos.mkdir()
+    with h5py.File(demos / "pick_up_the_bowl_demo.hdf5", "w") as file:
+        file.create_group("data").attrs["problem_info"] = json.dumps({"language_instruction": "pick up the bowl"})
+        for name, values in recorded(actions).items():
+            file[f"data/demo_0/{name if name in ('actions', 'rewards', 'dones') else f'obs/{name}'}"] = values
+    out = tmp_path / "libero" / "1.0.0"
+    rlds_beam.convert(demos, out, from_="hdf5", profile="libero", to="rlds", preset="libero")
+    (episode,) = read_back(out, "rlds")
+    theirs = regenerated(actions)
+    assert theirs is not None
+    steps: Any = {path: c.decode() if isinstance(c, EncodedImages) else c for path, c in episode.steps.items()}
+    assert len(episode) == len(theirs["actions"]) == 5
+    for at, step in enumerate(built(theirs)[1:]):
+        same_step(episode.with_columns(steps), at, step)
+    assert set(steps["language_instruction"].tolist()) == {b"pick up the bowl"}
