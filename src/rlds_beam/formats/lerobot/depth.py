@@ -4,7 +4,7 @@
                              a = log(low + shift), b = log(high + shift)
 
 Nearer depth than `low` becomes `low` (also 0, which cameras give for pixels without a measurement), farther than `high`
-becomes `high`. In between, with LeRobot's defaults (0.01 to 10 m, shift 3.5 m), a value changes by less than 2 mm.
+becomes `high`. In between, with LeRobot's defaults (0.01 to 10 m, shift 3.5 m), a value changes by less than 3 mm.
 Depth is uint16 in millimeters or float32 in meters. See LeRobot's `datasets/depth_utils.py`.
 """
 

@@ -35,7 +35,7 @@ class LerobotOptions(Options):
     encoder_preset: str | None = option(None, "encoder speed preset (default: 12 for av1, medium for h264)")
     depth: tuple[str, ...] = option(
         (), "fields to encode as depth videos of 12 bits, which changes values: uint16 in millimeters or float32 in "
-        "meters (comma separated; needs --images=video)", metavar="PATH"
+        "meters (comma separated; needs --images=video)", metavar="FIELDS"
     )  # fmt: skip
     depth_min: float = option(0.01, "nearest depth of depth videos in meters: nearer becomes this, also 0")
     depth_max: float = option(10.0, "farthest depth of depth videos in meters")
