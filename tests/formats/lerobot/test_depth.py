@@ -159,3 +159,18 @@ def test_pixel_formats_are_converted_or_rejected(tmp_path, pixels, is_depth, rea
         assert np.abs(found.astype(int) - 100).max() <= 2
     else:
         assert report.rejected == len(episodes) and reason in json.dumps(report.to_json())
+
+
+def test_images_of_16_bits_are_depth_if_marked_and_never_cut_to_8_bits(tmp_path):
+    episodes = [data.robot_episode(length) for length in (3, 4)]
+    path = write_dataset(tmp_path / "data", episodes, name="robot")
+    data.convert_here(path, tmp_path / "out", shards=1, map="-is_terminal")
+    (tmp_path / "out/meta/rlds_beam.json").unlink()
+    report = rlds_beam.validate(str(tmp_path / "out"), from_="lerobot")
+    assert report.rejected == 2 and "a PNG has 16 bits" in json.dumps(report.to_json())
+    info = data.meta(tmp_path / "out", "info")
+    info["features"]["observation.images.depth"]["info"] = {"is_depth_map": True, "depth_unit": "mm"}
+    (tmp_path / "out/meta/info.json").write_text(json.dumps(info))
+    for one, other in zip(data.read_episodes(str(tmp_path / "out"), "lerobot"), episodes, strict=True):
+        pixels = [e.steps[p].decode() for e, p in ((one, "observation/images/depth"), (other, "observation/depth"))]
+        np.testing.assert_array_equal(*pixels)

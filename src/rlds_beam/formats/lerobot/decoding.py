@@ -29,6 +29,7 @@ from rlds_beam.formats.lerobot.videos import color_pixels, encode_png, read_fram
 from rlds_beam.images.encoded_images import EncodedImages
 
 _IMAGES = ("png", "jpeg")
+_PNG, _16_BITS = b"\x89PNG", b"\x10"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +91,8 @@ class LerobotDecoder:
         if feature.kind == "language":
             return {first.path: objects(language.texts_of(feature.name, column))}
         if feature.kind == "image":
-            images = EncodedImages(objects(_image_bytes(column)), first.shape, first.dtype, first.encoding)
+            _check_bits(content := _image_bytes(column), first)
+            images = EncodedImages(objects(content), first.shape, first.dtype, first.encoding)
             return {first.path: images if first.encoding in _IMAGES else images.decode(first.path)}
         if feature.kind == "text":
             return {first.path: objects(arrow_values.texts(column)).reshape(rows, *first.closed_shape)}
@@ -130,6 +132,12 @@ def _only_last(flags: Any) -> Any:
     last = np.zeros(len(flags), bool)
     last[-1:] = flags[-1:]
     return last
+
+
+def _check_bits(images: list[bytes], field: Field) -> None:
+    """Raises ValueError if 16-bit PNGs would be read as 8-bit ones, which loses half of each value."""
+    if field.dtype == "uint8" and any(image[24:25] == _16_BITS and image.startswith(_PNG) for image in images):
+        raise ValueError("a PNG has 16 bits, but the feature is not marked as depth in millimeters (is_depth_map)")
 
 
 def _image_bytes(column: Any) -> list[bytes]:

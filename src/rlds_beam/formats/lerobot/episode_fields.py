@@ -105,6 +105,11 @@ def episode_fields(meta: Meta) -> EpisodeFields:
         check_json(known, _KNOWN, where)
     described = known.get("features", {})
     left_out = {
+        name: "depth in meters stored as images, which rlds-beam does not read"
+        for name, info in meta.info["features"].items()
+        if info["dtype"] == "image" and (depth := _depth(name, info)) is not None and depth.unit == "m"
+    }
+    left_out |= {
         name: f"LeRobot's type {shortened(info['dtype'], 40)}, which rlds-beam does not know"
         for name, info in meta.info["features"].items()
         if not _is_known(name, info["dtype"]) and name not in INDEX_FEATURES
@@ -202,7 +207,9 @@ def _conventional(name: str, path: str, kind: str, shape: tuple[int, ...], info:
         names = info.get("names")
         if isinstance(names, list) and names and str(names[0]).startswith("channel"):
             shape = (*shape[1:], shape[0])
-        return Field(path, "uint8", shape, "png", "Image")
+        depth = _depth(name, info)
+        dtype = "uint8" if depth is None else depth.dtype
+        return Field(path, dtype, shape, "png", "Image")
     if kind == "language":
         return text_field(EPISODE_PATH if name == PERSISTENT else path)
     if kind == "text":
