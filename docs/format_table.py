@@ -21,6 +21,7 @@ PAGES = {
     "minari": "../how_to/minari.md",
     "d3rlpy": "../how_to/d3rlpy.md",
     "hdf5": "../how_to/hdf5.md",
+    "zarr": "../how_to/zarr.md",
     "scope_rl": "scope_rl.md",
     "rllib": "../how_to/rllib.md",
     "keep_ranges": "../how_to/idle_steps.md",
