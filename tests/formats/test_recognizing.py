@@ -192,7 +192,7 @@ def test_hostile_directories(dataset: Path, tmp_path: Path) -> None:
     (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
     os.mkfifo(tmp_path / "pipe.h5")
     (tmp_path / "a\x1b[31m\nb").mkdir()
-    with pytest.raises(UsageError, match="pipe.h5 cannot be recognized"):
+    with pytest.raises(UsageError, match="cannot be recognized"):
         recognize(tmp_path)
     for name in ("one\x1b[31m\n", "two"):
         shutil.copytree(dataset, tmp_path / "a\x1b[31m\nb" / name)
