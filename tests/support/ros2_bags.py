@@ -8,6 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.formats.ros2.options import Ros2Options
+from rlds_beam.formats.ros2.source import Ros2Source
+from rlds_beam.reading.plan import plan_ranges
+from rlds_beam.reading.reader import EpisodeReader
+
 T0 = 1_700_000_000_000_000_000
 MS = 1_000_000
 JOINTS, IMAGE, COMPRESSED = "sensor_msgs/msg/JointState", "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
@@ -147,3 +153,16 @@ def robot(count: int = 6, start: int = T0, seed: int = 0) -> list[Sent]:
         sent.append(joints(start + 20 * i * MS, names[turn], values[turn]))
         sent.append(joints(start + 20 * i * MS + MS, names, [-v for v in values], "/leader"))
     return sorted(sent, key=lambda one: one.time)
+
+
+def opened(bag: Path | str, mapping: str, **options: Any) -> Ros2Source:
+    path = Path(bag).parent / "topics.yaml"
+    path.write_text(mapping)
+    return Ros2Source.open(str(bag), options=Ros2Options(topics=str(path), **options))
+
+
+def read(bag: Path | str, mapping: str = MAPPING, ranges: int | None = None, **options: Any) -> list[Episode]:
+    source = opened(bag, mapping, **options)
+    reader = EpisodeReader(source)
+    works = plan_ranges(source, ranges)
+    return [episode for work in works for one in work.segments for episode in reader.read(work.split, one)]

@@ -19,33 +19,18 @@ from ros2_bags import (
     header,
     joints,
     jpegs,
+    opened,
     pixels,
+    read,
     robot,
     text,
     write_bag,
     write_mcap,
 )
 
-from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import NeedsMappingError, UsageError
-from rlds_beam.formats.ros2.options import Ros2Options
 from rlds_beam.formats.ros2.source import Ros2Source
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reading.plan import plan_ranges
-from rlds_beam.reading.reader import EpisodeReader
-
-
-def opened(bag: Path | str, mapping: str, **options: Any) -> Ros2Source:
-    path = Path(bag).parent / "topics.yaml"
-    path.write_text(mapping)
-    return Ros2Source.open(str(bag), options=Ros2Options(topics=str(path), **options))
-
-
-def read(bag: Path | str, mapping: str = MAPPING, ranges: int | None = None, **options: Any) -> list[Episode]:
-    source = opened(bag, mapping, **options)
-    reader = EpisodeReader(source)
-    works = plan_ranges(source, ranges)
-    return [episode for work in works for one in work.segments for episode in reader.read(work.split, one)]
 
 
 def mapped(field: str, rest: str = "reference: /joint_states") -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.messages import MOST_BYTES, BagFile, DamagedBag, Message, Topic
+from rlds_beam.text import shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -129,7 +130,7 @@ class SqliteFile(BagFile):
         try:
             yield
         except (sqlite3.Error, OverflowError) as error:
-            raise DamagedBag(f"{self.path} cannot be read: {error}") from error
+            raise DamagedBag(f"{self.path} cannot be read: {shortened(error)}") from error
 
 
 def _marks(values: Collection[Any]) -> str:

@@ -1,0 +1,258 @@
+"""Truncated, damaged, and hostile bags: rejected with a reason, or refused in a line."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("rosbags")
+from ros2_bags import (
+    JOINTS,
+    MAPPING,
+    T0,
+    Sent,
+    compressed,
+    header,
+    joints,
+    jpegs,
+    opened,
+    read,
+    robot,
+    text,
+    write_bag,
+    write_mcap,
+)
+
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import UsageError
+
+GAPS = """
+reference: /joint_states
+fields: {observation/x: {topic: /joint_states, field: position}}
+episodes: {gap_s: 1}
+"""
+
+
+def spread(count: int = 5) -> list[Sent]:
+    """Episodes of 10 joint states, 5 seconds apart."""
+    return [joints(T0 + e * 5 * 10**9 + i * 10**7, "a", [10 * e + i]) for e in range(count) for i in range(10)]
+
+
+def read_if_possible(path: Path) -> list[Episode]:
+    """The episodes; none if the bag is refused in one line."""
+    try:
+        return read(path, GAPS)
+    except UsageError as error:
+        if "\n" in str(error):
+            raise
+        return []
+
+
+def test_a_recorder_that_crashed(tmp_path: Path) -> None:
+    """Episodes before the damage are read; the one that it hits is rejected."""
+    path = write_mcap(tmp_path / "a.mcap", spread(), chunk_size=600)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 5 // 8])
+    episodes = read(path, GAPS)
+    assert [len(one) for one in episodes if not one.faults] == [10] * (len(episodes) - 1) and len(episodes) > 2
+    assert "cut short" in episodes[-1].faults[0].detail and "mcap recover" in episodes[-1].faults[0].detail
+
+
+def test_a_bag_cut_short_is_one_rejected_episode(tmp_path: Path) -> None:
+    path = write_mcap(tmp_path / "a.mcap", robot(20), chunk_size=2000)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    (episode,) = read(path, MAPPING)
+    assert "is cut short" in episode.faults[0].detail
+
+
+def test_a_damaged_chunk_costs_its_episodes(tmp_path: Path) -> None:
+    from mcap.writer import CompressionType
+
+    path = write_mcap(tmp_path / "a.mcap", spread(), chunk_size=600, compression=CompressionType.NONE)
+    data = bytearray(path.read_bytes())
+    data[len(data) * 3 // 8] ^= 0xFF
+    path.write_bytes(data)
+    episodes = read(path, GAPS)
+    bad = [one for one in episodes if one.faults]
+    assert len(episodes) == 5 and 1 <= len(bad) <= 2
+    assert "has a wrong checksum" in bad[0].faults[0].detail
+
+
+@pytest.mark.parametrize("storage", ["mcap", "db3"])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    at=st.floats(0, 1, exclude_max=True),
+    change=st.sampled_from(["cut", "flip", "zeros", "ones"]),
+    by=st.integers(1, 255),
+)
+def test_any_damage(tmp_path: Path, storage: str, at: float, change: str, by: int) -> None:
+    whole = tmp_path / f"whole.{storage}"
+    if not whole.exists():
+        bag = write_bag(tmp_path / "bag", spread(), storage)
+        (file,) = bag.glob(f"*.{storage}")
+        whole.write_bytes(file.read_bytes())
+    data = bytearray(whole.read_bytes())
+    place = int(at * len(data))
+    if change == "cut":
+        del data[place:]
+    elif change == "flip":
+        data[place] ^= by
+    else:
+        data[place : place + by] = (b"\0" if change == "zeros" else b"\xff") * min(by, len(data) - place)
+    path = tmp_path / f"damaged.{storage}"
+    path.write_bytes(data)
+    assert all(one.faults or len(one) for one in read_if_possible(path))
+
+
+def test_a_claim_of_terabytes_in_a_chunk(tmp_path: Path) -> None:
+    path = write_mcap(tmp_path / "a.mcap", spread())
+    data = bytearray(path.read_bytes())
+    at = data.index(b"\x06", 60)
+    while data[at + 9 + 28 : at + 9 + 36] != b"\x04\0\0\0zstd":
+        at = data.index(b"\x06", at + 1)
+    data[at + 9 + 16 : at + 9 + 24] = struct.pack("<Q", 1 << 42)
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match="4,398,046,511,104 bytes; at most"):
+        opened(path, GAPS)
+
+
+@pytest.mark.parametrize("at", [4, 8, 12, 16, 24, 28, 36, 40, 52])
+def test_absurd_lengths_in_a_message(tmp_path: Path, at: int) -> None:
+    bag = write_bag(tmp_path / "a", spread(2), "db3")
+    (path,) = bag.glob("*.db3")
+    with sqlite3.connect(path) as base:
+        (data,) = base.execute("SELECT data FROM messages WHERE id = 15").fetchone()
+        wrong = data[:at] + b"\xff\xff\xff\x7f" + data[at + 4 :]
+        base.execute("UPDATE messages SET data = ? WHERE id = 15", (wrong,))
+    base.close()
+    first, second = read(bag, GAPS)
+    assert not first.faults
+    assert not second.faults or "/joint_states: message" in second.faults[0].detail
+
+
+def test_a_message_of_another_length(tmp_path: Path) -> None:
+    sent = [*spread(1), joints(T0 + 2 * 10**8, "ab", [1, 2])]
+    (episode,) = read(write_bag(tmp_path / "a", sent), GAPS)
+    assert "observation/x has 2 values, but the first message has 1" in episode.faults[0].detail
+
+
+def test_a_joint_that_disappears(tmp_path: Path) -> None:
+    sent = [one for one in robot() if one.topic != "/leader"]
+    sent += [joints(T0 + i * 10**8, ["a", "b", "cc" if i == 3 else "c"], [1, 2, 3], "/leader") for i in range(7)]
+    (episode,) = read(write_bag(tmp_path / "a", sorted(sent, key=lambda one: one.time)), MAPPING)
+    assert "it has c not; did you mean cc?" in episode.faults[0].detail
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "/etc/passwd", "..", "a/../../b.mcap", "a\0b.mcap", "", "x.txt", 5]
+)
+def test_metadata_that_names_other_files(tmp_path: Path, name: object) -> None:
+    import json
+
+    bag = write_bag(tmp_path / "a", robot())
+    path = bag / "metadata.yaml"
+    path.write_text(json.dumps({"rosbag2_bagfile_information": {"relative_file_paths": [name]}}))
+    with pytest.raises(UsageError, match=r"metadata\.yaml"):
+        opened(bag, MAPPING)
+
+
+def test_a_missing_file_of_a_bag(tmp_path: Path) -> None:
+    write_bag(tmp_path / "bags" / "a", robot())
+    (file,) = write_bag(tmp_path / "bags" / "b", robot()).glob("*.mcap")
+    file.unlink()
+    first, second = read(tmp_path / "bags", MAPPING)
+    assert not first.faults and "b.mcap is missing" in second.faults[0].detail
+
+
+def test_databases_that_are_no_bags(tmp_path: Path) -> None:
+    path = tmp_path / "a.db3"
+    views = """
+        CREATE TABLE topics(id INTEGER PRIMARY KEY, name TEXT, type TEXT, serialization_format TEXT);
+        CREATE VIEW messages AS WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n)
+          SELECT id, 1 AS topic_id, id AS timestamp, x'00' AS data FROM n;
+    """
+    computed = """
+        CREATE TABLE topics(id INTEGER PRIMARY KEY, name TEXT, type TEXT, serialization_format TEXT);
+        CREATE TABLE messages(id INTEGER PRIMARY KEY, topic_id INT, timestamp INT, data AS (zeroblob(900000000)));
+    """
+    for script, said in [("", "no table"), (views, "no table messages"), (computed, "no column data")]:
+        path.unlink(missing_ok=True)
+        base = sqlite3.connect(path)
+        base.executescript(script)
+        base.close()
+        with pytest.raises(UsageError, match=said):
+            opened(path, GAPS)
+    path.write_bytes(b"not a database at all" * 100)
+    with pytest.raises(UsageError, match="cannot be read"):
+        opened(path, GAPS)
+
+
+def test_a_write_ahead_log(tmp_path: Path) -> None:
+    (path,) = write_bag(tmp_path / "a", spread(1), "db3").glob("*.db3")
+    Path(f"{path}-wal").write_bytes(b"x")
+    with pytest.raises(UsageError, match="wal_checkpoint"):
+        opened(path, GAPS)
+
+
+@pytest.mark.parametrize(
+    "definition", ["float64[] position\nfoo/Bar x", "int32", "import os\n", "float64 a'); exit(1)\n", ""]
+)
+def test_definitions_that_do_not_parse(tmp_path: Path, definition: str) -> None:
+    bag = write_bag(tmp_path / "a", spread(1), "db3")
+    (path,) = bag.glob("*.db3")
+    with sqlite3.connect(path) as base:
+        base.execute("UPDATE message_definitions SET encoded_message_definition = ?", (definition,))
+    base.close()
+    read_if_possible(bag)
+
+
+def test_types_of_a_distribution(tmp_path: Path) -> None:
+    """Bags of older ROS versions define no types."""
+    bag = write_bag(tmp_path / "a", spread(1), "db3")
+    (path,) = bag.glob("*.db3")
+    with sqlite3.connect(path) as base:
+        base.execute("DROP TABLE message_definitions")
+    base.close()
+    (episode,) = read(bag, GAPS, ros_distro="foxy")
+    assert len(episode) == 10
+    with pytest.raises(UsageError, match="did you mean humble"):
+        opened(bag, GAPS, ros_distro="humbel")
+
+
+def test_empty_bags(tmp_path: Path) -> None:
+    write_bag(tmp_path / "bags" / "a", spread(1))
+    write_bag(tmp_path / "bags" / "b", [])
+    (tmp_path / "bags" / "c.mcap").write_bytes(b"")
+    (tmp_path / "bags" / "d.db3").write_bytes(b"")
+    good, *others = read(tmp_path / "bags", GAPS.replace("episodes: {gap_s: 1}", ""))
+    assert len(good) == 10 and all(one.faults for one in others) and len(others) == 3
+
+
+def test_images_of_another_kind(tmp_path: Path) -> None:
+    image = jpegs(1)[0]
+    sent = [compressed(T0 + i, image if i < 2 else b"\x89PNG....", "/c") for i in range(3)]
+    (episode,) = read(write_bag(tmp_path / "a", sent), "reference: /c\nfields: {observation/i: {topic: /c}}")
+    assert "a png image, but the first one is jpeg" in episode.faults[0].detail
+
+
+def test_unordered_and_equal_times(tmp_path: Path) -> None:
+    """The order of the file does not matter, but of equal times the last one counts."""
+    sent = [joints(T0 + i * 10**7, "a", [i]) for i in (3, 1, 2, 2, 0, 4)]
+    sent[3] = joints(T0 + 2 * 10**7, "a", [22])
+    (episode,) = read(write_mcap(tmp_path / "a.mcap", sent), GAPS)
+    assert np.ravel(episode.steps["observation/x"]).tolist() == [0, 1, 22, 3, 4]  # type: ignore[arg-type]
+
+
+def test_a_topic_of_two_types(tmp_path: Path) -> None:
+    content = joints(T0, "a", [1]).content
+    bag = write_mcap(tmp_path / "a.mcap", [Sent(T0, "/x", JOINTS, content), text(T0, "b", "/y")])
+    with pytest.raises(UsageError, match=r"/joint_states"):
+        opened(bag, GAPS)
+    assert header(T0)
