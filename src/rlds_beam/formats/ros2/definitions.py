@@ -6,6 +6,7 @@ Only rosbags' parser is used. Its generated classes are not: they would execute 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -21,6 +22,8 @@ Definitions: TypeAlias = "Mapping[str, Fields]"
 
 _MOST_TEXT = 1 << 20
 _RULE = "=" * 80 + "\n"
+_SERVICE = re.compile(r"^---[ \t]*$\n?", re.MULTILINE)
+"""Between the request and the response of a service."""
 
 
 def distributions() -> list[str]:
@@ -71,7 +74,9 @@ def _parsed(kind: str, language: str, text: str) -> Definitions:
         raise UsageError(f"the definition of {kind} has {len(text):,} characters")
     types: dict[str, Any] = {}
     try:
-        if language == "ros2msg":
+        if language == "ros2msg" and kind.endswith("_Event") and _SERVICE.search(text):
+            types.update(_service_event(kind, text))
+        elif language == "ros2msg":
             types.update(get_types_from_msg(text, kind))
         elif language in ("ros2idl", "omgidl"):
             parts = text.split(_RULE)[1:] if text.startswith(f"{_RULE}IDL: ") else [text]
@@ -84,3 +89,21 @@ def _parsed(kind: str, language: str, text: str) -> Definitions:
     except Exception as error:  # the parser meets a stranger's text
         raise UsageError(f"the definition of {kind} cannot be read: {shortened(error)}") from error
     return {name: list(fields) for name, (_, fields) in types.items()}
+
+
+def _service_event(kind: str, text: str) -> dict[str, Any]:
+    """The types of a service's events, which rosbag2 stores as the text of the service."""
+    from rosbags.interfaces import Nodetype
+    from rosbags.typesys import get_types_from_msg
+
+    own, *others = text.split(_RULE)
+    service = f"{kind.split('/')[0]}/msg/{kind.split('/')[-1].removesuffix('_Event')}"  # rosbags' parser knows only msg
+    types: dict[str, Any] = {}
+    fields: list[Any] = [("info", (Nodetype.NAME, "service_msgs/msg/ServiceEventInfo"))]
+    for name, part in zip(("Request", "Response"), _SERVICE.split(own, maxsplit=1), strict=True):
+        # ROS gives a message without fields one of a byte
+        definition = _RULE.join([part if part.strip() else "uint8 structure_needs_at_least_one_member\n", *others])
+        types.update(get_types_from_msg(definition, f"{service}_{name}"))
+        fields.append((name.lower(), (Nodetype.SEQUENCE, ((Nodetype.NAME, f"{service}_{name}"), 1))))
+    types[kind] = ([], fields)
+    return types

@@ -72,7 +72,8 @@ def proposal(paths: Sequence[str], where: str, distribution: str) -> str:
     try:
         with Bag(layout) as bag:
             facts = topic_facts(bag)
-            definitions = definitions_of(bag.topics.values(), distribution, layout.distribution)
+            known = [topic for topic in bag.topics.values() if topic.type == _JOINTS]
+            definitions = definitions_of(known, distribution, layout.distribution)
             lines = [f"{paths[0]} ({count(len(paths), 'bag')} in {where})", "", *_table(facts)]
             lines += ["", bag.damage] if bag.damage else []
             lines += ["", "A mapping to start from; save it as topics.yaml, edit it, and run:"]
