@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
 from bucket_faults import HALF, Answer, Fault, Request
@@ -285,7 +285,7 @@ def _resolve(call: _Call, name: str, revision: str, path: str) -> Answer:
     if not blob.large:
         return _ranged(blob, call.headers, *about, ("ETag", f'"{blob.oid}"'))
     call.server.stored.setdefault(blob.sha256, blob.content)
-    location = f"{call.server.elsewhere}/cdn/{name}/{oid}/{path}?signature=1"
+    location = f"{call.server.elsewhere}/cdn/{name}/{oid}/{quote(path)}?signature=1"
     linked = (("X-Linked-Size", str(blob.size)), ("X-Linked-Etag", f'"{blob.sha256}"'), ("Location", location))
     return Answer(302, b"", (*about, *linked))
 
