@@ -37,6 +37,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         from huggingface_hub import constants
 
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True, raising=False)
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
         yield server
 
 
@@ -210,7 +211,7 @@ def test_a_killed_upload_resumes(data: Path, hub: HubServer, tmp_path: Path) -> 
 
 def test_temporary_failures(output: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
-    hub.fault = lambda one: (Answer(503) if one.number % 4 else HALF) if one.number % 3 == 0 else None
+    hub.fault = lambda one: (Answer(503) if one.number % 2 else HALF) if one.number % 7 == 0 else None
     rlds_beam.upload(output, HUB)
     hub.fault = lambda _: None
     assert there(hub) == expected(output)

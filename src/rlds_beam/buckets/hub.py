@@ -116,12 +116,8 @@ class Hub(Store):
 
     def url(self, place: HubPath) -> str:
         """The address of a file."""
-        from huggingface_hub import hf_hub_url
-
-        url: str = hf_hub_url(
-            place.repo, place.name, repo_type="dataset", revision=self._commit(place), endpoint=self.endpoint
-        )
-        return url
+        name = quote(place.name)
+        return f"{self.endpoint}/datasets/{place.repo}/resolve/{self._commit(place)}/{name}"
 
     def _commit(self, place: HubPath, again: bool = False) -> str:
         """The commit of a path's revision; asks the Hub once, or `again`."""
