@@ -14,7 +14,7 @@ import pytest
 from bucket_faults import HALF, Answer, Request
 from directories import bytes_of
 from exchanging import export, read_back, rich_dataset
-from hub_server import TOKEN, HubServer, hub_server
+from hub_server import TOKEN, Blob, HubServer, hub_server
 from lerobot_data import write_moving_data
 from processes import run
 
@@ -268,6 +268,20 @@ def test_inspect_reads_less_than_a_hundredth(plain: Path, hub: HubServer, tmp_pa
     assert size > 4e9
     survey = rlds_beam.inspect(there)
     assert survey.source.size > 4e9 and not survey.complete and survey.sampled.episodes > 10
+    assert hub.sent < size / 100
+
+
+def test_inspect_reads_no_videos(hub: HubServer, exported: Any) -> None:
+    """Of a LeRobot dataset whose bytes are videos, metadata and frames are read."""
+    pytest.importorskip("av")
+    there = hub.add(exported("lerobot_video"), "robots/large")
+    files = hub.repos["robots/large"].files
+    for name in [name for name in files if name.endswith(".mp4")]:
+        padding = b"\0\0\0\1free" + (1 << 32).to_bytes(8, "big")  # a box of 4 GB that no reader looks into
+        files[name] = Blob(files[name].content + padding, True, zeros=(1 << 32) - 16)
+    size = sum(blob.size for blob in files.values())
+    assert size > 8e9
+    assert rlds_beam.inspect(there, from_="lerobot").source.episodes
     assert hub.sent < size / 100
 
 

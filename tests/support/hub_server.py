@@ -35,15 +35,16 @@ PART = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Blob:
-    """A file: its bytes, repeated `times` times."""
+    """A file: its bytes, repeated `times` times, then `zeros` bytes that are 0."""
 
     content: bytes
     large: bool
     times: int = 1
+    zeros: int = 0
 
     @property
     def size(self) -> int:
-        return len(self.content) * self.times
+        return len(self.content) * self.times + self.zeros
 
     @property
     def sha256(self) -> str:
@@ -58,7 +59,8 @@ class Blob:
 
     def read(self, start: int, stop: int) -> bytes:
         if self.times == 1:
-            return self.content[start:stop]
+            some = self.content[start:stop]
+            return some + bytes(min(stop, self.size) - start - len(some))
         length, first = len(self.content), start // len(self.content)
         some = self.content * (-(-stop // length) - first)
         return some[start - first * length : stop - first * length]
