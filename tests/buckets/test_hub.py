@@ -14,7 +14,8 @@ import pytest
 from bucket_faults import HALF, Answer, Request
 from directories import bytes_of
 from exchanging import export, read_back, rich_dataset
-from hub_server import TOKEN, Blob, HubServer, hub_server
+from hub_repositories import Blob
+from hub_server import TOKEN, HubServer, hub_server
 from lerobot_data import write_moving_data
 from processes import run
 

@@ -1,7 +1,7 @@
 """A server on loopback that speaks the API of the Hugging Face Hub: datasets, revisions, ranges, large files, commits.
 
 The client is `huggingface_hub` itself. Repositories are in memory. Files are large files (LFS) if they hold NUL bytes
-or more than `REGULAR` bytes; the Hub redirects their readers to another host, as its CDN is (here `localhost`).
+or more than 64 KB; the Hub redirects their readers to another host, as its CDN is (here `localhost`).
 """
 
 from __future__ import annotations
@@ -23,81 +23,14 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
 from bucket_faults import HALF, Answer, Fault, Request
+from hub_repositories import Blob, Refused, Repo, is_large, json_answer, ranged
 
 TOKEN = "hf_testtoken_of_robots"
 """The only valid token; its user is `robots`."""
-REGULAR = 1 << 16
 PAGE = 7
 """Entries on a page of a listing."""
 PART = 1 << 20
 """Larger files are uploaded in parts of this size."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Blob:
-    """A file: its bytes, repeated `times` times, then `zeros` bytes that are 0."""
-
-    content: bytes
-    large: bool
-    times: int = 1
-    zeros: int = 0
-
-    @property
-    def size(self) -> int:
-        return len(self.content) * self.times + self.zeros
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.content + b"%d" % self.times * (self.times > 1)).hexdigest()
-
-    @property
-    def oid(self) -> str:
-        """The id of the git object: of the pointer file for a large file."""
-        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {self.size}\n"
-        content = pointer.encode() if self.large else self.content
-        return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-
-    def read(self, start: int, stop: int) -> bytes:
-        if self.times == 1:
-            some = self.content[start:stop]
-            return some + bytes(min(stop, self.size) - start - len(some))
-        length, first = len(self.content), start // len(self.content)
-        some = self.content * (-(-stop // length) - first)
-        return some[start - first * length : stop - first * length]
-
-
-@dataclasses.dataclass
-class Repo:
-    """A dataset repository."""
-
-    private: bool = False
-    gated: bool = False
-    commits: dict[str, dict[str, Blob]] = dataclasses.field(default_factory=dict)
-    messages: list[str] = dataclasses.field(default_factory=list)
-    branches: dict[str, str] = dataclasses.field(default_factory=dict)
-    tags: dict[str, str] = dataclasses.field(default_factory=dict)
-
-    def commit(self, branch: str, files: dict[str, Blob], message: str) -> str:
-        content = f"{self.branches.get(branch)} {message} {sorted((n, b.oid) for n, b in files.items())}"
-        oid = hashlib.sha1(content.encode()).hexdigest()
-        self.commits[oid], self.branches[branch] = files, oid
-        self.messages.append(message)
-        return oid
-
-    def resolve(self, revision: str) -> str | None:
-        oid = self.branches.get(revision) or self.tags.get(revision) or revision
-        return oid if oid in self.commits else None
-
-    @property
-    def files(self) -> dict[str, Blob]:
-        return self.commits[self.branches["main"]]
-
-
-class Refused(Exception):
-    """A response that is not a success."""
-
-    def __init__(self, status: int, message: str, code: str = ""):
-        self.answer = _json({"error": message}, status, ("X-Error-Message", message), ("X-Error-Code", code))
 
 
 class HubServer:
@@ -148,7 +81,7 @@ class HubServer:
         for path in sorted(path for path in directory.rglob("*") if path.is_file()):
             file = path.relative_to(directory).as_posix()
             content = path.read_bytes()
-            files[file] = Blob(content, _is_large(content), (times or {}).get(file, 1))
+            files[file] = Blob(content, is_large(content), (times or {}).get(file, 1))
         repo.commit("main", files, "Add files")
         return f"hf://datasets/{name}"
 
@@ -201,7 +134,7 @@ class _Call:
 
 def _whoami(call: _Call) -> Answer:
     call.writer()
-    return _json({"type": "user", "name": call.user, "orgs": [], "auth": {"accessToken": {"role": "write"}}})
+    return json_answer({"type": "user", "name": call.user, "orgs": [], "auth": {"accessToken": {"role": "write"}}})
 
 
 def _create(call: _Call) -> Answer:
@@ -215,12 +148,12 @@ def _create(call: _Call) -> Answer:
         private = asked.get("private") is True or asked.get("visibility") == "private"
         repo = call.server.repos[name] = Repo(private=private)
         repo.commit("main", {".gitattributes": Blob(b"*.parquet filter=lfs\n", False)}, "initial commit")
-    return _json({"url": f"{call.server.url}/datasets/{name}", "name": name}, 409 if there else 200)
+    return json_answer({"url": f"{call.server.url}/datasets/{name}", "name": name}, 409 if there else 200)
 
 
 def _info(call: _Call, name: str, revision: str = "main") -> Answer:
     repo, oid = call.revision(name, revision)
-    return _json(
+    return json_answer(
         {
             "_id": "0", "id": name, "author": name.split("/")[0], "sha": oid, "private": repo.private,
             "gated": "auto" if repo.gated else False, "disabled": False, "tags": [], "downloads": 0, "likes": 0,
@@ -255,7 +188,7 @@ def _tree(call: _Call, name: str, revision: str, below: str = "") -> Answer:
         url = f"{call.server.url}/api/datasets/{name}/tree/{oid}{'/' + below if below else ''}"
         following = f'<{url}?recursive={str(recursive).lower()}&cursor={start + PAGE}>; rel="next"'
         more = (("Link", following),)
-    return _json(listed[start : start + PAGE], 200, *more)
+    return json_answer(listed[start : start + PAGE], 200, *more)
 
 
 def _paths_info(call: _Call, name: str, revision: str) -> Answer:
@@ -263,7 +196,7 @@ def _paths_info(call: _Call, name: str, revision: str) -> Answer:
     body = call.body.decode()
     paths = json.loads(body)["paths"] if body.startswith("{") else parse_qs(body).get("paths", [])
     paths = [paths] if isinstance(paths, str) else paths
-    return _json([_described(path, repo.commits[oid][path]) for path in paths if path in repo.commits[oid]])
+    return json_answer([_described(path, repo.commits[oid][path]) for path in paths if path in repo.commits[oid]])
 
 
 def _refs(call: _Call, name: str) -> Answer:
@@ -273,7 +206,7 @@ def _refs(call: _Call, name: str) -> Answer:
         kind: [{"name": ref, "ref": f"refs/{where}/{ref}", "targetCommit": oid} for ref, oid in known.items()]
         for kind, (where, known) in kinds.items()
     }
-    return _json({**refs, "converts": [], "pullRequests": []})
+    return json_answer({**refs, "converts": [], "pullRequests": []})
 
 
 def _resolve(call: _Call, name: str, revision: str, path: str) -> Answer:
@@ -285,7 +218,7 @@ def _resolve(call: _Call, name: str, revision: str, path: str) -> Answer:
         raise Refused(404, "Entry not found", "EntryNotFound")
     about = (("X-Repo-Commit", oid), ("Accept-Ranges", "bytes"))
     if not blob.large:
-        return _ranged(blob, call.headers, *about, ("ETag", f'"{blob.oid}"'))
+        return ranged(blob, call.headers, *about, ("ETag", f'"{blob.oid}"'))
     call.server.stored.setdefault(blob.sha256, blob.content)
     location = f"{call.server.elsewhere}/cdn/{name}/{oid}/{quote(path)}?signature=1"
     linked = (("X-Linked-Size", str(blob.size)), ("X-Linked-Etag", f'"{blob.sha256}"'), ("Location", location))
@@ -297,7 +230,7 @@ def _cdn(call: _Call, user: str, name: str, oid: str, path: str) -> Answer:
     if "signature" not in call.query:
         return Answer(403)
     blob = call.server.repos[f"{user}/{name}"].commits[oid][path]
-    return _ranged(blob, call.headers, ("ETag", f'"{blob.sha256[:16]}"'))
+    return ranged(blob, call.headers, ("ETag", f'"{blob.sha256[:16]}"'))
 
 
 def _preupload(call: _Call, name: str, revision: str) -> Answer:
@@ -305,11 +238,11 @@ def _preupload(call: _Call, name: str, revision: str) -> Answer:
     repo, oid = call.revision(name, revision)
     answers = []
     for one in json.loads(call.body)["files"]:
-        there, large = repo.commits[oid].get(one["path"]), _is_large(base64.b64decode(one["sample"]), one["size"])
+        there, large = repo.commits[oid].get(one["path"]), is_large(base64.b64decode(one["sample"]), one["size"])
         known = None if there is None else there.sha256 if there.large else there.oid
         mode = "lfs" if large else "regular"
         answers.append({"path": one["path"], "uploadMode": mode, "shouldIgnore": False, "oid": known})
-    return _json({"files": answers})
+    return json_answer({"files": answers})
 
 
 def _batch(call: _Call, name: str) -> Answer:
@@ -326,7 +259,7 @@ def _batch(call: _Call, name: str) -> Answer:
             header = {"chunk_size": str(PART), **parts}
             answer["actions"] = {"upload": {"href": f"{call.server.url}/complete/{oid}", "header": header}}
         answers.append(answer)
-    return _json({"transfer": "basic", "objects": answers})
+    return json_answer({"transfer": "basic", "objects": answers})
 
 
 def _put(call: _Call, oid: str, part: str = "") -> Answer:
@@ -370,7 +303,7 @@ def _commit(call: _Call, name: str, revision: str) -> Answer:
             raise Refused(400, f"unknown operation {key}")
     new = repo.commit(revision, files, message)
     url = f"{call.server.url}/datasets/{name}/commit/{new}"
-    return _json({"success": True, "commitOid": new, "commitUrl": url, "hookOutput": ""})
+    return json_answer({"success": True, "commitOid": new, "commitUrl": url, "hookOutput": ""})
 
 
 def _tag(call: _Call, name: str, revision: str) -> Answer:
@@ -380,14 +313,14 @@ def _tag(call: _Call, name: str, revision: str) -> Answer:
     if tag in repo.tags:
         raise Refused(409, f"Tag {tag} already exists")
     repo.tags[tag] = oid
-    return _json({})
+    return json_answer({})
 
 
 def _untag(call: _Call, name: str, tag: str) -> Answer:
     call.writer()
     if call.repo(name).tags.pop(tag, None) is None:
         raise Refused(404, f"no tag {tag}", "RevisionNotFound")
-    return _json({})
+    return json_answer({})
 
 
 def _branch(call: _Call, name: str, branch: str) -> Answer:
@@ -396,14 +329,14 @@ def _branch(call: _Call, name: str, branch: str) -> Answer:
     if branch in repo.branches:
         raise Refused(409, f"Branch {branch} already exists")
     _, repo.branches[branch] = call.revision(name, asked.get("startingPoint") or "main")
-    return _json({})
+    return json_answer({})
 
 
 _REPO, _REV = "([^/]+/[^/]+)", "([^/]+)"
 _ROUTES: list[tuple[str, Callable[..., Answer]]] = [
     (r"GET /api/whoami-v2", _whoami),
     (r"POST /api/repos/create", _create),
-    (r"POST /api/validate-yaml", lambda call: _json({"errors": [], "warnings": []})),
+    (r"POST /api/validate-yaml", lambda call: json_answer({"errors": [], "warnings": []})),
     (rf"GET /api/datasets/{_REPO}", _info),
     (rf"GET /api/datasets/{_REPO}/revision/{_REV}", _info),
     (rf"GET /api/datasets/{_REPO}/tree/{_REV}", _tree),
@@ -422,25 +355,6 @@ _ROUTES: list[tuple[str, Callable[..., Answer]]] = [
     (r"PUT /lfs/([0-9a-f]+)/(\d+)", _put),
     (r"POST /complete/([0-9a-f]+)", _complete),
 ]
-
-
-def _is_large(sample: bytes, size: int | None = None) -> bool:
-    return b"\0" in sample[:512] or (len(sample) if size is None else size) > REGULAR
-
-
-def _json(content: Any, status: int = 200, *headers: tuple[str, str]) -> Answer:
-    return Answer(status, json.dumps(content).encode(), (("Content-Type", "application/json"), *headers))
-
-
-def _ranged(blob: Blob, headers: dict[str, str], *more: tuple[str, str]) -> Answer:
-    """The response for a Range header, or the whole file."""
-    wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("range", ""))
-    if wanted is None:
-        return Answer(200, blob.read(0, blob.size), more)
-    start, stop = int(wanted[1]), min(blob.size, int(wanted[2] or blob.size) + 1)
-    if start >= blob.size:
-        return Answer(416, b"", (*more, ("Content-Range", f"bytes */{blob.size}")))
-    return Answer(206, blob.read(start, stop), (*more, ("Content-Range", f"bytes {start}-{stop - 1}/{blob.size}")))
 
 
 def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
