@@ -273,7 +273,7 @@ def test_inspect_reads_less_than_a_hundredth(plain: Path, hub: HubServer, tmp_pa
 
 
 def test_inspect_reads_no_videos(hub: HubServer, exported: Any) -> None:
-    """Of a LeRobot dataset whose bytes are videos, metadata and frames are read."""
+    """A LeRobot dataset whose bytes are videos: only metadata and frames are read."""
     pytest.importorskip("av")
     there = hub.add(exported("lerobot_video"), "robots/large")
     files = hub.repos["robots/large"].files
