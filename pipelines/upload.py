@@ -58,7 +58,7 @@ class UploadConfig(PrintOptions):
     output: str = option(dataclasses.MISSING, "directory that convert or record wrote", positional=True)
     destination: str = option(dataclasses.MISSING, "hf://datasets/USER/NAME; it is created if needed", positional=True)
     _: dataclasses.KW_ONLY
-    revision: str = option("main", "branch to write to; it is created if needed", metavar="BRANCH")
+    revision: str = option("main", "branch to write to; it is created if needed", metavar="NAME")
     private: bool = option(False, "create a private repository; refuse a public one")
     message: str = option("Upload with rlds-beam", "message of the commits", metavar="TEXT")
     tag: str | None = option(None, "a tag for the result, besides the one that LeRobot looks up", metavar="TAG")
