@@ -94,10 +94,11 @@ def remove_all(directory: str) -> None:
 
 def remove_parts(directory: str) -> None:
     """Removes the parts."""
-    names = listdir(storage.join(directory, PARTS))
+    parts = storage.below(directory, PARTS)
+    names = listdir(parts)
     ours = [name for name in names if _PART.fullmatch(storage.temporary_of(name) or name)]
     storage.remove_files(directory, [f"{PARTS}/{name}" for name in ours])
-    storage.remove_empty(storage.join(directory, PARTS))
+    storage.remove_empty(parts)
 
 
 def commit_parts(output: RldsOutput, parts: Sequence[Part], plan: OutputPlan) -> tuple[WorkRange, ...]:
