@@ -46,7 +46,7 @@ class CheckConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, Inp
 
     _: dataclasses.KW_ONLY
     output: str | None = option(
-        None, "file to write all signals of all episodes to, as Parquet, for example signals.parquet", metavar="FILE"
+        None, "file to write all signals of all episodes to, as Parquet (.parquet)", metavar="FILE"
     )
     signal: str | None = option(None, "show the worst episodes of this signal", metavar="NAME")
     threshold: tuple[str, ...] = option(
@@ -59,7 +59,9 @@ class CheckConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, Inp
         metavar="CONDITIONS",
     )
     write_exclude: str | None = option(
-        None, "file to list the episodes in that --reject chooses, for --exclude of other commands", metavar="FILE"
+        None,
+        "text file (.txt) to list the episodes in that --reject chooses, for --exclude of other commands",
+        metavar="FILE",
     )
 
     def check_reject(self) -> None:
@@ -176,8 +178,8 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
     from rlds_beam.runners import check as check_runner
 
     check_runner(config)
-    outcome.check_writable(config.output, "--output", config.input, rewritten="signals.parquet")
-    outcome.check_writable(config.write_exclude, "--write_exclude", config.input)
+    outcome.check_writable(config.output, "--output", config.input, rewritten="signals.parquet", endings=(".parquet",))
+    outcome.check_writable(config.write_exclude, "--write_exclude", config.input, endings=(".txt",))
     config = with_preset(config)
     writer, temporary = _writer(config), None
     if keep_table and config.output is None and config.runner == "local":

@@ -94,30 +94,33 @@ def figures(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     }
 
 
-def check_writable(path: str | None, flag: str, input: str | Sequence[str] = (), rewritten: str = "") -> None:
-    """Checks before a job that its report can be written at the end. Paths in buckets are not checked.
+def check_writable(
+    path: str | None, flag: str, input: str | Sequence[str] = (), rewritten: str | tuple[str, ...] = (),
+    endings: tuple[str, ...] = (),
+) -> None:  # fmt: skip
+    """Checks before a job that its report can be written at the end. Buckets are not asked.
 
     Args:
       path: the file; None for none.
       flag: the option that names it.
       input: the datasets that are read.
       rewritten: the end of names that never hold a dataset's data: such a file in an input may be written again.
+      endings: the endings that the name may have, as it is written in only this format; empty for any.
 
     Raises:
-      UsageError: the file cannot be written, exists in an input, or the path is a directory or a device.
+      UsageError: the file cannot be written, exists in an input, its name ends otherwise, or the path is a directory
+        or a device.
     """
     if path is None:
         return
     storage.refuse_read_only(path, flag)
-    if storage.scheme(path) is not None:
+    is_local = storage.scheme(path) is None
+    if is_local:
+        _check_place(path, flag, input, rewritten)
+    if endings and not path.lower().endswith(endings):
+        raise UsageError(f"{flag}={path}: its name must end with {' or '.join(endings)}")
+    if not is_local:
         return
-    ours = bool(rewritten) and path.endswith(rewritten)
-    if not ours and storage.exists(path) and any(storage.is_inside(path, one) for one in storage.paths_in(input)):
-        raise UsageError(f"{flag}={path} is a file in the input: choose a path outside the dataset")
-    if storage.isdir(path):
-        raise UsageError(f"{flag}={path} is a directory: name a file")
-    if storage.is_special(path):
-        raise UsageError(f"{flag}={path} is not a regular file: name a file")
     beside = storage.temporary_name(path)
     try:
         with storage.open_write(beside):
@@ -125,6 +128,17 @@ def check_writable(path: str | None, flag: str, input: str | Sequence[str] = (),
         storage.remove(beside)
     except OSError as error:
         raise UsageError(f"{flag}={path} cannot be written to: {error.strerror}") from error
+
+
+def _check_place(path: str, flag: str, input: str | Sequence[str], rewritten: str | tuple[str, ...]) -> None:
+    """Raises UsageError if a local path is a file of an input, a directory, or a device."""
+    ours = bool(rewritten) and path.endswith(rewritten)
+    if not ours and storage.exists(path) and any(storage.is_inside(path, one) for one in storage.paths_in(input)):
+        raise UsageError(f"{flag}={path} is a file in the input: choose a path outside the dataset")
+    if storage.isdir(path):
+        raise UsageError(f"{flag}={path} is a directory: name a file")
+    if storage.is_special(path):
+        raise UsageError(f"{flag}={path} is not a regular file: name a file")
 
 
 def write_report(content: Mapping[str, Any], path: str | None) -> None:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["ReportConfig", "ReportOutcome", "define_pipeline", "report"]
 
 USAGE = "INPUT [SECOND]"
+ENDINGS = (".html", ".htm")
+"""The endings of the file's name."""
+
 EXAMPLES = """
     rlds-beam report data/point_mass/1.0.0 --output=report.html
     rlds-beam report out --source=data/point_mass/1.0.0 --output=conversion.html
@@ -139,7 +142,7 @@ def report(config: ReportConfig) -> ReportOutcome:
     from rlds_beam.runners.results import run_for_result
 
     check(config)
-    outcome.check_writable(config.output, "--output", config.input, rewritten=".html")
+    outcome.check_writable(config.output, "--output", config.input, rewritten=ENDINGS, endings=ENDINGS)
     writer, connecting = prepare(config)
     sources = [one.source for one in writer.inputs]
     snapshots = [Snapshot.of(source, AGAIN) for source in sources]

@@ -71,7 +71,7 @@ class StatsConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, Inp
     """Compute the mean, standard deviation, range, and quantiles of each field, after any connectors."""
 
     _: dataclasses.KW_ONLY
-    output: str | None = option(None, "file to write the statistics to, as JSON", metavar="FILE")
+    output: str | None = option(None, "file to write the statistics to, as JSON (.json)", metavar="FILE")
     fields: tuple[str, ...] = option(
         (), "fields to print with all dimensions, by name or pattern; files and --json have all", metavar="FIELDS"
     )
@@ -130,7 +130,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
     from rlds_beam.runners import check
 
     check(config)
-    outcome.check_writable(config.output, "--output", config.input)
+    outcome.check_writable(config.output, "--output", config.input, endings=(".json",))
     config = with_preset(config)
     source = open_input(config)
     connecting = _connecting(config, source)

@@ -69,6 +69,28 @@ def test_a_report_replaces_no_file_of_the_input(source, tmp_path, capsys) -> Non
         assert main(["report", str(source), f"--output={source}/report.html", "--workers=1", "-q"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("job", "option", "endings"),
+    [
+        (["check"], "--output=x.csv", ".parquet"),
+        (["check", "--reject=steps < 5"], "--write_exclude=x.parquet", ".txt"),
+        (["report"], "--output=x.pdf", ".html or .htm"),
+        (["report"], "--output=gs://bucket/x", ".html or .htm"),
+        (["stats"], "--output=x.yaml", ".json"),
+        (["show"], "--output=x.gif", ".png, .jpg"),
+    ],
+)
+def test_a_file_that_would_not_hold_what_its_name_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, job: list[str], option: str,
+    endings: str,
+) -> None:  # fmt: skip
+    """It is refused before the dataset is opened: there is none."""
+    monkeypatch.chdir(tmp_path)
+    said = refused(capsys, job[0], tmp_path / "nothing", *job[1:], option)
+    assert said.startswith(f"rlds-beam: {option}: its name must end with {endings}") and said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
 def test_names_with_commas(source, tmp_path, capsys) -> None:
     odd = shutil.copytree(source, tmp_path / "a,b")
     shards = shard_paths(odd)

@@ -156,11 +156,11 @@ def test_a_command_ends_with_exit_code_4(tmp_path, monkeypatch, capsys, job):
         from rlds_beam.transforms import checking
 
         before_second(monkeypatch, checking, "check_and_connect", change)
-        flags += [f"--output={tmp_path / 'out'}"] if job == "stats" else []
+        flags += [f"--output={tmp_path / 'out.json'}"] if job == "stats" else []
     assert main(["convert" if job == "fit" else job, str(source), *flags]) == 4
     said = capsys.readouterr().err
     assert shards_of(source)[-1].name in said and "Traceback" not in said
-    assert not (tmp_path / "out" / "manifest.json").exists() and not (tmp_path / "out").is_file()
+    assert not (tmp_path / "out" / "manifest.json").exists() and not (tmp_path / "out.json").exists()
     if job == "convert":
         again = main(["convert", str(source), *flags])
         assert again == 2 and "--overwrite" in capsys.readouterr().err
