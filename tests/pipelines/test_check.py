@@ -169,7 +169,7 @@ def test_an_empty_dataset_has_an_empty_table(tmp_path):
         ({"threshold": "jmp=3"}, "--threshold=jmp=3: there is no signal"),
         ({"threshold": "jump=x"}, "--threshold=jump=x: expected a number"),
         ({"reject": "jump >"}, "--reject: 'jump >' is not a condition"),
-        ({"reject": "jump/nothing > 3"}, "the dataset has no jump/nothing"),
+        ({"reject": "jump/is_first > 3"}, "the dataset has no jump/is_first"),
         ({"write_exclude": "x.txt"}, "add --reject="),
         ({"output": "/none/x.parquet"}, "--output=/none/x.parquet cannot be written to"),
     ],
@@ -177,6 +177,21 @@ def test_an_empty_dataset_has_an_empty_table(tmp_path):
 def test_wrong_options_are_refused(data, options, said):
     with pytest.raises(UsageError, match=said):
         rlds_beam.check(data, **options)
+
+
+@pytest.mark.parametrize(
+    ("reject", "said"),
+    [
+        ("jump/acton > 3", r"/acton > 3: the dataset has no field acton; did you mean action\?"),
+        ("steps < 2, metadata/id == x", "the dataset has no episode-level field id; it has none"),
+    ],
+)
+def test_an_unknown_field_is_refused_before_the_pass(data, tmp_path, reject, said):
+    with pytest.raises(UsageError, match=said):
+        rlds_beam.check(data, reject=reject, output=tmp_path / "s.parquet")
+    with pytest.raises(UsageError, match=said):
+        rlds_beam.convert(data, tmp_path / "out", reject=reject.replace("jump", "idle_share"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_reject_rejects_by_signals_of_one_episode(data, tmp_path, capsys):

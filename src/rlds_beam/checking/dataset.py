@@ -27,8 +27,13 @@ def check_source(source: Source, options: CheckOptions) -> Report:
       A report that counts the accepted violations.
 
     Raises:
-      UsageError: a violation is not accepted. No record was converted.
+      UsageError: a violation is not accepted, or `reject` names a field that the dataset does not have. No record was
+        converted.
     """
+    if options.reject is not None:
+        from rlds_beam.checking.signals.conditions import check_fields, parse_reject
+
+        check_fields(parse_reject(options.reject), source.schema)
     report = Report(left_out=dict(source.left_out))
     for violation in (*source.violations, *_schema_mismatch(source)):
         if options.policy(violation.rule) != "accept":

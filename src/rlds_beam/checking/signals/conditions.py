@@ -24,8 +24,9 @@ from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.episodes import measure
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError, Violation
-from rlds_beam.text import did_you_mean, shortened
+from rlds_beam.text import did_you_mean, shortened, some
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -188,6 +189,23 @@ def check_known(conditions: Sequence[Condition], columns: Collection[str]) -> No
         if condition.name not in columns:
             hint = did_you_mean(condition.name, columns)
             raise UsageError(f"{condition}: the dataset has no {shortened(condition.name, 60)}{hint}")
+
+
+def check_fields(conditions: Sequence[Condition], schema: Schema, option: str = "--reject") -> None:
+    """Checks before the pass that the dataset has the fields that conditions name.
+
+    A field may still lack a signal, for example `jump` of an image: `check_known` finds that in the table.
+
+    Raises:
+      UsageError: it lacks one.
+    """
+    for condition in conditions:
+        head, _, field = condition.name.partition("/")
+        known = schema.metadata if head == "metadata" else schema.steps
+        if field and field not in known:
+            hint = did_you_mean(field, known, otherwise=f"it has {some([*known])}" if known else "it has none")
+            what = "episode-level field" if head == "metadata" else "field"
+            raise UsageError(f"{option}: {condition}: the dataset has no {what} {shortened(field, 60)}{hint}")
 
 
 def check_single(conditions: Sequence[Condition], option: str = "--reject") -> None:
