@@ -177,7 +177,7 @@ lock: full  ## resolve the dependencies and write the lock files (newer versions
 	@$(COMPILE_BASE) --python-version 3.11 --extra arrayrecord --output-file requirements/base-py311.lock
 	@$(COMPILE_BASE) --python-version 3.12 --extra arrayrecord requirements/notebook.in \
 		--output-file requirements/base-py312.lock
-	@$(COMPILE_BASE) --python-version 3.13 --extra arrayrecord --extra hdf5 --extra hub --extra ros --extra zarr \
+	@$(COMPILE_BASE) --python-version 3.13 --extra arrayrecord --extra hdf5 --extra hub --extra ros \
 		requirements/notebook.in requirements/pandas.in --output-file requirements/base-py313.lock
 	@$(COMPILE_BASE) --python-version 3.14 --extra arrayrecord requirements/notebook.in requirements/pandas.in \
 		--output-file requirements/base-py314.lock

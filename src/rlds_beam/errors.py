@@ -46,7 +46,7 @@ class MissingExtraError(UsageError, ImportError):
 
 Extra = Literal[
     "tf", "agents", "arrayrecord", "hdf5", "lerobot", "browse", "record", "envlogger", "rllib", "gcs", "gcp", "s3",
-    "demo", "rerun", "ros", "zarr", "hub",
+    "demo", "rerun", "ros", "hub",
 ]  # fmt: skip
 
 EXTRAS: dict[Extra, str] = {
@@ -55,7 +55,6 @@ EXTRAS: dict[Extra, str] = {
     "arrayrecord": "ArrayRecord files",
     "hdf5": "HDF5 files: robots, Minari, d3rlpy, D4RL",
     "ros": "ROS 2 bags and MCAP files",
-    "zarr": "zarr replay buffers of diffusion policy and UMI",
     "hub": "hf:// paths and rlds-beam upload",
     "lerobot": "videos of LeRobot datasets",
     "browse": "the pages of rlds-beam browse",
