@@ -49,7 +49,8 @@ def conversion_lines(survey: Survey) -> list[str]:
         lines += record_lines(*survey.output.describe())
     else:
         lines.append(f"cannot be converted: {survey.error}")
-    return lines + [f"--preset={name} fixes it: {PRESETS[name].fault}" for name in suggested(survey.source.dataset)]
+    names = suggested(survey.source.dataset, survey.source.schema)
+    return lines + [f"--preset={name} fixes it: {PRESETS[name].fault}" for name in names]
 
 
 def _split_lines(source: Source) -> list[str]:

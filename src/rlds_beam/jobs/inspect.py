@@ -103,7 +103,7 @@ class Survey:
             "items": self.items,
             "output_bytes": self.size,
             "error": self.error,
-            **({"presets": presets} if (presets := suggested(source.dataset)) else {}),
+            **({"presets": presets} if (presets := suggested(source.dataset, source.schema)) else {}),
         }
 
 

@@ -7,6 +7,7 @@ import pytest
 import rlds_beam
 from rlds_beam.connectors.cleaning.presets import PRESETS, suggested, with_preset
 from rlds_beam.connectors.configuration import Configuration
+from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.pipelines import cli
 from rlds_beam.pipelines.convert import ConvertConfig
@@ -21,7 +22,14 @@ def test_every_preset_is_valid(name):
     assert len(Configuration.of(config).connectors) == len(preset.connectors)
     assert preset.connectors or preset.repair
     assert preset.fault and all(source.startswith("https://") for source in preset.source)
-    assert all(name in suggested(f"{dataset}/0.1.0") for dataset in preset.datasets)
+    fields = [path for one in preset.connectors for options in one.values() for path in _named(options)]
+    schema = Schema({path: Field(path, "uint8") for path in fields})
+    assert all(name in suggested(f"{dataset}/0.1.0", schema) for dataset in preset.datasets)
+    assert not fields or name not in suggested(f"{name}/0.1.0", Schema({}))  # for example DROID's raw HDF5 files
+
+
+def _named(options):
+    return [options["field"]] if "field" in options else options.get("fields", [])
 
 
 def test_an_unknown_preset_is_refused():

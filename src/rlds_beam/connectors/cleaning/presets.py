@@ -7,9 +7,10 @@ has one of the names in `datasets`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, cast
 
+from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean
 
@@ -129,6 +130,18 @@ def with_preset(options: Configured) -> Configured:
     return cast(Configured, dataclasses.replace(cast(Any, options), repair=repair))
 
 
-def suggested(dataset: str) -> list[str]:
-    """The presets for a dataset, `name/version`."""
-    return [name for name, preset in PRESETS.items() if dataset.split("/")[0] in preset.datasets]
+def suggested(dataset: str, schema: Schema) -> list[str]:
+    """The presets for a dataset, `name/version`, that has the fields which they name: its original has others."""
+    paths = {*schema.steps, *schema.metadata}
+    return [
+        name
+        for name, preset in PRESETS.items()
+        if dataset.split("/")[0] in preset.datasets and paths.issuperset(_fields(preset))
+    ]
+
+
+def _fields(preset: Preset) -> Iterator[str]:
+    """The fields that the connectors of a preset name."""
+    for connector in preset.connectors:
+        for options in connector.values():
+            yield from [options["field"]] if "field" in options else options.get("fields", ())
