@@ -8,7 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import hdf5_robots
 import pytest
+import zarr_data
 
 import rlds_beam
 from rlds_beam.errors import UsageError
@@ -145,13 +147,38 @@ def test_several_datasets_below_are_listed(outputs: Path, capsys: pytest.Capture
     assert err.endswith(f"Choose one: rlds-beam inspect {outputs}/columns\n")
 
 
+def test_hdf5_files_of_several_datasets_are_not_taken_for_one(dataset: Path, tmp_path: Path) -> None:
+    """The source of HDF5 files searches subdirectories."""
+    for name, write in (("aloha", hdf5_robots.aloha), ("lift", hdf5_robots.robomimic)):
+        (tmp_path / "both" / name).mkdir(parents=True)
+        write(tmp_path / "both" / name, [3, 3])
+    with pytest.raises(UsageError, match=r"both contains 2 datasets:\n  aloha  hdf5 .*\n  lift  hdf5 "):
+        recognize(tmp_path / "both")
+    shutil.copytree(tmp_path / "both" / "aloha", tmp_path / "mixed" / "aloha")
+    shutil.copytree(dataset, tmp_path / "mixed" / "toy" / "1.0.0")
+    with pytest.raises(UsageError, match=r"\n  toy/1.0.0  rlds \(features.json\)\n"):
+        recognize(tmp_path / "mixed")
+    shutil.copytree(tmp_path / "both" / "aloha", tmp_path / "same" / "monday")
+    shutil.copytree(tmp_path / "both" / "aloha", tmp_path / "same" / "tuesday")
+    assert str(recognize(tmp_path / "same")).startswith("hdf5 (profile aloha")
+
+
+def test_datasets_that_can_be_read_as_one_say_so(tmp_path: Path) -> None:
+    for name in ("a.zarr", "b.zarr"):
+        zarr_data.write_buffer(tmp_path / name, zarr_data.episode_arrays((3,)), (3,))
+    with pytest.raises(UsageError, match=r"Choose one: .*/a.zarr, or --from=zarr for all of them$"):
+        recognize(tmp_path)
+
+
 def test_the_error_lists_what_was_looked_for(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "notes.txt").write_text("features.json")
     with pytest.raises(UsageError) as caught:
         recognize(tmp_path)
     lines = str(caught.value).splitlines()
-    assert "none of these or in the 3 files and directories below" in lines[0] and "--from=FORMAT" in lines[-1]
+    assert (
+        "None of these is in it or in the 3 files and directories below:" in lines[0] and "--from=FORMAT" in lines[-1]
+    )
     assert any(line.split() == ["lerobot", "meta/info.json"] for line in lines)
     with pytest.raises(UsageError, match="not a dataset in a known format"):
         recognize(tmp_path / "a" / "notes.txt")

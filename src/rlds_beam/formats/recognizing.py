@@ -5,6 +5,7 @@ Reads names, and the metadata or the first bytes of a file or two. What rlds-bea
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,12 @@ _LEVELS = 2
 """How far below a directory datasets are looked for."""
 _MOST_LOOKS = {True: 24, False: 200}
 """Maximum number of files and directories to look at there: in a bucket, and on a disk."""
+_SEARCHED = "hdf5"
+"""The format whose source searches subdirectories."""
+_TOGETHER = {"ros2", "zarr"}
+"""The formats whose sources read a directory of several datasets as one."""
+_MOST_NEXT = 24
+"""Maximum number of subdirectories to compare of a directory in which HDF5 files were found."""
 _MOST_NAMED = 10
 """Maximum number of datasets that an error lists."""
 
@@ -68,6 +75,8 @@ def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
                 return Recognized(given, RLDS, "", given)
             if found is None:
                 return _recognize_below(first)._replace(input=given)
+            if found.format == _SEARCHED:
+                _check_subdirectories(first, found)
         else:
             files = storage.glob(first) if first else []
             if not files:
@@ -174,6 +183,31 @@ def _recognize_below(directory: str) -> Recognized:
     raise trouble or _unknown(directory, looked)
 
 
+def _check_subdirectories(directory: str, found: Recognized) -> None:
+    """Checks that the files of a format that is searched for in subdirectories are not of several datasets.
+
+    Raises:
+      UsageError: a subdirectory holds another format, or files of another profile.
+    """
+    paths = [storage.join(directory, name) for name in names_in(directory) if not name.startswith((".", "_"))]
+    directories = [path for path in paths[:_MOST_NEXT] if _is_directory(path)]
+    below = [one for path in directories for one in _first_in(path)]
+    profile = found.why.partition(":")[0]
+    if any((one.format, one.why.partition(":")[0]) != (found.format, profile) for one in below):
+        raise _several(directory, below, len(paths) > _MOST_NEXT)
+
+
+def _first_in(directory: str) -> list[Recognized]:
+    """What a directory is, or the first dataset below it; nothing if that is unknown."""
+    try:
+        if (found := _recognize_one(directory)) is not None:
+            return [found]
+    except UsageError:
+        return []
+    looks = itertools.islice(_below(directory, _LEVELS, {_identity(directory)}), _MOST_NEXT)
+    return [one for one in looks if isinstance(one, Recognized)][:1]
+
+
 def _below(directory: str, levels: int, seen: set[object]) -> Iterator[Recognized | UsageError | None]:
     """What is below a directory, and what each is; looks into directories that are no datasets.
 
@@ -211,13 +245,16 @@ def _several(directory: str, found: Sequence[Recognized], incomplete: bool) -> U
     more = [f"  and {len(found) - _MOST_NAMED:,} more"] if found[_MOST_NAMED:] else []
     total = f"{'at least ' if incomplete else ''}{len(found):,} datasets"
     command = f"rlds-beam inspect {shlex.quote(found[0].dataset)}"
-    return UsageError("\n".join([f"{directory} contains {total}:", *listed, *more, f"Choose one: {command}"]))
+    formats = {one.format for one in found}
+    together = f", or --from={found[0].format} for all of them" if len(formats) == 1 and formats <= _TOGETHER else ""
+    return UsageError("\n".join([f"{directory} contains {total}:", *listed, *more, f"Choose one: {command}{together}"]))
 
 
 def _unknown(path: str, looked: int) -> UsageError:
     """The error for a path that no source recognizes: what was looked for."""
     width = max(map(len, SOURCES))
     known = [f"  {name:<{width}}  {FORMATS[name].known_by}" for name in SOURCES if FORMATS[name].known_by]
-    below = f" or in the {looked:,} files and directories below" if looked else ""
-    first = f"{path} is not a dataset in a known format: there is none of these{below}"
+    files = "file or directory" if looked == 1 else "files and directories"
+    below = f" or in the {looked:,} {files} below" if looked else ""
+    first = f"{path} is not a dataset in a known format. None of these is in it{below}:"
     return UsageError("\n".join([first, *known, "Name the format with --from=FORMAT."]))
