@@ -243,7 +243,8 @@ class ConvertJob:
         several = len(self.source.splits) > 1
         manifest = load_manifest(self.directory) or {}
         notes = self.output.notes(manifest) if isinstance(self.output, Notes) else []
-        return [*(empty if several else []), *notes]
+        read = [f"note      {note}" for note in self.source.notes]
+        return [*(empty if several else []), *read, *notes]
 
     def read_report(self) -> Report:
         """The report of the finished job."""

@@ -256,3 +256,9 @@ def test_a_topic_of_two_types(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"/joint_states"):
         opened(bag, GAPS)
     assert header(T0)
+
+
+def test_a_file_without_topics_says_so(tmp_path: Path) -> None:
+    bag = write_mcap(tmp_path / "empty.mcap", [])
+    with pytest.raises(UsageError, match=r"no bag has the topic /camera/compressed; it has no topics"):
+        opened(bag, MAPPING)

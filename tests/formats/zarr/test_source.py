@@ -10,6 +10,7 @@ import pytest
 from exchanging import plain, read_back
 from zarr_data import change_metadata, episode_arrays, write_buffer, zipped
 
+import rlds_beam
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.sources import open_source
 from rlds_beam.formats.zarr.source import ZarrSource
@@ -223,3 +224,9 @@ def test_zip_packs_what_the_directory_holds(tmp_path):
     write_buffer(tmp_path / "x.zarr", arrays, LENGTHS)
     again = zipped(tmp_path / "x.zarr", tmp_path / "y.zip")
     assert [e.payload for e in read_back(again, "zarr")] == [e.payload for e in read_back(tmp_path / "x.zarr", "zarr")]
+
+
+def test_convert_says_what_the_data_lack(tmp_path):
+    write_buffer(tmp_path / "a.zarr", episode_arrays((3, 4)), (3, 4))
+    done = rlds_beam.convert(tmp_path / "a.zarr", tmp_path / "out", to="numpy")
+    assert "note      no rewards (read as 0)" in str(done).splitlines()

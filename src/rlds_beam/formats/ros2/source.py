@@ -258,7 +258,7 @@ def _refuse(topic: str, where: str, topics: set[str], problem: str) -> None:
         raise UsageError(f"{where}: {topic} has no readable message{f' ({problem})' if problem else ''}")
     if problem and not topics:
         raise UsageError(f"no bag can be read: {problem}")
-    listed = f"the topics are {shortened(', '.join(sorted(topics)))}"
+    listed = f"the topics are {shortened(', '.join(sorted(topics)))}" if topics else "it has no topics"
     raise UsageError(f"{where}: no bag has the topic {topic}{did_you_mean(topic, topics, otherwise=listed)}")
 
 
