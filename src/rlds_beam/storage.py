@@ -155,6 +155,17 @@ def files_below(directory: str, pattern: str) -> list[str]:
     return sorted(path for path in paths if os.path.isfile(path))
 
 
+def sizes_of(pattern: str, directory: str = "") -> dict[str, int]:
+    """The files of `glob(pattern)`, or of `files_below(directory, pattern)`, and their sizes.
+
+    In a bucket, the listing has the sizes: there is no request for each file.
+    """
+    if scheme(directory or pattern) is not None:
+        entries = base.matching(store_of(directory or pattern), pattern, directory)
+        return {entry.path: entry.size or 0 for entry in entries}
+    return {path: size(path) for path in (files_below(directory, pattern) if directory else glob(pattern))}
+
+
 def listdir(path: str) -> list[str]:
     """The names of the files and directories in a directory, sorted; empty for a missing remote one."""
     if scheme(path) is None:

@@ -11,7 +11,10 @@ from exchanging import export, read_back
 from hdf5_robots import BUILDERS
 from memory_store import MemoryStore, memory_store
 
+from rlds_beam import storage
 from rlds_beam.formats.hdf5.source import Hdf5Source
+from rlds_beam.formats.sources import open_source
+from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.testing import make_episode, write_dataset
 
 
@@ -35,6 +38,23 @@ def test_episodes_are_those_of_the_local_files(tmp_path: Path, store: MemoryStor
     assert (Hdf5Source.recognize(path) or "").startswith(f"profile {profile}")
     for near, far in zip(read_back(tmp_path, "hdf5"), read_back(path, "hdf5"), strict=True):
         assert not far.faults and near.payload == far.payload
+
+
+@pytest.mark.parametrize("given", ["", "/*.hdf5"])
+def test_many_files_are_planned_without_a_request_for_each(
+    tmp_path: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    BUILDERS["aloha"](tmp_path, [4])
+    content = (tmp_path / "episode_0.hdf5").read_bytes()
+    store.files.update({f"{store.root}/in/episode_{i}.hdf5": content for i in range(2000)})
+    found: list[str] = []
+    find = storage.store_of(store.root).find
+    monkeypatch.setattr(type(storage.store_of(store.root)), "find", lambda _, path: found.append(path) or find(path))
+    source = open_source(f"{store.root}/in{given}", from_="hdf5")
+    works = plan_ranges(source)
+    assert sum(len(work.segments) for work in works) == source.splits[0].episodes == 2000
+    assert sum(shard.size for shard in source.splits[0].shards) == 2000 * len(content)
+    assert len(found) < 20
 
 
 def test_a_damaged_file_in_a_bucket(tmp_path: Path, store: MemoryStore) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from rlds_beam import naming, storage
@@ -83,7 +83,8 @@ class Hdf5Source(Source):
         no_features("hdf5", features)
         options = options or Hdf5Options()
         where = input if isinstance(input, str) else ",".join(input)
-        paths = find_hdf5(input, where)
+        sizes = find_hdf5(input, where)
+        paths = list(sizes)
         profile = find_profile(options.profile) if options.profile else _recognized(paths, where)
         named = [path for path in paths if fnmatch.fnmatch(storage.split(path)[1], profile.files or "*")]
         if not named:
@@ -93,28 +94,39 @@ class Hdf5Source(Source):
         files = Hdf5Format(layout, root, split_masks)
         name = storage.split(where.rstrip("/"))[1] if root else storage.split(named[0])[1].rpartition(".")[0]
         name = naming.to_name(name)
-        splits = _splits(files, named, split, name)
+        splits = _splits(files, {path: sizes[path] for path in named}, split, name)
         return cls(f"{name}/1.0.0", layout.schema, ProfileDecoder(layout.schema, layout), splits, files, layout)
 
 
-def find_hdf5(input: str | Sequence[str], where: str) -> list[str]:
-    """The HDF5 files of an input, sorted by the numbers in their names. Raises UsageError if there are none."""
+def find_hdf5(input: str | Sequence[str], where: str) -> dict[str, int]:
+    """The HDF5 files of an input and their sizes, sorted by the numbers in their names.
+
+    Raises:
+      UsageError: there are none.
+    """
+    sizes: dict[str, int] = {}
     if isinstance(input, str) and storage.isdir(input):
-        paths = list(_found(input))
+        sizes = _below(input)
     else:
-        paths = [path for one in storage.paths_in(input) for path in storage.glob(one)]
-    if not paths:
+        for one in storage.paths_in(input):
+            sizes |= storage.sizes_of(one)
+    if not sizes:
         raise UsageError(f"{where} has no {' or '.join(_ENDINGS)} file, which --from=hdf5 reads")
-    return sorted(paths, key=natural)
+    return {path: sizes[path] for path in sorted(sizes, key=natural)}
+
+
+def _below(directory: str) -> dict[str, int]:
+    """The HDF5 files below a directory and their sizes."""
+    if storage.scheme(directory) is None:
+        return {path: storage.size(path) for path in _found(directory)}
+    found = storage.sizes_of("**", directory)
+    return {path: size for path, size in found.items() if path.endswith(_ENDINGS)}
 
 
 def _found(path: str) -> Iterator[str]:
     """The HDF5 files below a directory, or the file itself."""
     if storage.scheme(path) is not None:
-        if storage.isdir(path):
-            yield from (one for one in storage.files_below(path, "**") if one.endswith(_ENDINGS))
-        elif storage.exists(path):
-            yield path
+        yield from _below(path) if storage.isdir(path) else storage.sizes_of(path)
     elif os.path.isfile(path):
         yield path
     else:
@@ -210,16 +222,17 @@ def _first_layout(profile: Profile, paths: Sequence[str], raw_images: str) -> tu
     raise UsageError(error)
 
 
-def _splits(files: Hdf5Format, paths: Sequence[str], split: str | None, dataset: str) -> tuple[Split, ...]:
+def _splits(files: Hdf5Format, sizes: Mapping[str, int], split: str | None, dataset: str) -> tuple[Split, ...]:
     if files.split_masks:
-        return _mask_splits(files, paths[0], split, dataset)
+        [(path, size)] = sizes.items()
+        return _mask_splits(files, path, size, split, dataset)
     found: dict[str, list[str]] = {}
-    for path in paths:
+    for path in sizes:
         folders = storage.split(path)[0].split("/") if files.layout.profile.splits == "folders" else []
         found.setdefault(next((one for one in reversed(folders) if one in _FOLDERS), "train"), []).append(path)
     splits = []
     for name, start, stop in selected_splits(split, found, dataset):
-        shards = tuple(_shard(files, i, path) for i, path in enumerate(found[name]))
+        shards = tuple(_shard(files, i, path, sizes[path]) for i, path in enumerate(found[name]))
         whole = Split(name, shards)
         if start is None and stop is None:
             splits.append(whole)
@@ -230,9 +243,9 @@ def _splits(files: Hdf5Format, paths: Sequence[str], split: str | None, dataset:
     return tuple(splits)
 
 
-def _mask_splits(files: Hdf5Format, path: str, split: str | None, dataset: str) -> tuple[Split, ...]:
+def _mask_splits(files: Hdf5Format, path: str, size: int, split: str | None, dataset: str) -> tuple[Split, ...]:
     """The filter keys of a file as splits: its episodes are in their order."""
-    shard, splits, first = _shard(files, 0, path), {}, 0
+    shard, splits, first = _shard(files, 0, path, size), {}, 0
     for name in files.split_masks:
         total = sum(one.rpartition("/")[2] in files._groups(path)[1][name] for one in files._groups(path)[0])
         splits[name] = first, first + total
@@ -245,9 +258,9 @@ def _mask_splits(files: Hdf5Format, path: str, split: str | None, dataset: str) 
     return tuple(chosen)
 
 
-def _shard(files: Hdf5Format, index: int, path: str) -> Shard:
+def _shard(files: Hdf5Format, index: int, path: str, size: int) -> Shard:
     try:
         records: int | None = files.count(path)
     except OSError:
         records = None
-    return Shard(index, path, storage.size(path), records)
+    return Shard(index, path, size, records)

@@ -233,7 +233,8 @@ class ProfileDecoder(ArrayDecoder):
         for path, field in self.schema.metadata.items():
             value = arrays.get(_EPISODE + path)
             if value is None:
-                raise BadEpisode(Violation("missing_field", f"{place} has no {path}", path))
+                metadata[path] = _absent(field)
+                continue
             if field.dtype == "string" and not field.shape:
                 value = value[0] if value.shape == (1,) else value
                 metadata[path] = value
@@ -243,6 +244,13 @@ class ProfileDecoder(ArrayDecoder):
             else:
                 metadata[path] = exact_cast(value[None], field.numpy_dtype, path)[0]
         return metadata
+
+
+def _absent(field: Field) -> Any:
+    """The value of metadata that an episode lacks: zeros, or empty text."""
+    if field.dtype == "string":
+        return b"" if not field.shape else np.full(field.closed_shape, b"", object)
+    return np.zeros(field.closed_shape, field.numpy_dtype)[()]
 
 
 def _column(one: Bound, array: Array, place: str) -> Column:

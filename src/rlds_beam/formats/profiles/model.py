@@ -104,7 +104,8 @@ class Profile:
       terminal: whether episodes end in a terminal state: a dataset, whose last row says so, an attribute, or a
         constant.
       text: the places of the task's text.
-      metadata: episode fields, by name: an `@attribute` or a dataset.
+      metadata: episode fields, by name: an `@attribute` or a dataset. An episode may lack it: the field is then zero,
+        or empty text.
       splits: `mask` for robomimic's filter keys, `folders` for folders named train, val, or test; empty for neither.
       fps: frames per second.
       channels: the order of the channels of the images.
