@@ -134,6 +134,7 @@ FORMATS = {
         source="rlds_beam.formats.npz.source:NpzSource",
         source_options="rlds_beam.formats.npz.options:NpzOptions",
         opens="`numpy.load`",
+        known_by="*.npz files",
     ),
     "zarr": Format(
         "replay buffers of diffusion policy and UMI (zarr)",
@@ -164,6 +165,7 @@ FORMATS = {
         source_options="rlds_beam.formats.ros2.options:Ros2Options",
         opens="written by `ros2 bag record`",
         extra="ros",
+        known_by="metadata.yaml of a bag, or *.mcap and *.db3 files",
     ),
     "rllib": Format(
         "RLlib's recorded episodes (Parquet)",

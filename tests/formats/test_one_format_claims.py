@@ -1,0 +1,158 @@
+"""Exactly one format claims the files of each writer; options of the recognized format need no `--from`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ros2_bags
+from fuzzed_datasets import minari_directory
+from hdf5_robots import BUILDERS
+from npz_data import d4rl_arrays, ogbench_arrays, write_exorl
+from zarr_data import episode_arrays, write_buffer
+
+import rlds_beam
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.recognizing import recognize
+from rlds_beam.formats.registry import SOURCES, source_class
+from rlds_beam.pipelines.cli import main
+from rlds_beam.testing import make_episode, write_dataset
+
+Write = Callable[[Path], Path]
+"""Writes a dataset below a directory, and returns its path."""
+
+
+def _robot(name: str) -> Write:
+    def write(directory: Path) -> Path:
+        BUILDERS[name](directory, [4, 3])
+        return directory
+
+    return write
+
+
+def _d4rl(directory: Path) -> Path:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(directory / "hopper.hdf5", "w") as file:
+        for name, values in d4rl_arrays().items():
+            file[name] = values
+    return directory / "hopper.hdf5"
+
+
+def _npz(directory: Path) -> Path:
+    np.savez(directory / "maze.npz", **ogbench_arrays((4, 3)))
+    return directory / "maze.npz"
+
+
+def _exorl(directory: Path) -> Path:
+    write_exorl(directory / "buffer")
+    return directory / "buffer"
+
+
+def _minari(kind: str) -> Write:
+    def write(directory: Path) -> Path:
+        minari_directory(directory / "toy-v0" / "data", kind)
+        return directory / "toy-v0"
+
+    return write
+
+
+def _output(to: str) -> Write:
+    """Written by `convert`, without what tells that it was."""
+
+    def write(directory: Path) -> Path:
+        data = write_dataset(directory / "data", [make_episode(4, seed=i) for i in range(2)])
+        options = {"lerobot": {"fps": 10}, "trajectories": {"items": "frames"}}.get(to, {})
+        rlds_beam.convert(data, directory / "out", to=to, **options)
+        (directory / "out" / "plan.json").unlink()
+        return next((directory / "out").glob("*.zarr*"), directory / "out")
+
+    return write
+
+
+def _zarr(name: str) -> Write:
+    return lambda directory: write_buffer(directory / name, episode_arrays((4, 3)), (4, 3))
+
+
+def _bag(storage: str) -> Write:
+    def write(directory: Path) -> Path:
+        pytest.importorskip("rosbags")
+        return ros2_bags.write_bag(directory / "bag", ros2_bags.robot(3), storage)
+
+    return write
+
+
+WRITERS: dict[str, tuple[str, Write]] = {
+    **{f"hdf5-{name}": ("hdf5", _robot(name)) for name in BUILDERS},
+    **{f"output-{to}": (to, _output(to)) for to in ("rlds", "trajectories", "lerobot", "numpy", "minari", "d3rlpy")},
+    "output-zarr": ("zarr", _output("zarr")),
+    "minari-arrow": ("minari", _minari("arrow")),
+    "minari-parquet": ("minari", _minari("parquet")),
+    "d4rl": ("d4rl", _d4rl),
+    "npz-ogbench": ("npz", _npz),
+    "npz-exorl": ("npz", _exorl),
+    "zarr": ("zarr", _zarr("buffer.zarr")),
+    "zarr-zip": ("zarr", _zarr("buffer.zarr.zip")),
+    "ros2-mcap": ("ros2", _bag("mcap")),
+    "ros2-db3": ("ros2", _bag("sqlite3")),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_one_format_claims_it(tmp_path: Path, writer: str) -> None:
+    expected, write = WRITERS[writer]
+    path = write(tmp_path)
+    claimed = {name: why for name in SOURCES if (why := source_class(name).recognize(str(path))) is not None}
+    assert list(claimed) == [expected], claimed
+    assert recognize(path).format == expected
+    if expected == "minari":  # a dataset of Minari is also found by its data directory
+        assert recognize(path / "data").format == "minari"
+    if path.is_file():
+        assert recognize([path, path]).format == expected
+
+
+@pytest.mark.parametrize("writer", ["hdf5-aloha", "d4rl", "npz-ogbench", "npz-exorl"])
+def test_files_are_also_recognized_from_their_directory(tmp_path: Path, writer: str) -> None:
+    expected, write = WRITERS[writer]
+    path = write(tmp_path)
+    assert recognize(path.parent if path.is_file() else next(path.iterdir())).format == expected
+
+
+def test_profiles_of_hdf5_need_no_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    BUILDERS["aloha"](tmp_path / "aloha", [4, 3])
+    for given in (tmp_path / "aloha", tmp_path / "aloha" / "episode_0.hdf5"):
+        out = tmp_path / "out" / given.name
+        assert main(["convert", str(given), str(out), "--profile=aloha", "--raw_images=raw", "--to=rlds"]) == 0
+        assert rlds_beam.validate(out).records == (2 if given.is_dir() else 1)
+    assert rlds_beam.validate(tmp_path / "aloha", profile="aloha").records == 2
+    with pytest.raises(UsageError, match="robomimic"):
+        rlds_beam.validate(tmp_path / "aloha", profile="robomimic")
+    assert main(["convert", str(tmp_path / "aloha"), str(tmp_path / "no"), "--profil=aloha"]) == 2
+    assert "--profile" in capsys.readouterr().err
+
+
+def test_profiles_of_npz_need_no_from(tmp_path: Path) -> None:
+    path = str(_npz(tmp_path))
+    assert main(["convert", path, str(tmp_path / "out"), "--profile=ogbench", "--to=rlds"]) == 0
+    assert rlds_beam.validate(path, profile="ogbench").records == 2
+
+
+def test_topics_of_a_bag_need_no_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("rosbags")
+    bag = ros2_bags.write_bag(tmp_path / "bag", ros2_bags.robot(4))
+    topics = tmp_path / "topics.yaml"
+    topics.write_text(ros2_bags.MAPPING)
+    assert main(["convert", str(bag), str(tmp_path / "out"), f"--topics={topics}", "--to=rlds"]) == 0
+    assert rlds_beam.validate(bag, topics=str(topics)).records == rlds_beam.validate(tmp_path / "out").records == 1
+    capsys.readouterr()
+    assert main(["inspect", str(bag)]) in (0, 2)
+    assert "/joint_states" in "".join(capsys.readouterr())
+
+
+def test_options_of_other_formats_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_dataset(tmp_path / "data", [make_episode(4)])
+    assert main(["convert", str(data), str(tmp_path / "out"), "--profile=aloha"]) == 2
+    assert "--profile" in capsys.readouterr().err
+    with pytest.raises((UsageError, TypeError), match="profile"):
+        rlds_beam.validate(data, profile="aloha")
