@@ -1,4 +1,4 @@
-"""Writes the table of all formats into `reference/formats.md`, from `rlds_beam.formats.registry`.
+"""Writes the tables of all formats into `reference/formats.md`, from `rlds_beam.formats.registry`.
 
     python docs/format_table.py
 
@@ -18,10 +18,15 @@ PAGES = {
     "trajectories": "output_files.md",
     "columns": "columns.md",
     "lerobot": "lerobot.md",
+    "numpy": "../how_to/minari.md",
     "minari": "../how_to/minari.md",
     "d3rlpy": "../how_to/d3rlpy.md",
+    "d4rl": "../how_to/minari.md",
+    "npz": "../how_to/npz.md",
     "hdf5": "../how_to/hdf5.md",
     "zarr": "../how_to/zarr.md",
+    "envlogger": "formats.md#reading",
+    "ros2": "../how_to/ros2.md",
     "scope_rl": "scope_rl.md",
     "rllib": "../how_to/rllib.md",
     "keep_ranges": "../how_to/idle_steps.md",
@@ -34,8 +39,9 @@ _TABLE = re.compile(r"(<!-- Written by docs/format_table.py -->\n)(?:\|.*\n)*")
 
 
 def page() -> str:
-    """The page with its table up to date."""
-    return _TABLE.sub(lambda marker: f"{marker[1]}{table()}\n", PAGE.read_text())
+    """The page with its tables up to date."""
+    tables = iter((table(), recognized_by()))
+    return _TABLE.sub(lambda marker: f"{marker[1]}{next(tables)}\n", PAGE.read_text())
 
 
 def front_page() -> str:
@@ -63,6 +69,14 @@ def linked(name: str, folder: Path) -> str:
 def table() -> str:
     head = ["| format | `--from` | `--to` | description | other programs | extra |", "|---|---|---|---|---|---|"]
     return "\n".join([*head, *(row(name, known) for name, known in FORMATS.items())])
+
+
+def recognized_by() -> str:
+    """What tells each format that is recognized."""
+    rows = [
+        f"| `{name}` | {known.known_by.replace('*', '&#42;')} |" for name, known in FORMATS.items() if known.known_by
+    ]
+    return "\n".join(["| format | recognized by |", "|---|---|", *rows])
 
 
 def row(name: str, known: Format) -> str:

@@ -141,8 +141,11 @@ def test_profiles_of_npz_need_no_from(tmp_path: Path) -> None:
 def test_topics_of_a_bag_need_no_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("rosbags")
     bag = ros2_bags.write_bag(tmp_path / "bag", ros2_bags.robot(4))
+    (tmp_path / "bags").mkdir()
     topics = tmp_path / "topics.yaml"
     topics.write_text(ros2_bags.MAPPING)
+    ros2_bags.write_bag(tmp_path / "bags" / "one", ros2_bags.robot(3))
+    assert str(recognize(tmp_path / "bags")) == "ros2 (one/metadata.yaml)"
     assert main(["convert", str(bag), str(tmp_path / "out"), f"--topics={topics}", "--to=rlds"]) == 0
     assert rlds_beam.validate(bag, topics=str(topics)).records == rlds_beam.validate(tmp_path / "out").records == 1
     capsys.readouterr()

@@ -31,9 +31,13 @@ from rlds_beam.formats.ros2.proposing import proposal
 from rlds_beam.formats.ros2.values import FieldReader, field_reader
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard
+from rlds_beam.reading.looking import names_below, names_in
 from rlds_beam.text import did_you_mean, shortened
 
 _METADATA = "episode_metadata"
+_MARK = b"rosbag2_bagfile_information"
+_MOST_TRIED = 4
+"""Directories of a directory of bags that are looked at to recognize it."""
 _NOTED = 20
 """Bags whose incomplete steps `inspect` counts."""
 
@@ -93,13 +97,13 @@ class Ros2Source(SourceOfFiles):
     def recognize(cls, path: str) -> str | None:
         if path.endswith(ENDINGS):
             return f"a .{path.rpartition('.')[2]} file"
-        if not storage.isdir(path):
-            return None
-        if storage.exists(storage.join(path, METADATA)):
-            with_bag = b"rosbag2_bagfile_information" in storage.read_small(storage.join(path, METADATA))
-            return METADATA if with_bag else None
-        bags = [name for name in storage.listdir(path) if name.endswith(ENDINGS)]
-        return bags[0] if bags else None
+        names = names_in(path)
+        bags = [name for name in names if name.endswith(ENDINGS)]
+        if METADATA not in names and bags:
+            return bags[0]
+        inside = [METADATA] if METADATA in names else []
+        inside += [f"{name}/{METADATA}" for name in names[:_MOST_TRIED] if METADATA in names_below(path, name)]
+        return next((name for name in inside if _MARK in storage.read_small(storage.join(path, name))), None)
 
     @classmethod
     def open(
