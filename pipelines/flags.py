@@ -91,10 +91,12 @@ def new_parser(prog: str, description: str, **kwargs: Any) -> argparse.ArgumentP
 def choices(config_class: type[Options], argv: Sequence[str], *, lenient: bool = False) -> dict[str, Any]:
     """What on the command line decides which options exist: `{"to": "lerobot"}`, and what the input is recognized as.
 
+    The input is looked at only if options of some input's format are given, or if these are to be listed.
+
     Args:
       config_class: the options of the command.
       argv: the arguments.
-      lenient: ignore an input whose format is unknown, as `--help` does.
+      lenient: look at the input, but ignore it if its format is unknown, as `--help` does.
 
     Raises:
       UsageError: a value is missing, or the format of the input is unknown.
@@ -110,10 +112,11 @@ def choices(config_class: type[Options], argv: Sequence[str], *, lenient: bool =
         values = vars(reader.parse_known_intermixed_args(list(argv))[0])
     except UsageError:  # the parser with the right options reports it
         return chosen
+    listing = lenient or bool({"-h", "--help"} & set(argv))
     try:
-        return chosen | {name: value for name, value in config_class.implied(values).items() if value is not None}
+        return chosen | config_class.implied(values, look=listing)
     except UsageError:
-        if lenient or {"-h", "--help"} & set(argv):
+        if listing:
             return chosen
         raise
 

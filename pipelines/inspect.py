@@ -64,7 +64,7 @@ def main(config: InspectConfig) -> int:
 
 def _format(config: InspectConfig) -> str:
     """The format of the input, with what tells it."""
-    found = config.recognized
+    found = config.recognize()
     return f"{config.from_} (--from)" if found is None else str(found)
 
 

@@ -93,13 +93,17 @@ class Options:
         return ()
 
     @classmethod
-    def implied(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+    def implied(cls, values: Mapping[str, Any], *, look: bool = False) -> dict[str, Any]:
         """Options that follow from these option values: what the input is recognized as.
+
+        Args:
+          values: the values of options.
+          look: also look at inputs whose format need not be known to sort the options.
 
         Raises:
           UsageError: the values cannot be used.
         """
-        del values
+        del values, look
         return {}
 
     @classmethod

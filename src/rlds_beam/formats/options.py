@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlds_beam.formats.registry import OUTPUTS, RLDS, SOURCES, TRAJECTORIES, output_group, source_group
-from rlds_beam.options import Group, Options, option
+from rlds_beam.options import Group, Options, names_of, option
 from rlds_beam.user_functions import name_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11 on
+
+    from rlds_beam.formats.recognizing import Recognized
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,46 +31,74 @@ class SourceOptions(Options):
     )
     features: str | None = option(None, "features.json, if it is not in the input's directory", metavar="FILE")
     from_options: Any = option(None, "the options of the input's format", hidden=True)
-    recognized: Any = option(None, "what the input is (`formats.recognizing.Recognized`), without --from", hidden=True)
+    recognized: Any = option(None, "the result of `recognize`, once it is known", hidden=True)
 
     reads: ClassVar[str] = ""
     """The option with the input, whose format is recognized; of several inputs, the first one's."""
 
     def __post_init__(self) -> None:
-        for name, value in self.implied(vars(self)).items():
-            object.__setattr__(self, name, value)
+        from rlds_beam.formats.recognizing import Recognized, as_input
+
+        known = None if self.recognized is None else Recognized(*self.recognized)  # a list, in JSON
+        same = known is not None and self.from_ is None and known.input == as_input(getattr(self, self.reads))
+        object.__setattr__(self, "recognized", known if same else None)
+        if self.from_options is not None:
+            self.recognize()
         super().__post_init__()
+
+    def recognize(self) -> Recognized | None:
+        """What the input is; None if `from_` names its format. Looks at the input on the first call only.
+
+        Configs are made without looking: what they refuse needs no files and no network.
+
+        Raises:
+          UsageError: the format is unknown or ambiguous, or the input is a directory of several datasets.
+        """
+        if self.from_ is None and self.recognized is None and (given := getattr(self, self.reads)):
+            from rlds_beam.formats.recognizing import recognize
+
+            object.__setattr__(self, "recognized", recognize(given))
+            if self.from_options is None:
+                super().__post_init__()  # the default options of the format
+        return self.recognized
 
     @property
     def source_format(self) -> str:
-        """The name of the input's format, given or recognized; `rlds` if it is not known."""
-        return self.from_ or (RLDS if self.recognized is None else self.recognized.format)
+        """The name of the input's format, given or recognized; `rlds` if there is no input."""
+        found = self.recognize()
+        return self.from_ or (RLDS if found is None else found.format)
 
     def for_input(self, path: str) -> Self:
         """The options for another input, or for one of several inputs."""
         from rlds_beam.formats.recognizing import recognize
 
         found = None if self.from_ is not None else recognize(path)
-        same = found is None or found.format == self.source_format
+        same = found is None or self.from_options is None or found.format == self.source_format
         several = isinstance(getattr(self, self.reads), tuple)
         changes: dict[str, Any] = {self.reads: (path,) if several else path, "recognized": found}
         return dataclasses.replace(self, **changes, from_options=self.from_options if same else None)
 
     @classmethod
-    def implied(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What the input is recognized as, unless its format is given."""
-        from rlds_beam.formats.recognizing import Recognized, as_input, recognize
+    def implied(cls, values: Mapping[str, Any], *, look: bool = False) -> dict[str, Any]:
+        """What the input is recognized as, if options of its format are given, or `look`."""
+        from rlds_beam.formats.recognizing import recognize
 
-        given, known = values.get(cls.reads), values.get("recognized")
-        if values.get("from_") is not None or not given:
-            return {"recognized": None}
-        found = None if known is None else Recognized(*known)  # a list, in JSON
-        return {"recognized": found if found is not None and found.input == as_input(given) else recognize(given)}
+        given = values.get(cls.reads)
+        if not given or any(values.get(name) is not None for name in ("from_", "recognized")):
+            return {}
+        known = (field for name in SOURCES for field in dataclasses.fields(source_group(name).options_class))
+        of_formats = {field.name: field.default for field in known if field.name not in names_of(cls)}
+        used = any(values.get(name) not in (None, [], default) for name, default in of_formats.items())
+        return {"recognized": recognize(given)} if used or look else {}
 
     @classmethod
     def groups(cls, values: Mapping[str, Any]) -> tuple[Group, ...]:
-        found = values.get("recognized")
-        given = values.get("from_") or (found.format if found is not None and found.format in SOURCES else RLDS)
+        """The group of the input's format is among them once the format is known."""
+        found, given = values.get("recognized"), values.get("from_")
+        if given is None and found is not None:
+            given = found.format if found.format in SOURCES else RLDS
+        if given is None:
+            return super().groups(values)
         return *super().groups(values), source_group(given if isinstance(given, str) else name_of(given))
 
     @classmethod

@@ -135,7 +135,9 @@ def named(input: str | Sequence[str]) -> str:
 def open_input(options: SourceOptions) -> Source:
     """Opens the input of a job; if it has several, the first one (`SourceOptions.for_input`)."""
     if options.from_ is None:
-        return open_recognized(options.recognized, options.split, options.features, options.from_options)
+        found = options.recognize()
+        assert found is not None  # the input is a required option
+        return open_recognized(found, options.split, options.features, options.from_options)
     given = as_input(getattr(options, options.reads))
     return _open(given, options.split, options.features, options.from_, options.from_options)
 

@@ -154,7 +154,7 @@ def opened(path: str, options: Mapping[str, Any]) -> Source | Dataset:
       UsageError: the dataset does not exist or cannot be read.
     """
     config = InputOptions.create(path, **options)
-    found = config.recognized
+    found = config.recognize()
     if found is not None and found.problem is not None and found.format in (COLUMNS, TRAJECTORIES):
         return open_dataset(path, config.split)
     return open_input(config)
