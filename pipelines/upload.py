@@ -18,6 +18,7 @@ __all__ = ["UploadConfig", "UploadOutcome", "upload"]
 
 USAGE = "OUTPUT DESTINATION"
 EXAMPLES = """
+    rlds-beam upload pairs hf://datasets/USER/NAME
     rlds-beam upload pairs hf://datasets/USER/NAME --private
     rlds-beam upload pairs hf://datasets/USER/NAME --dry_run
 """

@@ -44,7 +44,7 @@ from rlds_beam.testing import make_episode, write_dataset
 
 METAVARS = {
     "N", "NAME", "NAMES", "FILE", "DIR", "FORMAT", "SPLIT", "FIELD", "FIELDS", "RULES", "FUNCTION", "HOST:PORT", "JSON",
-    "TEXT", "LEAF=DTYPE", "NAME=PATH", "CONDITIONS", "EPISODE", "INPUT", "SIGNAL=NUMBER",
+    "TEXT", "LEAF=DTYPE", "NAME=PATH", "CONDITIONS", "EPISODE", "INPUT", "SIGNAL=NUMBER", "TAG",
 }  # fmt: skip
 
 

@@ -143,7 +143,9 @@ def test_another_format_in_the_same_directory_is_refused(capsys):
 def test_output_of_record_is_named_if_rlds_is_expected(capsys):
     assert main(["record", "out", *FLAGS, *FORMATS["numpy"]]) == 0
     capsys.readouterr()
-    assert main(["validate", "out"]) == 2
+    assert main(["validate", "out"]) == 0  # it is recognized
+    capsys.readouterr()
+    assert main(["validate", "out", "--from=rlds"]) == 2
     assert "out holds 40 items written by rlds-beam record. Read it with --from=numpy." in capsys.readouterr().err
 
 

@@ -7,7 +7,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import hdf5_robots
+import npz_data
 import numpy as np
+import pytest
+import ros2_bags
+import zarr_data
 from exchanging import export, rich_episode
 from lerobot_data import robot_episode
 
@@ -173,6 +178,25 @@ def _minari_directory(kind: str) -> Callable[[Path], None]:
     return lambda directory: minari_directory(directory / "data", kind)
 
 
+def _exorl(directory: Path) -> None:
+    npz_data.write_exorl(directory)
+
+
+def _aloha(directory: Path) -> None:
+    hdf5_robots.aloha(directory, [4, 3])
+
+
+def _zarr(directory: Path) -> None:
+    zarr_data.write_buffer(directory / "buffer.zarr", zarr_data.episode_arrays((4, 3)), (4, 3))
+
+
+def _bag(directory: Path) -> None:
+    pytest.importorskip("rosbags")
+    directory.mkdir(parents=True)
+    ros2_bags.write_bag(directory / "bag", ros2_bags.robot(3))
+    (directory / "topics.yaml").write_text(ros2_bags.MAPPING)
+
+
 def _named(source: str, below: str = "") -> Callable[[str], list[str]]:
     return lambda where: [f"{where}{below}", f"--from={source}"]
 
@@ -220,5 +244,13 @@ DATASETS = {
         _exported("trajectories", items="episodes"),
         (Target("*.spec", "bytes"),),
         lambda where: [f"{where}/*.tfrecord-*", "--from=trajectories"],
+    ),
+    "npz": Fuzzed(_exorl, (Target("*.npz", "bytes"),), _named("npz")),
+    "hdf5": Fuzzed(_aloha, (Target("*.hdf5", "hdf5"),), _named("hdf5")),
+    "zarr": Fuzzed(_zarr, (Target("**/.z*", "json"), Target("**/episode_ends/0", "bytes")), _named("zarr")),
+    "ros2": Fuzzed(
+        _bag,
+        (Target("bag/metadata.yaml", "text"), Target("topics.yaml", "text"), Target("bag/*.mcap", "bytes")),
+        lambda where: [f"{where}/bag", "--from=ros2", f"--topics={where}/topics.yaml"],
     ),
 }

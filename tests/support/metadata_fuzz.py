@@ -214,6 +214,8 @@ def forget() -> None:
 def commands(source: str, where: str, output: str, rng: random.Random) -> list[list[str]]:
     """Chooses commands: usually only `inspect`, since the others take longer."""
     given, *more = DATASETS[source].arguments(where)
+    if source != "merged" and rng.random() < 0.3:  # recognized
+        more = [one for one in more if not one.startswith("--from=")]
     made = [["inspect", given, *more]]
     if rng.random() < 0.05:
         made.append(["validate", given, *more, "--workers=1"])

@@ -48,8 +48,12 @@ def test_a_parent_of_one_version(dataset):
 
 def test_a_parent_of_several_versions_is_refused(dataset):
     shutil.copytree(dataset, dataset.parent / "2.0.0")
-    with pytest.raises(UsageError, match=r"holds 2 datasets: choose one of 1\.0\.0, 2\.0\.0"):
+    with pytest.raises(
+        UsageError, match=r"(?s)contains 2 datasets:\n  1\.0\.0  rlds .*\n  2\.0\.0  rlds .*Choose one:"
+    ):
         open_source(str(dataset.parent))
+    with pytest.raises(UsageError, match=r"holds 2 datasets: choose one of 1\.0\.0, 2\.0\.0"):
+        open_source(str(dataset.parent), from_="rlds")
 
 
 def test_envloggers_shard_names(tmp_path):
@@ -162,8 +166,10 @@ def test_a_wrong_split(dataset, split, message):
 def test_an_empty_directory(tmp_path):
     with pytest.raises(UsageError, match="no such file"):
         open_source(str(tmp_path / "absent"))
-    with pytest.raises(UsageError, match=r"no features\.json"):
+    with pytest.raises(UsageError, match=r"(?s)not a dataset in a known format.*  rlds +features\.json"):
         open_source(str(tmp_path))
+    with pytest.raises(UsageError, match=r"no features\.json"):
+        open_source(str(tmp_path), from_="rlds")
 
 
 def test_missing_and_extra_shards_are_named(dataset):
