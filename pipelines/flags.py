@@ -91,7 +91,7 @@ def new_parser(prog: str, description: str, **kwargs: Any) -> argparse.ArgumentP
 def choices(config_class: type[Options], argv: Sequence[str], *, lenient: bool = False) -> dict[str, Any]:
     """What on the command line decides which options exist: `{"to": "lerobot"}`, and what the input is recognized as.
 
-    The input is looked at only if options of some input's format are given, or if these are to be listed.
+    The input is looked at only if options of some input's format are given, or to list these options.
 
     Args:
       config_class: the options of the command.
