@@ -54,13 +54,15 @@ class SourceOptions(Options):
         Raises:
           UsageError: the format is unknown or ambiguous, or the input is a directory of several datasets.
         """
-        if self.from_ is None and self.recognized is None and (given := getattr(self, self.reads)):
+        found: Recognized | None = self.recognized
+        if self.from_ is None and found is None and (given := getattr(self, self.reads)):
             from rlds_beam.formats.recognizing import recognize
 
-            object.__setattr__(self, "recognized", recognize(given))
+            found = recognize(given)
+            object.__setattr__(self, "recognized", found)
             if self.from_options is None:
                 super().__post_init__()  # the default options of the format
-        return self.recognized
+        return found
 
     @property
     def source_format(self) -> str:
