@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 REQUIRED_STEP_FIELDS = ("observation", "action", "reward", "discount", *FLAGS)
 """The RLDS step fields that a TF-Agents trajectory needs (leaves, or prefixes of leaves)."""
 
+ADD_ACTIONS = "if the data has none, add them: for example with the connector NextStateAsAction"
+"""What to do if there are no actions."""
+
 MOST_BYTES = 256 << 20
 """Maximum declared bytes of a step, or of the episode-level fields. An 8K RGB image has 95 MiB."""
 

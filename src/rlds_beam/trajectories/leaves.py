@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from rlds_beam.episodes.nesting import all_below, nest_order
-from rlds_beam.episodes.schema import REQUIRED_STEP_FIELDS
+from rlds_beam.episodes.schema import ADD_ACTIONS, REQUIRED_STEP_FIELDS
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean
 from rlds_beam.trajectories.options import FrameOptions
@@ -44,7 +44,8 @@ def layout(paths: Names, text: Names, options: FrameOptions) -> TrajectoryLayout
 def _layout(paths: Names, text: Names, observation_fields: Names, policy_info_fields: Names) -> TrajectoryLayout:
     for name in REQUIRED_STEP_FIELDS:
         if not all_below(paths, name):
-            raise UsageError(f"a trajectory needs {name}, but the steps only have {', '.join(paths)}")
+            hint = f"; {ADD_ACTIONS}" if name == "action" else ""
+            raise UsageError(f"a trajectory needs {name}, but the steps only have {', '.join(paths)}{hint}")
     asked = [f"observation/{name}" for name in observation_fields]
     every = all_below(paths, "observation")
     observation = _chosen("observation_fields", asked, paths, "observation/") if asked else every

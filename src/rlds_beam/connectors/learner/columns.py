@@ -22,6 +22,7 @@ from rlds_beam.connectors.fields import (
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import below
+from rlds_beam.episodes.schema import ADD_ACTIONS
 from rlds_beam.errors import UsageError
 
 
@@ -138,7 +139,10 @@ def _required(episode: Episode, field: str, column: str) -> dict[str, Column]:
 
 def _missing(column: str, field: str, paths: Iterable[str]) -> UsageError:
     known = ", ".join(paths)
-    return UsageError(f"column {column}: the steps have no field {field}, only {known}; name the field in `fields`")
+    hint = f" ({ADD_ACTIONS})" if field == "action" else ""
+    return UsageError(
+        f"column {column}: the steps have no field {field}, only {known}; name the field in `fields`{hint}"
+    )
 
 
 def _first(columns: Columns, count: int) -> dict[str, Column]:

@@ -15,7 +15,7 @@ from rlds_beam.episodes.casting import exact_cast
 from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import all_below, nest_order
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.schema import ADD_ACTIONS, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.images.encoding import encode_jpeg
@@ -150,7 +150,8 @@ def single(leaves: Leaves, role: str, to: str) -> LeafColumn:
     if len(leaves) == 1:
         return leaves[0]
     if not leaves:
-        raise UsageError(f"--to={to}: the dataset has no numeric {role}")
+        hint = f"; {ADD_ACTIONS}" if role == "action" else ""
+        raise UsageError(f"--to={to}: the dataset has no numeric {role}{hint}")
     names = ", ".join(leaf.path for leaf in leaves)
     raise UsageError(
         f"--to={to}: the {role} must be one array, but the dataset has {names}: join them, or leave some out, with "

@@ -25,7 +25,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.nesting import below
-from rlds_beam.episodes.schema import Field
+from rlds_beam.episodes.schema import ADD_ACTIONS, Field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.hdf5_writing import EpisodeDataset, check_h5py, object_bytes, write_hdf5
 from rlds_beam.formats.arrays.leaves import (
@@ -88,7 +88,8 @@ class MinariOutput(MergedOutput, StoredNames, CostHints):
         ]
         for role, name in (("observation", "observations"), ("action", "actions")):
             if not any(below(column.place, name) for column in columns):
-                raise UsageError(f"--to=minari: the dataset has no {role} that Minari can hold")
+                hint = f"; {ADD_ACTIONS}" if role == "action" else ""
+                raise UsageError(f"--to=minari: the dataset has no {role} that Minari can hold{hint}")
         roles = (fields.obs, fields.actions, fields.rewards, *FLAGS)
         for path, field in schema.steps.items():
             if not any(below(path, role) for role in roles):

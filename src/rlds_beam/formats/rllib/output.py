@@ -24,7 +24,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.nesting import below, nest
-from rlds_beam.episodes.schema import Schema
+from rlds_beam.episodes.schema import ADD_ACTIONS, Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.arrays.leaves import Leaves, leaves_below, not_representable, scalar, single
 from rlds_beam.formats.columns.row_files import ROW_GROUP_BYTES, ShardSink
@@ -68,7 +68,8 @@ class RllibOutput(SizePrediction):
         observations = leaves_below(schema, fields.obs, left_out)
         actions = leaves_below(schema, fields.actions, left_out)
         if not observations or not actions:
-            raise UsageError("--to=rllib: the dataset has no numeric observation or action")
+            hint = "" if actions else f"; {ADD_ACTIONS}"
+            raise UsageError(f"--to=rllib: the dataset has no numeric observation or action{hint}")
         reward = (scalar(single(leaves_below(schema, fields.rewards, {}), "reward", "rllib"), "reward", "rllib"),)
         roles = {**{name: name for name in fields.extras}, "state_in": fields.state_in, "state_out": fields.state_out}
         by_role = ((name, leaves_below(schema, path, left_out)) for name, path in roles.items())

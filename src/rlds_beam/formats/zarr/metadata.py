@@ -24,6 +24,8 @@ _MOST_DIMENSIONS = 16
 _MOST_CHUNKS = 1 << 16
 """Maximum chunks that hold the values of one row."""
 
+_NO_SHARDS = "Write the array again without shards: group.create_array(name, data=array[:], chunks=array.chunks)"
+
 
 @dataclasses.dataclass(frozen=True)
 class ZarrArray:
@@ -152,6 +154,8 @@ def _dtype(content: Any, codecs: Sequence[str]) -> np.dtype[Any]:
 def _checked(array: ZarrArray) -> ZarrArray:
     known = (*BYTES_CODECS, *IMAGE_CODECS, *TEXT_CODECS)
     for codec in array.codecs:
+        if codec == "sharding_indexed":
+            raise ValueError(f"its chunks are in shards, which are not supported. {_NO_SHARDS}")
         if codec not in known:
             raise ValueError(f"it is stored with the codec {shortened(codec)}; supported: {', '.join(known)}")
     if not 1 <= len(array.shape) <= _MOST_DIMENSIONS or len(array.chunks) != len(array.shape):

@@ -254,16 +254,14 @@ def _field(array: ZarrArray, of_episode: bool) -> ZarrField:
         shape = ()
     if path in FLAGS:
         return ZarrField(FLAG_FIELDS[path], array.key)
-    if not of_episode and _is_image(array):
+    if not of_episode and array.dtype == np.uint8 and _has_image_shape(array):
         return ZarrField(Field(path, "uint8", shape, "png", "Image"), array.key)
     return ZarrField(number_field(path, array.dtype.newbyteorder("=").name, shape), array.key, of_episode)
 
 
-def _is_image(array: ZarrArray) -> bool:
+def _has_image_shape(array: ZarrArray) -> bool:
     shape = array.shape[1:]
-    if array.dtype != np.uint8 or len(shape) != 3:
-        return False
-    return shape[2] in (1, 3, 4) and min(shape[:2]) >= _SMALLEST
+    return len(shape) == 3 and shape[2] in (1, 3, 4) and min(shape[:2]) >= _SMALLEST
 
 
 _OWN_FIELD = {
@@ -296,7 +294,9 @@ def _notes(store: Store, fields: Sequence[ZarrField]) -> Iterator[str]:
         yield "no action (see NextStateAsAction)"
     if "reward" not in paths:
         yield "no rewards (read as 0)"
-    for array in arrays:
+    for one, array in zip(fields, arrays, strict=True):
+        if not one.of_episode and array.dtype.kind == "f" and _has_image_shape(array):
+            yield f"{array.key} holds images of {array.dtype.name} (read as an array)"
         missing = array.chunk_count - used[array.key].chunks
         if missing > 0:
             yield f"{array.key} lacks {missing:,} of {count(array.chunk_count, 'chunk')} (read as {array.fill})"

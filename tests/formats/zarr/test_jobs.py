@@ -1,0 +1,158 @@
+"""Every job on a buffer of UMI: images and poses, without actions; and how buffers are found."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from exchanging import read_back
+from memory_store import MemoryStore, memory_store
+from zarr_data import episode_arrays, write_buffer
+
+import rlds_beam
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.recognizing import recognize
+from rlds_beam.formats.sources import open_source
+from rlds_beam.pipelines.cli import main
+
+LENGTHS = (5, 1, 12, 9)
+STATES = ("robot0_eef_pos", "robot0_eef_rot_axis_angle", "robot0_gripper_width")
+
+
+@pytest.fixture(scope="module")
+def umi(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = episode_arrays(LENGTHS)
+    arrays = {"camera0_rgb": made["img"]}
+    arrays |= dict(zip(STATES, (made["state"][:, :3], made["keypoint"][:, 0].repeat(2, 1)[:, :3], made["state"][:, :1]),
+                       strict=True))  # fmt: skip
+    return write_buffer(tmp_path_factory.mktemp("umi") / "cup.zarr.zip", arrays, LENGTHS)
+
+
+@pytest.fixture(scope="module")
+def actions(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The flag that adds actions."""
+    path = tmp_path_factory.mktemp("connectors") / "umi.json"
+    fields = [f"observation/{name}" for name in STATES]
+    path.write_text(json.dumps([{"NextStateAsAction": {"fields": fields}}]))
+    return f"--connectors={path}"
+
+
+def test_check_and_show(umi: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(umi), "--workers=1"]) == 0
+    assert main(["show", str(umi), "--episode=2"]) == 0
+    assert "robot0_eef_pos" in capsys.readouterr().out
+
+
+def test_stats_and_report(umi: Path, actions: str, tmp_path: Path) -> None:
+    for flags in ([], [actions]):
+        assert main(["stats", str(umi), "--workers=1", f"--output={tmp_path / 'stats.json'}", *flags]) == 0
+        assert main(["report", str(umi), "--workers=1", f"--output={tmp_path / 'report.html'}", *flags]) == 0
+        assert ('"action"' in (tmp_path / "stats.json").read_text()) == bool(flags)
+        assert "camera0_rgb" in (tmp_path / "report.html").read_text()
+
+
+def test_browse(umi: Path) -> None:
+    browsing = pytest.importorskip("browsing")
+    with browsing.browsing(umi) as browser:
+        keys = browser.list_keys()
+        assert len(keys) == len(LENGTHS)
+        shown = browser.json("/api/episode", key=keys[2])
+        assert (shown["steps"], shown["violations"]) == (12, [])
+        assert "observation/robot0_eef_pos" in {curve["path"] for curve in shown["curves"]}
+
+
+def test_push_needs_actions(umi: Path, actions: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("reverb")
+    push = ["push", str(umi), "--reverb=embedded", "--table=replay", "--dry_run"]
+    assert main(push) == 2
+    assert "a trajectory needs action" in capsys.readouterr().err
+    assert main([*push, actions]) == 0
+
+
+@pytest.mark.parametrize(
+    ("to", "message"),
+    [
+        ("trajectories", "a trajectory needs action"),
+        ("columns", "the steps have no field action"),
+        ("d3rlpy", "the dataset has no numeric action"),
+        ("minari", "the dataset has no action"),
+        ("rllib", "the dataset has no numeric observation or action"),
+    ],
+)
+def test_outputs_that_need_actions(
+    umi: Path, actions: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], to: str, message: str
+) -> None:
+    if to in ("d3rlpy", "minari"):
+        pytest.importorskip("h5py")
+    convert = ["convert", str(umi), str(tmp_path / "out"), f"--to={to}", "--dry_run", "--workers=1"]
+    assert main(convert) == 2
+    err = capsys.readouterr().err
+    assert message in err and "NextStateAsAction" in err and err.count("\n") == 1
+    if to != "d3rlpy":  # holds images or numbers, not both
+        assert main([*convert, actions]) == 0
+
+
+def test_where_buffers_are_found(tmp_path: Path) -> None:
+    for path in ("one/x.zarr", "zip/x.zarr.zip", "deep/a/x.zarr", "two/x.zarr", "two/y.zarr"):
+        write_buffer(tmp_path / path, episode_arrays(LENGTHS), LENGTHS)
+    shutil.rmtree(tmp_path / "zip" / "x.zarr")
+    rlds_beam.convert(tmp_path / "one", tmp_path / "own", to="zarr", workers=1)
+    shutil.copytree(tmp_path / "own", tmp_path / "copy")
+    (tmp_path / "copy" / "plan.json").unlink()
+    for path, why in {
+        "one": "meta/episode_ends in x.zarr",
+        "zip": "a .zarr.zip file in x.zarr.zip",
+        "deep": "meta/episode_ends in a/x.zarr",
+        "own": "plan.json of rlds-beam convert",
+        "copy": "a .zarr.zip file in train.zarr.zip",
+    }.items():
+        assert str(recognize(tmp_path / path)) == f"zarr ({why})"
+        assert rlds_beam.validate(tmp_path / path).records == 4
+    with pytest.raises(UsageError, match="contains 2 datasets"):
+        recognize(tmp_path / "two")
+
+
+@pytest.fixture
+def store() -> Iterator[MemoryStore]:
+    with memory_store() as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", ["x.zarr", "x.zarr.zip"])
+def test_a_buffer_in_a_bucket(tmp_path: Path, store: MemoryStore, name: str) -> None:
+    path = write_buffer(tmp_path / name, episode_arrays(LENGTHS), LENGTHS)
+    for file in [path] if path.is_file() else path.rglob("*"):
+        if file.is_file():
+            store.files[f"{store.root}/in/{file.relative_to(tmp_path)}"] = file.read_bytes()
+    far = f"{store.root}/in/{name}"
+    assert recognize(far).format == recognize(f"{store.root}/in").format == "zarr"
+    for one, other in zip(read_back(path, "zarr"), read_back(far, "zarr"), strict=True):
+        assert not other.faults and one.payload == other.payload
+
+
+def test_images_of_floats_stay_arrays(tmp_path: Path) -> None:
+    arrays = episode_arrays(LENGTHS)
+    arrays["img"] = arrays["img"].astype(np.float32)
+    path = write_buffer(tmp_path / "x.zarr", arrays, LENGTHS)
+    source = open_source(str(path), from_="zarr")
+    assert "data/img holds images of float32 (read as an array)" in source.describe()
+    assert source.schema.steps["observation/img"].encoding != "png"
+
+
+def test_shards_are_refused_with_a_remedy(tmp_path: Path) -> None:
+    path = write_buffer(tmp_path / "x.zarr", {"action": np.zeros((4, 2))}, (4,))
+    (path / "data" / "action" / ".zarray").unlink()
+    content: dict[str, Any] = {
+        "zarr_format": 3, "node_type": "array", "shape": [4, 2], "fill_value": 0, "data_type": "float32",
+        "codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": [1, 2]}}],
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4, 2]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+    }  # fmt: skip
+    (path / "data" / "action" / "zarr.json").write_text(json.dumps(content))
+    with pytest.raises(UsageError, match=r"data/action: its chunks are in shards, .* again without shards"):
+        open_source(str(path), from_="zarr")
