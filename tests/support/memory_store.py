@@ -76,6 +76,8 @@ def _registered() -> dict[str, bytes]:
 
         def open(self, path: str, mime_type: str = "", compression_type: str = "") -> Any:
             assert compression_type == "uncompressed"
+            if path not in files:
+                raise FileNotFoundError(path)
             return io.BytesIO(files[path])
 
         def copy(self, source_file_names: list[str], destination_file_names: list[str]) -> None:

@@ -66,12 +66,13 @@ def test_browse(umi: Path) -> None:
         assert "observation/robot0_eef_pos" in {curve["path"] for curve in shown["curves"]}
 
 
-def test_push_needs_actions(umi: Path, actions: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_push_needs_actions(umi: Path, actions: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("reverb")
-    push = ["push", str(umi), "--reverb=embedded", "--table=replay", "--dry_run"]
+    push = ["push", str(umi), "--reverb=embedded", "--table=replay", f"--checkpoint={tmp_path / 'state'}"]
     assert main(push) == 2
     assert "a trajectory needs action" in capsys.readouterr().err
-    assert main([*push, actions]) == 0
+    assert main([*push, actions, "--workers=1"]) == 0
+    assert "23 items" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
