@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,11 @@ def test_two_profiles_that_fit_are_both_named(tmp_path: Path) -> None:
         root["observations/rgb_images/top"] = np.zeros((3, 2))
     with pytest.raises(UsageError, match=r"several profiles fit: aloha \(.*robomind \(.*Choose one with --profile"):
         open_source(str(tmp_path), from_="hdf5")
+
+
+def test_files_of_one_name_have_their_own_fingerprints(tmp_path: Path) -> None:
+    BUILDERS["droid"](tmp_path / "in", [3, 4, 5])
+    export(tmp_path / "in", tmp_path / "out", "rlds", from_="hdf5")
+    shards = json.loads((tmp_path / "out/provenance.json").read_text())["source"]["shards"]["train"]
+    assert [one["file"] for one in shards] == ["trajectory.h5"] * 3
+    assert len({one["fingerprint"] for one in shards}) == 3

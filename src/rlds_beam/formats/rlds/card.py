@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,13 +33,7 @@ def provenance(
       fitted: the results of fitting connectors, the statistics of the dataset.
     """
     content = plan.get("content", {})
-    shards = {
-        split: [
-            {"file": name, "bytes": size, "fingerprint": dict(content.get(split, [])).get(name)}
-            for name, size in entry["shards"]
-        ]
-        for split, entry in plan["splits"].items()
-    }
+    shards = {split: _shards(entry["shards"], content.get(split, [])) for split, entry in plan["splits"].items()}
     slices = {split: entry["slice"] for split, entry in plan["splits"].items() if entry["slice"] != [0, None]}
     info = {name: source["info"][name] for name in _FROM_INFO if name in source["info"]}
     read = {"from": plan["from"], "features_sha256": plan.get("features_sha256")}
@@ -58,6 +53,21 @@ def provenance(
     }  # fmt: skip
     facts |= {"statistics": list(fitted)} if fitted else {}
     return facts | ({"source_provenance": source["provenance"]} if source["provenance"] else {})
+
+
+def _shards(
+    shards: Sequence[tuple[str, int]], content: Sequence[tuple[str, str | None]]
+) -> list[dict[str, str | int | None]]:
+    """The shards of a split with the fingerprints of those that were read: all, or those in a slice."""
+    fingerprints = [fingerprint for _, fingerprint in content]
+    if len(content) != len(shards):
+        names = Counter(name for name, _ in shards)
+        known = {name: fingerprint for name, fingerprint in content if names[name] == 1}
+        fingerprints = [known.get(name) for name, _ in shards]
+    return [
+        {"file": name, "bytes": size, "fingerprint": fingerprint}
+        for (name, size), fingerprint in zip(shards, fingerprints, strict=True)
+    ]
 
 
 def card(name: str, version: str, facts: Mapping[str, Any], *, preview: bool = False) -> str:
