@@ -134,7 +134,9 @@ def test_windows_are_not_said_to_be_readable(source, tmp_path, capsys) -> None:
     for items, readable in (("pairs", False), ("frames", True), ("episodes", True)):
         out = tmp_path / items
         assert main(["convert", str(source), str(out), f"--items={items}", "--workers=1", "-q"]) == 0
-        assert ("--from=trajectories" in refused(capsys, "validate", out)) == readable
+        assert ("--from=trajectories" in refused(capsys, "validate", out, "--from=rlds")) == readable
+        assert main(["validate", str(out), "--workers=1", "-q"]) == (0 if readable else 2)
+    capsys.readouterr()
     said = refused(capsys, "validate", tmp_path / "pairs", "--from=trajectories")
     assert "and not the episodes: read it with rlds_beam.open_dataset" in said
 

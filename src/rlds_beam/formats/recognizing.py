@@ -70,6 +70,7 @@ def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
     first = next(iter(storage.paths_in(storage.pinned(given))), "")
     with listing_once():
         if _is_directory(first):
+            _check_readable(first)
             found = _recognize_one(first)
             if found is None and storage.paths_in(given)[1:]:
                 return Recognized(given, RLDS, "", given)
@@ -94,6 +95,15 @@ def as_input(given: Any) -> str:
 
 def _is_directory(path: str) -> bool:
     return os.path.isdir(path) if storage.scheme(path) is None else bool(names_in(path))
+
+
+def _check_readable(directory: str) -> None:
+    """Raises UsageError if a local directory cannot be listed; those that `names_in` cannot list seem empty."""
+    if storage.scheme(directory) is None and not names_in(directory):
+        try:
+            storage.listdir(directory)
+        except OSError as error:
+            raise UsageError(f"{directory} cannot be read: {error.strerror or error}") from error
 
 
 def _recognize_one(path: str) -> Recognized | None:
