@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import re
 from collections.abc import Iterator
 
 from rlds_beam import storage
+
+_DEPTH = 8
+"""How far below a directory `first_file` looks."""
+_MOST_BELOW = 3
+"""Maximum number of directories in each directory that it looks into."""
+_MOST_LISTED = {True: 12, False: 60}
+"""Maximum number of directories that it lists: in a bucket, and on a disk."""
+_FILE = re.compile(r"^[._]|\.[A-Za-z]\w{1,9}$")
+"""Names of files and hidden directories: not of directories that hold data."""
 
 _listed: contextvars.ContextVar[dict[str, tuple[str, ...]] | None] = contextvars.ContextVar("listed", default=None)
 
@@ -42,3 +52,21 @@ def names_below(path: str, *names: str) -> tuple[str, ...]:
             return ()
         path = storage.join(path, name)
     return names_in(path)
+
+
+def first_file(path: str, endings: tuple[str, ...]) -> str | None:
+    """The path itself, or the first file below it whose name has one of these endings; looks into few directories."""
+    if path.endswith(endings):
+        return path
+    left = _MOST_LISTED[storage.scheme(path) is not None]
+    waiting = [(path, 0)]
+    while waiting and left:
+        left -= 1
+        directory, depth = waiting.pop()
+        names = [name for name in names_in(directory) if not name.startswith(".")]
+        if (found := next((name for name in names if name.endswith(endings)), None)) is not None:
+            return storage.join(directory, found)
+        if depth < _DEPTH:
+            below = [name for name in names if not _FILE.search(name)][:_MOST_BELOW]
+            waiting += [(storage.join(directory, name), depth + 1) for name in reversed(below)]
+    return None

@@ -22,6 +22,7 @@ from rlds_beam.formats.profiles.proposing import propose
 from rlds_beam.formats.profiles.shipped import find_profile, shipped_profiles
 from rlds_beam.options import Options
 from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.looking import first_file
 from rlds_beam.reading.splits import selected_splits, slice_of
 
 _ENDINGS = (".hdf5", ".h5")
@@ -63,8 +64,8 @@ class Hdf5Source(Source):
     @classmethod
     def recognize(cls, path: str) -> str | None:
         try:
-            one = next(_found(path), None)
-            if one is None or not one.endswith(_ENDINGS):
+            one = first_file(path, _ENDINGS)
+            if one is None:
                 return None
             found = _fitting(one)
         except Exception:  # whatever the path holds; `open` says what is wrong

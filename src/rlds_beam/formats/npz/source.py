@@ -31,6 +31,7 @@ from rlds_beam.formats.npz.profiles import NpzProfile, find_profile, fitting, pr
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_png
 from rlds_beam.options import Options
+from rlds_beam.reading.looking import names_in
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -253,10 +254,8 @@ class NpzSource(SourceOfFiles):
     @classmethod
     def recognize(cls, path: str) -> str | None:
         try:
-            paths = find_files(path, (".npz",), "npz").splits["train"]
-            if not paths[0].endswith(".npz"):
-                return None
-            with open_npz(paths[0]) as members:
+            file = path if path.endswith(".npz") else next(name for name in names_in(path) if name.endswith(".npz"))
+            with open_npz(storage.join(path, file)) as members:
                 profile = fitting(members)
                 names = ", ".join(list(members)[:4])
         except Exception:  # whatever the path holds; `open` says what is wrong

@@ -50,6 +50,7 @@ from rlds_beam.formats.zarr.stores import (
 )
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard
+from rlds_beam.reading.looking import names_below
 from rlds_beam.text import count
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -160,10 +161,7 @@ class ZarrSource(SourceOfFiles):
     def recognize(cls, path: str) -> str | None:
         if is_zip(path):
             return "a .zarr.zip file" if path.endswith(_ENDINGS) and storage.exists(path) else None
-        for name in METADATA:
-            if storage.exists(storage.join(path, *ENDS.split("/"), name)):
-                return ENDS
-        return None
+        return ENDS if any(name in METADATA for name in names_below(path, *ENDS.split("/"))) else None
 
     def describe(self) -> str:
         return ", ".join([super().describe(), *self.notes])
