@@ -67,6 +67,7 @@ PIECES = {
     "MeanStdFilter": ({}, []),
     "MinimumLength": ({"transitions": 2}, []),
     "NStepReturns": ({"n": 3}, []),
+    "NextStateAsAction": ({"fields": ["observation/state"]}, []),
     "Normalize": ({"fields": ["action", "observation"]}, []),
     "NumpyToTensor": ({}, COLUMNS),
     "PrevActionsPrevRewards": ({}, []),
