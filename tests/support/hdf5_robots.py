@@ -175,6 +175,34 @@ def robotwin(directory: Path, steps: list[int]) -> Written:
     return written
 
 
+def xpolicylab(directory: Path, steps: list[int]) -> Written:
+    """pkl2hdf5.py of RoboTwin since August 2026: the actions are shifted by the writer."""
+    h5py = pytest.importorskip("h5py")
+    written = []
+    for i, count, rng, root in _files(directory, steps, "beat_block/demo/data/episode_{:07}.hdf5"):
+        arm, gripper = rng.normal(size=(count + 1, 6)).astype("f4"), rng.normal(size=(count + 1, 1)).astype("f4")
+        coded, string = jpegs(count, rng), h5py.string_dtype("utf-8")
+        root.attrs["source_format"] = "RoboTwin"
+        root.create_dataset("data_format_version", data="v1.0", dtype=string)
+        root.create_dataset("instructions", data=json.dumps([f"beat block {i}", "beat it"]), dtype=string)
+        root["additional_info/frequency"] = np.asarray(15, np.int32)
+        for name, values in (("left_arm_joint_states", arm), ("left_ee_joint_states", gripper)):
+            root[f"state/{name}"], root[f"action/{name}"] = values[:-1], values[1:]
+        root.create_dataset("vision/cam_head/colors", data=coded, dtype=f"S{max(map(len, coded))}")
+        root["vision/cam_head/shape"] = np.asarray((SIDE, SIDE, 3), np.int32)
+        root["vision/cam_head/extrinsics_matrix"] = np.tile(np.eye(4, dtype=np.float32), (count, 1, 1))
+        written.append(
+            {
+                "observation/left_arm_joint_states": arm[:-1],
+                "observation/left_ee_joint_states": gripper[:-1],
+                "observation/image_cam_head": coded,
+                "action/left_arm_joint_states": arm[1:],
+                "language_instruction": [f"beat block {i}".encode()] * count,
+            }
+        )
+    return written
+
+
 def robomind(directory: Path, steps: list[int]) -> Written:
     """trajectory.hdf5, as any4lerobot reads it: frames of varying length."""
     h5py = pytest.importorskip("h5py")
@@ -205,6 +233,7 @@ def droid(directory: Path, steps: list[int]) -> Written:
             joints,
             gripper,
         )
+        root.attrs["success"], root.attrs["current_task"] = True, ""
         root["observation/controller_info/movement_enabled"] = np.ones(count, bool)
         root["observation/camera_type/1234"] = np.zeros(count, int)
         root["action/joint_velocity"], root["action/gripper_position"] = velocity, gripper
@@ -226,13 +255,13 @@ def agibot(directory: Path, steps: list[int]) -> Written:
     for _, count, rng, root in _files(directory, steps, "proprio_stats/327/{}/proprio_stats.h5"):
         joints, target = rng.normal(size=(count, 14)), rng.normal(size=(count, 14))
         root["state/joint/position"], root["action/joint/position"] = joints, target
-        root["state/head/velocity"] = np.zeros((0,))
+        root["state/head/velocity"], root["action/head/position"] = np.zeros((0,)), np.zeros((0,))
         root["action/joint/index"], root["timestamp"] = np.arange(count), np.arange(count)
         written.append({"observation/joint/position": joints, "action/joint_position": target})
     return written
 
 
 BUILDERS: dict[str, Callable[[Path, list[int]], Written]] = {
-    one.__name__: one for one in (agibot, aloha, droid, isaaclab, libero, robomimic, robomind, robotwin)
+    one.__name__: one for one in (agibot, aloha, droid, isaaclab, libero, robomimic, robomind, robotwin, xpolicylab)
 }
 """A builder for each profile of the package."""

@@ -14,8 +14,8 @@ class Hdf5Options(Options):
 
     profile: str | None = option(
         None,
-        "layout of the files: aloha, robomimic, libero, isaaclab, robotwin, robomind, droid, agibot, or a YAML file "
-        "(recognized by default)",
+        "layout of the files: aloha, robomimic, libero, isaaclab, robotwin, xpolicylab, robomind, droid, agibot, or "
+        "a YAML file (recognized by default)",
         metavar="NAME",
     )
     raw_images: Literal["png", "raw"] = option("png", "how to keep frames that are stored as pixels")

@@ -106,10 +106,10 @@ def bind(
 
 
 def _of_equal_rows(bound: list[Bound], leaves: Mapping[str, Leaf]) -> tuple[list[Bound], list[str]]:
-    """Leaves out what wildcards found that has no row for each action, with notes."""
+    """Leaves out optional arrays without a row for each action, with notes."""
     counts = [len(range(leaves[one.name].shape[0])[one.rule.start : one.rule.stop]) for one in bound]
     rows = next((n for n, one in zip(counts, bound, strict=True) if one.field.path.split("/")[0] == "action"), 0)
-    odd = [one.name for n, one in zip(counts, bound, strict=True) if n != rows and one.rule.wild]
+    odd = [one.name for n, one in zip(counts, bound, strict=True) if n != rows and one.rule.optional]
     kept = [one for one in bound if one.name not in odd]
     return kept, [f"{name} has {leaves[name].shape[0]} rows, not {rows}: left out" for name in odd]
 

@@ -107,7 +107,7 @@ def _within(text: bytes, rule: TextRule, container: Container) -> bytes | None:
         content = parse_json(text, f"{where(container)}: {rule.place}")
     except RldsBeamError as error:
         raise ValueError(str(error)) from None
-    for key in rule.json.split("/"):
+    for key in filter(None, rule.json.split("/")):
         content = content.get(key) if isinstance(content, dict) else None
     while isinstance(content, list):
         content = content[0] if content else None

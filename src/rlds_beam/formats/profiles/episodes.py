@@ -78,7 +78,7 @@ def layout_of(profile: Profile, first: Container, raw_images: str, masks: tuple[
     if text_of(profile, first) is not None:
         fields.append(text_field(TEXT))
     elif profile.text:
-        notes.append("there is no text of the task")
+        notes.append("the first episode has no text of the task: there are no texts")
     metadata = [text_field("file"), *([text_field("group")] if first.group else [])]
     metadata += [_episode_field(name, values) for name, values in _metadata(profile, first)]
     metadata += [Field(f"mask/{name}", "bool") for name in masks]
@@ -124,8 +124,8 @@ def read_episode(layout: Layout, container: Container, name: str, masks: Mapping
     if profile.reward in leaves and "reward" in layout.schema.steps:
         arrays[_STEPS + "reward"] = container.read(profile.reward)
     arrays[_TERMINAL] = _terminal(profile, container)
-    if TEXT in layout.schema.steps and (text := text_of(profile, container)) is not None:
-        arrays[_STEPS + TEXT] = _text(text)
+    if TEXT in layout.schema.steps:
+        arrays[_STEPS + TEXT] = _text(text_of(profile, container) or b"")
     for field, value in _metadata(profile, container):
         arrays[_EPISODE + field] = _text(value) if isinstance(value, bytes) else np.asarray(value)
     for mask in layout.masks:

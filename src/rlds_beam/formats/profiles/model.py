@@ -76,7 +76,7 @@ class TextRule:
     Attributes:
       kind: `attribute`, `dataset`, `file` (a file next to the data), or `file_name`.
       place: the attribute, dataset, or path; or the pattern of the name, whose `*` is the text.
-      json: if the text is in JSON: the path in it.
+      json: if the text is in JSON: the path in it, `/` for the whole; a list stands for its first text.
     """
 
     kind: str
