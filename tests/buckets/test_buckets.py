@@ -80,6 +80,7 @@ OUTPUTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "d3rlpy": ("d3rlpy", "plain", {}),
     "rllib": ("rllib", "plain", {}),
     "scope_rl": ("scope_rl", "plain", {}),
+    "zarr": ("zarr", "rich", {}),
     "keep_ranges": ("keep_ranges", "plain", {"velocity": "velocity", "episode_name": "{episode_metadata/path}"}),
 }
 """Name -> output, dataset, options."""
@@ -107,7 +108,13 @@ def test_outputs_for_local_disks_reject_buckets_on_opening(data: Data, bucket: s
 
 @pytest.mark.parametrize(
     ("name", "source"),
-    [("rlds", "rlds"), ("lerobot", "lerobot"), ("lerobot21", "lerobot"), ("trajectories", "trajectories")],
+    [
+        ("rlds", "rlds"),
+        ("lerobot", "lerobot"),
+        ("lerobot21", "lerobot"),
+        ("trajectories", "trajectories"),
+        ("zarr", "zarr"),
+    ],
 )
 def test_a_source_equals_a_local_one(name: str, source: str, data: Data, bucket: str) -> None:
     if name == "lerobot21":

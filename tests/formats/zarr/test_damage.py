@@ -110,6 +110,10 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "dimensions": ({"chunks": [7]}, "data/state: its shape is"),
     "separator": ({"dimension_separator": "../../"}, "data/state: the order of its axes"),
     "fill": ({"fill_value": "x"}, "data/state: its fill value is x"),
+    "fill of another type": ({"dtype": "|u1", "fill_value": 300}, "data/state: its fill value is 300"),
+    "negative fill": ({"dtype": "|u1", "fill_value": -1}, "data/state: its fill value is -1"),
+    "large fill": ({"dtype": "<i8", "fill_value": 10**400}, "data/state: "),
+    "fraction": ({"dtype": "<i4", "fill_value": 0.5}, "data/state: its fill value is 0.5"),
     "compressor": ({"compressor": "blosc"}, "data/state: "),
 }
 
@@ -138,7 +142,7 @@ def test_consolidated_metadata_is_not_read(buffer):
 def test_a_chunk_that_expands_to_more_than_its_shape(buffer):
     import imagecodecs
 
-    bomb = imagecodecs.blosc_encode(bytes(1 << 24), level=9, numthreads=1)
+    bomb = imagecodecs.blosc_encode(bytes(1 << 22), level=9, numthreads=1)
     (buffer / "data" / "state" / "0.0").write_bytes(bomb)
     found = reasons(buffer)
     assert "data/state/0.0 cannot be decoded: it is larger than its shape" in found[0]
@@ -175,6 +179,34 @@ def test_zip_files(buffer, tmp_path):
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(UsageError, match="is not a complete zip file"):
         open_source(str(path), from_="zarr")
+
+
+@pytest.mark.parametrize("name", ["data/state/.zarray", ".zattrs", "data/state/0.0"])
+def test_members_that_expand(buffer, tmp_path, name):
+    path = tmp_path / "z.zarr.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        for one in buffer.rglob("*"):
+            if one.is_file() and one.relative_to(buffer).as_posix() != name:
+                file.write(one, one.relative_to(buffer).as_posix())
+        file.writestr(name, b" " * (64 << 20), zipfile.ZIP_DEFLATED)
+    if name.endswith("0.0"):
+        found = reasons(path)
+        assert f"{name} is larger than" in found[0] and found[3] == ""
+        return
+    with pytest.raises(UsageError, match=f"{name} is larger than"):
+        open_source(str(path), from_="zarr")
+
+
+def test_a_member_that_is_not_as_large_as_the_zip_file_says(buffer, tmp_path):
+    path = write_buffer(tmp_path / "z.zarr.zip", episode_arrays(LENGTHS), LENGTHS)
+    data = bytearray(path.read_bytes())
+    entry = data.rindex(b"data/state/0.0") - 46  # in the central directory
+    assert data[entry : entry + 4] == b"PK\x01\x02"
+    size = int.from_bytes(data[entry + 24 : entry + 28], "little")
+    data[entry + 24 : entry + 28] = (size + 7).to_bytes(4, "little")
+    path.write_bytes(data)
+    found = reasons(path)
+    assert "data/state/0.0" in found[0] and found[3] == ""
 
 
 def test_a_store_of_another_kind(tmp_path):

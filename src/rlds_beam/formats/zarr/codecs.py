@@ -29,6 +29,11 @@ _MOST_TEXT = 64 << 20
 """Maximum bytes of a chunk of text."""
 
 
+def most_encoded(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """The most bytes that an encoded chunk needs: random bytes grow a little, images of random pixels by a third."""
+    return (1 << 16) + 2 * (_MOST_TEXT if dtype.kind == "O" else math.prod(shape) * dtype.itemsize)
+
+
 class CodecError(ValueError):
     """A chunk cannot be decoded."""
 

@@ -185,9 +185,10 @@ def _fill(array: ZarrArray) -> Any:
         if value not in ("NaN", "Infinity", "-Infinity") or array.dtype.kind != "f":
             raise ValueError(f"its fill value is {shortened(value)}")
         return array.dtype.type(float(value.replace("Infinity", "inf")))
-    if not isinstance(value, (bool, int, float)):
+    made = np.array(value).astype(array.dtype)[()] if isinstance(value, (bool, int, float)) else None
+    if made is None or (array.dtype.kind != "f" and made != value):
         raise ValueError(f"its fill value is {shortened(value)}")
-    return np.array(value).astype(array.dtype)[()]
+    return made
 
 
 def attributes(store: Store) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam.formats.zarr.codecs import CodecError, decode_chunk
+from rlds_beam.formats.zarr.codecs import CodecError, decode_chunk, most_encoded
 from rlds_beam.formats.zarr.metadata import ZarrArray
 from rlds_beam.formats.zarr.stores import Store
 
@@ -69,7 +69,7 @@ class RowReader:
     def _chunk(self, place: tuple[int, ...]) -> Array | None:
         array = self.array
         key = array.chunk_key(place)
-        data = self._store.read(key)
+        data = self._store.read(key, most_encoded(array.chunks, array.dtype))
         if data is None:
             return None
         try:

@@ -16,7 +16,10 @@ from rlds_beam import naming, storage
 from rlds_beam.errors import UsageError
 
 MOST_BYTES = 1 << 30
-"""The largest value that is read: a chunk."""
+"""The largest chunk that is read."""
+
+MOST_METADATA = 16 << 20
+"""The largest metadata that is read."""
 
 METADATA = (".zarray", "zarr.json")
 """The metadata file of an array, in version 2 and 3 of the format."""
@@ -45,8 +48,8 @@ class Store(abc.ABC):
         self.root = root
 
     @abc.abstractmethod
-    def read(self, key: str) -> bytes | None:
-        """A value; None if there is none. Raises OSError if it cannot be read."""
+    def read(self, key: str, most: int = MOST_METADATA) -> bytes | None:
+        """A value; None if there is none. Raises OSError if it cannot be read, or is larger than `most` bytes."""
 
     @abc.abstractmethod
     def arrays(self, group: str) -> list[str]:
@@ -60,15 +63,15 @@ class Store(abc.ABC):
 class DirectoryStore(Store):
     """A directory; each value is a file."""
 
-    def read(self, key: str) -> bytes | None:
+    def read(self, key: str, most: int = MOST_METADATA) -> bytes | None:
         path = self._path(key)
         try:
             with storage.open_read(path) as file:
-                value = file.read(MOST_BYTES + 1)
+                value = file.read(most + 1)
         except FileNotFoundError:
             return None
-        if len(value) > MOST_BYTES:
-            raise OSError(f"{key} is larger than {MOST_BYTES >> 20:,} MB")
+        if len(value) > most:
+            raise _too_large(key, most)
         return value
 
     def arrays(self, group: str) -> list[str]:
@@ -115,13 +118,13 @@ class ZipStore(Store):
         super().__init__(root)
         self._file = file
 
-    def read(self, key: str) -> bytes | None:
+    def read(self, key: str, most: int = MOST_METADATA) -> bytes | None:
         try:
             about = self._file.getinfo(key)
         except KeyError:
             return None
-        if about.file_size > MOST_BYTES:
-            raise OSError(f"{key} is larger than {MOST_BYTES >> 20:,} MB")
+        if about.file_size > most:
+            raise _too_large(key, most)
         try:
             with self._file.open(about) as member:
                 value = member.read(about.file_size + 1)
@@ -143,6 +146,10 @@ class ZipStore(Store):
             if about.filename.startswith(f"{array}/") and not about.filename.rpartition("/")[2].startswith(".z")
         ]
         return Usage(len(sizes), sum(sizes))
+
+
+def _too_large(key: str, most: int) -> OSError:
+    return OSError(f"{key} is larger than {most:,} bytes, the most that it can need")
 
 
 def is_array(store: Store, key: str, names: Sequence[str]) -> bool:
