@@ -105,13 +105,19 @@ def _message(types: Any, kind: str, content: dict[str, Any]) -> Any:
 def write_mcap(
     path: Path, sent: Iterable[Sent], definitions: Callable[[str], str] | None = None, **options: Any
 ) -> Path:
-    """One file, written by mcap and mcap-ros2-support."""
+    """One file, written by mcap and mcap-ros2-support; with `chunk_size=0` without chunks."""
+    from mcap.writer import Writer as McapWriter
     from mcap_ros2.writer import Writer
     from rosbags.typesys import Stores, get_typestore
 
     types = get_typestore(Stores.ROS2_HUMBLE)
     with path.open("wb") as file:
         writer = Writer(file, **options)
+        if options.get("chunk_size") == 0:
+            file.seek(0)
+            file.truncate()
+            writer._writer = McapWriter(file, use_chunking=False)
+            writer._writer.start("ros2")
         schemas: dict[str, Any] = {}
         for one in sent:
             if one.type not in schemas:

@@ -201,6 +201,88 @@ def test_a_write_ahead_log(tmp_path: Path) -> None:
         opened(path, GAPS)
 
 
+def test_an_unfinished_transaction(tmp_path: Path) -> None:
+    """The advice completes the database."""
+    (path,) = write_bag(tmp_path / "a", spread(1), "db3").glob("*.db3")
+    Path(f"{path}-journal").write_bytes(b"x")
+    with pytest.raises(UsageError, match=r"-journal .*'SELECT count\(\*\) FROM messages'"):
+        opened(path, GAPS)
+    base = sqlite3.connect(path)
+    base.execute("SELECT count(*) FROM messages")
+    base.close()
+    (episode,) = read(path, GAPS)
+    assert len(episode) == 10
+
+
+@pytest.mark.parametrize("claimed", [1 << 40, 1 << 20, 3, None])
+def test_a_compressed_message_of_another_size(tmp_path: Path, claimed: int | None) -> None:
+    """Neither what a message claims nor what it holds is allocated beyond the limit."""
+    import imagecodecs
+
+    bag = write_bag(tmp_path / "a", spread(2), "db3", compression="MESSAGE")
+    (path,) = bag.glob("*.db3")
+    wrong = imagecodecs.zstd_encode(bytes(1 << 22))
+    if claimed is None:
+        wrong = wrong[:4] + b"\0\x58" + wrong[9:]  # no size, but a window
+    else:
+        wrong = wrong[:4] + b"\xe0" + struct.pack("<Q", claimed) + wrong[9:]
+    with sqlite3.connect(path) as base:
+        base.execute("UPDATE messages SET data = ? WHERE id = 15", (wrong,))
+    base.close()
+    first, second = read(bag, GAPS)
+    assert not first.faults
+    said = {None: "not zstd with a known size", 1 << 40: "claims 1,099,511,627,776 bytes; at most"}
+    assert said.get(claimed, "cannot be decompressed") in second.faults[0].detail
+
+
+@pytest.mark.parametrize("use_chunking", [True, False])
+def test_a_corrupt_length_without_a_summary(tmp_path: Path, use_chunking: bool) -> None:
+    """What was recorded before it is read; the rest is one rejected episode."""
+    path = write_mcap(tmp_path / "a.mcap", spread(), chunk_size=600 if use_chunking else 0)
+    data = bytearray(path.read_bytes())
+    kind = b"\x06" if use_chunking else b"\x05"
+    places = [at for at in _records(data) if data[at : at + 1] == kind]
+    at = places[len(places) * 5 // 8]
+    data[at + 1 : at + 9] = b"\xff" * 8
+    path.write_bytes(data[:-30])
+    *good, last = read(path, GAPS)
+    assert len(good) > 1 and all(len(one) == 10 and not one.faults for one in good)
+    assert "goes beyond" in last.faults[0].detail
+
+
+def test_zeros_after_the_last_record(tmp_path: Path) -> None:
+    """File systems leave them after a loss of power."""
+    path = write_mcap(tmp_path / "a.mcap", spread(), chunk_size=600)
+    data = path.read_bytes()
+    path.write_bytes(data[: [*_records(data)][12]] + bytes(100_000))
+    *good, last = read(path, GAPS)
+    assert good and "no record begins there" in last.faults[0].detail
+
+
+def _records(data: bytes | bytearray) -> list[int]:
+    """Where the records of an MCAP file begin."""
+    at, found = 8, []
+    while at < len(data) - 8:
+        found.append(at)
+        at += 9 + int(struct.unpack_from("<Q", data, at + 1)[0])
+    return found
+
+
+def test_recognition_of_metadata_that_is_none(tmp_path: Path) -> None:
+    from rlds_beam.formats.recognizing import recognize
+
+    bag = write_bag(tmp_path / "a", spread(1))
+    assert str(recognize(bag)) == "ros2 (metadata.yaml)"
+    with (bag / "metadata.yaml").open("r+b") as file:
+        file.truncate(65 << 20)
+    with pytest.raises(UsageError, match="larger than 64 MB"):
+        recognize(bag)
+    (bag / "metadata.yaml").unlink()
+    (bag / "metadata.yaml").mkdir()
+    with pytest.raises(UsageError, match=r"cannot be recognized: .*is not a regular file"):
+        recognize(bag)
+
+
 @pytest.mark.parametrize(
     "definition", ["float64[] position\nfoo/Bar x", "int32", "import os\n", "float64 a'); exit(1)\n", ""]
 )

@@ -61,8 +61,8 @@ def test_every_field(tmp_path: Path, storage: str) -> None:
 def test_storage_of_mcap(tmp_path: Path, compression: str, use_chunking: bool) -> None:
     from mcap.writer import CompressionType
 
-    options = {"compression": CompressionType[compression.upper()], "use_chunking": use_chunking, "chunk_size": 4096}
-    bag = write_mcap(tmp_path / "a.mcap", robot(), **{k: v for k, v in options.items() if k != "use_chunking"})
+    size = 4096 if use_chunking else 0
+    bag = write_mcap(tmp_path / "a.mcap", robot(), compression=CompressionType[compression.upper()], chunk_size=size)
     (episode,) = read(bag)
     (same,) = read(write_bag(tmp_path / "b", robot()))
     np.testing.assert_array_equal(episode.steps["observation/state"], same.steps["observation/state"])

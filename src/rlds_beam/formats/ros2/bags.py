@@ -12,6 +12,7 @@ from rlds_beam import naming, storage
 from rlds_beam.encoding.checked_yaml import parse_yaml
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.mcap import McapFile
+from rlds_beam.formats.ros2.mcap_records import decompress, zstd_size
 from rlds_beam.formats.ros2.messages import BagFile, DamagedBag, Message, Topic
 from rlds_beam.formats.ros2.sqlite import SqliteFile
 from rlds_beam.text import shortened
@@ -142,14 +143,9 @@ class Bag:
     def _plain(self, message: Message) -> Message:
         if not self.layout.is_compressed:
             return message
-        import imagecodecs
-
         where = f"{self.layout.path}: a message of {message.topic}"
-        try:
-            data = imagecodecs.zstd_decode(message.data)
-        except Exception as error:
-            raise DamagedBag(f"{where} cannot be decompressed: {error}") from error
-        return message._replace(data=memoryview(data))
+        size = zstd_size(message.data, where)
+        return message._replace(data=decompress(message.data, "zstd", size, where))
 
     def _topics(self) -> dict[str, Topic]:
         topics: dict[str, Topic] = {}

@@ -211,9 +211,13 @@ class McapFile(BagFile):
         try:
             while True:
                 kind, length = _HEAD.unpack(self._read(at, _HEAD.size))
+                if not kind:
+                    raise DamagedBag(f"{self.path} is damaged at byte {at:,}: no record begins there")
                 if at + _HEAD.size + length > self._size:
                     raise DamagedBag(f"{self.path} is cut short: the record at byte {at:,} goes beyond its end")
                 if kind == MESSAGE:
+                    if length < _MESSAGE.size:
+                        raise DamagedBag(f"{self.path}: the message at byte {at:,} has {length} bytes")
                     key, _, time, _ = _MESSAGE.unpack(self._read(at + _HEAD.size, _MESSAGE.size))
                     counts[key] = counts.get(key, 0) + 1
                     run.add(at, _HEAD.size + length, time, self._chunks)

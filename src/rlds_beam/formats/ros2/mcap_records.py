@@ -129,6 +129,19 @@ def decompress(stored: memoryview, compression: str, size: int, where: str) -> m
     return memoryview(data)
 
 
+def zstd_size(stored: memoryview, where: str) -> int:
+    """The size that a zstd frame claims to have uncompressed. Raises DamagedBag if it claims none."""
+    frame = bytes(stored[:18])
+    if frame[:4] == b"\x28\xb5\x2f\xfd" and len(frame) > 5:
+        # RFC 8878, 3.1.1.1: flags say how many bytes the window, the dictionary's number, and the size take
+        flags, is_single = frame[4] >> 6, frame[4] >> 5 & 1
+        width = (is_single, 2, 4, 8)[flags]
+        at = 5 + (not is_single) + (0, 1, 2, 4)[frame[4] & 3]
+        if width and len(frame) >= at + width:
+            return int.from_bytes(frame[at : at + width], "little") + (256 if width == 2 else 0)
+    raise DamagedBag(f"{where} is not zstd with a known size")
+
+
 def checked_crc(data: memoryview, crc: int, where: str) -> memoryview:
     """The same bytes. Raises DamagedBag if their checksum differs; 0 means that there is none."""
     import imagecodecs

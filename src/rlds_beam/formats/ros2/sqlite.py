@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sqlite3
 import urllib.parse
 from collections.abc import Collection, Iterator
@@ -23,6 +24,12 @@ _TABLES = {
     "messages": ("id", "topic_id", "timestamp", "data"),
 }
 
+_LEFT_OVER = {
+    "-wal": ("holds its last messages", "PRAGMA wal_checkpoint(TRUNCATE)"),
+    "-journal": ("says how to undo a transaction that was not finished", "SELECT count(*) FROM messages"),
+}
+"""Files next to a database whose writer was killed: what they hold, and what lets SQLite complete the database."""
+
 
 class SqliteFile(BagFile):
     """A `.db3` file. Attributes: see `BagFile`."""
@@ -36,11 +43,11 @@ class SqliteFile(BagFile):
         if storage.scheme(path) is not None:
             raise UsageError(f"cannot read {path}: .db3 files are read from local disks only; copy the bag first")
         storage.check_regular(path)
-        for ending in ("-wal", "-journal"):
+        for ending, (holds, command) in _LEFT_OVER.items():
             if os.path.exists(path + ending) and os.path.getsize(path + ending):
                 raise DamagedBag(
-                    f"{path} was not closed: {path}{ending} holds messages of it. Open it once with SQLite, which "
-                    f"completes it: sqlite3 {path} 'PRAGMA wal_checkpoint(TRUNCATE)'"
+                    f"{path} was not closed: {path}{ending} {holds}. Open it once with SQLite, on a copy of both "
+                    f"files: sqlite3 {shlex.quote(path)} '{command}'"
                 )
         uri = f"file:{urllib.parse.quote(os.path.abspath(path))}?mode=ro&immutable=1"
         self.path, self._base = path, sqlite3.connect(uri, uri=True, isolation_level=None)
