@@ -5,6 +5,7 @@ Reads names, and the metadata or the first bytes of a file or two. What rlds-bea
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import shlex
@@ -112,7 +113,7 @@ def _recognize_one(path: str) -> Recognized | None:
     Raises:
       UsageError: it could be several formats, or the file that tells cannot be read.
     """
-    held = holding(path) if PLAN in names_in(path) else None
+    held = _held(path)
     if held is not None:
         readable = _is_readable(held) or (held.to == RLDS and FEATURES in names_in(path))
         writer = f"{PLAN} of rlds-beam {held.command}"
@@ -122,7 +123,7 @@ def _recognize_one(path: str) -> Recognized | None:
     for name in SOURCES:
         try:
             why = source_class(name).recognize(path)
-        except (OSError, UsageError) as error:  # for example h5py is missing
+        except (OSError, UsageError, ArithmeticError, LookupError, ValueError) as error:  # for example h5py is missing
             trouble.append(error)
             continue
         if why is not None:
@@ -135,6 +136,18 @@ def _recognize_one(path: str) -> Recognized | None:
     for one in trouble:
         raise one if isinstance(one, MissingExtraError) else UsageError(f"{path} cannot be recognized: {one}") from one
     return None
+
+
+def _held(path: str) -> Holding | None:
+    """What rlds-beam wrote; None if it did not, or if its plan cannot be read."""
+    try:
+        held = holding(path) if PLAN in names_in(path) else None
+    except OSError:
+        return None
+    if held is None or not (held.to in FORMATS or ":" in held.to):
+        return None
+    kind, dataset = printable(str(held.kind), 80), printable(held.dataset, 200)
+    return dataclasses.replace(held, to=printable(held.to, 200), kind=kind, dataset=dataset)
 
 
 def _is_readable(held: Holding) -> bool:

@@ -38,7 +38,7 @@ def names_in(path: str) -> tuple[str, ...]:
         return known[path]
     try:
         names = tuple(storage.listdir(path))
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a path with a null byte or surrogates
         names = ()
     if known is not None:
         known[path] = names
