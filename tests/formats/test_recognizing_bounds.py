@@ -160,9 +160,5 @@ def _ask_all(path: Path | str) -> None:
         except (OSError, UsageError):
             continue
         assert why is None or 0 < len(why) < 500
-    try:
-        found = recognize(path)
-    except UsageError as error:
-        assert str(error).count("\n") < 25
-    else:
-        assert found.format in SOURCES
+    with contextlib.suppress(UsageError):
+        assert recognize(path).format in SOURCES
