@@ -35,7 +35,20 @@ from measuring import (
     script,
     table,
 )  # fmt: skip
-from sections import columns, exchange, hdf5, lerobot, one_machine, record, reverb, rlds, rllib, signals, statistics
+from sections import (
+    columns,
+    exchange,
+    hdf5,
+    lerobot,
+    one_machine,
+    record,
+    reverb,
+    rlds,
+    rllib,
+    signals,
+    statistics,
+    zarr,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL = Path(os.environ.get("RLDS_BEAM_REAL_DATA", ROOT.parent / "shared" / "data")) / "bridge_dataset" / "1.0.0"
@@ -198,7 +211,7 @@ SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "statistics": statistics.statistics, "columns": columns.columns,
     "rllib": rllib.rllib, "record": record.record, "lerobot": lerobot.lerobot,
     "rlds": rlds.rlds, "exchange": exchange.exchange, "hdf5": hdf5.hdf5,
-    "signals": signals.signals,
+    "zarr": zarr.zarr, "signals": signals.signals,
 }  # fmt: skip
 
 

@@ -1,0 +1,64 @@
+"""`--from=zarr` and `--to=zarr` against loops over diffusion policy's ReplayBuffer, and memory as buffers grow."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from measuring import DATA, HERE, Figure, Measurement, Sizes, at_least, below, best, command, convert, table
+
+STEPS = 125
+"""Steps of an episode, as in push-T."""
+
+
+def zarr(sizes: Sizes) -> list[Figure]:
+    """One worker against loops that people write: a buffer to RLDS, and RLDS to a buffer."""
+    episodes = sizes.of(200, 8)
+    buffer = _made(episodes)
+    figures = _compared(sizes, "read", "copy_from_path and TFDS's writer", buffer, episodes, "--from=zarr", "--to=rlds")
+    rlds = convert(buffer, "--from=zarr", "--to=rlds", "--workers=1").output
+    kept = rlds.rename(_fresh("zarr_rlds") / "1.0.0")
+    figures += _compared(sizes, "write", "tfds.load and add_episode", kept, episodes, "--to=zarr")
+    return figures + _memory(sizes)
+
+
+def _compared(sizes: Sizes, kind: str, name: str, data: Path, episodes: int, *flags: str) -> list[Figure]:
+    peers, ours = [], []
+    for _ in range(sizes.repeats):
+        printed, _ = command([sys.executable, HERE / "peers/zarr_peer.py", kind, data])
+        content = json.loads(printed.splitlines()[-1])
+        peers.append(Measurement(content, content["steps_per_second"], peak_mb=content["peak_mb"]))
+        ours.append(convert(data, "--workers=1", *flags))
+    one, other = best(ours), best(peers)
+    table(
+        f"zarr, {kind}, {episodes} episodes of {STEPS} steps, one worker, {' '.join(flags)}",
+        ["", "steps/s", "peak MB", "ratio"],
+        [name, f"{other.rate:,.0f}", f"{other.peak_mb:,.0f}", ""],
+        ["ours", f"{one.rate:,.0f}", f"{one.peak_mb:,.0f}", f"{one.rate / other.rate:,.1f}"],
+    )
+    return [at_least(f"zarr, {kind}: times {name}", one.rate / other.rate, 5)]
+
+
+def _memory(sizes: Sizes) -> list[Figure]:
+    """The peak memory of a buffer and of one with ten times the episodes."""
+    figures, rows = [], []
+    for kind, flags in {"read": ("--to=rlds",), "write": ("--to=zarr",)}.items():
+        buffers = [_made(sizes.of(20, 8) * times) for times in (1, 10)]
+        peaks = [convert(buffer, "--from=zarr", "--workers=1", *flags).peak_mb for buffer in buffers]
+        rows.append([kind, *(f"{peak:,.0f}" for peak in peaks), f"{peaks[1] / peaks[0]:.2f}"])
+        figures.append(below(f"zarr, {kind}, memory: times that of a tenth", peaks[1] / peaks[0], 1.3))
+    table(f"zarr, peak memory in MB, {sizes.of(20, 8)} episodes", ["", "1x", "10x", "ratio"], *rows)
+    return figures
+
+
+def _made(episodes: int) -> Path:
+    made = command([sys.executable, HERE / "peers/zarr_peer.py", "make", DATA / f"push_{episodes}.zarr", episodes])
+    return Path(made[0].strip())
+
+
+def _fresh(name: str) -> Path:
+    shutil.rmtree(DATA / name, ignore_errors=True)
+    (DATA / name).mkdir()
+    return DATA / name
