@@ -139,6 +139,7 @@ FORMATS = {
     "zarr": Format(
         "replay buffers of diffusion policy and UMI (zarr)",
         source="rlds_beam.formats.zarr.source:ZarrSource",
+        source_options="rlds_beam.formats.zarr.options:ZarrSourceOptions",
         output="rlds_beam.formats.zarr.output:ZarrOutput",
         output_options="rlds_beam.formats.zarr.options:ZarrOptions",
         opens="[diffusion policy](https://github.com/real-stanford/diffusion_policy): `ReplayBuffer.create_from_path`",

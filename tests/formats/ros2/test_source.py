@@ -159,10 +159,15 @@ def test_images(tmp_path: Path, encoding: str, stored: Any, expected: Any, big: 
     flat = np.ascontiguousarray(rows).view(np.uint8).reshape(6, -1)
     padded = np.pad(flat, ((0, 0), (0, padding)), constant_values=99)
     bag = write_bag(tmp_path / "a", [pixels(T0, padded.tobytes(), encoding, (6, 4), padded.shape[1], big)])
-    (episode,) = read(bag, mapped("{topic: /image}", "reference: /image"))
+    (episode,) = read(bag, mapped("{topic: /image}", "reference: /image"), raw_images="raw")
     column = episode.steps["observation/x"]
     assert isinstance(column, np.ndarray) and column.dtype == expected.dtype
     np.testing.assert_array_equal(column[0], expected)
+    (episode,) = read(bag, mapped("{topic: /image}", "reference: /image"))
+    column = episode.steps["observation/x"]
+    assert isinstance(column, EncodedImages) == (encoding != "32FC1")
+    shown = column.decode()[0] if isinstance(column, EncodedImages) else column[0]
+    assert shown.dtype == expected.dtype and np.array_equal(shown, expected)
 
 
 def png16() -> bytes:

@@ -13,8 +13,11 @@ from zarr_data import change_metadata, episode_arrays, write_buffer, zipped
 import rlds_beam
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.zarr.options import ZarrSourceOptions
 from rlds_beam.formats.zarr.source import ZarrSource
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.reading.plan import plan_ranges
+from rlds_beam.reading.reader import EpisodeReader
 
 LENGTHS = (5, 1, 12, 9)
 
@@ -126,6 +129,10 @@ def test_roles_and_kinds_of_arrays(tmp_path):
     assert (third.metadata["seed"], third.metadata["name"]) == (2, b"")
     gray = third.steps["observation/gray"]
     assert isinstance(gray, EncodedImages) and (gray.decode() == 7).all()
+    raw = ZarrSource.open(str(path), options=ZarrSourceOptions(raw_images="raw"))
+    (work,) = plan_ranges(raw)
+    gray = next(EpisodeReader(raw).read(work.split, work.segments[0])).steps["observation/gray"]
+    assert isinstance(gray, np.ndarray) and gray.dtype == np.uint8 and (gray == 7).all()
 
 
 def test_text_of_varying_length(tmp_path):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
 
-from rlds_beam.options import Options, option
+from rlds_beam.formats.arrays.raw_images import RawImagesOptions
+from rlds_beam.options import option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Hdf5Options(Options):
+class Hdf5Options(RawImagesOptions):
     """HDF5 files of robots."""
 
     profile: str | None = option(
@@ -18,4 +18,3 @@ class Hdf5Options(Options):
         "a YAML file (recognized by default)",
         metavar="NAME",
     )
-    raw_images: Literal["png", "raw"] = option("png", "how to keep frames that are stored as pixels")

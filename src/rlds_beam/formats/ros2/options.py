@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from rlds_beam.options import Options, option
+from rlds_beam.formats.arrays.raw_images import RawImagesOptions
+from rlds_beam.options import option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Ros2Options(Options):
+class Ros2Options(RawImagesOptions):
     """ROS 2 bags."""
 
     topics: str | None = option(

@@ -1,10 +1,11 @@
-"""Options of `--to=zarr`."""
+"""Options of zarr."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Literal
 
+from rlds_beam.formats.arrays.raw_images import RawImagesOptions
 from rlds_beam.options import Options, option
 
 
@@ -14,3 +15,8 @@ class ZarrOptions(Options):
 
     compressor: Literal["lz4", "zstd"] = option("lz4", "Blosc compressor: lz4 is fast, zstd is small")
     images: Literal["blosc", "jpegxl"] = option("blosc", "images by the same compressor, or as lossless JPEG XL")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ZarrSourceOptions(RawImagesOptions):
+    """Replay buffers."""

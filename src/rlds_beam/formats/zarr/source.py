@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, find_files, no_features, splits_of
 from rlds_beam.formats.zarr.episodes import ZarrFormat, array_of
 from rlds_beam.formats.zarr.metadata import ZarrArray, attributes, read_array
+from rlds_beam.formats.zarr.options import ZarrSourceOptions
 from rlds_beam.formats.zarr.stores import (
     ENDS,
     METADATA,
@@ -49,6 +50,7 @@ from rlds_beam.formats.zarr.stores import (
     root_of,
 )
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.options import Options
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.looking import names_below
 from rlds_beam.text import count
@@ -130,10 +132,18 @@ class ZarrSource(SourceOfFiles):
       notes: what the data lacks.
     """
 
+    options_class: ClassVar[type[Options]] = ZarrSourceOptions
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> ZarrSource:
+    def open(
+        cls,
+        input: str | Sequence[str],
+        *,
+        split: str | None = None,
+        features: str | None = None,
+        options: ZarrSourceOptions | None = None,
+    ) -> ZarrSource:
         no_features("zarr", features)
         name, roots = _stores(input)
         first = next(iter(roots.values()))[0]
@@ -141,6 +151,8 @@ class ZarrSource(SourceOfFiles):
         try:
             with open_store(first) as store:
                 fields = tuple(_fields(store))
+                if options is not None and options.raw_images == "raw":
+                    fields = tuple(_as_pixels(one) for one in fields)
                 notes = tuple(_notes(store, fields))
         except UNREADABLE as error:
             raise UsageError(f"{first} cannot be read: {error}") from error
@@ -255,6 +267,12 @@ def _field(array: ZarrArray, of_episode: bool) -> ZarrField:
     if not of_episode and array.dtype == np.uint8 and _has_image_shape(array):
         return ZarrField(Field(path, "uint8", shape, "png", "Image"), array.key)
     return ZarrField(number_field(path, array.dtype.newbyteorder("=").name, shape), array.key, of_episode)
+
+
+def _as_pixels(one: ZarrField) -> ZarrField:
+    if one.of_episode or one.field.encoding != "png":
+        return one
+    return dataclasses.replace(one, field=dataclasses.replace(one.field, encoding="bytes", feature="Tensor"))
 
 
 def _has_image_shape(array: ZarrArray) -> bool:
