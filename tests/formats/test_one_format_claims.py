@@ -112,6 +112,14 @@ def test_one_format_claims_it(tmp_path: Path, writer: str) -> None:
         assert recognize([path, path]).format == expected
 
 
+@pytest.mark.parametrize("writer", WRITERS)
+def test_relative_paths(tmp_path: Path, writer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, write = WRITERS[writer]
+    path = write(tmp_path)
+    monkeypatch.chdir(path.parent)
+    assert recognize(path.name).format == recognize(f"./{path.name}").format == expected
+
+
 @pytest.mark.parametrize("writer", ["hdf5-aloha", "d4rl", "npz-ogbench", "npz-exorl"])
 def test_files_are_also_recognized_from_their_directory(tmp_path: Path, writer: str) -> None:
     expected, write = WRITERS[writer]

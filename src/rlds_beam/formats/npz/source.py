@@ -254,8 +254,10 @@ class NpzSource(SourceOfFiles):
     @classmethod
     def recognize(cls, path: str) -> str | None:
         try:
-            file = path if path.endswith(".npz") else next(name for name in names_in(path) if name.endswith(".npz"))
-            with open_npz(storage.join(path, file)) as members:
+            inside = next((name for name in names_in(path) if name.endswith(".npz")), None)
+            if inside is None and not path.endswith(".npz"):
+                return None
+            with open_npz(path if inside is None else storage.join(path, inside)) as members:
                 profile = fitting(members)
                 names = ", ".join(list(members)[:4])
         except Exception:  # whatever the path holds; `open` says what is wrong
