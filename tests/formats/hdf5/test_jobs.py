@@ -1,0 +1,65 @@
+"""Every job on files of ALOHA and robomimic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hdf5_robots import BUILDERS
+
+from rlds_beam.formats.registry import FORMATS
+from rlds_beam.pipelines.cli import main
+
+STEPS = [4, 7, 5]
+OUTPUTS = [name for name, one in FORMATS.items() if one.output]
+REFUSED = {"scope_rl": "states must be vectors", "keep_ranges": "--velocity"}
+"""Outputs that cannot hold these files, and the reason."""
+
+
+@pytest.fixture(scope="module", params=["aloha", "robomimic"])
+def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp(request.param)
+    BUILDERS[request.param](directory, STEPS)
+    return directory
+
+
+def test_show_stats_check_and_report(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(files), "--episode=1"]) == 0
+    assert "action" in capsys.readouterr().out
+    assert main(["check", str(files), "--workers=1"]) in (0, 3)
+    assert main(["stats", str(files), "--workers=1", f"--output={tmp_path / 'stats.json'}"]) == 0
+    assert '"action"' in (tmp_path / "stats.json").read_text()
+    assert main(["report", str(files), "--workers=1", f"--output={tmp_path / 'report.html'}"]) == 0
+    assert "image" in (tmp_path / "report.html").read_text()
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_browse(files: Path) -> None:
+    browsing = pytest.importorskip("browsing")
+    with browsing.browsing(files) as browser:
+        keys = browser.list_keys()
+        assert len(keys) == len(STEPS)
+        shown = browser.json("/api/episode", key=keys[1])
+        assert shown["violations"] == [] and shown["steps"] >= STEPS[1]
+
+
+def test_push(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("reverb")
+    push = ["push", str(files), "--reverb=embedded", "--table=replay", f"--checkpoint={tmp_path / 'state'}"]
+    assert main([*push, "--workers=1"]) == 0
+    out = capsys.readouterr().out
+    assert "items" in out and "0 items" not in out.replace("10 items", "")
+
+
+@pytest.mark.parametrize("to", OUTPUTS)
+def test_every_output(files: Path, to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--fps=20"] if to == "lerobot" else []
+    code = main(["convert", str(files), str(tmp_path / "out" / "1.0.0"), f"--to={to}", "--workers=1", *flags])
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    if to in REFUSED:
+        assert code == 2 and REFUSED[to] in err
+        return
+    assert code == 0, err
+    assert main(["validate", str(tmp_path / "out" / "1.0.0"), "--workers=1"]) in (0, 2)
+    assert "Traceback" not in capsys.readouterr().err
