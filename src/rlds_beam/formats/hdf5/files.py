@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
@@ -11,11 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.base import Damage
-from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
 from rlds_beam.formats.arrays.hdf5_reading import (
-    UNREADABLE,
     Hdf5Group,
     check_stored,
     datasets_of,
@@ -25,7 +22,8 @@ from rlds_beam.formats.arrays.hdf5_reading import (
     read_array,
 )
 from rlds_beam.formats.profiles.binding import Leaf, matches
-from rlds_beam.formats.profiles.episodes import Layout, read_episode
+from rlds_beam.formats.profiles.containers import Container
+from rlds_beam.formats.profiles.files import ProfileFormat
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -46,6 +44,12 @@ class Hdf5Episode:
         self._group: Any = root[group] if group else root
         if is_dataset(self._group):
             raise OSError(f"{group} is a dataset, not a group")
+
+    ended = True
+
+    def within(self, group: str) -> Hdf5Episode:
+        """The episode of another group of the file."""
+        return Hdf5Episode(self.path, self._root, group)
 
     @functools.cached_property
     def _datasets(self) -> dict[str, Any]:
@@ -116,43 +120,33 @@ def masks_of(root: Hdf5Group) -> dict[str, frozenset[str]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Hdf5Format(ArrayFormat):
+class Hdf5Format(ProfileFormat):
     """HDF5 files with a profile.
 
     Attributes:
-      layout: the fields.
-      root: the directory of the dataset, to which the names of files are relative.
       split_masks: the filter keys that are splits; the episodes of a file are in the order of these.
     """
 
-    layout: Layout
-    root: str = ""
     split_masks: tuple[str, ...] = ()
     name = "hdf5"
 
+    @contextlib.contextmanager
+    def whole(self, path: str) -> Iterator[Hdf5Episode]:
+        with open_hdf5(path) as root:
+            yield Hdf5Episode(path, root)
+
     def count(self, path: str) -> int:
-        return 1 if self.layout.profile.per_file else len(self._groups(path)[0])
+        return super().count(path) if self.layout.profile.per_file else len(self._groups(path)[0])
 
     def is_splittable(self, path: str) -> bool:
-        return not self.layout.profile.per_file
+        return super().is_splittable(path) or not self.layout.profile.per_file
 
-    def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
-        within = self.root and path.startswith(self.root)
-        name = path[len(self.root) :].lstrip("/") if within else storage.split(path)[1]
-        groups, masks = ([""], {}) if self.layout.profile.per_file else self._groups(path)
-        with open_hdf5(path) as root:
-            for i in range(start, stop):
-                group = groups[i]
-                try:
-                    episode = Hdf5Episode(path, root, group)
-                    listed = {mask: group.rpartition("/")[2] in names for mask, names in masks.items()}
-                    arrays = read_episode(self.layout, episode, name, listed)
-                except (*UNREADABLE, UsageError) as error:
-                    reason = " ".join(str(error).split())
-                    yield Damage(i, i + 1, f"{f'{name}: {group}'.rstrip(': ')} cannot be read: {reason}", b"")
-                    continue
-                yield arrays
-                del arrays
+    def episode(self, whole: Container, i: int) -> tuple[Container, Mapping[str, bool]]:
+        if self.layout.profile.per_file or not isinstance(whole, Hdf5Episode):
+            return super().episode(whole, i)
+        groups, masks = self._groups(whole.path)
+        listed = {mask: groups[i].rpartition("/")[2] in names for mask, names in masks.items()}
+        return whole.within(groups[i]), listed
 
     def _groups(self, path: str) -> tuple[list[str], Mapping[str, frozenset[str]]]:
         """The groups of a file's episodes, and its filter keys."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,247 +10,121 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from rlds_beam import storage
-from rlds_beam.encoding.base import Damage
-from rlds_beam.episodes.casting import exact_cast
-from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.schema import Field, Schema, text_field
-from rlds_beam.errors import BadEpisode, UsageError, Violation
-from rlds_beam.formats.arrays.array_episodes import (
-    FLAG_FIELDS,
-    ArrayDecoder,
-    ArrayFormat,
-    Arrays,
-    discounts,
-    number_field,
-    with_last,
+from rlds_beam import naming, storage
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays.sources_of_files import (
+    FoundFiles,
+    SourceOfFiles,
+    find_files,
+    no_features,
+    splits_of_files,
 )
-from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, find_files, no_features, splits_of_files
 from rlds_beam.formats.npz.members import UNREADABLE_NPZ, Member, damage, open_npz
 from rlds_beam.formats.npz.options import NpzOptions
-from rlds_beam.formats.npz.profiles import NpzProfile, find_profile, fitting, proposal
-from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_png
+from rlds_beam.formats.profiles.binding import Leaf
+from rlds_beam.formats.profiles.containers import Container, fits
+from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, choose_profile, layout_of
+from rlds_beam.formats.profiles.files import ProfileFormat, starts_of
+from rlds_beam.formats.profiles.proposing import propose
+from rlds_beam.formats.profiles.shipped import find_profile, shipped_profiles
 from rlds_beam.options import Options
 from rlds_beam.reading.looking import names_in
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
-_END, _NEXT = "end", "next"
-_ROWS = 1 << 20
-_MOST = 4 << 30
-_TRIED = 20
+_TRIED = 20  # files tried for the first episode
+_VALIDATION = ("-val", "-test")
 
 
-@dataclasses.dataclass(frozen=True)
-class NpzLayout:
-    """A profile bound to the arrays of the first file.
+class NpzFile:
+    """An open file (`profiles.containers.Container`)."""
 
-    Attributes:
-      profile: the profile.
-      arrays: the array of each step field.
-    """
+    group = ""
+    ended = True
 
-    profile: NpzProfile
-    arrays: Mapping[str, str]
+    def __init__(self, path: str, members: Mapping[str, Member]):
+        self.path, self._members = path, members
+
+    @functools.cached_property
+    def leaves(self) -> Mapping[str, Leaf]:
+        """The arrays by name."""
+        return {name: Leaf(one.shape, _dtype(one), bool(one.shape)) for name, one in self._members.items()}
+
+    @property
+    def stored(self) -> bool:
+        """Whether the arrays can be read from the middle."""
+        return all(member.stored for member in self._members.values())
+
+    def read(self, name: str, rows: slice | None = None) -> Array:
+        """Rows of an array; text as an object array of bytes. Raises KeyError if there is none."""
+        member = self._members[name]
+        if not member.shape:
+            return member.rows(0, 1).reshape(())
+        start, stop, _ = (rows or slice(None)).indices(member.shape[0])
+        return member.rows(start, max(start, stop))
+
+    def attribute(self, place: str) -> Any:
+        """Raises KeyError: `.npz` files have no attributes."""
+        raise KeyError(f"there is no {place}")
+
+    def has(self, name: str) -> bool:
+        """Whether there is an array of this name."""
+        return name in self._members
 
 
-@dataclasses.dataclass(frozen=True)
-class Episodes:
-    """The episodes of a file.
-
-    Attributes:
-      starts: the first row of each, then the number of rows.
-      terminal, ended: bool, whether each ended in a terminal state, and whether it ended at all.
-      stored: whether its arrays can be read from the middle.
-    """
-
-    starts: Array
-    terminal: Array
-    ended: Array
-    stored: bool
+def _dtype(member: Member) -> np.dtype[Any]:
+    return np.dtype(object) if member.dtype.kind in "SU" else member.dtype.newbyteorder("=")
 
 
-@functools.lru_cache(maxsize=64)
-def _episodes(path: str, stamp: Any, profile: NpzProfile) -> Episodes:
-    del stamp
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[NpzFile]:
     with open_npz(path) as members:
-        if missing := profile.missing(members):
-            raise OSError(f"it has no {missing[0]}, which profile {profile.name} reads")
-        rows = _row_count(members, profile)
-        stored = all(member.stored for member in members.values())
-        if not profile.ends:
-            ended = np.ones(1, bool)
-            values = members[str(profile.terminal)].rows(rows - 1, rows) if _by_array(profile, members, rows) else None
-            return Episodes(np.array([0, rows]), _is_terminal(profile, values, 1), ended, stored)
-        ends = np.zeros(rows, bool)
-        for name in profile.ends:
-            ends |= _flags(members, name, rows) if name in members else False
-        starts = np.unique(np.concatenate([[0], np.flatnonzero(ends) + 1, [rows]]))
-        last = starts[1:] - 1
-        by_array = profile.terminal if isinstance(profile.terminal, str) else ""
-        terminal = _flags(members, by_array, rows) if by_array in members else np.full(rows, bool(profile.terminal))
-        return Episodes(starts, terminal[last], ends[last], stored)
-
-
-def _row_count(members: Mapping[str, Member], profile: NpzProfile) -> int:
-    name = next(array for path, array in profile.fields if path.partition("/")[0] == "action")
-    if not members[name].shape:
-        raise OSError(f"{name} has no rows")
-    return members[name].shape[0]
-
-
-def _by_array(profile: NpzProfile, members: Mapping[str, Member], rows: int) -> bool:
-    """Whether an array says how a file with one episode ends."""
-    name = profile.terminal
-    return isinstance(name, str) and name in members and members[name].shape[:1] == (rows,) and rows > 0
-
-
-def _is_terminal(profile: NpzProfile, values: Array | None, count: int) -> Array:
-    """bool [count]: whether the rows that end episodes are terminal."""
-    if values is None:
-        return np.full(count, profile.terminal is True)
-    flat = values.reshape(count, -1)[:, 0]
-    terminal: Array = flat == 0 if profile.terminal == profile.discount else flat != 0
-    return terminal
-
-
-def _flags(members: Mapping[str, Member], name: str, rows: int) -> Array:
-    """Whether each row of an array is other than 0. Raises OSError for other rows or values."""
-    member = members[name]
-    if member.shape[:1] != (rows,) or member.dtype.kind not in "biuf" or int(np.prod(member.shape[1:])) != 1:
-        raise OSError(f"{name} has the shape {list(member.shape)} ({member.dtype}), expected a flag for {rows} rows")
-    parts = [member.rows(i, min(i + _ROWS, rows)).reshape(-1) for i in range(0, rows, _ROWS)]
-    values: Array = np.concatenate(parts) if parts else np.zeros(0)
-    wrong = np.flatnonzero((values != 0) & (values != 1))
-    if len(wrong):
-        raise OSError(f"{name} is {values[wrong[0]]} at row {wrong[0]}, expected 0 or 1")
-    return values.astype(bool)
+        yield NpzFile(path, members)
 
 
 @dataclasses.dataclass(frozen=True)
-class NpzFormat(ArrayFormat):
-    """`.npz` files. A file with compressed arrays, which can only be read from the start, is not cut into ranges.
+class NpzFormat(ProfileFormat):
+    """`.npz` files. A file with compressed arrays, which can only be read from the start, is not cut into ranges."""
 
-    Attributes:
-      layout: the profile and its arrays.
-    """
-
-    layout: NpzLayout
     name = "npz"
 
-    def count(self, path: str) -> int:
-        return len(self._of(path).ended)
+    def whole(self, path: str) -> contextlib.AbstractContextManager[Container]:
+        return _opened(path)
 
     def is_splittable(self, path: str) -> bool:
         try:
-            return self._of(path).stored
-        except OSError:
+            with _opened(path) as whole:
+                return super().is_splittable(path) and whole.stored
+        except UNREADABLE_NPZ:
             return False
-
-    def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
-        found, profile = self._of(path), self.layout.profile
-        with open_npz(path) as members:
-            absent = [array for array in self.layout.arrays.values() if array not in members]
-            if absent:
-                raise OSError(f"it has no {absent[0]}, unlike the first file")
-            for i in range(start, stop):
-                first, last = (int(row) for row in found.starts[i : i + 2])
-                try:
-                    size = sum(_size(members[array], last - first) for array in self.layout.arrays.values())
-                    if size > _MOST:
-                        raise OSError(f"rows {first} to {last} have {size} bytes, more than {_MOST}")
-                    arrays = {path: _rows(members[a], first, last) for path, a in self.layout.arrays.items()}
-                    if profile.next_observation in members and last > first:
-                        arrays[_NEXT] = _rows(members[profile.next_observation], last - 1, last)
-                except UNREADABLE_NPZ as error:
-                    yield Damage(i, i + 1, f"rows {first} to {last} cannot be read: {damage(error)}", b"")
-                    continue
-                yield {**arrays, _END: np.array([found.terminal[i], found.ended[i]])}
-                del arrays
-
-    def _of(self, path: str) -> Episodes:
-        try:
-            return _episodes(path, storage.stamp(path), self.layout.profile)
-        except UNREADABLE_NPZ as error:
-            raise OSError(damage(error)) from error
-
-
-def _size(member: Member, rows: int) -> int:
-    return int(np.prod(member.shape[1:], dtype=np.float64)) * member.dtype.itemsize * rows
-
-
-def _rows(member: Member, first: int, last: int) -> Array:
-    if len(member.shape) == 0 or member.shape[0] < last:
-        raise OSError(f"{member.name} has the shape {list(member.shape)}, too few rows")
-    return member.rows(first, last)
-
-
-@dataclasses.dataclass(frozen=True)
-class NpzDecoder(ArrayDecoder):
-    """Decodes rows into episodes. Attributes: see `ArrayDecoder`; `layout`: the profile and its arrays."""
-
-    layout: NpzLayout
-
-    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
-        terminal, ended = (bool(flag) for flag in arrays[_END])
-        steps: dict[str, Column] = {
-            path: self._column(path, arrays[path], self.layout.arrays[path]) for path in self.layout.arrays
-        }
-        rows = len(next(iter(steps.values())))
-        if self.layout.profile.actions == "to_observation":
-            steps = {path: with_last(c[1:]) if rows and _of_action(path) else c for path, c in steps.items()}
-            discount = steps.get("discount")
-            if rows > 1 and isinstance(discount, np.ndarray):
-                discount[-1] = discount[-2]
-        elif rows and (_NEXT in arrays or terminal):
-            last = {}
-            if _NEXT in arrays:
-                last["observation"] = self._column("observation", arrays[_NEXT], self.layout.profile.next_observation)
-            steps = {path: with_last(column, last.get(path)) for path, column in steps.items()}
-        count = len(next(iter(steps.values())))
-        end = np.arange(count) == count - 1
-        steps |= {"is_first": np.arange(count) == 0, "is_last": end & ended, "is_terminal": end & terminal}
-        if not self.layout.profile.reward:
-            steps["reward"] = np.zeros(count, np.float32)
-        if not self.layout.profile.discount:
-            steps["discount"] = discounts(np.asarray(steps["is_terminal"]))
-        return steps, {}
-
-    def _column(self, path: str, values: Array, name: str) -> Column:
-        field = self.schema.steps[path]
-        if path in ("reward", "discount") and values.size == len(values):
-            values = values.reshape(len(values))
-        if values.shape[1:] != field.shape or (values.dtype == object) != (field.dtype == "string"):
-            kind = "text" if values.dtype == object else values.dtype.name
-            detail = f"{name} holds {kind}{list(values.shape[1:])}, but the first file has {field}"
-            raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path))
-        if field.encoding == "png":
-            if values.dtype != np.uint8:
-                raise BadEpisode(Violation("wrong_dtype_or_shape", f"{name} holds {values.dtype}", path))
-            data = np.fromiter(map(bytes, encode_png(values)), object, len(values))
-            return EncodedImages(data, field.shape, field.dtype, "png")
-        return exact_cast(values, field.numpy_dtype, path)
-
-
-def _of_action(path: str) -> bool:
-    return path.partition("/")[0] in ("action", "reward", "discount")
 
 
 @dataclasses.dataclass(frozen=True)
 class NpzSource(SourceOfFiles):
-    """`.npz` files. Attributes: see `Source`; `layout`: the profile and its arrays."""
+    """`.npz` files. Attributes: see `Source`."""
 
-    layout: NpzLayout = NpzLayout(NpzProfile("", ()), {})
+    files: NpzFormat
+
     options_class: ClassVar[type[Options]] = NpzOptions
 
+    @property
+    def layout(self) -> Layout:
+        """The profile and the fields."""
+        return self.files.layout
+
+    @property
+    def fps(self) -> float | None:  # type: ignore[override]
+        return self.layout.profile.fps
+
     def describe(self) -> str:
-        about = f"profile {self.layout.profile.name}"
-        note = [] if self.layout.profile.reward else ["there is no reward: it is 0"]
-        return "\n".join([super().describe(), about, *note])
+        return "\n".join([super().describe(), *self.notes])
+
+    @property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (f"profile {self.layout.profile.name}", *self.layout.notes)
 
     def plan(self) -> dict[str, Any]:
-        return {"profile": dataclasses.asdict(self.layout.profile), "arrays": dict(self.layout.arrays)}
+        return {"profile": dataclasses.asdict(self.layout.profile)}
 
     @classmethod
     def recognize(cls, path: str) -> str | None:
@@ -257,12 +132,11 @@ class NpzSource(SourceOfFiles):
             inside = next((name for name in names_in(path) if name.endswith(".npz")), None)
             if inside is None and not path.endswith(".npz"):
                 return None
-            with open_npz(path if inside is None else storage.join(path, inside)) as members:
-                profile = fitting(members)
-                names = ", ".join(list(members)[:4])
+            with _opened(path if inside is None else storage.join(path, inside)) as whole:
+                found, names = _fitting(whole), ", ".join([*whole.leaves][:4])
         except Exception:  # whatever the path holds; `open` says what is wrong
             return None
-        return f".npz with {names}" + ("" if profile is None else f" (profile {profile.name})")
+        return f".npz with {names}" + "".join(f" (profile {name})" for name in found)
 
     @classmethod
     def open(
@@ -274,79 +148,54 @@ class NpzSource(SourceOfFiles):
         options: NpzOptions | None = None,
     ) -> NpzSource:
         no_features("npz", features)
-        options = options or NpzOptions()
         found = find_files(input, (".npz",), "npz")
-        layout, schema = _first_layout(found.splits["train"], found.where, options)
-        suffix = f"{layout.profile.val_suffix}.npz"
-        if layout.profile.val_suffix:
-            paths = found.splits["train"]
-            val = tuple(path for path in paths if path.endswith(suffix))
-            by_split = {"train": tuple(path for path in paths if path not in val), "val": val}
-            found = dataclasses.replace(found, splits={name: own for name, own in by_split.items() if own})
-        files = NpzFormat(layout)
+        layout = _first_layout(found.splits["train"], found.where, options or NpzOptions())
+        if layout.profile.splits == "names":
+            found = _by_names(found)
+        files = NpzFormat(layout, input if isinstance(input, str) and storage.isdir(input) else "")
         splits = splits_of_files(files, found, split)
-        return cls(f"{found.name}/1.0.0", schema, NpzDecoder(schema, layout), splits, files, layout=layout)
+        return cls(f"{found.name}/1.0.0", layout.schema, ProfileDecoder(layout.schema, layout), splits, files)
 
 
-def _first_layout(paths: Sequence[str], where: str, options: NpzOptions) -> tuple[NpzLayout, Schema]:
+def _by_names(found: FoundFiles) -> FoundFiles:
+    """The files with those named like `maze-val.npz` in their own split."""
+    splits: dict[str, tuple[str, ...]] = {}
+    for path in found.splits["train"]:
+        stem = path.removesuffix(".npz")
+        name = next((ending[1:] for ending in _VALIDATION if stem.endswith(ending)), "train")
+        splits[name] = (*splits.get(name, ()), path)
+    return dataclasses.replace(found, splits=splits)
+
+
+def _fitting(whole: NpzFile) -> dict[str, str]:
+    """The profiles of the package that fit a file, each with what it recognizes."""
+    found = {name: fits(profile, whole) for name, profile in shipped_profiles(npz=True).items()}
+    return {name: why for name, why in found.items() if why is not None}
+
+
+def _first_layout(paths: Sequence[str], where: str, options: NpzOptions) -> Layout:
     """The layout of the first file that can be read. Raises UsageError if none can."""
     error = ""
     for path in paths[:_TRIED]:
         try:
-            with open_npz(path) as members:
-                profile = find_profile(options.profile) if options.profile else fitting(members)
-                if profile is None:
-                    shapes = {name: member.shape for name, member in members.items()}
+            with _opened(path) as whole:
+                if options.profile:
+                    profile = find_profile(options.profile, npz=True)
+                elif found := _fitting(whole):
+                    profile = shipped_profiles(npz=True)[choose_profile(found, where)]
+                else:
                     raise UsageError(
-                        f"{path} has {', '.join(shapes)}, which no profile fits. Here is a proposal: edit it, save it "
-                        f"as profile.yaml, and pass --profile=profile.yaml\n\n{proposal('mine', shapes)}"
+                        f"{path} has {', '.join(whole.leaves)}, which no profile fits. Here is a proposal: edit it, "
+                        "save it as profile.yaml, and pass --profile=profile.yaml\n\n"
+                        + propose(naming.to_name(storage.split(path)[1].rpartition(".")[0]), "file", whole.leaves)
                     )
-                if missing := profile.missing(members):
-                    raise UsageError(
-                        f"{path} has no {missing[0]}, which profile {profile.name} reads; it has {', '.join(members)}"
-                    )
-                return _layout(members, profile, options.raw_images)
+                if not profile.per_file:
+                    raise UsageError(f"profile {profile.name}: .npz files have no groups: write episodes: file")
+                if profile.ends:
+                    starts_of(whole, profile)
+                return layout_of(profile, whole, options.raw_images)
         except UNREADABLE_NPZ as unreadable:
             if isinstance(unreadable, UsageError):
                 raise
             error = error or f"{path} cannot be read: {damage(unreadable)}"
     raise UsageError(error or f"{where} has no files")
-
-
-def _layout(members: Mapping[str, Member], profile: NpzProfile, raw_images: str) -> tuple[NpzLayout, Schema]:
-    """Binds a profile: other arrays with a row for each action become fields with the same name."""
-    arrays = dict(profile.fields)
-    arrays |= {path: name for path, name in (("reward", profile.reward), ("discount", profile.discount)) if name}
-    rows, taken = _row_count(members, profile), {*arrays.values(), *profile.ends, profile.next_observation}
-    for name, member in members.items():
-        path = name.replace("infos/", "info/", 1)
-        if (
-            name not in taken
-            and member.shape[:1] == (rows,)
-            and _is_field(member)
-            and path not in (*arrays, *FLAG_FIELDS)
-        ):
-            arrays[path] = name
-    fields = {path: _field(path, members[name], raw_images) for path, name in arrays.items()}
-    for path in ("reward", "discount"):
-        fields.setdefault(path, Field(path, "float32"))
-    return NpzLayout(profile, arrays), Schema({**fields, **FLAG_FIELDS})
-
-
-def _is_field(member: Member) -> bool:
-    return member.dtype.kind in "biufSU" and 0 not in member.shape[1:]
-
-
-def _field(path: str, member: Member, raw_images: str) -> Field:
-    if not member.shape:
-        raise UsageError(f"{member.name} is one value, but {path} needs a row for each step")
-    shape = member.shape[1:]
-    if path in ("reward", "discount"):
-        return number_field(path, member.dtype.newbyteorder("=").name)
-    if member.dtype.kind in "SU":
-        return text_field(path, shape)
-    if member.dtype == np.uint8 and len(shape) == 3 and shape[-1] in (1, 3, 4):
-        return (
-            Field(path, "uint8", shape, "png", "Image") if raw_images == "png" else Field(path, "uint8", shape, "bytes")
-        )
-    return number_field(path, member.dtype.newbyteorder("=").name, shape)

@@ -12,7 +12,7 @@ import numpy as np
 from rlds_beam.episodes.schema import Field, by_path, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import number_field
-from rlds_beam.formats.profiles.model import FieldRule, Profile
+from rlds_beam.formats.profiles.model import RESERVED, FieldRule, Profile
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -79,22 +79,23 @@ def bind(
     """
     bound: list[Bound] = []
     notes: list[str] = []
-    explicit = {rule.dataset for rule in profile.fields if not rule.wild}
+    taken = {rule.dataset for rule in profile.fields if not rule.wild} | profile.roles
     for rule in profile.fields:
         found = matches(rule.dataset, leaves)
         if not found and not rule.optional:
             raise UsageError(f"{where}: there is no {rule.dataset}, which profile {profile.name} reads as {rule.path}")
         for name, parts in found:
-            if rule.wild and name in explicit:
+            if rule.wild and name in taken:
                 continue
-            why = _unusable(leaves[name])
+            taken.add(name)
+            fill = iter(parts)
+            path = re.sub(r"\*\*|\*", lambda _: next(fill), rule.path)  # noqa: B023
+            why = _unusable(leaves[name]) or ("has the name of another field" if rule.wild and path in RESERVED else "")
             if why and rule.wild:
                 notes.append(f"{name} {why}: left out")
             elif why:
                 raise UsageError(f"{where}: {name} {why}")
             else:
-                fill = iter(parts)
-                path = re.sub(r"\*\*|\*", lambda _: next(fill), rule.path)  # noqa: B023
                 bound.append(Bound(_field(path, leaves[name], rule, first, name), name, rule))
     bound, odd = _of_equal_rows(bound, leaves)
     notes += odd
@@ -118,7 +119,7 @@ def _with_final(profile: Profile, bound: list[Bound], leaves: Mapping[str, Leaf]
     """Adds the arrays of the last observation, if there are some for all observations."""
     with_final = []
     for one in bound:
-        group = next((group for group in profile.final if one.name.startswith(f"{group}/")), None)
+        group = next((group for group in profile.final if f"{one.name}/".startswith(f"{group}/")), None)
         name = None if group is None else profile.final[group] + one.name[len(group) :]
         with_final.append(one._replace(final=name if name in leaves else None))
     observations = [one for one in with_final if one.field.path.startswith("observation")]

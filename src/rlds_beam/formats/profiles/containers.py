@@ -22,11 +22,15 @@ class Container(Protocol):
     Attributes:
       path: the file.
       group: the episode's group in it; empty if the file is one episode.
+      ended: whether the episode has its end, which the last rows of a file may lack.
       leaves: the arrays by name.
     """
 
     path: str
     group: str
+
+    @property
+    def ended(self) -> bool: ...
 
     @property
     def leaves(self) -> Mapping[str, Leaf]: ...

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rlds_beam.episodes.casting import exact_cast, exact_flags
-from rlds_beam.episodes.columns import zeros_like
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
 from rlds_beam.errors import BadEpisode, UsageError, Violation
@@ -23,14 +22,15 @@ from rlds_beam.formats.arrays.array_episodes import (
 )
 from rlds_beam.formats.profiles.binding import Bound, Leaf, as_images, bind, row_bytes
 from rlds_beam.formats.profiles.containers import Container, text_of, where
-from rlds_beam.formats.profiles.model import Profile
+from rlds_beam.formats.profiles.model import TO_OBSERVATION, Profile
 from rlds_beam.images.encoded_images import EncodedImages
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 TEXT = "language_instruction"
 _NONE = Leaf((), np.dtype(object))
-_STEPS, _FINAL, _EPISODE, _WHERE, _TERMINAL = "steps/", "final/", "episode/", "where", "terminal"
+_STEPS, _FINAL, _EPISODE, _WHERE, _TERMINAL, _ENDED = "steps/", "final/", "episode/", "where", "terminal", "ended"
+_NO_REWARD = "there is no reward: it is 0"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,14 +67,11 @@ def layout_of(profile: Profile, first: Container, raw_images: str, masks: tuple[
     bound, skipped = bind(profile, leaves, lambda name: first.read(name, slice(0, 1))[0], where(first))
     bound = tuple(one._replace(field=as_images(one.field, raw_images)) for one in bound)
     notes = [*skipped]
-    reward = Field("reward", "float32")
-    if profile.reward in leaves:
-        reward = number_field("reward", leaves[profile.reward].dtype.name)
-    else:
-        notes.append("there is no reward: it is 0")
+    if profile.reward not in leaves:
+        notes.append(_NO_REWARD)
     if profile.channels == "bgr":
         notes.append("images are BGR: use FlipChannels")
-    fields = [*(one.field for one in bound), reward, Field("discount", "float32"), *FLAG_FIELDS.values()]
+    fields = [*(one.field for one in bound), *_numbers(profile, leaves), *FLAG_FIELDS.values()]
     if text_of(profile, first) is not None:
         fields.append(text_field(TEXT))
     elif profile.text:
@@ -88,6 +85,12 @@ def layout_of(profile: Profile, first: Container, raw_images: str, masks: tuple[
         notes.append(f"left out: {profile.left_out}")
     schema = Schema(by_path(fields, where(first)), by_path(metadata, where(first)))
     return Layout(profile, bound, schema, masks, tuple(notes))
+
+
+def _numbers(profile: Profile, leaves: Mapping[str, Leaf]) -> Iterator[Field]:
+    """The fields `reward` and `discount`."""
+    for path, name in (("reward", profile.reward), ("discount", profile.discount)):
+        yield number_field(path, leaves[name].dtype.name if name in leaves else "float32")
 
 
 def _metadata(profile: Profile, container: Container) -> Iterator[tuple[str, Any]]:
@@ -121,9 +124,11 @@ def read_episode(layout: Layout, container: Container, name: str, masks: Mapping
         if one.final is not None and (*leaves.get(one.final, _NONE).shape, 0)[0]:
             arrays[_FINAL + one.field.path] = _values(one, container.read(one.final, slice(-1, None)))
     profile = layout.profile
-    if profile.reward in leaves and "reward" in layout.schema.steps:
-        arrays[_STEPS + "reward"] = container.read(profile.reward)
+    for path, own in (("reward", profile.reward), ("discount", profile.discount)):
+        if own in leaves and path in layout.schema.steps:
+            arrays[_STEPS + path] = container.read(own)
     arrays[_TERMINAL] = _terminal(profile, container)
+    arrays[_ENDED] = np.array([container.ended])
     if TEXT in layout.schema.steps:
         arrays[_STEPS + TEXT] = _text(text_of(profile, container) or b"")
     for field, value in _metadata(profile, container):
@@ -131,7 +136,7 @@ def read_episode(layout: Layout, container: Container, name: str, masks: Mapping
     for mask in layout.masks:
         arrays[f"{_EPISODE}mask/{mask}"] = np.array(masks.get(mask, False))
     arrays[_EPISODE + "file"] = _text(name.encode("utf-8", "replace"))
-    if container.group:
+    if "group" in layout.schema.metadata:
         arrays[_EPISODE + "group"] = _text(container.group.encode("utf-8", "replace"))
     arrays[_WHERE] = _text(f"{name}: {container.group}".rstrip(": ").encode("utf-8", "replace"))
     return arrays
@@ -161,7 +166,8 @@ def _terminal(profile: Profile, container: Container) -> Array:
         values = np.asarray(container.attribute(place) if "@" in place else container.read(place, slice(-1, None)))
     except KeyError:
         return np.array([False])
-    return values.reshape(-1)[-1:] if values.size else np.array([False])
+    last: Array = values.reshape(-1)[-1:] if values.size else np.array([False])
+    return np.equal(last, 0) if place == profile.discount else last
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,17 +184,22 @@ class ProfileDecoder(ArrayDecoder):
                 detail = f"{place} has no {one.name}"
                 raise BadEpisode(Violation("missing_field", detail, one.field.path))
             steps[one.field.path] = _column(one, arrays[_STEPS + one.field.path], place)
-        rows = self._rows(steps, place)
-        if self.layout.final:
+        rows, profile = self._rows(steps, place), self.layout.profile
+        steps |= self._numbers(arrays, rows, place)
+        terminal = bool(exact_flags(arrays[_TERMINAL], f"is_terminal ({place}: {profile.terminal})")[-1])
+        if profile.actions == TO_OBSERVATION and rows:
+            steps = {path: with_last(column[1:]) if _of_action(path) else column for path, column in steps.items()}
+            discount = steps.get("discount")
+            if rows > 1 and isinstance(discount, np.ndarray):
+                discount[-1] = discount[-2]
+        if self.layout.final or (terminal and profile.last_step == "added_if_terminal"):
             steps = {path: with_last(column, self._last(arrays, path, place)) for path, column in steps.items()}
-        steps["reward"] = self._reward(arrays, rows, place)
-        terminal = exact_flags(arrays[_TERMINAL], f"is_terminal ({place}: {self.layout.profile.terminal})")
-        count = rows + self.layout.final if rows else 0
+        count = len(steps["reward"]) if rows else 0
         last, first = np.zeros(count, bool), np.zeros(count, bool)
         first[:1], last[-1:] = True, True
-        is_terminal = last & terminal[-1]
-        steps |= {"is_first": first, "is_last": last, "is_terminal": is_terminal}
-        steps["discount"] = discounts(is_terminal)
+        is_terminal = last & terminal
+        steps |= {"is_first": first, "is_last": last & bool(arrays[_ENDED][0]), "is_terminal": is_terminal}
+        steps.setdefault("discount", discounts(is_terminal))
         if TEXT in self.schema.steps:
             if _STEPS + TEXT not in arrays:
                 raise BadEpisode(Violation("missing_field", f"{place} has no text of the task", TEXT))
@@ -207,26 +218,31 @@ class ProfileDecoder(ArrayDecoder):
         return len(steps[path])
 
     def _last(self, arrays: Arrays, path: str, place: str) -> Column | None:
-        one = next(one for one in self.layout.bound if one.field.path == path)
-        if one.final is None:
+        one = next((one for one in self.layout.bound if one.field.path == path), None)
+        if one is None or one.final is None:
             return None
         if _FINAL + path not in arrays:
             raise BadEpisode(Violation("missing_field", f"{place} has no {one.final}", path))
         return _column(one, arrays[_FINAL + path], place)
 
-    def _reward(self, arrays: Arrays, rows: int, place: str) -> Array:
-        field, name = self.schema.steps["reward"], self.layout.profile.reward
-        count = rows + self.layout.final
-        given = arrays.get(_STEPS + "reward")
-        if given is None and not any("no reward" in note for note in self.layout.notes):
-            raise BadEpisode(Violation("missing_field", f"{place} has no {name}", "reward"))
-        if given is None:
-            return np.zeros(count, field.numpy_dtype)
-        if given.size != rows or len(given) != rows:
-            detail = f"{place}: {name} has the shape {list(given.shape)}, but the episode has {rows} rows"
-            raise BadEpisode(Violation("wrong_dtype_or_shape", detail, "reward"))
-        values = exact_cast(given.reshape(rows), field.numpy_dtype, "reward")
-        return np.concatenate([values, zeros_like(values, 1)]) if self.layout.final else values
+    def _numbers(self, arrays: Arrays, rows: int, place: str) -> dict[str, Column]:
+        """The columns `reward` and, if the files have it, `discount`."""
+        profile = self.layout.profile
+        columns: dict[str, Column] = {}
+        for path, name in (("reward", profile.reward), ("discount", profile.discount)):
+            field, given = self.schema.steps[path], arrays.get(_STEPS + path)
+            if given is None and path == "discount" and not name:
+                continue
+            if given is None and path == "reward" and _NO_REWARD in self.layout.notes:
+                columns[path] = np.zeros(rows, field.numpy_dtype)
+            elif given is None:
+                raise BadEpisode(Violation("missing_field", f"{place} has no {name}", path))
+            elif given.size != rows or len(given) != rows:
+                detail = f"{place}: {name} has the shape {list(given.shape)}, but the episode has {rows} rows"
+                raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path))
+            else:
+                columns[path] = exact_cast(given.reshape(rows), field.numpy_dtype, path)
+        return columns
 
     def _metadata(self, arrays: Arrays, place: str) -> dict[str, Any]:
         metadata: dict[str, Any] = {}
@@ -251,6 +267,10 @@ def _absent(field: Field) -> Any:
     if field.dtype == "string":
         return b"" if not field.shape else np.full(field.closed_shape, b"", object)
     return np.zeros(field.closed_shape, field.numpy_dtype)[()]
+
+
+def _of_action(path: str) -> bool:
+    return path.partition("/")[0] in ("action", "reward", "discount")
 
 
 def _column(one: Bound, array: Array, place: str) -> Column:

@@ -13,6 +13,10 @@ from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean
 
+TO_OBSERVATION = "to_observation"
+RESERVED = (*FLAGS, "discount", "reward", "language_instruction")
+"""Step fields with their own keys."""
+
 _ROWS = re.compile(r"(?P<name>[^\[\]]+)(\[(?P<start>-?\d+)?:(?P<stop>-?\d+)?\])?")
 _NUMBER = Kind("a number above 0", lambda v: type(v) in (int, float) and 0 < v < 1e6)
 _BOOL = Kind("true or false", lambda v: isinstance(v, bool))
@@ -26,12 +30,15 @@ _SCHEMA: Mapping[str, Any] = {
     "name": TEXT,
     "about?": TEXT,
     "files?": TEXT,
-    "episodes": TEXT,
+    "episodes?": TEXT,
+    "ends?": [TEXT],
     "recognize?": {"has?": [TEXT], "any?": [TEXT], "lacks?": [TEXT]},
     "fields": {"*": _FIELD},
     "final?": {"*": TEXT},
-    "last_step?": Kind("kept or added", lambda v: v in ("kept", "added")),
+    "last_step?": Kind("kept, added, or added_if_terminal", lambda v: v in ("kept", "added", "added_if_terminal")),
+    "actions?": Kind("from_observation or to_observation", lambda v: v in ("from_observation", TO_OBSERVATION)),
     "reward?": TEXT,
+    "discount?": TEXT,
     "terminal?": _TERMINAL,
     "text?": [_TEXT_FROM],
     "metadata?": {"*": TEXT},
@@ -95,18 +102,29 @@ class Profile:
       has, any_of, lacks: what identifies the layout in the first episode: all of `has`, one of `any_of`, none of
         `lacks`. A name is a dataset or group; `@name` is an attribute of the episode, `/data@name` of another group.
       fields: the step fields.
-      final: the group with the next observations by the group of the observations; the last row of the next
+      ends: the datasets whose rows other than 0 are the last of an episode, if a file holds several end to end; it may
+        lack some of them. Empty if each file, or group, is an episode.
+      final: the group (or dataset) with the next observations by that of the observations; the last row of the next
         observations becomes the last step, whose action is void.
       last_step: without next observations, `kept` makes T rows T steps, and the last step keeps its action and reward,
         as most published RLDS datasets of demonstrations do; `added` adds a step with an observation of zeros, so that
-        the last action and reward belong to a transition.
-      reward: the dataset of rewards; empty if there is none.
-      terminal: whether episodes end in a terminal state: a dataset, whose last row says so, an attribute, or a
-        constant.
+        the last action and reward belong to a transition; `added_if_terminal` adds it only to episodes that end in a
+        terminal state.
+      actions: `from_observation` if row t is the action taken at observation t, as in RLDS; `to_observation` if row t
+        holds the action, reward, and discount that led there, and row 0 is a dummy.
+      reward, discount: the datasets; empty if there are none.
+      terminal: whether episodes end in a terminal state: a dataset, whose last row says so (that of `discount`: if it
+        is 0), an attribute, or a constant.
       text: the places of the task's text.
+<<<<<<< HEAD
       metadata: episode fields, by name: an `@attribute` or a dataset. An episode may lack it: the field is then zero,
         or empty text.
       splits: `mask` for robomimic's filter keys, `folders` for folders named train, val, or test; empty for neither.
+=======
+      metadata: episode fields, by name: an `@attribute` or a dataset.
+      splits: `mask` for robomimic's filter keys, `folders` for folders named train, val, or test, `names` for files
+        named like `maze-val.npz`; empty for none of these.
+>>>>>>> a322b65 (npz: profiles are those of formats/profiles)
       fps: frames per second.
       channels: the order of the channels of the images.
       left_out, note: what is not read, and what to know about the data.
@@ -120,9 +138,12 @@ class Profile:
     has: tuple[str, ...] = ()
     any_of: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
     final: Mapping[str, str] = dataclasses.field(default_factory=dict)
     last_step: str = "kept"
+    actions: str = "from_observation"
     reward: str = ""
+    discount: str = ""
     terminal: bool | str = False
     text: tuple[TextRule, ...] = ()
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -134,8 +155,14 @@ class Profile:
 
     @property
     def per_file(self) -> bool:
-        """Whether a file is one episode."""
+        """Whether a file is one episode, or several end to end."""
         return self.episodes == "file"
+
+    @property
+    def roles(self) -> set[str]:
+        """The datasets with a role, which wildcards do not make fields."""
+        places = (*self.ends, self.reward, self.discount, *self.final.values())
+        return {place for place in (*places, self.terminal) if isinstance(place, str) and place}
 
     @property
     def attributes(self) -> dict[str, str]:
@@ -151,7 +178,7 @@ def parse_profile(text: str, where: str) -> Profile:
     """
     content = parse_yaml(text, where)
     if not isinstance(content, dict):
-        raise UsageError(f"{where}: not a profile: expected a mapping with the keys name, episodes, and fields")
+        raise UsageError(f"{where}: not a profile: expected a mapping with the keys name and fields")
     _check_keys(content, _SCHEMA, where)
     try:
         check_json(content, _SCHEMA, where)
@@ -162,22 +189,33 @@ def parse_profile(text: str, where: str) -> Profile:
         ) from None
     recognized = content.get("recognize", {})
     _check_keys(recognized, _SCHEMA["recognize?"], f"{where}: recognize")
-    if content["episodes"] != "file" and content["episodes"].count("*") != 1:
-        raise UsageError(f"{where}: episodes is {content['episodes']!r}, expected file, or groups such as data/demo_*")
-    if content.get("splits", "mask") not in ("mask", "folders"):
-        raise UsageError(f"{where}: splits is {content['splits']!r}, expected mask or folders")
+    _check_values(content, where)
     if not any(rule.path == "action" or rule.path.startswith("action/") for rule in fields):
         raise UsageError(f"{where}: no field is action, or begins with action/")
-    plain = ("name", "about", "files", "episodes", "final", "last_step", "reward", "terminal", "metadata", "splits",
-             "fps", "channels", "left_out", "note")  # fmt: skip
+    plain = ("name", "about", "files", "episodes", "final", "last_step", "actions", "reward", "discount", "terminal",
+             "metadata", "splits", "fps", "channels", "left_out", "note")  # fmt: skip
     return Profile(
         fields=fields,
         has=tuple(recognized.get("has", ())),
         any_of=tuple(recognized.get("any", ())),
         lacks=tuple(recognized.get("lacks", ())),
+        ends=tuple(content.get("ends", ())),
         text=tuple(_text_rule(one, where) for one in content.get("text", ())),
         **{name: content[name] for name in plain if name in content},
     )
+
+
+def _check_values(content: Mapping[str, Any], where: str) -> None:
+    episodes = content.get("episodes", "file")
+    if episodes != "file" and episodes.count("*") != 1:
+        raise UsageError(f"{where}: episodes is {episodes!r}, expected file, or groups such as data/demo_*")
+    if content.get("ends") and episodes != "file":
+        raise UsageError(f"{where}: ends needs episodes: file, because groups are episodes already")
+    if content.get("splits", "mask") not in ("mask", "folders", "names"):
+        raise UsageError(f"{where}: splits is {content['splits']!r}, expected mask, folders, or names")
+    later = [key for key in ("final", "last_step") if key in content]
+    if content.get("actions") == TO_OBSERVATION and later:
+        raise UsageError(f"{where}: {later[0]} does not fit actions: {TO_OBSERVATION}, which has the last observation")
 
 
 def _check_keys(content: Mapping[str, Any], schema: Mapping[str, Any], where: str) -> None:
@@ -191,8 +229,8 @@ def _rule(path: str, one: Any, where: str) -> FieldRule:
     given = {"from": one} if isinstance(one, str) else one
     _check_keys(given, _RULE, f"{where}: fields.{path}")
     check_json(given, _RULE, f"{where}: fields.{path}")
-    if path in (*FLAGS, "discount", "reward", "language_instruction"):
-        raise UsageError(f"{where}: fields.{path}: use the keys terminal, reward, and text instead")
+    if path in RESERVED:
+        raise UsageError(f"{where}: fields.{path}: use the keys terminal, reward, discount, and text instead")
     match = _ROWS.fullmatch(given["from"])
     if match is None:
         raise UsageError(f"{where}: fields.{path}: {given['from']!r} is no dataset; rows are given as in name[:-1]")

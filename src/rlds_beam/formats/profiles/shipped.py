@@ -13,23 +13,24 @@ from rlds_beam.text import did_you_mean
 
 
 @functools.cache
-def shipped_profiles() -> dict[str, Profile]:
-    """The profiles of the package by name, sorted."""
+def shipped_profiles(npz: bool = False) -> dict[str, Profile]:
+    """The profiles of the package by name, sorted: those for HDF5 files, or those for `.npz` files."""
     profiles = {}
     files = (file for file in resources.files(__package__).iterdir() if file.name.endswith(".yaml"))
     for file in sorted(files, key=lambda one: one.name):
         profile = parse_profile(file.read_text("utf-8"), file.name)
-        profiles[profile.name] = profile
+        if profile.files.endswith(".npz") == npz:
+            profiles[profile.name] = profile
     return profiles
 
 
-def find_profile(name: str) -> Profile:
+def find_profile(name: str, npz: bool = False) -> Profile:
     """A profile of the package by its name, or a user's by its path.
 
     Raises:
       UsageError: there is none, or the file is not a valid profile.
     """
-    known = shipped_profiles()
+    known = shipped_profiles(npz)
     if name in known:
         return known[name]
     is_file = os.sep in name or name.endswith((".yaml", ".yml")) or storage.scheme(name) is not None

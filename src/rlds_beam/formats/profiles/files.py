@@ -1,0 +1,157 @@
+"""Files with profiles as a record format: an episode is a file, or some rows of one."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.encoding.base import Damage
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
+from rlds_beam.formats.arrays.hdf5_reading import MOST_BYTES, UNREADABLE
+from rlds_beam.formats.profiles.binding import Leaf
+from rlds_beam.formats.profiles.containers import Container
+from rlds_beam.formats.profiles.episodes import Layout, read_episode
+from rlds_beam.formats.profiles.model import Profile
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_ROWS = 1 << 20  # flags read at once
+
+
+class Rows:
+    """Some rows of a file that holds episodes end to end (`containers.Container`).
+
+    Args:
+      whole: the file.
+      first, last: the rows of the episode.
+      rows: the rows of the file.
+      ended: whether an array says that the episode ends.
+    """
+
+    def __init__(self, whole: Container, first: int, last: int, rows: int, ended: bool):
+        self.path, self.group, self.ended = whole.path, f"rows {first} to {last}", ended
+        self._whole, self._first, self._last, self._rows = whole, first, last, rows
+
+    @functools.cached_property
+    def leaves(self) -> Mapping[str, Leaf]:
+        """The arrays with a row for each step."""
+        count = self._last - self._first
+        return {
+            name: leaf._replace(shape=(count, *leaf.shape[1:]))
+            for name, leaf in self._whole.leaves.items()
+            if leaf.shape[:1] == (self._rows,)
+        }
+
+    def read(self, name: str, rows: slice | None = None) -> Array:
+        """The rows of an array; an array without a row for each step as a whole."""
+        if name not in self.leaves:
+            return self._whole.read(name, rows)
+        start, stop, _ = (rows or slice(None)).indices(self._last - self._first)
+        return self._whole.read(name, slice(self._first + start, self._first + max(start, stop)))
+
+    def attribute(self, place: str) -> Any:
+        """An attribute of the file."""
+        return self._whole.attribute(place)
+
+    def has(self, name: str) -> bool:
+        """Whether the file has an array, group, or attribute."""
+        return self._whole.has(name)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfileFormat(ArrayFormat):
+    """Files with a profile.
+
+    Attributes:
+      layout: the fields.
+      root: the directory of the dataset, to which the names of files are relative.
+    """
+
+    layout: Layout
+    root: str = ""
+
+    @abc.abstractmethod
+    def whole(self, path: str) -> contextlib.AbstractContextManager[Container]:
+        """Opens a file. Raises OSError if it is damaged."""
+
+    def count(self, path: str) -> int:
+        return len(self._starts(path)[1]) if self.layout.profile.ends else 1
+
+    def is_splittable(self, path: str) -> bool:
+        return bool(self.layout.profile.ends)
+
+    def episode(self, whole: Container, i: int) -> tuple[Container, Mapping[str, bool]]:
+        """An episode of a file, and whether each filter key lists it."""
+        if not self.layout.profile.ends:
+            return whole, {}
+        starts, ended = self._starts(whole.path)
+        return Rows(whole, int(starts[i]), int(starts[i + 1]), int(starts[-1]), bool(ended[i])), {}
+
+    def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
+        within = self.root and path.startswith(self.root)
+        name = path[len(self.root) :].lstrip("/") if within else storage.split(path)[1]
+        with self.whole(path) as whole:
+            for i in range(start, stop):
+                place = name
+                try:
+                    episode, listed = self.episode(whole, i)
+                    place = f"{name}: {episode.group}".rstrip(": ")
+                    _check_size(episode, self.layout)
+                    arrays = read_episode(self.layout, episode, name, listed)
+                except (*UNREADABLE, UsageError) as error:
+                    yield Damage(i, i + 1, f"{place} cannot be read: {' '.join(str(error).split())}", b"")
+                    continue
+                yield arrays
+                del arrays
+
+    def _starts(self, path: str) -> tuple[Array, Array]:
+        return _cached_starts(self, path, storage.stamp(path))
+
+
+@functools.lru_cache(maxsize=64)
+def _cached_starts(files: ProfileFormat, path: str, stamp: Any) -> tuple[Array, Array]:
+    """The first row of each episode, then the number of rows; and whether each episode has an end."""
+    del stamp
+    with files.whole(path) as whole:
+        return starts_of(whole, files.layout.profile)
+
+
+def starts_of(whole: Container, profile: Profile) -> tuple[Array, Array]:
+    """Where the episodes of a flat file begin. Raises OSError if the arrays that end episodes are missing or wrong."""
+    names = [name for name in profile.ends if name in whole.leaves]
+    if not names:
+        raise OSError(f"it has no {profile.ends[0]}, where profile {profile.name} finds the ends of episodes")
+    rows = (*whole.leaves[names[0]].shape, 0)[0]
+    ends = np.zeros(rows, bool)
+    for name in names:
+        ends |= _flags(whole, name, rows)
+    starts = np.unique(np.concatenate([[0], np.flatnonzero(ends) + 1, [rows]]))
+    return starts, ends[starts[1:] - 1]
+
+
+def _flags(whole: Container, name: str, rows: int) -> Array:
+    """Whether each row of an array is other than 0. Raises OSError for other rows or values."""
+    leaf = whole.leaves[name]
+    if leaf.shape[:1] != (rows,) or leaf.dtype.kind not in "biuf" or int(np.prod(leaf.shape[1:])) != 1:
+        raise OSError(f"{name} has the shape {list(leaf.shape)} ({leaf.dtype}), expected a flag for {rows} rows")
+    parts = [whole.read(name, slice(i, min(i + _ROWS, rows))).reshape(-1) for i in range(0, rows, _ROWS)]
+    values: Array = np.concatenate(parts) if parts else np.zeros(0)
+    wrong = np.flatnonzero((values != 0) & (values != 1))
+    if len(wrong):
+        raise OSError(f"{name} is {values[wrong[0]]} at row {wrong[0]}, expected 0 or 1")
+    return values.astype(bool)
+
+
+def _check_size(episode: Container, layout: Layout) -> None:
+    leaves = (episode.leaves.get(one.name) for one in layout.bound)
+    size = sum(float(np.prod(leaf.shape, dtype=float)) * leaf.dtype.itemsize for leaf in leaves if leaf is not None)
+    if size > MOST_BYTES:
+        raise OSError(f"its arrays have {size:.0f} bytes, more than {MOST_BYTES}")
