@@ -179,7 +179,7 @@ def test_an_unknown_file_gets_a_proposal_that_works(tmp_path: Path, capsys: pyte
         ("name: x\nepisodes: file\nfields: {action: 'a/*'}", "different numbers of [*]"),
         ("name: x\nepisodes: file\nfields: {action: 'a[1'}", "is no dataset"),
         ("name: x\nepisodes: file\nfields: {is_last: a, action: b}", "use the keys terminal"),
-        ("name: x\nepisodes: file\nfields: {action: a}\nsplits: y", "expected mask or folders"),
+        ("name: x\nepisodes: file\nfields: {action: a}\nsplits: y", "expected mask, folders, or names"),
         ("name: x\nepisodes: file\nfields: {action: {}}", "has no 'from'"),
         ("name: x\nepisodes: file\nfields: {action: a}\ntext: [{json: a}]", "expected one of attribute"),
         ("a: [", "not valid YAML"),

@@ -100,7 +100,7 @@ def test_rows_after_the_last_end_are_rejected(tmp_path) -> None:
 def test_a_profile_of_a_user(tmp_path) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "a.npz", state=rng.normal(size=(4, 2)), act=np.ones((4, 1), ">f4"), name=np.array(["x"] * 4))
-    with pytest.raises(UsageError, match=r"no profile fits.*(?s:.*)observation: state\n"):
+    with pytest.raises(UsageError, match=r"no profile fits.*(?s:.*)observation/state: state "):
         read(tmp_path / "a.npz")
     profile = tmp_path / "mine.yaml"
     profile.write_text("name: mine\nfields: {observation: state, action: act}\nterminal: true\n")
@@ -109,10 +109,10 @@ def test_a_profile_of_a_user(tmp_path) -> None:
     assert episode.steps["name"].tolist() == [b"x"] * 4 + [b""]
     assert episode.steps["discount"].tolist() == [1, 1, 1, 0, 0]
     for text, said in (
-        ("name: x\nfields: {action: a}", "no field is observation"),
+        ("name: x\nfields: {action: act}", "no array becomes observation"),
         ("name: x\nfield: {}", "unknown key 'field'"),
         ("- 1", "not a profile"),
-        ("name: x\nfields: {observation: zz, action: act}", "has no zz"),
+        ("name: x\nfields: {observation: zz, action: act}", "there is no zz"),
     ):
         profile.write_text(text)
         with pytest.raises(UsageError, match=said):

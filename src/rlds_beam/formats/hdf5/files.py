@@ -130,8 +130,9 @@ class Hdf5Format(ProfileFormat):
     split_masks: tuple[str, ...] = ()
     name = "hdf5"
 
+    @staticmethod
     @contextlib.contextmanager
-    def whole(self, path: str) -> Iterator[Hdf5Episode]:
+    def whole(path: str) -> Iterator[Hdf5Episode]:
         with open_hdf5(path) as root:
             yield Hdf5Episode(path, root)
 

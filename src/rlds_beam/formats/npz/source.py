@@ -88,7 +88,8 @@ class NpzFormat(ProfileFormat):
 
     name = "npz"
 
-    def whole(self, path: str) -> contextlib.AbstractContextManager[Container]:
+    @staticmethod
+    def whole(path: str) -> contextlib.AbstractContextManager[Container]:
         return _opened(path)
 
     def is_splittable(self, path: str) -> bool:
@@ -192,7 +193,7 @@ def _first_layout(paths: Sequence[str], where: str, options: NpzOptions) -> Layo
                 if not profile.per_file:
                     raise UsageError(f"profile {profile.name}: .npz files have no groups: write episodes: file")
                 if profile.ends:
-                    starts_of(whole, profile)
+                    starts_of(whole, profile.ends)
                 return layout_of(profile, whole, options.raw_images)
         except UNREADABLE_NPZ as unreadable:
             if isinstance(unreadable, UsageError):

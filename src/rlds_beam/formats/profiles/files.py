@@ -19,7 +19,6 @@ from rlds_beam.formats.arrays.hdf5_reading import MOST_BYTES, UNREADABLE
 from rlds_beam.formats.profiles.binding import Leaf
 from rlds_beam.formats.profiles.containers import Container
 from rlds_beam.formats.profiles.episodes import Layout, read_episode
-from rlds_beam.formats.profiles.model import Profile
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -78,8 +77,9 @@ class ProfileFormat(ArrayFormat):
     layout: Layout
     root: str = ""
 
+    @staticmethod
     @abc.abstractmethod
-    def whole(self, path: str) -> contextlib.AbstractContextManager[Container]:
+    def whole(path: str) -> contextlib.AbstractContextManager[Container]:
         """Opens a file. Raises OSError if it is damaged."""
 
     def count(self, path: str) -> int:
@@ -113,28 +113,28 @@ class ProfileFormat(ArrayFormat):
                 del arrays
 
     def _starts(self, path: str) -> tuple[Array, Array]:
-        return _cached_starts(self, path, storage.stamp(path))
+        return _cached_starts(type(self), path, storage.stamp(path), self.layout.profile.ends)
 
 
 @functools.lru_cache(maxsize=64)
-def _cached_starts(files: ProfileFormat, path: str, stamp: Any) -> tuple[Array, Array]:
+def _cached_starts(files: type[ProfileFormat], path: str, stamp: Any, ends: tuple[str, ...]) -> tuple[Array, Array]:
     """The first row of each episode, then the number of rows; and whether each episode has an end."""
     del stamp
     with files.whole(path) as whole:
-        return starts_of(whole, files.layout.profile)
+        return starts_of(whole, ends)
 
 
-def starts_of(whole: Container, profile: Profile) -> tuple[Array, Array]:
+def starts_of(whole: Container, ends: tuple[str, ...]) -> tuple[Array, Array]:
     """Where the episodes of a flat file begin. Raises OSError if the arrays that end episodes are missing or wrong."""
-    names = [name for name in profile.ends if name in whole.leaves]
+    names = [name for name in ends if name in whole.leaves]
     if not names:
-        raise OSError(f"it has no {profile.ends[0]}, where profile {profile.name} finds the ends of episodes")
+        raise OSError(f"it has no {ends[0]}, which marks the ends of episodes")
     rows = (*whole.leaves[names[0]].shape, 0)[0]
-    ends = np.zeros(rows, bool)
+    is_end = np.zeros(rows, bool)
     for name in names:
-        ends |= _flags(whole, name, rows)
-    starts = np.unique(np.concatenate([[0], np.flatnonzero(ends) + 1, [rows]]))
-    return starts, ends[starts[1:] - 1]
+        is_end |= _flags(whole, name, rows)
+    starts = np.unique(np.concatenate([[0], np.flatnonzero(is_end) + 1, [rows]]))
+    return starts, is_end[starts[1:] - 1]
 
 
 def _flags(whole: Container, name: str, rows: int) -> Array:

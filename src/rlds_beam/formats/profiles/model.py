@@ -116,15 +116,10 @@ class Profile:
       terminal: whether episodes end in a terminal state: a dataset, whose last row says so (that of `discount`: if it
         is 0), an attribute, or a constant.
       text: the places of the task's text.
-<<<<<<< HEAD
       metadata: episode fields, by name: an `@attribute` or a dataset. An episode may lack it: the field is then zero,
         or empty text.
-      splits: `mask` for robomimic's filter keys, `folders` for folders named train, val, or test; empty for neither.
-=======
-      metadata: episode fields, by name: an `@attribute` or a dataset.
       splits: `mask` for robomimic's filter keys, `folders` for folders named train, val, or test, `names` for files
         named like `maze-val.npz`; empty for none of these.
->>>>>>> a322b65 (npz: profiles are those of formats/profiles)
       fps: frames per second.
       channels: the order of the channels of the images.
       left_out, note: what is not read, and what to know about the data.

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from rlds_beam.formats.profiles.binding import Leaf
 
-_ACTIONS = ("action", "actions")
+_ACTIONS = ("action", "actions", "act", "acts")
 _REWARDS = ("reward", "rewards")
+_FLAGS = ("timeouts", "truncated", "is_last")
 _ENDS = ("dones", "done", "terminals", "terminal", "terminated", "is_terminal")
 _NOTHING = ("step", "timestamp", "timestamps", "index")
 
@@ -32,7 +33,7 @@ def propose(name: str, episodes: str, leaves: Mapping[str, Leaf]) -> str:
         lines.append("  action: NAME_OF_A_DATASET")
     other = ""
     for path, leaf in leaves.items():
-        if path in actions or last[path] in (*_REWARDS, *_ENDS, *_NOTHING):
+        if path in actions or last[path] in (*_REWARDS, *_ENDS, *_FLAGS, *_NOTHING):
             continue
         if rows and leaf.shape[:1] == rows and leaf.readable:
             lines.append(f"  observation/{_field_name(path)}: {_quoted(path)}  # {leaf.dtype}{list(leaf.shape)}")
@@ -40,6 +41,9 @@ def propose(name: str, episodes: str, leaves: Mapping[str, Leaf]) -> str:
             other += f"# not read: {path} {leaf.dtype}{list(leaf.shape)}\n"
     for key, names in (("reward", _REWARDS), ("terminal", _ENDS)):
         lines += [f"{key}: {_quoted(path)}" for path in leaves if last[path] in names][:1]
+    ends = [_quoted(path) for path in leaves if last[path] in (*_ENDS, *_FLAGS)]
+    if ends and episodes == "file":
+        lines.append(f"# ends: [{', '.join(ends)}]  # if the file holds several episodes, end to end")
     return "\n".join(lines) + "\n" + other
 
 
