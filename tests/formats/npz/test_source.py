@@ -103,7 +103,9 @@ def test_a_profile_of_a_user(tmp_path) -> None:
     with pytest.raises(UsageError, match=r"no profile fits.*(?s:.*)observation/state: state "):
         read(tmp_path / "a.npz")
     profile = tmp_path / "mine.yaml"
-    profile.write_text("name: mine\nfields: {observation: state, action: act}\nterminal: true\n")
+    profile.write_text(
+        "name: mine\nfields: {observation: state, action: act, '**': '**'}\nlast_step: added\nterminal: true\n"
+    )
     (episode,) = read(tmp_path / "a.npz", profile=str(profile))
     assert episode.steps["action"].dtype == np.float32
     assert episode.steps["name"].tolist() == [b"x"] * 4 + [b""]

@@ -80,10 +80,12 @@ def card(name: str, version: str, facts: Mapping[str, Any], *, preview: bool = F
     files = sum(len(shards) for shards in source["shards"].values())
     size = sum(shard["bytes"] for shards in source["shards"].values() for shard in shards)
     read = f" ({count(files, 'file')}, {size:,} bytes)" if size else ""  # a recording has no files
+    by_program = source["from"] == "write_rlds"
+    made_from = "a program's episodes, with `rlds_beam.write_rlds`" if by_program else f"`{source['dataset']}`{read}"
     lines = [
         f"# {name} {version}",
         "",
-        f"RLDS, written by {facts['written_by']} from `{source['dataset']}`{read}.",
+        f"RLDS, written by {facts['written_by']} from {made_from}.",
         "`provenance.json` has the same facts for programs.",
         "",
         *([SHOWN, ""] if preview else []),
