@@ -9,14 +9,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam import storage
 from rlds_beam.encoding.base import Damage
 from rlds_beam.errors import BucketError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
 from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE
 from rlds_beam.formats.zarr.metadata import ZarrArray, read_array
 from rlds_beam.formats.zarr.reading import RowReader
-from rlds_beam.formats.zarr.stores import ENDS, Store, is_zip, open_store, root_of
+from rlds_beam.formats.zarr.stores import ENDS, Store, is_zip, open_store, root_of, version_of
 from rlds_beam.text import shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -77,7 +76,8 @@ class ZarrFormat(ArrayFormat):
     name = "zarr"
 
     def count(self, path: str) -> int:
-        return _count(path, self.steps, _version(path)) if is_zip(path) else _count.__wrapped__(path, self.steps, None)
+        version = version_of(path) if is_zip(path) else None
+        return _count(path, self.steps, version) if version else _count.__wrapped__(path, self.steps, None)
 
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
         with open_store(root_of(path)) as store:
@@ -120,11 +120,6 @@ def _images(reader: RowReader, first: int, end: int) -> Array:
             pixels = image[..., 0] if image.shape[-1] == 1 else image
             rows.append(imagecodecs.png_encode(pixels, level=_PNG_LEVEL))
     return np.fromiter(rows, object, len(rows))
-
-
-def _version(path: str) -> object:
-    """Changes if a zip file does."""
-    return storage.stamp(path) if storage.scheme(path) is None else storage.checksum(path)
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
+import weakref
 import zipfile
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -174,13 +176,31 @@ def open_store(root: str) -> Iterator[Store]:
     if not is_zip(root):
         yield DirectoryStore(root)
         return
-    with storage.open_read(root) as file:
-        try:
-            opened = zipfile.ZipFile(file)
-        except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-            raise OSError(f"{root} is not a complete zip file: {error}") from error
-        with opened:
-            yield ZipStore(root, opened)
+    version = version_of(root)
+    yield ZipStore(root, _kept(root, version) if version else _zip_file(root))
+
+
+def version_of(path: str) -> object:
+    """Changes if a zip file does; empty if its store has no checksums."""
+    return storage.stamp(path) if storage.scheme(path) is None else storage.checksum(path)
+
+
+def _zip_file(path: str) -> zipfile.ZipFile:
+    file = storage.open_read(path)
+    try:
+        opened = zipfile.ZipFile(file)
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+        file.close()
+        raise OSError(f"{path} is not a complete zip file: {error}") from error
+    weakref.finalize(opened, file.close)
+    return opened
+
+
+@functools.lru_cache(maxsize=1)
+def _kept(path: str, version: object) -> zipfile.ZipFile:
+    """The zip file that was opened last: reading the names of a million members takes seconds."""
+    del version
+    return _zip_file(path)
 
 
 def path_of(root: str) -> str:
