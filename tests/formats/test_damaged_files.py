@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exchanging import export, open_job
+from npz_data import ogbench_arrays
 
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.testing import make_episode, write_dataset
@@ -28,7 +29,7 @@ def data(tmp_path_factory) -> Path:
     return write_dataset(tmp_path_factory.mktemp("data"), episodes)
 
 
-@pytest.fixture(scope="module", params=[*SOURCES, "d4rl"])
+@pytest.fixture(scope="module", params=[*SOURCES, "d4rl", "npz"])
 def made(request, data, tmp_path_factory) -> tuple[str, Path, Path]:
     """A format, its dataset, and the file to damage."""
     to, output = request.param, tmp_path_factory.mktemp("made") / "out"
@@ -39,6 +40,10 @@ def made(request, data, tmp_path_factory) -> tuple[str, Path, Path]:
             file["observations"], file["actions"] = np.ones((54, 4), np.float32), np.ones((54, 2), np.float32)
             file["rewards"], file["terminals"] = np.ones(54, np.float32), np.arange(54) % 9 == 8
         return to, output, output / "x.hdf5"
+    if to == "npz":
+        output.mkdir()
+        np.savez_compressed(output / "x.npz", **ogbench_arrays((9, 9, 9)))
+        return to, output, output / "x.npz"
     export(data, output, to, **({"items": "frames"} if to == "trajectories" else {}))
     (file,) = output.glob(SOURCES[to])
     return to, output, file
