@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
 
-from rlds_beam.options import Options, option
+from rlds_beam.formats.arrays.raw_images import RawImagesOptions
+from rlds_beam.options import option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NpzOptions(Options):
+class NpzOptions(RawImagesOptions):
     """NumPy's .npz files."""
 
     profile: str | None = option(
         None, "layout of the files: exorl, d4rl, ogbench, or a YAML file (recognized by default)", metavar="NAME"
     )
-    raw_images: Literal["png", "raw"] = option("png", "how to keep frames that are stored as pixels")

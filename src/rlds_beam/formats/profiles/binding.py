@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -184,9 +183,3 @@ def _image_field(path: str, data: bytes) -> Field | None:
     except UndecodableImageError:
         return Field(path, dtype, (None, None, channels), encoding, "Image")
     return Field(path, dtype, (header.height, header.width, channels), encoding, "Image")
-
-
-def as_images(field: Field, raw: str) -> Field:
-    """The field of raw frames as PNG images, if `raw` is `png`."""
-    is_raw = field.dtype == "uint8" and field.encoding == "bytes"
-    return dataclasses.replace(field, encoding="png", feature="Image") if is_raw and raw == "png" else field

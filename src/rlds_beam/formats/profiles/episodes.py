@@ -20,7 +20,8 @@ from rlds_beam.formats.arrays.array_episodes import (
     number_field,
     with_last,
 )
-from rlds_beam.formats.profiles.binding import Bound, Leaf, as_images, bind, row_bytes
+from rlds_beam.formats.arrays.raw_images import as_images, as_png
+from rlds_beam.formats.profiles.binding import Bound, Leaf, bind, row_bytes
 from rlds_beam.formats.profiles.containers import Container, text_of, where
 from rlds_beam.formats.profiles.model import TO_OBSERVATION, Profile
 from rlds_beam.images.encoded_images import EncodedImages
@@ -280,19 +281,12 @@ def _column(one: Bound, array: Array, place: str) -> Column:
     if one.encoded and is_rows:
         return EncodedImages(array, field.shape, field.dtype, field.encoding)
     if field.encoding == "png" and array.dtype == np.uint8 and array.shape[1:] == field.shape:
-        return _as_png(array, field)
+        return as_png(array, field)
     if one.encoded or array.shape[1:] != field.shape or (array.dtype == object) != (field.dtype == "string"):
         kind = "bytes" if array.dtype == object else array.dtype.name
         detail = f"{place}: {one.name} holds {kind}{list(array.shape)}, but the first episode has {field}"
         raise BadEpisode(Violation("wrong_dtype_or_shape", detail, field.path))
     return exact_cast(array, field.numpy_dtype, field.path)
-
-
-def _as_png(pixels: Array, field: Field) -> EncodedImages:
-    import imagecodecs
-
-    images = (imagecodecs.png_encode(one if one.shape[-1] > 1 else one[..., 0], level=1) for one in pixels)
-    return EncodedImages(np.fromiter(map(bytes, images), object, len(pixels)), field.shape, field.dtype, "png")
 
 
 def choose_profile(profiles: Mapping[str, str], where_: str) -> str:
