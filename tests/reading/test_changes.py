@@ -15,6 +15,7 @@ from lerobot_data import moving_episode
 from versions import FORMATS, record, shards_of
 
 from rlds_beam.errors import NotVerifiedError
+from rlds_beam.formats.ros2.options import Ros2Options
 from rlds_beam.formats.sources import open_source
 from rlds_beam.output.range_conversion import RangeConverter, RangeFitter
 from rlds_beam.pipelines.cli import main
@@ -46,7 +47,8 @@ KINDS: dict[str, tuple[Callable[[Path], object], Callable[[str], list[str]]]] = 
 
 
 NEEDED = {
-    **dict.fromkeys(("d3rlpy", "d3rlpy_own", "d4rl", "minari", "minari_own"), "h5py"),
+    **dict.fromkeys(("d3rlpy", "d3rlpy_own", "d4rl", "hdf5", "minari", "minari_own"), "h5py"),
+    "ros2": "rosbags",
     "array_record": "array_record",
     "lerobot_video": "av",
 }
@@ -58,8 +60,10 @@ def test_changes_are_detected_for_every_source(tmp_path, kind):
         pytest.importorskip(NEEDED[kind])
     make, arguments = KINDS[kind]
     make(tmp_path / "input")
-    path, *from_ = arguments(str(tmp_path / "input"))
-    source = open_source(path, from_=from_[0].removeprefix("--from=") if from_ else "rlds")
+    path, *flags = arguments(str(tmp_path / "input"))
+    given = dict(flag[2:].split("=", 1) for flag in flags)
+    options = Ros2Options(topics=given["topics"]) if kind == "ros2" else None
+    source = open_source(path, from_=given.get("from", "rlds"), options=options)
     files = [name for split in source.splits for s in split.shards for name in (s.path, *source.companions(s))]
     assert all(map(os.path.isfile, files))
     for name in files:

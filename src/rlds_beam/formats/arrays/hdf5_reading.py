@@ -266,11 +266,14 @@ def read_array(dataset: Any, rows: slice | None = None) -> Array:
 
     Raises:
       TypeError: the values have another type.
-      ValueError: the dataset is larger than `MOST_BYTES`, or claims more than the file stores.
+      ValueError: the values are larger than `MOST_BYTES`, or the dataset claims more than the file stores.
     """
     check_readable(check_stored(dataset))
-    if dataset.nbytes > MOST_BYTES:
-        raise ValueError(f"{dataset.name} has {dataset.nbytes:,} bytes; an episode may have at most {MOST_BYTES:,}")
+    size = dataset.nbytes
+    if rows is not None and dataset.size:
+        size = size // dataset.shape[0] * len(range(dataset.shape[0])[rows])
+    if size > MOST_BYTES:
+        raise ValueError(f"{dataset.name} has {size:,} bytes; an episode may have at most {MOST_BYTES:,}")
     values: Any = dataset[()] if rows is None else dataset[rows]
     if not isinstance(values, np.ndarray):
         values = np.asarray(values, object) if isinstance(values, str | bytes) else np.asarray(values)

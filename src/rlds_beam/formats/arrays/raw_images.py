@@ -1,24 +1,17 @@
-"""Frames that files store as pixels: the option `--raw_images`, and PNGs of them."""
+"""Frames that files store as pixels, as PNGs."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from rlds_beam.episodes.schema import Field
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.options import Options, option
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RawImagesOptions(Options):
-    """The option of sources whose files may store frames as pixels."""
-
-    raw_images: Literal["png", "raw"] = option("png", "how to keep frames that are stored as pixels")
 
 
 def as_images(field: Field, raw_images: str) -> Field:
@@ -28,8 +21,23 @@ def as_images(field: Field, raw_images: str) -> Field:
 
 
 def as_png(pixels: Array, field: Field) -> EncodedImages:
-    """Frames as PNGs, fast rather than small."""
+    """Frames [T, H, W, C] as PNGs."""
+    return EncodedImages(pngs([pixels]), field.shape, field.dtype, "png")
+
+
+def pngs(pieces: Iterable[Array]) -> Array:
+    """Frames as PNGs, fast rather than small. Holds the pixels of one piece at a time.
+
+    Args:
+      pieces: uint8 or uint16 [any, H, W, C], one after the other.
+
+    Returns:
+      object [T], bytes.
+    """
     import imagecodecs
 
-    images = (imagecodecs.png_encode(one if one.shape[-1] > 1 else one[..., 0], level=1) for one in pixels)
-    return EncodedImages(np.fromiter(map(bytes, images), object, len(pixels)), field.shape, field.dtype, "png")
+    rows: list[bytes] = []
+    for piece in pieces:
+        for image in np.ascontiguousarray(piece):
+            rows.append(bytes(imagecodecs.png_encode(image if image.shape[-1] > 1 else image[..., 0], level=1)))
+    return np.fromiter(rows, object, len(rows))

@@ -85,7 +85,7 @@ class Hdf5Episode:
 
 def _leaf(dataset: Any) -> Leaf:
     dtype = np.dtype(object) if dataset.dtype.kind in "SU" else dataset.dtype
-    return Leaf(tuple(dataset.shape or ()), dtype, is_readable(dataset))
+    return Leaf(tuple(dataset.shape or ()), dtype, is_readable(dataset), (*(dataset.chunks or ()), 1)[0])
 
 
 def _missing(place: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rlds_beam.formats.arrays.raw_images import RawImagesOptions
+from rlds_beam.formats.arrays.options import RawImagesOptions
 from rlds_beam.options import option
 
 

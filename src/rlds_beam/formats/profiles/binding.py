@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -26,11 +27,13 @@ class Leaf(NamedTuple):
       shape: its shape, with rows.
       dtype: its dtype; object for text and bytes.
       readable: whether its values can be read: not lists of numbers or references.
+      chunk: the rows that are compressed together, so that reading one of them reads them all.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     readable: bool = True
+    chunk: int = 1
 
 
 class Bound(NamedTuple):
@@ -50,8 +53,13 @@ class Bound(NamedTuple):
 
     @property
     def encoded(self) -> bool:
-        """Whether the rows are bytes of images."""
+        """Whether the rows are, or become, bytes of images."""
         return self.field.encoding in ("png", "jpeg")
+
+    def has_pixels(self, leaf: Leaf) -> bool:
+        """Whether an episode's array holds frames of pixels that become PNGs."""
+        field = self.field
+        return field.encoding == "png" and leaf.dtype == field.dtype and leaf.shape[1:] == field.shape
 
 
 def matches(pattern: str, names: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
@@ -143,12 +151,12 @@ def _field(path: str, leaf: Leaf, rule: FieldRule, first: Callable[[str], Any], 
         return Field(path, "uint8", shape, "bytes", "Tensor")
     is_bytes = leaf.dtype.kind in "OS" and not shape
     if rule.images and leaf.shape[0] and (is_bytes or (leaf.dtype == np.uint8 and len(shape) == 1)):
-        row = row_bytes(first(name))
-        image = _image_field(path, row)
+        row = stored_bytes(first(name))
+        image = _image_field(path, row.rstrip(b"\0"))
         if image is not None:
             return image
         for raw in rule.raw_shapes:
-            if len(row) == int(np.prod(raw)):
+            if len(row) == math.prod(raw):
                 return Field(path, "uint8", raw, "bytes", "Tensor")
     if leaf.dtype.kind in "OSU":
         return text_field(path, shape)
@@ -167,8 +175,12 @@ def row_bytes(row: Any) -> bytes:
 
     JPEGs end with FF D9 and PNGs with AE 42 60 82, so no byte of an image is lost.
     """
-    data = row.tobytes() if isinstance(row, np.ndarray) else row.encode() if isinstance(row, str) else bytes(row)
-    return data.rstrip(b"\0")
+    return stored_bytes(row).rstrip(b"\0")
+
+
+def stored_bytes(row: Any) -> bytes:
+    """A row of an array as bytes."""
+    return row.tobytes() if isinstance(row, np.ndarray) else row.encode() if isinstance(row, str) else bytes(row)
 
 
 def _image_field(path: str, data: bytes) -> Field | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -20,7 +22,7 @@ from rlds_beam.formats.arrays.array_episodes import (
     number_field,
     with_last,
 )
-from rlds_beam.formats.arrays.raw_images import as_images, as_png
+from rlds_beam.formats.arrays.raw_images import as_images, pngs
 from rlds_beam.formats.profiles.binding import Bound, Leaf, bind, row_bytes
 from rlds_beam.formats.profiles.containers import Container, text_of, where
 from rlds_beam.formats.profiles.model import TO_OBSERVATION, Profile
@@ -31,6 +33,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 TEXT = "language_instruction"
 _NONE = Leaf((), np.dtype(object))
 _STEPS, _FINAL, _EPISODE, _WHERE, _TERMINAL, _ENDED = "steps/", "final/", "episode/", "where", "terminal", "ended"
+_PIECE = 32 << 20  # bytes of pixels held at once
 _NO_REWARD = "there is no reward: it is 0"
 
 
@@ -118,12 +121,9 @@ def read_episode(layout: Layout, container: Container, name: str, masks: Mapping
     leaves, arrays = container.leaves, {}
     for one in layout.bound:
         if one.name in leaves:
-            count = (*leaves[one.name].shape, 0)[0]
-            start, stop, _ = slice(one.rule.start, one.rule.stop).indices(count)
-            rows = None if (start, stop) == (0, count) else slice(start, stop)
-            arrays[_STEPS + one.field.path] = _values(one, container.read(one.name, rows))
+            arrays[_STEPS + one.field.path] = _rows(one, container, one.name, slice(one.rule.start, one.rule.stop))
         if one.final is not None and (*leaves.get(one.final, _NONE).shape, 0)[0]:
-            arrays[_FINAL + one.field.path] = _values(one, container.read(one.final, slice(-1, None)))
+            arrays[_FINAL + one.field.path] = _rows(one, container, one.final, slice(-1, None))
     profile = layout.profile
     for path, own in (("reward", profile.reward), ("discount", profile.discount)):
         if own in leaves and path in layout.schema.steps:
@@ -147,14 +147,28 @@ def _text(value: bytes) -> Array:
     return np.array([value, None], object)[:1]
 
 
+def _rows(one: Bound, container: Container, name: str, rows: slice) -> Array:
+    """The values of a field. Frames of pixels become PNGs piece by piece, so a long episode is never held as pixels."""
+    leaf = container.leaves[name]
+    count = (*leaf.shape, 0)[0]
+    start, stop, _ = rows.indices(count)
+    if not one.has_pixels(leaf):
+        return _values(one, container.read(name, None if (start, stop) == (0, count) else slice(start, stop)))
+    chunk = max(leaf.chunk, 1)
+    step = chunk * max(_PIECE // (chunk * math.prod(leaf.shape[1:]) * leaf.dtype.itemsize), 1)
+    places = [start, *range(start - start % chunk + step, stop, step), max(start, stop)]
+    return pngs(container.read(name, slice(a, b)) for a, b in itertools.pairwise(places))
+
+
 def _values(one: Bound, array: Array) -> Array:
     """The values; images without the zeros that pad them, and frames that are stored as bytes as pixels."""
     is_rows = array.dtype == object and array.ndim == 1
+    shape = next((shape for shape in one.rule.raw_shapes if shape == one.field.shape), None)
+    if is_rows and shape and all(len(row) == math.prod(shape) for row in array):
+        frames = (np.frombuffer(row, np.uint8).reshape(1, *shape) for row in array)
+        return pngs(frames) if one.encoded else np.concatenate([np.zeros((0, *shape), np.uint8), *frames])
     if one.encoded and (is_rows or (array.dtype == np.uint8 and array.ndim == 2)):
         return np.fromiter(map(row_bytes, array), object, len(array))
-    shape = one.field.shape
-    if is_rows and one.rule.raw_shapes and len(shape) == 3 and all(len(row) == np.prod(shape) for row in array):  # type: ignore[arg-type]
-        return np.frombuffer(b"".join(array), np.uint8).reshape(-1, *one.field.closed_shape)
     return array
 
 
@@ -280,8 +294,6 @@ def _column(one: Bound, array: Array, place: str) -> Column:
     is_rows = array.dtype == object and array.ndim == 1
     if one.encoded and is_rows:
         return EncodedImages(array, field.shape, field.dtype, field.encoding)
-    if field.encoding == "png" and array.dtype == np.uint8 and array.shape[1:] == field.shape:
-        return as_png(array, field)
     if one.encoded or array.shape[1:] != field.shape or (array.dtype == object) != (field.dtype == "string"):
         kind = "bytes" if array.dtype == object else array.dtype.name
         detail = f"{place}: {one.name} holds {kind}{list(array.shape)}, but the first episode has {field}"

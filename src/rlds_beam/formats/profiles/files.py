@@ -6,6 +6,7 @@ import abc
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -23,6 +24,8 @@ from rlds_beam.formats.profiles.episodes import Layout, read_episode
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _ROWS = 1 << 20  # flags read at once
+_MOST_PIXELS = 16 * MOST_BYTES
+"""Maximum bytes of an episode's frames that become PNGs, which are not held at once."""
 
 
 class Rows:
@@ -151,7 +154,11 @@ def _flags(whole: Container, name: str, rows: int) -> Array:
 
 
 def _check_size(episode: Container, layout: Layout) -> None:
-    leaves = (episode.leaves.get(one.name) for one in layout.bound)
-    size = sum(float(np.prod(leaf.shape, dtype=float)) * leaf.dtype.itemsize for leaf in leaves if leaf is not None)
-    if size > MOST_BYTES:
-        raise OSError(f"its arrays have {size:.0f} bytes, more than {MOST_BYTES}")
+    arrays = pixels = 0
+    for one in layout.bound:
+        if (leaf := episode.leaves.get(one.name)) is not None:
+            size = math.prod(leaf.shape) * leaf.dtype.itemsize
+            arrays, pixels = (arrays, pixels + size) if one.has_pixels(leaf) else (arrays + size, pixels)
+    for size, most in ((arrays, MOST_BYTES), (pixels, _MOST_PIXELS)):
+        if size > most:
+            raise OSError(f"its arrays have {size:,} bytes, more than {most:,}")

@@ -13,6 +13,7 @@ from rlds_beam.encoding.base import Damage
 from rlds_beam.errors import BucketError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
 from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE
+from rlds_beam.formats.arrays.raw_images import pngs
 from rlds_beam.formats.zarr.metadata import ZarrArray, read_array
 from rlds_beam.formats.zarr.reading import RowReader
 from rlds_beam.formats.zarr.stores import ENDS, Store, is_zip, open_store, root_of, version_of
@@ -25,8 +26,6 @@ _MOST_ENDS = 1 << 25
 
 _MOST_EPISODE = 4 << 30
 """Maximum bytes of an episode: those of a record."""
-
-_PNG_LEVEL = 1
 
 
 def array_of(store: Store, key: str) -> ZarrArray:
@@ -104,22 +103,10 @@ class ZarrFormat(ArrayFormat):
                 rows = (first, end) if key in self.steps else (i, i + 1)
                 if reader.array.row_bytes * (rows[1] - rows[0]) > _MOST_EPISODE:
                     raise OSError(f"its {rows[1] - rows[0]:,} rows of {key} are larger than {_MOST_EPISODE >> 30} GB")
-                arrays[key] = _images(reader, *rows) if key in self.images else reader.read(*rows)
+                arrays[key] = pngs(reader.pieces(*rows)) if key in self.images else reader.read(*rows)
         except UNREADABLE as error:
             return Damage(i, i + 1, f"rows {first:,} to {end:,} cannot be read: {shortened(error)}", b"")
         return arrays
-
-
-def _images(reader: RowReader, first: int, end: int) -> Array:
-    """The rows as PNGs, an object array of bytes; of a chunk with several, only one at a time is encoded."""
-    import imagecodecs
-
-    rows: list[bytes] = []
-    for piece in reader.pieces(first, end):
-        for image in np.ascontiguousarray(piece):
-            pixels = image[..., 0] if image.shape[-1] == 1 else image
-            rows.append(imagecodecs.png_encode(pixels, level=_PNG_LEVEL))
-    return np.fromiter(rows, object, len(rows))
 
 
 @functools.lru_cache(maxsize=64)

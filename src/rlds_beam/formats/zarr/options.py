@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from rlds_beam.formats.arrays.raw_images import RawImagesOptions
+from rlds_beam.formats.arrays.options import RawImagesOptions
 from rlds_beam.options import Options, option
 
 
