@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rlds_beam.episodes.schema import Field
-from rlds_beam.images.encoded_images import EncodedImages
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -18,11 +17,6 @@ def as_images(field: Field, raw_images: str) -> Field:
     """The field of frames of pixels (uint8 or uint16 [H, W, C], stored as bytes) as PNGs, if `raw_images` is `png`."""
     is_raw = field.dtype in ("uint8", "uint16") and field.encoding == "bytes" and len(field.shape) == 3
     return dataclasses.replace(field, encoding="png", feature="Image") if is_raw and raw_images == "png" else field
-
-
-def as_png(pixels: Array, field: Field) -> EncodedImages:
-    """Frames [T, H, W, C] as PNGs."""
-    return EncodedImages(pngs([pixels]), field.shape, field.dtype, "png")
 
 
 def pngs(pieces: Iterable[Array]) -> Array:
@@ -34,10 +28,13 @@ def pngs(pieces: Iterable[Array]) -> Array:
     Returns:
       object [T], bytes.
     """
+    rows = [png(frame) for piece in pieces for frame in piece]
+    return np.fromiter(rows, object, len(rows))
+
+
+def png(frame: Array) -> bytes:
+    """A frame, uint8 or uint16 [H, W, C], as a PNG."""
     import imagecodecs
 
-    rows: list[bytes] = []
-    for piece in pieces:
-        for image in np.ascontiguousarray(piece):
-            rows.append(bytes(imagecodecs.png_encode(image if image.shape[-1] > 1 else image[..., 0], level=1)))
-    return np.fromiter(rows, object, len(rows))
+    pixels = np.ascontiguousarray(frame if frame.shape[-1] > 1 else frame[..., 0])
+    return bytes(imagecodecs.png_encode(pixels, level=1))

@@ -20,7 +20,7 @@ from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
 from rlds_beam.errors import NeedsMappingError, UsageError
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, ArrayDecoder, Arrays, discounts
-from rlds_beam.formats.arrays.raw_images import as_images, as_png
+from rlds_beam.formats.arrays.raw_images import as_images
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features, splits_of
 from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_layout, find_bags
 from rlds_beam.formats.ros2.cdr import BadMessage
@@ -65,8 +65,6 @@ class Ros2Decoder(ArrayDecoder):
         for path, field in self.schema.steps.items():
             if path in self.constants:
                 columns[path] = np.full(steps, self.constants[path].encode(), object)
-            elif path in arrays and field.encoding == "png" and arrays[path].dtype != object:
-                columns[path] = as_png(arrays[path], field)
             elif path in arrays and field.encoding in ("png", "jpeg"):
                 columns[path] = EncodedImages(arrays[path], field.shape, field.dtype, field.encoding)
             elif path in arrays:
@@ -130,11 +128,12 @@ class Ros2Source(SourceOfFiles):
         mapping = read_mapping(options.topics)
         distribution = options.ros_distro or ""
         of_distribution(distribution)
-        readers = _readers(paths, mapping, distribution, f"--topics={options.topics}")
-        files = Ros2Format(mapping, distribution, readers)
+        found = _readers(paths, mapping, distribution, f"--topics={options.topics}")
+        readers = [dataclasses.replace(one, schema=as_images(one.schema, options.raw_images)) for one in found]
+        files = Ros2Format(mapping, distribution, tuple(readers))
         shards = {"train": tuple(_shard(i, path, files) for i, path in enumerate(paths))}
         name = naming.to_name(_name(paths, input))
-        schema = _schema(readers, options)
+        schema = _schema(readers, f"--topics={options.topics}")
         constants = {field.path: field.value for field in mapping.fields if not field.topic}
         decoder = Ros2Decoder(schema, constants, mapping.terminal)
         splits = splits_of(shards, split, name)
@@ -252,8 +251,7 @@ def _readers(paths: Sequence[str], mapping: TopicMapping, distribution: str, whe
             _refuse(field.topic, f"{where}: {field.path}", topics, problem)
     if mapping.reference and mapping.reference not in topics:
         _refuse(mapping.reference, f"{where}: reference", topics, problem)
-    readers = [found.get(field.path) or _constant(field) for field in mapping.fields]
-    return tuple(readers)
+    return tuple(found.get(field.path) or _constant(field) for field in mapping.fields)
 
 
 def _constant(field: Any) -> FieldReader:
@@ -269,10 +267,9 @@ def _refuse(topic: str, where: str, topics: set[str], problem: str) -> None:
     raise UsageError(f"{where}: no bag has the topic {topic}{did_you_mean(topic, topics, otherwise=listed)}")
 
 
-def _schema(readers: Sequence[FieldReader], options: Ros2Options) -> Schema:
+def _schema(readers: Sequence[FieldReader], where: str) -> Schema:
     made = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS}
     made[TIMES] = Field(TIMES, "int64")
-    where = f"--topics={options.topics}"
-    steps = {**made, **by_path((as_images(reader.schema, options.raw_images) for reader in readers), where)}
+    steps = {**made, **by_path((reader.schema for reader in readers), where)}
     about = [Field(f"{_METADATA}/{START}", "int64"), Field(f"{_METADATA}/{DROPPED}", "int64")]
     return Schema(steps, by_path([*about, text_field(f"{_METADATA}/{LACKING}")], where))

@@ -11,6 +11,7 @@ import numpy as np
 from rlds_beam.episodes.schema import Field, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import number_field
+from rlds_beam.formats.arrays.raw_images import png
 from rlds_beam.formats.ros2.cdr import BadMessage, Reader, ValuePath, concatenated
 from rlds_beam.formats.ros2.definitions import Definitions
 from rlds_beam.formats.ros2.images import IMAGES, ImageReader, image_reader
@@ -76,15 +77,20 @@ class BoundReader:
         values: list[Any] = []
         try:
             for i in unique.tolist():
-                values.append(self._image.read(messages[i]) if self._image else self.value(messages[i]))
+                values.append(self._frame(self._image, messages[i]) if self._image else self.value(messages[i]))
         except (BadMessage, IndexError, UsageError) as error:
             raise BadMessage(f"{self.field.topic}: message {len(values)} of the episode: {error}") from error
-        if self.schema.dtype == "string" or (self._image and self._image.is_encoded):
+        if self.schema.dtype == "string" or self.schema.encoding in ("png", "jpeg"):
             column = np.empty(len(values), object)
             column[:] = values
         else:
             column = np.stack(values)
         return column if len(unique) == len(chosen) else column[inverse]
+
+    def _frame(self, image: ImageReader, message: memoryview) -> Any:
+        """An image as it was encoded, or pixels; pixels as a PNG if the schema says so."""
+        frame = image.read(message)
+        return png(frame) if isinstance(frame, np.ndarray) and self.schema.encoding == "png" else frame
 
     def value(self, data: memoryview) -> Any:
         """The value of one message."""
