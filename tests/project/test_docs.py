@@ -30,6 +30,8 @@ PEERS = {"rllib": "ray", "lerobot": "lerobot", "exchange": "d3rlpy"}
 """Environment -> the module that shows that this is it."""
 HDF5 = re.compile(r"--(from|to)=(minari|d3rlpy|d4rl|hdf5)|^import h5py", re.MULTILINE)
 """Matches blocks that need the extra `hdf5`."""
+ROS = re.compile(r"^from rosbags", re.MULTILINE)
+"""Matches blocks that need the extra `ros`."""
 VIDEO = re.compile("--images=video")
 """Matches blocks that need the extra `lerobot`."""
 
@@ -138,6 +140,8 @@ def test_the_blocks_of_a_page_run(page, folder):
     skip_without_environment(page)
     if HDF5.search("".join(block.code for block in blocks)):
         pytest.importorskip("h5py")
+    if ROS.search("".join(block.code for block in blocks)):
+        pytest.importorskip("rosbags")
     if VIDEO.search("".join(block.code for block in blocks)):
         pytest.importorskip("av")
     for number, block in enumerate(blocks):
