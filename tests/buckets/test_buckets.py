@@ -147,6 +147,26 @@ def test_sources_for_local_disks_reject_buckets(data: Data, bucket: str) -> None
         open_source(there, from_="numpy")
 
 
+def test_mcap_is_read_from_buckets_and_sqlite_is_not(tmp_path: Path, bucket: str) -> None:
+    pytest.importorskip("rosbags")
+    from ros2_bags import MAPPING, robot, write_bag
+
+    mapping = tmp_path / "topics.yaml"
+    mapping.write_text(MAPPING)
+    local = write_bag(tmp_path / "bags" / "one", robot())
+    there = upload(local, f"{bucket}/bags/one")
+    flags = {"from_": "ros2", "topics": str(mapping)}
+    assert rlds_beam.validate(f"{bucket}/bags", **flags).records == 1
+    rlds_beam.convert(there, tmp_path / "far", to="rlds", workers=1, **flags)
+    rlds_beam.convert(local, tmp_path / "near", to="rlds", workers=1, **flags)
+    (far,), (near,) = read_back(tmp_path / "far", "rlds"), read_back(tmp_path / "near", "rlds")
+    assert len(far) == 6 and far.payload == near.payload
+    sqlite = upload(write_bag(tmp_path / "two", robot(), "db3"), f"{bucket}/two")
+    with pytest.raises(UsageError, match=r"local disks only|copy") as error:
+        rlds_beam.validate(sqlite, **flags)
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("name", ["d3rlpy", "minari"])
 def test_hdf5_is_read_from_buckets(name: str, data: Data, bucket: str) -> None:
     near = data.exported(name)
