@@ -45,6 +45,7 @@ from sections import (
     reverb,
     rlds,
     rllib,
+    ros2,
     signals,
     statistics,
     zarr,
@@ -211,7 +212,7 @@ SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "statistics": statistics.statistics, "columns": columns.columns,
     "rllib": rllib.rllib, "record": record.record, "lerobot": lerobot.lerobot,
     "rlds": rlds.rlds, "exchange": exchange.exchange, "hdf5": hdf5.hdf5,
-    "zarr": zarr.zarr, "signals": signals.signals,
+    "zarr": zarr.zarr, "ros2": ros2.ros2, "signals": signals.signals,
 }  # fmt: skip
 
 

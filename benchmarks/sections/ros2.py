@@ -1,0 +1,87 @@
+"""`--from=ros2` against decode loops with mcap and rosbags, and memory as bags grow."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from measuring import DATA, HERE, Figure, Measurement, Sizes, at_least, below, best, command, convert, table
+
+KINDS = {"zstd.mcap": ("mcap", "rosbags"), "plain.mcap": ("mcap", "rosbags"), "bag.db3": ("rosbags",)}
+"""The files, and the peers that read them."""
+
+TOPICS = """reference: /camera_0/compressed
+fps: 30
+episodes: {gap_s: 0.5}
+fields:
+  observation/image_0: {topic: /camera_0/compressed}
+  observation/image_1: {topic: /camera_1/compressed}
+  observation/state: {topic: /joint_states, field: position, names: [NAMES], dtype: float32}
+  action: {topic: /leader/joint_states, field: position, names: [NAMES], dtype: float32}
+"""
+
+
+def ros2(sizes: Sizes) -> list[Figure]:
+    """One worker against loops that people write, each with and without writing RLDS."""
+    figures = []
+    for kind, peers in KINDS.items():
+        figures += _compared(sizes, kind, peers)
+    return figures + _memory(sizes)
+
+
+def _compared(sizes: Sizes, kind: str, peers: tuple[str, ...]) -> list[Figure]:
+    bag = _made(kind, sizes.of(120, 20))
+    size = bag.stat().st_size / 1e6
+    runs: dict[str, list[Measurement]] = {}
+    for _ in range(sizes.repeats):
+        for name in (*peers, *(f"{peer}_read" for peer in peers), "ours_read"):
+            runs.setdefault(name, []).append(_peer(name, bag))
+        runs.setdefault("ours", []).append(_converted(bag))
+    fastest = {name: best(some) for name, some in runs.items()}
+    steps = {one.content["steps"] for one in fastest.values()}
+    if len(steps) != 1:
+        sys.exit(f"{bag}: not all made the same steps: {sorted(steps)}")
+    rows, figures = [], []
+    for name, one in fastest.items():
+        ours = fastest["ours_read" if name.endswith("_read") else "ours"]
+        ratio = "" if one is ours else f"{ours.rate / one.rate:.2f}"
+        rows.append([name, f"{one.rate:,.0f}", f"{size / one.working:,.0f}", f"{one.peak_mb:,.0f}", ratio])
+        if one is not ours:
+            figures.append(at_least(f"ros2, {kind}: ours, times {name}", ours.rate / one.rate, 1))
+    table(
+        f"ros2, {kind} of {size:,.0f} MB, one process; _read: without output",
+        ["", "steps/s", "MB/s", "peak MB", "ours, times it"],
+        *rows,
+    )
+    return [*figures, at_least(f"ros2, {kind}: MB/s, reading", size / fastest["ours_read"].working, 100)]
+
+
+def _memory(sizes: Sizes) -> list[Figure]:
+    """The peak memory of a bag and of one that is ten times as long."""
+    figures, rows = [], []
+    for kind in KINDS:
+        peaks = [_converted(_made(kind, sizes.of(20, 10) * times)).peak_mb for times in (1, 10)]
+        rows.append([kind, *(f"{peak:,.0f}" for peak in peaks), f"{peaks[1] / peaks[0]:.2f}"])
+        figures.append(below(f"ros2, {kind}, memory: times that of a tenth", peaks[1] / peaks[0], 1.3))
+    table(f"ros2, peak memory in MB, {sizes.of(20, 10)} s", ["", "1x", "10x", "ratio"], *rows)
+    return figures
+
+
+def _peer(kind: str, bag: Path) -> Measurement:
+    printed, _ = command([sys.executable, HERE / "peers/ros2_peer.py", kind, bag])
+    content = json.loads(printed.splitlines()[-1])
+    return Measurement(content, content["steps_per_second"], content["seconds"], peak_mb=content["peak_mb"])
+
+
+def _converted(bag: Path) -> Measurement:
+    topics = f"--topics={bag.parent / 'topics.yaml'}"
+    return convert(bag, "--from=ros2", topics, "--to=rlds", "--workers=1")
+
+
+def _made(kind: str, seconds: int) -> Path:
+    room = DATA / f"ros2_{seconds}"
+    room.mkdir(exist_ok=True)
+    names = ", ".join(f"joint_{i}" for i in range(7))
+    (room / "topics.yaml").write_text(TOPICS.replace("NAMES", names))
+    return Path(command([sys.executable, HERE / "peers/ros2_peer.py", "make", room / kind, seconds])[0].strip())
