@@ -38,7 +38,7 @@ def test_a_missing_reward_is_a_note(name: str, tmp_path: Path, capsys: pytest.Ca
         words = [command[0], str(tmp_path / "in"), *([str(tmp_path / "out")] if len(command) > 1 else []), *command[1:]]
         assert main([*words, "--from=hdf5"]) == 0
         out, err = capsys.readouterr()
-        assert ("there is no reward: it is 0" in out + err) == (name not in REWARDED)
+        assert ("no reward is recorded: it is 0" in out + err) == (name not in REWARDED)
 
 
 def test_dones_of_zeros_are_a_truncation(tmp_path: Path) -> None:

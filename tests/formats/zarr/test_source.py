@@ -52,7 +52,7 @@ def test_a_buffer_of_diffusion_policy(tmp_path, name, ranges):
     source = open_source(str(path), from_="zarr")
     assert (source.name, source.episodes) == ("push", 4)
     assert str(source.schema.steps["observation/img"]) == "observation/img: uint8(16, 16, 3) png"
-    assert source.describe().endswith("no rewards (read as 0)")
+    assert source.describe().endswith("no reward is recorded: it is 0")
 
 
 def codecs() -> dict[str, Any]:
@@ -236,4 +236,4 @@ def test_zip_packs_what_the_directory_holds(tmp_path):
 def test_convert_says_what_the_data_lack(tmp_path):
     write_buffer(tmp_path / "a.zarr", episode_arrays((3, 4)), (3, 4))
     done = rlds_beam.convert(tmp_path / "a.zarr", tmp_path / "out", to="numpy")
-    assert "note      no rewards (read as 0)" in str(done).splitlines()
+    assert "note      no reward is recorded: it is 0" in str(done).splitlines()

@@ -49,6 +49,9 @@ def encoded_images(values: Array, path: str) -> Array:
     return np.fromiter((row.tobytes() for row in values), object, len(values))
 
 
+NO_REWARD = "no reward is recorded: it is 0"
+"""The note of sources whose data lacks rewards."""
+
 FLAG_FIELDS = {name: Field(name, "bool") for name in FLAGS}
 
 

@@ -16,6 +16,7 @@ from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import (
     FLAG_FIELDS,
+    NO_REWARD,
     ArrayDecoder,
     Arrays,
     discounts,
@@ -34,7 +35,6 @@ TEXT = "language_instruction"
 _NONE = Leaf((), np.dtype(object))
 _STEPS, _FINAL, _EPISODE, _WHERE, _TERMINAL, _ENDED = "steps/", "final/", "episode/", "where", "terminal", "ended"
 _PIECE = 32 << 20  # bytes of pixels held at once
-_NO_REWARD = "there is no reward: it is 0"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ def layout_of(profile: Profile, first: Container, raw_images: str, masks: tuple[
     bound = tuple(one._replace(field=as_images(one.field, raw_images)) for one in bound)
     notes = [*skipped]
     if profile.reward not in leaves:
-        notes.append(_NO_REWARD)
+        notes.append(NO_REWARD)
     if profile.channels == "bgr":
         notes.append("images are BGR: use FlipChannels")
     fields = [*(one.field for one in bound), *_numbers(profile, leaves), *FLAG_FIELDS.values()]
@@ -248,7 +248,7 @@ class ProfileDecoder(ArrayDecoder):
             field, given = self.schema.steps[path], arrays.get(_STEPS + path)
             if given is None and path == "discount" and not name:
                 continue
-            if given is None and path == "reward" and _NO_REWARD in self.layout.notes:
+            if given is None and path == "reward" and NO_REWARD in self.layout.notes:
                 columns[path] = np.zeros(rows, field.numpy_dtype)
             elif given is None:
                 raise BadEpisode(Violation("missing_field", f"{place} has no {name}", path))

@@ -19,7 +19,7 @@ from rlds_beam import naming, storage
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
 from rlds_beam.errors import NeedsMappingError, UsageError
-from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, ArrayDecoder, Arrays, discounts
+from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, NO_REWARD, ArrayDecoder, Arrays, discounts
 from rlds_beam.formats.arrays.raw_images import as_images
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features, splits_of
 from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_layout, find_bags
@@ -146,7 +146,7 @@ class Ros2Source(SourceOfFiles):
     @functools.cached_property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
         mapping = self.mapping
-        notes = [] if any(one.path == "reward" for one in mapping.fields) else ["no reward is mapped: it is zero"]
+        notes = [] if any(one.path == "reward" for one in mapping.fields) else [NO_REWARD]
         if mapping.by_stamp:
             return (*notes, "times are stamps of headers; incomplete steps are counted in each episode's metadata")
         steps, lacking = 0, dict.fromkeys((one.path for one in mapping.fields), 0)

@@ -26,6 +26,7 @@ from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import (
     FLAG_FIELDS,
+    NO_REWARD,
     ArrayDecoder,
     Arrays,
     discounts,
@@ -309,7 +310,7 @@ def _notes(store: Store, fields: Sequence[ZarrField]) -> Iterator[str]:
     if not any(path == "action" or path.startswith("action/") for path in paths):
         yield "no action (see NextStateAsAction)"
     if "reward" not in paths:
-        yield "no rewards (read as 0)"
+        yield NO_REWARD
     for one, array in zip(fields, arrays, strict=True):
         if not one.of_episode and array.dtype.kind == "f" and _has_image_shape(array):
             yield f"{array.key} holds images of {array.dtype.name} (read as an array)"
