@@ -1,15 +1,14 @@
-"""Options of sources of arrays."""
+"""The option of sources whose files may store frames as pixels."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
-from rlds_beam.options import Options, option
+from rlds_beam.options import option
+
+RawImages = Literal["png", "raw"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RawImagesOptions(Options):
-    """The option of sources whose files may store frames as pixels."""
-
-    raw_images: Literal["png", "raw"] = option("png", "how to keep frames that are stored as pixels")
+def raw_images_option() -> Any:
+    """The field `raw_images` of a source's options."""
+    return option("png", "how to keep frames that are stored as pixels")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from rlds_beam.formats.arrays.options import RawImagesOptions
-from rlds_beam.options import option
+from rlds_beam.formats.arrays.options import RawImages, raw_images_option
+from rlds_beam.options import Options, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Hdf5Options(RawImagesOptions):
+class Hdf5Options(Options):
     """HDF5 files of robots."""
 
     profile: str | None = option(
@@ -18,3 +18,4 @@ class Hdf5Options(RawImagesOptions):
         "a YAML file (recognized by default)",
         metavar="NAME",
     )
+    raw_images: RawImages = raw_images_option()

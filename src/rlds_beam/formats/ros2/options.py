@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from rlds_beam.formats.arrays.options import RawImagesOptions
-from rlds_beam.options import option
+from rlds_beam.formats.arrays.options import RawImages, raw_images_option
+from rlds_beam.options import Options, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Ros2Options(RawImagesOptions):
+class Ros2Options(Options):
     """ROS 2 bags."""
 
     topics: str | None = option(
@@ -20,3 +20,4 @@ class Ros2Options(RawImagesOptions):
         "ROS 2 distribution whose types a bag without definitions uses: humble (latest by default)",
         metavar="NAME",
     )
+    raw_images: RawImages = raw_images_option()

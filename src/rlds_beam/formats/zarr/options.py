@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from rlds_beam.formats.arrays.options import RawImagesOptions
+from rlds_beam.formats.arrays.options import RawImages, raw_images_option
 from rlds_beam.options import Options, option
 
 
@@ -18,5 +18,7 @@ class ZarrOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ZarrSourceOptions(RawImagesOptions):
+class ZarrSourceOptions(Options):
     """Replay buffers."""
+
+    raw_images: RawImages = raw_images_option()
