@@ -250,6 +250,23 @@ def test_inspect_reads_no_videos(hub: HubServer, exported: Any) -> None:
     assert hub.sent < size / 100
 
 
+def test_a_bag_is_read_in_ranges(hub: HubServer, tmp_path: Path) -> None:
+    """One message of a bag costs its summary and one chunk."""
+    pytest.importorskip("rosbags")
+    from ros2_bags import T0, compressed, text, write_mcap
+
+    from rlds_beam.formats.ros2.mcap import McapFile
+
+    noise = np.random.default_rng(0).bytes(1 << 20)
+    sent = [text(T0, "pick"), *(compressed(T0 + 1 + i, noise) for i in range(64)), text(T0 + 100, "place")]
+    bag = write_mcap(tmp_path / "bag" / "a.mcap", sent, chunk_size=1 << 19)
+    file = McapFile(f"{hub.add(bag.parent, 'robots/bag')}/a.mcap")
+    message = file.last_before("/task", T0 + 200)
+    assert message is not None and b"place" in bytes(message.data)
+    assert hub.sent < bag.stat().st_size / 10
+    file.close()
+
+
 # Access
 
 

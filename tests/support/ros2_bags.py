@@ -111,6 +111,7 @@ def write_mcap(
     from rosbags.typesys import Stores, get_typestore
 
     types = get_typestore(Stores.ROS2_HUMBLE)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         writer = Writer(file, **options)
         if options.get("chunk_size") == 0:

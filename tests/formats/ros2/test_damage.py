@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import struct
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +33,9 @@ from ros2_bags import (
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.ros2.mcap import McapFile
+from rlds_beam.formats.ros2.messages import BagFile
+from rlds_beam.formats.ros2.sqlite import SqliteFile
 
 GAPS = """
 reference: /joint_states
@@ -109,6 +114,25 @@ def test_any_damage(tmp_path: Path, storage: str, at: float, change: str, by: in
     path = tmp_path / f"damaged.{storage}"
     path.write_bytes(data)
     assert all(one.faults or len(one) for one in read_if_possible(path))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE topics SET name = CAST(x'ff80' AS TEXT)",
+        "UPDATE topics SET type = CAST(x'ff80' AS TEXT)",
+        "UPDATE messages SET timestamp = CAST(x'ff80' AS TEXT)",
+        "UPDATE sqlite_master SET sql = CAST(x'ff80' AS TEXT) WHERE name = 'messages'",
+        "UPDATE sqlite_master SET name = CAST(x'ff80' AS TEXT), sql = 'CREATE TABLE' WHERE name = 'messages'",
+    ],
+)
+def test_text_of_a_database_that_is_not_utf8(tmp_path: Path, change: str) -> None:
+    (file,) = write_bag(tmp_path / "bag", spread(), "db3").glob("*.db3")
+    with contextlib.closing(sqlite3.connect(file)) as base, base:
+        base.execute("PRAGMA writable_schema=ON")
+        base.execute(change)
+    with contextlib.suppress(UsageError):
+        assert all(one.faults for one in read(file, GAPS))
 
 
 def test_a_claim_of_terabytes_in_a_chunk(tmp_path: Path) -> None:
@@ -330,6 +354,26 @@ def test_unordered_and_equal_times(tmp_path: Path) -> None:
     sent[3] = joints(T0 + 2 * 10**7, "a", [22])
     (episode,) = read(write_mcap(tmp_path / "a.mcap", sent), GAPS)
     assert np.ravel(episode.steps["observation/x"]).tolist() == [0, 1, 22, 3, 4]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("storage", ["mcap", "db3"])
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 5), max_size=12), st.sampled_from([1, 60, 100, 100_000]))
+def test_the_last_message_before_a_time(storage: str, offsets: list[int], chunk_size: int) -> None:
+    sent = [text(T0 + at, str(i)) for i, at in enumerate(offsets)]
+    with tempfile.TemporaryDirectory() as directory:
+        if storage == "mcap":
+            file: BagFile = McapFile(str(write_mcap(Path(directory) / "a.mcap", sent, chunk_size=chunk_size)))
+        else:
+            file = SqliteFile(str(*write_bag(Path(directory) / "a", sent, "db3").glob("*.db3")))
+        for time in range(T0, T0 + 7):
+            earlier = [(one.time, i) for i, one in enumerate(sent) if one.time < time]
+            message = file.last_before("/task", time)
+            assert (message is not None) == bool(earlier)
+            if message is not None:  # a string of CDR: 4 bytes of encapsulation, its length, and a zero at the end
+                at, index = max(earlier)
+                assert (message.time, bytes(message.data[8:-1])) == (at, str(index).encode())
+        file.close()
 
 
 def test_a_topic_of_two_types(tmp_path: Path) -> None:

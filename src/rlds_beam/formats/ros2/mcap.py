@@ -89,12 +89,14 @@ class McapFile(BagFile):
     def last_before(self, topic: str, time: int) -> Message | None:
         names = {key: one.topic for key, one in self._channels.items() if one.topic == topic}
         best: Message | None = None
+        best_rank = (-1, -1)  # its time and the position of its chunk: of equal times, the last one in the file counts
         for chunk in sorted(self._chunks, key=lambda one: one.end, reverse=True):
-            if best is not None and chunk.end < best.time:
+            if chunk.end < best_rank[0]:
                 break
             if chunk.start < time and chunk.may_hold(names):
                 for one in self._in_chunk(chunk, names, 0, time):
-                    best = one if best is None or one.time >= best.time else best
+                    if (one.time, chunk.offset) >= best_rank:
+                        best, best_rank = one, (one.time, chunk.offset)
         return best
 
     def _topics(self) -> dict[str, Topic]:
@@ -193,6 +195,7 @@ class McapFile(BagFile):
                 self._take(kind, fields)
         if len(self._chunks) != expected or (messages and not (self._chunks and self._channels)):
             raise DamagedBag("the summary does not list all chunks")
+        self._chunks.sort(key=lambda one: one.offset)
         return True
 
     def _take(self, kind: int, fields: Fields) -> None:

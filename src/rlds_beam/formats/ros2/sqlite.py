@@ -136,7 +136,7 @@ class SqliteFile(BagFile):
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OverflowError) as error:
+        except (sqlite3.Error, OverflowError, UnicodeError) as error:
             raise DamagedBag(f"{self.path} cannot be read: {shortened(error)}") from error
 
 
