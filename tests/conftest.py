@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -34,6 +35,10 @@ sys.dont_write_bytecode = False
 # not passed on.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, lambda *_: None)
+
+# Indexes of datasets: in a directory of this run, also for the processes that tests start.
+_cache = tempfile.TemporaryDirectory(prefix="rlds-beam-cache-")
+os.environ["RLDS_BEAM_CACHE"] = _cache.name
 
 GRACE = 120.0
 """Seconds that a test has to fail after its deadline, and its fixtures to clean up after a failure."""

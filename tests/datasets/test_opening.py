@@ -67,7 +67,9 @@ def test_steps(data):
     np.testing.assert_array_equal(batch["action"], ACTIONS[order])
     np.testing.assert_array_equal(batch["camera"], IMAGES[order])
     assert [row["told"] for row in found][:5] == [b"a", b"b", b"a", b"b", b"a"]
-    assert {name: value.shape for name, value in found[0].items() if name != "told"} == {
+    assert found[6]["episode_metadata/file"] == b"run 12"  # a value of the episode
+    texts = ("told", "episode_metadata/file")
+    assert {name: value.shape for name, value in found[0].items() if name not in texts} == {
         path: np.shape(column)[1:] if path != "camera" else (6, 8, 3)
         for path, column in EPISODES[0].steps.items()
         if path != "told"
@@ -186,7 +188,7 @@ def test_what_cannot_be_opened(data, tmp_path):
         ({"path": data, "module": "walker"}, "is for the output of"),
         ({"path": data, "unit": "step"}, "did you mean steps"),
         ({"path": data, "images": "jpeg"}, "expected pixels or encoded"),
-        ({"path": tmp_path / "out", "unit": "steps"}, "is for RLDS datasets"),
+        ({"path": tmp_path / "out", "unit": "steps"}, "unit is for datasets of episodes"),
         ({"path": tmp_path / "out", "module": "walker"}, "has no columns"),
         ({"path": tmp_path / "out", "split": "train[:3]"}, "rows are sliced when they are read"),
         ({"path": tmp_path / "columns", "module": "default_polic"}, "did you mean default_policy"),
@@ -201,6 +203,6 @@ def test_what_cannot_be_opened(data, tmp_path):
 
 
 def test_an_output_in_another_format_is_named(data: Path, tmp_path: Path) -> None:
-    rlds_beam.convert(data, tmp_path / "out", to="numpy", progress="none")
+    rlds_beam.convert(data, tmp_path / "out", to="rllib", progress="none")
     with pytest.raises(UsageError, match=r"written by rlds-beam convert from toy/1\.0\.0\. "):
         rlds_beam.open_dataset(tmp_path / "out")

@@ -15,6 +15,9 @@ from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 
 Indices = npt.NDArray[np.int64]
+STEPS = "steps/"
+"""What the names of step columns begin with, if a row is an episode."""
+
 T = TypeVar("T")
 
 

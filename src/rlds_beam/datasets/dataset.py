@@ -9,6 +9,8 @@ from typing import Any, Literal, cast, overload
 import numpy as np
 
 from rlds_beam.datasets.base import Indices, Rows
+from rlds_beam.datasets.batches import Arrays, Batches
+from rlds_beam.datasets.windows import Size
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.describing import fields_text, tree
 from rlds_beam.episodes.episode import Column
@@ -47,6 +49,16 @@ class Dataset(Viewable):
         self._rows, self._name, self._images = rows, name, images
 
     @property
+    def name(self) -> str:
+        """The path that was opened."""
+        return self._name
+
+    @property
+    def rows(self) -> Rows:
+        """The storage of the rows."""
+        return self._rows
+
+    @property
     def fields(self) -> Mapping[str, Field]:
         return self._rows.fields
 
@@ -78,6 +90,57 @@ class Dataset(Viewable):
     def select(self, index: Sequence[int] | Array, columns: Sequence[str]) -> dict[str, Array]:
         """Selected columns of selected rows; only these are decoded."""
         return self._read(self._checked(np.asarray(index)), columns)
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        epochs: int | None = 1,
+        history: Size = None,
+        chunk: Size = None,
+        image_size: int | tuple[int, int] | None = None,
+        columns: Sequence[str] | None = None,
+        rank: int = 0,
+        ranks: int = 1,
+        drop_last: bool | None = None,
+        arrays: Arrays = "numpy",
+        threads: int | None = None,
+    ) -> Batches:
+        """Batches of rows, decoded by threads ahead of the learner.
+
+            steps = open_dataset("data/toy/1.0.0", unit="steps")
+            for batch in steps.batches(32, shuffle=True, history=2, chunk=16, image_size=224):
+                batch["observation/image"]    # uint8 [32, 2, 224, 224, 3]
+                batch["action"]               # float32 [32, 16, 7]
+                batch["action_is_pad"]        # bool [32, 16]: steps after the end of the episode
+
+        Args:
+          batch_size: rows of a batch (of this rank).
+          shuffle: whether to shuffle: another order for each epoch, the same for the same seed.
+          seed: the seed of the order.
+          epochs: how often each row is read; None for no end.
+          history: the number of steps of a window that ends at the row, for all fields of the observation, or by field.
+          chunk: the number of steps of a window that begins at the row, for all fields of the action, or by field.
+            Windows do not leave their episode: its first or last step is repeated, which `<field>_is_pad` marks.
+          image_size: height and width to which images are resized (`pixels.decode_resized`); needs the extra `loading`.
+          columns: the columns to read; None for all.
+          rank, ranks: this process, and how many share each global batch of `ranks * batch_size` rows.
+          drop_last: whether a last batch with fewer rows is left out; by default if there are several ranks.
+          arrays: numpy arrays, torch tensors that share their memory, or JAX arrays.
+          threads: threads that read and decode; None for one for each core.
+
+        Raises:
+          UsageError: a column does not exist, rows are not steps but windows are wanted, or a value is not allowed.
+        """
+        from rlds_beam.datasets.loading import batches_of
+
+        return batches_of(
+            [self], None, batch_size, shuffle=shuffle, seed=seed, epochs=epochs, history=history, chunk=chunk,
+            image_size=image_size, columns=columns, rank=rank, ranks=ranks, drop_last=drop_last, arrays=arrays,
+            threads=threads,
+        )  # fmt: skip
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         """The rows of a batch, read together; a torch `DataLoader` calls this."""

@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from rlds_beam import storage
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.connectors.options import ConnectorOptions
+from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.datasets.base import Rows
 from rlds_beam.datasets.dataset import Dataset, Images
-from rlds_beam.datasets.episodes import EpisodeRows, StepRows
+from rlds_beam.datasets.episodes import EpisodeRows
 from rlds_beam.datasets.example_rows import ExampleRows, stacks_of
+from rlds_beam.datasets.indexing import Recipe, open_index
 from rlds_beam.datasets.parquet_rows import ParquetRowReader
 from rlds_beam.datasets.record_files import IndexedRecordFile, RecordFiles
+from rlds_beam.datasets.steps import IndexedEpisodes, IndexedSteps, edited_images
 from rlds_beam.encoding.arrayrecord import ArrayRecordFormat
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.encoding.example.layout import row_field
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.columns.reading import ColumnsManifest
+from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
 from rlds_beam.formats.rlds.source import RldsSource
-from rlds_beam.formats.sources import naming_outputs
+from rlds_beam.formats.sources import open_input
 from rlds_beam.formats.trajectories.output import read_fields, read_kept_fields
-from rlds_beam.output.directory import is_output, is_rlds
+from rlds_beam.output.directory import holding, is_output
 from rlds_beam.output.manifest import load_manifest, read_manifest
 from rlds_beam.reading.base import Source, Split
-from rlds_beam.text import did_you_mean
+from rlds_beam.text import count, did_you_mean
 
 Unit = Literal["episodes", "steps"]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadOptions(ConnectorOptions, CheckOptions, InputOptions):
+    """What to read, which rules to check, and which connectors to run, as in `convert`."""
+
+
+_OF_INPUT = {"from_", "features"}
+"""Options that neither check nor change episodes."""
 
 
 def open_dataset(
@@ -36,41 +53,58 @@ def open_dataset(
     split: str | None = None,
     module: str | None = None,
     *,
-    unit: Unit = "episodes",
+    unit: Unit | None = None,
     images: Images = "pixels",
+    **options: Any,
 ) -> Dataset:
     """Opens a dataset for random access; needs neither TensorFlow nor torch.
 
         dataset = open_dataset("columns")
         dataset[7]["obs"]
 
+        steps = open_dataset("data/toy/1.0.0", unit="steps", connectors=[Normalize()])
+        for batch in steps.batches(32, shuffle=True, history=2, chunk=16):
+            ...
+
+    With `unit="steps"` or options, and for all formats but RLDS, each episode is read and checked once (the rules of
+    `validate`) to build an index of the numbers and of the places of the images. It is kept in `~/.cache/rlds-beam`, or
+    where the environment variable `RLDS_BEAM_CACHE` says. Episodes that break a rule are left out, with a warning.
+
     Args:
-      path: the output of `rlds-beam convert`, or an RLDS dataset (`.../name/version`).
-      split: `train`, `train+test`; for RLDS also a slice of its episodes, `train[:10%]`. None selects all splits.
+      path: the output of `rlds-beam convert`, or a dataset in any format that it reads.
+      split: `train`, `train+test`; for episodes also a slice, `train[:10%]`. None selects all splits.
       module: the module, if the columns have several.
-      unit: the unit of an RLDS row: an episode, whose steps are columns `steps/...` [T, ...], or one step.
+      unit: the unit of a row of a dataset of episodes: an episode (the default), whose steps are columns
+        `steps/...` [T, ...], or one step.
       images: `pixels`, or `encoded` for the stored JPEG or PNG `bytes`.
+      options: the options of `convert` for the input, the rules, and the connectors: `connectors=[Normalize()]`,
+        `from_="hdf5"`, `accept="duplicate_episode"`, `preset="bridge"`, `exclude="flagged.json"`.
 
     Raises:
-      UsageError: the dataset, split, or module does not exist; the dataset is not finished; or a file has changed.
+      UsageError: the dataset, split, module, or option does not exist; the dataset is not finished; or a file has
+        changed.
       MissingExtraError: ArrayRecord files need the extra `arrayrecord`.
     """
     where = os.fspath(path)
-    for name, value, known in (("unit", unit, ("episodes", "steps")), ("images", images, ("pixels", "encoded"))):
+    for name, value, known in (("unit", unit, (None, "episodes", "steps")), ("images", images, ("pixels", "encoded"))):
         if value not in known:
-            raise UsageError(f"{name}={value}: expected {' or '.join(known)}{did_you_mean(str(value), known)}")
+            names = [one for one in known if one is not None]
+            raise UsageError(f"{name}={value}: expected {' or '.join(names)}{did_you_mean(str(value), names)}")
     if not is_output(where) and module is None and _is_module(where):
         where, module = storage.split(where.rstrip("/"))
-    if is_output(where) and not is_rlds(where):
-        if unit != "episodes":
-            raise UsageError(f"unit={unit} is for RLDS datasets; the rows of {where}, which is converted, are items")
-        with naming_outputs(where, TRAJECTORIES, COLUMNS):
-            rows, named = _open_converted(where, split, module)
-    else:
-        if module is not None:
-            raise UsageError(f"module={module} is for the output of `rlds-beam convert --to=columns`, not for {where}")
-        rows, named = _open_rlds(where, split, unit), where
-    return Dataset(rows, named, images)
+    held = holding(where) if is_output(where) else None
+    if held is not None and held.to in (TRAJECTORIES, COLUMNS):
+        for name in [*(["unit"] if unit else []), *options]:
+            raise UsageError(f"{name} is for datasets of episodes; the rows of {where}, which is converted, are items")
+        rows, named = _open_converted(where, split, module)
+        return Dataset(rows, named, images)
+    if module is not None:
+        raise UsageError(f"module={module} is for the output of `rlds-beam convert --to=columns`, not for {where}")
+    given = LoadOptions.create(where, split=split, **options)
+    source = open_input(given)
+    if unit != "steps" and isinstance(source, RldsSource) and not options.keys() - _OF_INPUT:
+        return Dataset(_episode_rows(source), where, images)
+    return Dataset(_indexed(source, given, unit), where, images)
 
 
 def _is_module(path: str) -> bool:
@@ -118,22 +152,34 @@ def _files(path: str, shards: Sequence[Mapping[str, Any]], split: str | None) ->
     return tuple(IndexedRecordFile(storage.join(path, shard["file"]), shard["records"]) for shard in own)
 
 
-def _open_rlds(path: str, split: str | None, unit: Unit) -> Rows:
-    source = RldsSource.open(path, split=split)
+def _episode_rows(source: RldsSource) -> EpisodeRows:
+    """The episodes, read from their records."""
     parts = [_episodes(source, one) for one in source.splits]
-    if len(parts) != 1 and any(one.sliced for one in source.splits):
-        raise UsageError(f"split={split}: open slices of several splits one by one")
     if len(parts) == 1:
-        episodes = parts[0]
-    else:
-        files = [IndexedRecordFile(shard.path, shard.records) for one in source.splits for shard in one.shards]
-        episodes = EpisodeRows(RecordFiles(files, source.files), source.schema, source.decoder)
-    if unit == "steps":
-        return StepRows(episodes)
-    return episodes
+        return parts[0]
+    if any(one.sliced for one in source.splits):
+        raise UsageError("open slices of several splits one by one")
+    files = [IndexedRecordFile(shard.path, shard.records) for one in source.splits for shard in one.shards]
+    return EpisodeRows(RecordFiles(files, source.files), source.schema, source.decoder)
 
 
 def _episodes(source: Source, split: Split) -> EpisodeRows:
     files = [IndexedRecordFile(shard.path, shard.records) for shard in split.shards]
     count = None if split.stop is None else split.stop - split.start
     return EpisodeRows(RecordFiles(files, source.files), source.schema, source.decoder, split.start, count)
+
+
+def _indexed(source: Source, options: LoadOptions, unit: Unit | None) -> Rows:
+    """The steps or episodes of an indexed dataset."""
+    recipe = Recipe(source, CheckOptions.of(options), ConnectorRunner.for_options(options, source))
+    recipe.connecting.refuse_columns("convert --to=columns, and open its output")
+    index = open_index(recipe)
+    if left_out := index.rejected:
+        rules = ", ".join(f"{rule} ({number:,})" for rule, number in left_out.items())
+        warnings.warn(
+            f"{source.dataset}: {count(sum(left_out.values()), 'episode')} left out, which break rules: {rules}. "
+            "`rlds-beam validate` lists them; accept=(rule,) reads them",
+            stacklevel=3,
+        )
+    steps = IndexedSteps(index, edited_images(recipe, index))
+    return steps if unit == "steps" else IndexedEpisodes(steps)

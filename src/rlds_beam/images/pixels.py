@@ -56,8 +56,12 @@ class EditedImages(EncodedImages):
         return len(self.source)
 
     def __getitem__(self, index: Any) -> EditedImages:
+        return self.with_source(self.source[index])
+
+    def with_source(self, source: EncodedImages) -> EditedImages:
+        """The same edits of other images."""
         return EditedImages(
-            self.source[index], self.edits, self.path,
+            source, self.edits, self.path,
             shape=self.shape, dtype=self.dtype, encoding=self.encoding, quality=self.quality,
         )  # fmt: skip
 

@@ -1,0 +1,310 @@
+"""Batches of a dataset at the learner's speed: threads read and decode each batch straight into its arrays.
+
+    order ──► draw a batch ──► numbers, from the index ────────────────────────┐
+                          └──► images: unique frames, a few for each thread ───┴──► batch
+                               read (only their bytes), verify, decode, resize
+
+Threads are enough: reading, decoding, and resizing release Python's lock. Without worker processes, nothing is copied
+between processes, and memory does not grow with their number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from rlds_beam.datasets.base import Indices, Rows
+from rlds_beam.datasets.order import Drawn, Plan, Sampler
+from rlds_beam.datasets.pixels import decode_into, decode_resized
+from rlds_beam.datasets.windows import IS_PAD, window
+from rlds_beam.encoding.example.columns import objects
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import RldsBeamError, UsageError, needs
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.headers import UndecodableImageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11 on
+
+Array = np.ndarray[Any, Any]
+Arrays = Literal["numpy", "torch", "jax"]
+
+_FRAMES = 8
+"""Frames that a thread reads and decodes at a time."""
+
+_IMAGES = ("png", "jpeg")
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """What a batch holds.
+
+    Attributes:
+      fields: the fields.
+      offsets: the windows, by field (`windows.offsets_of`).
+      image_size: (height, width) of images; None if they keep theirs.
+      arrays: the kind of the arrays.
+    """
+
+    fields: Mapping[str, Field]
+    offsets: Mapping[str, Indices]
+    image_size: tuple[int, int] | None
+    arrays: Arrays
+
+    def size_of(self, field: Field) -> tuple[int, int, int] | None:
+        """The shape of an image in a batch; None if it is unknown."""
+        height, width, channels = field.shape
+        if self.image_size is not None:
+            height, width = self.image_size
+        if height is None or width is None or channels is None:
+            return None
+        return height, width, channels
+
+    @property
+    def frames(self) -> int:
+        """Images for each row."""
+        return sum(len(self.offsets.get(p, (0,))) for p, field in self.fields.items() if field.encoding in _IMAGES)
+
+
+class Batches(Iterator[dict[str, Any]]):
+    """The batches of a dataset; made by `Dataset.batches`. An iterator, and a context manager that ends its threads.
+
+        batches = dataset.batches(32, shuffle=True)
+        for batch in batches:
+            train(batch)
+            checkpoint["data"] = batches.state_dict()
+
+    Attributes:
+      plan: the order.
+    """
+
+    def __init__(
+        self, datasets: Sequence[Rows], names: Sequence[str], content: Content, plan: Plan, threads: int | None
+    ):
+        self.plan = plan
+        self._datasets, self._names, self._content = tuple(datasets), tuple(names), content
+        self._threads = threads or len(os.sched_getaffinity(0))
+        self._sampler = Sampler(plan)
+        self._delivered = self._sampler.state()
+        self._pending: deque[tuple[Future[_Filling], dict[str, Any]]] = deque()
+        self._pool: ThreadPoolExecutor | None = None
+        tasks = max(1, content.frames * plan.batch_size // _FRAMES)
+        self._ahead = 2 + 2 * self._threads // tasks
+        self._buffers = _Buffers()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __len__(self) -> int:
+        """The batches that are left; TypeError if there is no end."""
+        if self.plan.batches is None:
+            raise TypeError("these batches have no end (epochs=None)")
+        return self.plan.batches - int(self._delivered["batches"])
+
+    def __next__(self) -> dict[str, Any]:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="rlds-beam-batches")
+        while len(self._pending) < self._ahead and (drawn := self._sampler.draw()) is not None:
+            self._pending.append((self._pool.submit(self._start, self._pool, drawn), self._sampler.state()))
+        if not self._pending:
+            self.close()
+            raise StopIteration
+        future, state = self._pending.popleft()
+        try:
+            batch = future.result().result()
+        except BaseException:
+            self.close()
+            raise
+        self._delivered = state
+        return {path: _converted(array, self._content.arrays) for path, array in batch.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last delivered batch, as JSON; `load_state_dict` resumes there."""
+        return {**self.plan.identity(), **self._delivered}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues after the batches that `state_dict` counted.
+
+        Raises:
+          UsageError: they were made from other data, or in another order.
+        """
+        for name, mine in self.plan.identity().items():
+            if state.get(name) != mine:
+                raise UsageError(f"the state is of other batches: {name} was {state.get(name)}, but is {mine}")
+        self.close()
+        self._sampler.restore(state)
+        self._delivered = self._sampler.state()
+
+    def close(self) -> None:
+        """Ends the threads; batches that were not delivered are made again by the next `next`."""
+        self._pending.clear()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+        self._sampler.restore(self._delivered)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self, pool: ThreadPoolExecutor, drawn: Drawn) -> _Filling:
+        """Fills in what needs no decoding, and starts the rest."""
+        filling = _Filling(self._content, len(drawn.rows), self._buffers)
+        for number, dataset in enumerate(self._datasets):
+            slots = np.arange(len(drawn.rows)) if drawn.datasets is None else np.flatnonzero(drawn.datasets == number)
+            if len(slots):
+                filling.fill(pool, dataset, self._names[number], drawn.rows[slots], slots)
+        return filling
+
+
+class _Filling:
+    """A batch that is being filled."""
+
+    def __init__(self, content: Content, rows: int, buffers: _Buffers):
+        self._content, self._rows, self._buffers = content, rows, buffers
+        self._arrays: dict[str, Array] = {}
+        self._tasks: list[Future[None]] = []
+
+    def result(self) -> dict[str, Array]:
+        """The batch, once it is complete."""
+        for task in self._tasks:
+            task.result()
+        for path, array in self._arrays.items():
+            if array.dtype == object and self._content.fields.get(path, _NO_FIELD).encoding in _IMAGES:
+                self._arrays[path] = _stacked(array, path)
+        return self._arrays
+
+    def fill(self, pool: ThreadPoolExecutor, dataset: Rows, name: str, rows: Indices, slots: Indices) -> None:
+        """Fills rows of one dataset into these places of the batch."""
+        plain = [
+            p for p, f in self._content.fields.items() if p not in self._content.offsets and f.encoding not in _IMAGES
+        ]
+        for path, column in dataset.read(rows, plain).items():
+            self._put(path, np.asarray(column), slots)
+        for path, field in self._content.fields.items():
+            offsets = self._content.offsets.get(path)
+            wanted = rows
+            if offsets is not None:
+                wanted, padding = window(rows, dataset.starts, offsets)  # type: ignore[arg-type]
+                self._put(path + IS_PAD, padding, slots)
+            if field.encoding in _IMAGES:
+                self._start_images(pool, dataset, name, path, wanted, slots)
+            elif offsets is not None:
+                flat = np.asarray(dataset.read(wanted.ravel(), [path])[path])
+                self._put(path, flat.reshape(*wanted.shape, *flat.shape[1:]), slots)
+
+    def _put(self, path: str, values: Array, slots: Indices) -> None:
+        if len(slots) == self._rows:
+            self._arrays[path] = values
+            return
+        if path not in self._arrays:
+            self._arrays[path] = np.empty((self._rows, *values.shape[1:]), values.dtype)
+        self._arrays[path][slots] = values
+
+    def _start_images(
+        self, pool: ThreadPoolExecutor, dataset: Rows, name: str, path: str, wanted: Indices, slots: Indices
+    ) -> None:
+        field, per_row = self._content.fields[path], wanted.size // len(wanted)
+        size = self._content.size_of(field)
+        if path not in self._arrays:
+            shape = (self._rows, *wanted.shape[1:])
+            empty = np.empty(shape, object) if size is None else self._buffers.take((*shape, *size), field.dtype)
+            self._arrays[path] = empty
+        array = self._arrays[path]
+        frames = array.reshape(-1, *array.shape[wanted.ndim :])
+        places = (slots[:, None] * per_row + np.arange(per_row)).ravel()
+        # Overlapping windows have frames in common: each is decoded once, and copied.
+        unique, first, inverse = np.unique(wanted.ravel(), return_index=True, return_inverse=True)
+        copies = np.flatnonzero(first[inverse] != np.arange(wanted.size))
+        resized = self._content.image_size is not None
+        for start in range(0, len(unique), _FRAMES):
+            some = slice(start, start + _FRAMES)
+            mine = copies[(inverse[copies] >= start) & (inverse[copies] < start + _FRAMES)]
+            task = _Images(dataset, name, path, frames, resized, unique[some], places[first[some]],
+                           places[mine], places[first[inverse[mine]]])  # fmt: skip
+            self._tasks.append(pool.submit(task))
+
+
+_NO_FIELD = Field("", "bool")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Images:
+    """Reads and decodes a few frames.
+
+    Attributes:
+      dataset, name, path: the column.
+      frames: the array to fill, [N, H, W, C]; [N] of objects, if the size of images is unknown.
+      resized: whether images get the size of the array.
+      rows: the rows to read, and `places` in the array, [k].
+      copies: further places, which get copies of those in `copied`.
+    """
+
+    dataset: Rows
+    name: str
+    path: str
+    frames: Array
+    resized: bool
+    rows: Indices
+    places: Indices
+    copies: Indices
+    copied: Indices
+
+    def __call__(self) -> None:
+        column = self.dataset.read(self.rows, [self.path])[self.path]
+        assert isinstance(column, EncodedImages)
+        for row, place, data in zip(self.rows.tolist(), self.places.tolist(), column.data, strict=True):
+            try:
+                if self.frames.dtype == object:
+                    self.frames[place] = column.with_data(objects([data])).decode(self.path)[0]
+                else:
+                    (decode_resized if self.resized else decode_into)(self.frames[place], data)
+            except (UndecodableImageError, RldsBeamError) as error:
+                raise RldsBeamError(f"{self.name}: {self.path}, row {row}: {error}") from error
+        for copy, original in zip(self.copies.tolist(), self.copied.tolist(), strict=True):
+            self.frames[copy] = self.frames[original]
+
+
+class _Buffers:
+    """Large arrays that are used again once nobody refers to them: allocating them costs as much as copying them."""
+
+    _MOST = 64
+
+    def __init__(self) -> None:
+        self._arrays: list[Array] = []
+
+    def take(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """An array whose content is undefined."""
+        return np.empty(shape, dtype)
+
+
+def _stacked(images: Array, path: str) -> Array:
+    shapes = {image.shape for image in images.flat}
+    if len(shapes) > 1:
+        raise UsageError(
+            f"{path}: images of a batch have several sizes, {sorted(shapes)[:3]}: give image_size=(height, width)"
+        )
+    return np.stack(list(images.flat)).reshape(*images.shape, *shapes.pop())
+
+
+def _converted(array: Array, arrays: Arrays) -> Any:
+    """The array for a library; text stays a numpy array of bytes."""
+    if arrays == "numpy" or array.dtype == object:
+        return array
+    if arrays == "torch":
+        with needs("torch", "arrays='torch' needs PyTorch"):
+            import torch
+        if array.dtype.name == "bfloat16":
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+    import jax
+
+    return jax.dlpack.from_dlpack(array) if array.dtype.name != "bool" else jax.numpy.asarray(array)

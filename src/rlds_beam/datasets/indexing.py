@@ -1,0 +1,331 @@
+"""Builds the index of a dataset's steps: reads, checks, and connects every episode once, and notes where images are.
+
+The index is kept in the user's cache directory. Its name is a digest of everything that it depends on: the input files
+(their names, sizes, and times), the rules, and the connectors. If one of these changes, another index is built.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import sys
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.checking.duplicates import Duplicates, duplicates_among, find_duplicates, marked
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.verdicts import IgnoredValues
+from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.datasets.step_index import BLOB, INDEX, PLACE, VERSION, IndexWriter, Located, StepIndex
+from rlds_beam.encoding.example.columns import objects
+from rlds_beam.encoding.tfrecord.file import TFRecordFormat
+from rlds_beam.encoding.tfrecord.framing import HEADER
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import DiskError, UsageError
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.pixels import EditedImages
+from rlds_beam.images.stored import StoredImages
+from rlds_beam.output.range_conversion import RangeFitter, check_and_connect
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.framing import Framing
+from rlds_beam.reading.plan import WorkRange, plan_ranges
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.text import format_size
+
+Array = np.ndarray[Any, Any]
+
+CACHE = "RLDS_BEAM_CACHE"
+"""The environment variable with the directory of the cache; by default `~/.cache/rlds-beam`."""
+
+_AHEAD = 4
+"""Ranges of the input that are read at the same time."""
+
+_LARGE = 1 << 30
+"""Input bytes from which the user is told that an index is being built."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What an index is built from.
+
+    Attributes:
+      source: the dataset.
+      check: the rules.
+      connecting: the connectors; those that must be fitted are fitted to the dataset first.
+    """
+
+    source: Source
+    check: CheckOptions
+    connecting: ConnectorRunner
+
+    @property
+    def schema(self) -> Schema:
+        """The schema after the connectors."""
+        return self.connecting.schema
+
+    def digest(self) -> str:
+        """The digest of everything that the index depends on."""
+        source, files = self.source, []
+        for split in source.splits:
+            files.append([split.name, split.start, split.stop])
+            for shard in split.shards:
+                paths = (shard.path, *source.companions(shard))
+                files += [[shard.index, path, _version(path)] for path in paths]
+        content = [
+            VERSION, source.dataset, type(source).__qualname__, source.plan(), files, repr(source.schema),
+            dataclasses.asdict(self.check), self.connecting.configuration.plan(),
+        ]  # fmt: skip
+        return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:32]
+
+
+def _version(path: str) -> Any:
+    """What changes with a file's content: inode, size, and time, or an object's checksum."""
+    if storage.scheme(path) is not None:
+        return storage.checksum(path)
+    stamp = storage.stamp(path)
+    return None if stamp is None else stamp[:3]
+
+
+def cache_directory() -> str:
+    """The directory of the cache."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.environ.get(CACHE) or os.path.join(home, "rlds-beam")
+
+
+def open_index(recipe: Recipe) -> StepIndex:
+    """The index of a dataset, which is built if there is none. Processes that need the same index wait for one of them.
+
+    Raises:
+      UsageError: an episode breaks a rule whose policy is `fail`, the connectors left nothing, or the cache cannot be
+        written.
+    """
+    directory = os.path.join(cache_directory(), "steps", recipe.digest())
+    if os.path.exists(os.path.join(directory, INDEX)):
+        return StepIndex(directory)
+    try:
+        os.makedirs(os.path.dirname(directory), exist_ok=True)
+        with open(f"{directory}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not os.path.exists(os.path.join(directory, INDEX)):
+                _build(recipe, directory)
+            with contextlib.suppress(OSError):
+                os.remove(lock.name)
+    except OSError as error:
+        disk = DiskError.of(error.errno or 0, directory)
+        detail = str(disk or f"cannot write to {directory}: {error.strerror or error}")
+        raise UsageError(f"{detail}. Set {CACHE} to a directory for the index of {recipe.source.dataset}") from error
+    return StepIndex(directory)
+
+
+def _build(recipe: Recipe, directory: str) -> None:
+    unfinished = f"{directory}.new"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    os.mkdir(unfinished, 0o700)
+    try:
+        _Builder(recipe, unfinished).build()
+        shutil.rmtree(directory, ignore_errors=True)
+        os.rename(unfinished, directory)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+class _Part:
+    """The episodes of a range: their lengths, and the values of their columns; and the episodes that were left out."""
+
+    def __init__(self) -> None:
+        self.episodes: list[tuple[int, list[Any]]] = []
+        self.rejected: Counter[str] = Counter()
+
+
+class _Builder:
+    def __init__(self, recipe: Recipe, directory: str):
+        self._source, self._check, self._connecting = recipe.source, recipe.check, recipe.connecting
+        self._directory = directory
+        self.notes: list[str] = []
+        steps, metadata = (self._kept(fields) for fields in (recipe.schema.steps, recipe.schema.metadata))
+        metadata = [field for field in metadata if field.path not in recipe.schema.steps]
+        self._fields = (*steps, *metadata)
+        self._writer = IndexWriter(directory, steps, metadata)
+        shards = [shard for split in self._source.splits for shard in split.shards]
+        self._files = list(dict.fromkeys(shard.path for shard in shards))
+        self._numbers = {path: i for i, path in enumerate(self._files)}
+        self._edits = _Edits()
+
+    def _kept(self, fields: Mapping[str, Field]) -> list[Field]:
+        kept = []
+        for field in fields.values():
+            if None in field.shape and (field.dtype == "string" or not field.fast):
+                self.notes.append(f"{field.path} is left out: its shape varies in a way that steps cannot have")
+            else:
+                kept.append(field)
+        return kept
+
+    def build(self) -> None:
+        source, framing = self._source, Framing(self._source)
+        ranges = plan_ranges(source, starts=framing.record_starts)
+        if source.size > _LARGE:
+            what = f"rlds-beam: indexing the steps of {source.dataset} ({format_size(source.size)}), once"
+            print(what, file=sys.stderr, flush=True)
+        segments = [(work.split, segment) for work in ranges for segment in work.segments]
+        duplicates = duplicates_among(source.dataset, [])
+        if self._check.policy("duplicate_episode") != "accept":
+            duplicates = find_duplicates(source, framing, segments)
+        fitted = self._fit(ranges, duplicates)
+        self._connecting = self._connecting.fit(fitted)
+        rejected: Counter[str] = Counter()
+        try:
+            for part in _in_order(lambda work: self._read(work, duplicates), ranges):
+                for length, values in part.episodes:
+                    self._writer.add(length, values)
+                rejected += part.rejected
+        finally:
+            self._writer.close()
+        self._writer.finish(
+            dataset=source.dataset, files=self._files, fitted=fitted, edits=self._edits.records, notes=self.notes,
+            rejected=dict(rejected),
+        )  # fmt: skip
+
+    def _fit(self, ranges: Sequence[WorkRange], duplicates: Duplicates) -> list[Any]:
+        """The results of the connectors that must be fitted, in order."""
+        fitter = RangeFitter(EpisodeReader(self._source), self._check, self._connecting, IgnoredValues())
+        results: list[Any] = []
+        for _ in range(self._connecting.unfitted):
+            gathered = list(_in_order(lambda work: fitter.gather(work, duplicates, results), ranges))
+            first = gathered[0] if gathered else self._connecting.fit(results).accumulator()
+            results.append(first.merge(*gathered[1:]).finish())
+        return results
+
+    def _read(self, work: WorkRange, duplicates: Duplicates) -> _Part:
+        part, reader = _Part(), EpisodeReader(self._source)
+        ignored = self._connecting.ignored_values(IgnoredValues())
+        for segment in work.segments:
+            path = segment.shard.path
+            file = self._numbers[path] if _is_addressable(self._source, path) else None
+            for episode in reader.read(work.split, segment):
+                made: list[tuple[int, list[Any]]] = []
+
+                def write(batch: Batch, made: Any = made, file: int | None = file) -> None:
+                    for i, one in enumerate(batch.episodes):
+                        assert batch.read is not None
+                        made.append((len(one), self._values(one, _Origin(batch.read, i, file))))
+
+                verdict = check_and_connect(marked(episode, duplicates), self._check, self._connecting, ignored, write)
+                if verdict.rejected is not None:
+                    part.rejected[verdict.rejected.rule] += 1
+                part.episodes += made
+        return part
+
+    def _values(self, episode: Episode, origin: _Origin) -> list[Any]:
+        """The values of the columns, as `IndexWriter.add` takes them."""
+        values: list[Any] = []
+        for column in self._writer.columns:
+            path, field = column.field.path, column.field
+            found: Any = [episode.metadata[path]] if column.per_episode else episode.steps[path]
+            if column.kind == "values":
+                values.append(np.asarray(found, field.numpy_dtype))
+            elif column.kind == "text":
+                values.append([bytes(text) for text in np.ravel(found)])
+            elif column.kind == "images":
+                images = EncodedImages(objects(found), field.shape) if column.per_episode else found
+                values.append(self._located(images, path, origin))
+            else:
+                values.append(_arrays(found, field))
+        return values
+
+    def _located(self, images: EncodedImages, path: str, origin: _Origin) -> Located:
+        edit = 0
+        if isinstance(images, EditedImages):
+            edit, images = self._edits.number(path, images.edits, origin), images.source
+        if isinstance(images, StoredImages) and images.record is origin.read.payload and origin.file is not None:
+            places, blobs = np.zeros(len(images), PLACE), {}
+            places["offset"] = images.starts + (origin.read.key.position + HEADER.size)
+            places["size"], places["file"] = images.stops - images.starts, origin.file
+            places["crc"] = [google_crc32c.value(image) for image in images.data]
+        else:
+            blobs = dict(enumerate(images))
+            places = _places(blobs, len(images))
+        places["edit"] = edit
+        return Located(places, blobs)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Origin:
+    """What an episode was made from: the record as read, the number of the episode among those made from it, and the
+    number of the record's file, if its position is its offset there.
+    """
+
+    read: Episode
+    part: int
+    file: int | None
+
+
+class _Edits:
+    """The different pending edits of images, and a record for each, from which they can be made again."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, list[dict[str, Any]]] = {}
+        self._known: dict[tuple[str, bytes], int] = {}
+        self._lock = threading.Lock()
+
+    def number(self, path: str, edits: Any, origin: _Origin) -> int:
+        """The number of these edits of a column, from 1 on."""
+        key = path, pickle.dumps(edits)
+        with self._lock:
+            if key not in self._known:
+                records = self.records.setdefault(path, [])
+                key_of_record = origin.read.key
+                where = {"split": key_of_record.split, "shard": key_of_record.shard}
+                records.append({**where, "position": key_of_record.position, "part": origin.part})
+                self._known[key] = len(records)
+            return self._known[key]
+
+
+def _is_addressable(source: Source, path: str) -> bool:
+    """Whether the position of a record is the offset of its bytes in the file."""
+    return isinstance(source.files, TFRecordFormat) and source.files.is_splittable(path)
+
+
+def _arrays(values: Any, field: Field) -> Located:
+    """Arrays of any shape, as bytes."""
+    arrays = [np.asarray(one, field.numpy_dtype) for one in values]
+    blobs = {i: one.tobytes() for i, one in enumerate(arrays)}
+    shapes = np.array([one.shape for one in arrays], np.int64).reshape(len(arrays), len(field.shape))
+    return Located(_places(blobs, len(arrays)), blobs, shapes)
+
+
+def _places(blobs: Mapping[int, bytes], count: int) -> Array:
+    places = np.zeros(count, PLACE)
+    for row, data in blobs.items():
+        places[row] = (0, len(data), google_crc32c.value(data), BLOB, 0)
+    return places
+
+
+def _in_order(function: Any, ranges: Sequence[WorkRange]) -> Iterator[Any]:
+    """Maps a function over ranges in threads; yields the results in order, at most `_AHEAD` ahead."""
+    pending: deque[Future[Any]] = deque()
+    with ThreadPoolExecutor(min(_AHEAD, os.cpu_count() or 1)) as pool:
+        try:
+            for work in ranges:
+                pending.append(pool.submit(function, work))
+                if len(pending) >= _AHEAD:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()

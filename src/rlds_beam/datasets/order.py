@@ -1,0 +1,195 @@
+"""The order in which rows are read: shuffled without a permutation in memory, split among ranks, resumable.
+
+    one epoch of 10 rows, shuffled: a permutation, of which only the values that are read are computed
+
+    position     0   1   2   3   4   5   6   7   8   9
+    row          7   2   9   0   4   8   1   6   3   5
+                 ╰─ rank 0 ─╯╰─ rank 1 ─╯                    the first batch of two ranks, with 2 rows each
+                                 ╰─ rank 0 ...
+
+The permutation is a Feistel network over the next power of four, repeated until the result is a row. Source: M. Luby
+and C. Rackoff, "How to construct pseudorandom permutations from pseudorandom functions" (1988).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_beam.errors import UsageError
+
+Indices = npt.NDArray[np.int64]
+
+_ROUNDS = 6
+_U64 = np.uint64
+_MASK = (1 << 64) - 1
+
+
+def permuted(positions: Indices, count: int, seed: int) -> Indices:
+    """The values of a pseudorandom permutation of 0 to `count` - 1 at these positions."""
+    half = max(1, (max(count - 1, 1).bit_length() + 1) // 2)
+    mask, shift = _U64((1 << half) - 1), _U64(half)
+    keys = [_U64(_mixed(seed + (i + 1) * 0x9E3779B97F4A7C15 & _MASK)) for i in range(_ROUNDS)]
+    values = positions.astype(_U64)
+    outside = np.arange(len(values))
+    with np.errstate(over="ignore"):
+        while len(outside):
+            left, right = values[outside] >> shift, values[outside] & mask
+            for key in keys:
+                left, right = right, left ^ (_mixed_all(right ^ key) & mask)
+            values[outside] = left << shift | right
+            outside = outside[values[outside] >= _U64(count)]
+    return values.astype(np.int64)
+
+
+def _mixed(value: int) -> int:
+    """The finalizer of SplitMix64."""
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
+    return value ^ value >> 31
+
+
+def _mixed_all(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    values = (values ^ values >> _U64(30)) * _U64(0xBF58476D1CE4E5B9)
+    values = (values ^ values >> _U64(27)) * _U64(0x94D049BB133111EB)
+    return values ^ values >> _U64(31)
+
+
+class Drawn(NamedTuple):
+    """The rows of a batch.
+
+    Attributes:
+      rows: the rows, int64 [B].
+      datasets: the number of the dataset of each row, int64 [B]; None if there is only one.
+    """
+
+    rows: Indices
+    datasets: Indices | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How rows become batches.
+
+    Attributes:
+      counts: the number of rows of each dataset.
+      batch_size: rows of a batch of one rank.
+      shuffle: whether to shuffle.
+      seed: the seed of the order.
+      epochs: how often each row is read; None for no end.
+      rank, ranks: the number of this process among those that share each global batch.
+      drop_last: whether a last batch with fewer rows is left out.
+      weights: the share of each dataset; None if there is only one.
+    """
+
+    counts: tuple[int, ...]
+    batch_size: int
+    shuffle: bool
+    seed: int
+    epochs: int | None
+    rank: int
+    ranks: int
+    drop_last: bool
+    weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("batch_size", self.batch_size, 1),
+            ("ranks", self.ranks, 1),
+            ("epochs", self.epochs, 1),
+        ):
+            if value is not None and (type(value) is not int or value < least):
+                raise UsageError(f"{name}={value}: expected a whole number, {least} or more")
+        if not 0 <= self.rank < self.ranks:
+            raise UsageError(f"rank={self.rank}: expected a number from 0 to {self.ranks - 1}, as ranks={self.ranks}")
+        if self.ranks > 1 and not self.drop_last:
+            raise UsageError("drop_last=False is for one rank: with several, the last batches would differ in number")
+        if 0 in self.counts:
+            raise UsageError("there are no rows to make batches from")
+        if self.per_epoch == 0:
+            raise UsageError(
+                f"a batch of {self.together:,} rows is larger than the dataset, which has {self.counts[0]:,}: choose a "
+                "smaller batch_size"
+            )
+
+    @property
+    def together(self) -> int:
+        """Rows of a global batch."""
+        return self.batch_size * self.ranks
+
+    @property
+    def per_epoch(self) -> int | None:
+        """Batches of an epoch; None for a mixture, which has no epochs."""
+        if self.weights is not None:
+            return None
+        return self.counts[0] // self.together if self.drop_last else -(-self.counts[0] // self.together)
+
+    @property
+    def batches(self) -> int | None:
+        """All batches; None if there is no end."""
+        return None if self.epochs is None or self.per_epoch is None else self.epochs * self.per_epoch
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same to resume: the ranks may differ if their batches have as many rows together."""
+        return {
+            "rows": list(self.counts), "global_batch_size": self.together, "shuffle": self.shuffle, "seed": self.seed,
+            "drop_last": self.drop_last, "weights": None if self.weights is None else list(self.weights),
+        }  # fmt: skip
+
+
+class Sampler:
+    """Draws batch after batch, the same for the same plan. Not thread-safe."""
+
+    def __init__(self, plan: Plan):
+        self._plan = plan
+        self._step, self._used = 0, [0] * len(plan.counts)
+
+    def state(self) -> dict[str, Any]:
+        """How far it is, as JSON."""
+        return {"batches": self._step, "used": list(self._used)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._step, self._used = int(state["batches"]), [int(used) for used in state["used"]]
+
+    def draw(self) -> Drawn | None:
+        """The rows of this rank's next batch; None at the end."""
+        plan = self._plan
+        if plan.batches is not None and self._step >= plan.batches:
+            return None
+        mine = slice(plan.rank * plan.batch_size, (plan.rank + 1) * plan.batch_size)
+        if plan.weights is not None:
+            return self._mixed_batch(plan.weights, mine)
+        assert plan.per_epoch is not None
+        epoch, batch = divmod(self._step, plan.per_epoch)
+        first = batch * plan.together
+        positions = np.arange(first, min(first + plan.together, plan.counts[0]))[mine]
+        self._step += 1
+        return Drawn(self._rows(0, epoch, positions))
+
+    def _mixed_batch(self, weights: Sequence[float], mine: slice) -> Drawn:
+        """Chooses a dataset for each row of the global batch; each is read in its own order, again and again."""
+        plan = self._plan
+        random = np.random.default_rng((plan.seed & _MASK, self._step))
+        datasets = random.choice(len(weights), size=plan.together, p=np.array(weights) / sum(weights))
+        rows = np.empty(plan.together, np.int64)
+        for number, count in enumerate(plan.counts):
+            chosen = np.flatnonzero(datasets == number)
+            epochs, positions = np.divmod(self._used[number] + np.arange(len(chosen)), count)
+            for epoch in np.unique(epochs).tolist():
+                now = epochs == epoch
+                rows[chosen[now]] = self._rows(number, epoch, positions[now])
+            self._used[number] += len(chosen)
+        self._step += 1
+        return Drawn(rows[mine], datasets[mine])
+
+    def _rows(self, dataset: int, epoch: int, positions: Indices) -> Indices:
+        plan = self._plan
+        if not plan.shuffle:
+            return positions
+        return permuted(
+            positions, plan.counts[dataset], _mixed(_mixed(plan.seed & _MASK) + dataset & _MASK) ^ _mixed(epoch)
+        )

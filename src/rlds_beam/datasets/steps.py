@@ -1,0 +1,164 @@
+"""The steps and the episodes of an indexed dataset as rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.datasets.base import STEPS, Indices
+from rlds_beam.datasets.indexing import Recipe
+from rlds_beam.datasets.places import PlaceReader
+from rlds_beam.datasets.step_index import StepIndex
+from rlds_beam.encoding.example.columns import objects
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.schema import Field
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.pixels import EditedImages
+from rlds_beam.reading.base import Segment
+from rlds_beam.reading.reader import EpisodeReader
+
+Array = np.ndarray[Any, Any]
+Edited = Mapping[str, Sequence[EditedImages]]
+"""For each column of edited images, one that has each of its pending edits."""
+
+
+class IndexedSteps:
+    """Steps as rows (`base.Rows`): numbers from the index, images from the files of the dataset.
+
+    Episode-level fields are columns as well, unless a field of the steps has the same path.
+
+    Attributes:
+      index: the index.
+      edited: see `edited_images`.
+    """
+
+    def __init__(self, index: StepIndex, edited: Edited):
+        self.index, self.edited = index, edited
+        self._reader = PlaceReader(index)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @functools.cached_property
+    def fields(self) -> Mapping[str, Field]:
+        return {path: column.field for path, column in self.index.columns.items()}
+
+    @property
+    def starts(self) -> Array:
+        """The index of each episode's first step, then the number of steps: int64 [E + 1]."""
+        return self.index.starts
+
+    def read(self, indices: Indices, wanted: Sequence[str]) -> dict[str, Column]:
+        episodes: Indices | None = None
+        columns: dict[str, Column] = {}
+        for path in wanted:
+            rows = indices
+            if self.index.columns[path].per_episode:
+                if episodes is None:
+                    episodes = np.searchsorted(self.starts, indices, side="right") - 1
+                rows = episodes
+            columns[path] = self.column(path, rows)
+        return columns
+
+    def column(self, path: str, rows: Indices | slice) -> Column:
+        """The values of a column in these rows, which are episodes for an episode-level field."""
+        column, parts = self.index.columns[path], self.index.maps(path)
+        field = column.field
+        if column.kind == "values":
+            return np.array(parts[0][rows])
+        if column.kind == "text":
+            return _text(parts[0][rows], parts[1], parts[2])
+        places = parts[0][rows]
+        data = self._reader.read(places)
+        if column.kind == "images":
+            return self._images(
+                path, EncodedImages(objects(data), field.shape, field.dtype, field.encoding), places["edit"]
+            )
+        shapes = parts[1][rows]
+        values = (np.frombuffer(one, field.numpy_dtype) for one in data)
+        return objects([one.reshape(shape) for one, shape in zip(values, shapes, strict=True)])
+
+    def _images(self, path: str, images: EncodedImages, edits: Array) -> EncodedImages:
+        """The images with their pending edits."""
+        if path not in self.edited or not edits.any():
+            return images
+        parts = []
+        for number in np.unique(edits).tolist():
+            rows = np.flatnonzero(edits == number)
+            part = images[rows] if number == 0 else self.edited[path][number - 1].with_source(images[rows])
+            if len(rows) == len(images):
+                return part
+            parts.append((rows, part))
+        data = np.empty(len(images), object)
+        for rows, part in parts:
+            data[rows] = part.data
+        return images.with_data(data)
+
+
+class IndexedEpisodes:
+    """The episodes of `IndexedSteps` as rows (`base.Rows`); fields as in `EpisodeRows`."""
+
+    def __init__(self, steps: IndexedSteps):
+        self._steps = steps
+
+    def __len__(self) -> int:
+        return self._steps.index.episodes
+
+    @functools.cached_property
+    def fields(self) -> Mapping[str, Field]:
+        fields = {}
+        for path, column in self._steps.index.columns.items():
+            field = column.field
+            if not column.per_episode:
+                path = STEPS + path
+                field = dataclasses.replace(field, path=path, shape=(None, *field.shape))
+            fields[path] = field
+        return fields
+
+    def read(self, indices: Indices, wanted: Sequence[str]) -> dict[str, Column]:
+        return {path: self._column(path, indices) for path in wanted}
+
+    def _column(self, path: str, indices: Indices) -> Column:
+        if not path.startswith(STEPS):
+            return self._steps.column(path, indices)
+        starts = self._steps.starts
+        spans = [slice(int(starts[i]), int(starts[i + 1])) for i in indices.tolist()]
+        columns = [self._steps.column(path.removeprefix(STEPS), span) for span in spans]
+        field = self.fields[path]
+        if field.encoding in ("png", "jpeg"):
+            data = [column.data for column in columns if isinstance(column, EncodedImages)]
+            return EncodedImages(objects(data), field.shape[-3:], field.dtype)
+        return objects(columns)
+
+
+def _text(codes: Array, ends: Array, text: Array) -> Array:
+    """The values with these codes, as an object array of bytes."""
+    unique, inverse = np.unique(codes, return_inverse=True)
+    values = [bytes(text[int(ends[code - 1]) if code else 0 : int(ends[code])]) for code in unique.tolist()]
+    return objects(values)[inverse].reshape(codes.shape)
+
+
+def edited_images(recipe: Recipe, index: StepIndex) -> Edited:
+    """Runs the connectors on the records that show the pending edits of images.
+
+    Raises:
+      RldsBeamError: a record cannot be read again.
+    """
+    if not index.edits:
+        return {}
+    source, connecting = recipe.source, recipe.connecting.fit(index.content["fitted"])
+    reader, shards = EpisodeReader(source), {(s.name, shard.index): shard for s in source.splits for shard in s.shards}
+
+    def made_again(path: str, split: str, shard: int, position: int, part: int) -> EditedImages:
+        (episode,) = reader.read(split, Segment(shards[split, shard], position, position + 1))
+        batch = connecting.connect(validate_episode(episode, recipe.check).episodes, episode)
+        column = batch.episodes[part].steps[path]
+        assert isinstance(column, EditedImages)
+        return column
+
+    return {path: [made_again(path, **record) for record in records] for path, records in index.edits.items()}
