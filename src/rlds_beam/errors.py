@@ -46,7 +46,7 @@ class MissingExtraError(UsageError, ImportError):
 
 Extra = Literal[
     "tf", "agents", "arrayrecord", "hdf5", "lerobot", "browse", "record", "envlogger", "rllib", "gcs", "gcp", "s3",
-    "demo", "rerun", "ros", "hub",
+    "demo", "rerun", "ros", "hub", "loading",
 ]  # fmt: skip
 
 EXTRAS: dict[Extra, str] = {
@@ -56,6 +56,7 @@ EXTRAS: dict[Extra, str] = {
     "hdf5": "HDF5 files: robots, Minari, d3rlpy, D4RL",
     "ros": "ROS 2 bags and MCAP files",
     "hub": "hf:// paths and rlds-beam upload",
+    "loading": "batches with images of another size",
     "lerobot": "videos of LeRobot datasets",
     "browse": "the pages of rlds-beam browse",
     "record": "environments and policies for recording",

@@ -44,6 +44,20 @@ class Rows(Protocol):
         """
 
 
+class StepRows(Rows, Protocol):
+    """Steps as rows, in the order of their episodes."""
+
+    @property
+    def starts(self) -> Indices:
+        """The index of each episode's first step, then the number of steps: int64 [E + 1]."""
+
+
+def starts_of(rows: Rows) -> Indices | None:
+    """`StepRows.starts`; None if the rows are not steps."""
+    starts: Indices | None = getattr(rows, "starts", None)
+    return starts
+
+
 class PerThread(Generic[T]):
     """Caches each thread's most recently used open files by path. Pickled without them; not shared after a fork."""
 

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rlds_beam.datasets.base import Indices, Rows
+from rlds_beam.datasets.base import Indices, Rows, starts_of
 from rlds_beam.datasets.order import Drawn, Plan, Sampler
 from rlds_beam.datasets.pixels import decode_into, decode_resized
 from rlds_beam.datasets.windows import IS_PAD, window
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.schema import Field
-from rlds_beam.errors import RldsBeamError, UsageError, needs
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError
 
@@ -193,7 +193,9 @@ class _Filling:
             offsets = self._content.offsets.get(path)
             wanted = rows
             if offsets is not None:
-                wanted, padding = window(rows, dataset.starts, offsets)  # type: ignore[arg-type]
+                starts = starts_of(dataset)
+                assert starts is not None  # checked by `batches_of`
+                wanted, padding = window(rows, starts, offsets)
                 self._put(path + IS_PAD, padding, slots)
             if field.encoding in _IMAGES:
                 self._start_images(pool, dataset, name, path, wanted, slots)
@@ -292,7 +294,8 @@ def _stacked(images: Array, path: str) -> Array:
         raise UsageError(
             f"{path}: images of a batch have several sizes, {sorted(shapes)[:3]}: give image_size=(height, width)"
         )
-    return np.stack(list(images.flat)).reshape(*images.shape, *shapes.pop())
+    stacked: Array = np.stack(list(images.flat))
+    return stacked.reshape(*images.shape, *shapes.pop())
 
 
 def _converted(array: Array, arrays: Arrays) -> Any:
@@ -300,8 +303,8 @@ def _converted(array: Array, arrays: Arrays) -> Any:
     if arrays == "numpy" or array.dtype == object:
         return array
     if arrays == "torch":
-        with needs("torch", "arrays='torch' needs PyTorch"):
-            import torch
+        import torch
+
         if array.dtype.name == "bfloat16":
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array)

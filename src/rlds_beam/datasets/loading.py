@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import get_args
 
+from rlds_beam.datasets.base import starts_of
 from rlds_beam.datasets.batches import Arrays, Batches, Content
 from rlds_beam.datasets.dataset import Dataset
 from rlds_beam.datasets.order import Plan
@@ -37,7 +39,7 @@ def mix_batches(
         for batch in mix_batches([(bridge, 0.7), (droid, 0.3)], 32, chunk=16, image_size=224):
             ...
 
-    Each dataset is read in its own order, shuffled anew each time it was read completely. The other arguments are those
+    Each dataset is shuffled on its own, in another order each time it is read. The other arguments are those
     of `Dataset.batches`. All datasets must have the columns, with the same dtypes and shapes; None for those that all
     have.
 
@@ -80,11 +82,13 @@ def batches_of(
         raise UsageError(
             f"arrays={arrays}: expected {', '.join(get_args(Arrays))}{did_you_mean(arrays, get_args(Arrays))}"
         )
+    if arrays != "numpy" and find_spec(arrays) is None:
+        raise UsageError(f"arrays={arrays} needs {arrays}, which is not installed")
     size = _image_size(image_size)
     fields = _common_fields(datasets, columns, size)
     offsets = offsets_of(history, chunk, fields)
     for dataset in datasets:
-        if offsets and not hasattr(dataset.rows, "starts"):
+        if offsets and starts_of(dataset.rows) is None:
             raise UsageError(
                 f"history and chunk need steps, but the rows of {dataset.name} are not: open a dataset of episodes "
                 "with unit='steps'"

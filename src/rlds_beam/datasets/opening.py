@@ -182,4 +182,6 @@ def _indexed(source: Source, options: LoadOptions, unit: Unit | None) -> Rows:
             stacklevel=3,
         )
     steps = IndexedSteps(index, edited_images(recipe, index))
-    return steps if unit == "steps" else IndexedEpisodes(steps)
+    if unit == "steps":
+        return steps
+    return IndexedEpisodes(steps)

@@ -267,12 +267,13 @@ class StepIndex:
         path, dtype = storage.join(self.directory, name), np.dtype(dtype)
         size = storage.size(path) if storage.exists(path) else -1
         count = math.prod(shape) if -1 not in shape else size // dtype.itemsize
-        if size != count * dtype.itemsize:
+        if size < 0 or size != count * dtype.itemsize:
             raise self._damaged(name)
         if not count:  # an empty file cannot be mapped
             return np.empty([max(n, 0) for n in shape], dtype)
         # bfloat16 and the like cannot be mapped by name
-        return np.asarray(np.memmap(path, np.uint8, "r")).view(dtype).reshape(shape)
+        mapped: Array = np.asarray(np.memmap(path, np.uint8, "r")).view(dtype)
+        return mapped.reshape(shape)
 
     def _damaged(self, name: str) -> UsageError:
         return UsageError(

@@ -87,15 +87,14 @@ class IndexedSteps:
         """The images with their pending edits."""
         if path not in self.edited or not edits.any():
             return images
-        parts = []
+        data = np.empty(len(images), object)
         for number in np.unique(edits).tolist():
             rows = np.flatnonzero(edits == number)
-            part = images[rows] if number == 0 else self.edited[path][number - 1].with_source(images[rows])
+            part = images[rows]
+            if number:
+                part = self.edited[path][number - 1].with_source(part)
             if len(rows) == len(images):
                 return part
-            parts.append((rows, part))
-        data = np.empty(len(images), object)
-        for rows, part in parts:
             data[rows] = part.data
         return images.with_data(data)
 
