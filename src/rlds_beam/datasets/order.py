@@ -25,6 +25,8 @@ from rlds_beam.errors import UsageError
 Indices = npt.NDArray[np.int64]
 
 _ROUNDS = 6
+_BLOCK = 4096
+"""Positions whose rows are computed together."""
 _U64 = np.uint64
 _MASK = (1 << 64) - 1
 
@@ -147,6 +149,7 @@ class Sampler:
     def __init__(self, plan: Plan):
         self._plan = plan
         self._step, self._used = 0, [0] * len(plan.counts)
+        self._blocks: dict[int, tuple[tuple[int, int], Indices]] = {}
 
     def state(self) -> dict[str, Any]:
         """How far it is, as JSON."""
@@ -187,9 +190,22 @@ class Sampler:
         return Drawn(rows[mine], datasets[mine])
 
     def _rows(self, dataset: int, epoch: int, positions: Indices) -> Indices:
-        plan = self._plan
-        if not plan.shuffle:
+        """The rows at positions of an epoch."""
+        if not self._plan.shuffle:
             return positions
-        return permuted(
-            positions, plan.counts[dataset], _mixed(_mixed(plan.seed & _MASK) + dataset & _MASK) ^ _mixed(epoch)
-        )
+        parts = [
+            self._block(dataset, epoch, block)[positions[positions // _BLOCK == block] - block * _BLOCK]
+            for block in range(int(positions[0]) // _BLOCK, int(positions[-1]) // _BLOCK + 1)
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _block(self, dataset: int, epoch: int, block: int) -> Indices:
+        """The rows at the positions of a block; those of the last one are kept."""
+        kept = self._blocks.get(dataset)
+        if kept is not None and kept[0] == (epoch, block):
+            return kept[1]
+        count, seed = self._plan.counts[dataset], _mixed(self._plan.seed & _MASK)
+        positions = np.arange(block * _BLOCK, min((block + 1) * _BLOCK, count))
+        rows = permuted(positions, count, _mixed(seed + dataset & _MASK) ^ _mixed(epoch))
+        self._blocks[dataset] = (epoch, block), rows
+        return rows

@@ -14,8 +14,8 @@ from rlds_beam.images.headers import UndecodableImageError
 Array = np.ndarray[Any, Any]
 
 
-def decode_into(place: Array, data: bytes) -> None:
-    """Decodes an image into an array of its size, [H, W, C].
+def decode_into(place: Array, data: bytes, dtype: str) -> None:
+    """Decodes an image into an array of its size, [H, W, C] of `dtype`.
 
     Raises:
       UndecodableImageError: the image is damaged, or has another size.
@@ -23,7 +23,7 @@ def decode_into(place: Array, data: bytes) -> None:
     if data == ZERO_IMAGE:
         place[:] = 0
         return
-    image = decode_image(data, place.shape[-1], place.dtype.name, place)
+    image = decode_image(data, place.shape[-1], dtype, place)
     if image is place:
         return
     if image.shape != place.shape:
@@ -31,8 +31,8 @@ def decode_into(place: Array, data: bytes) -> None:
     place[:] = image
 
 
-def decode_resized(place: Array, data: bytes) -> None:
-    """Decodes an image of any size into an array, [H, W, C].
+def decode_resized(place: Array, data: bytes, dtype: str) -> None:
+    """Decodes an image of any size into an array, [H, W, C] of `dtype`.
 
     Bilinear, if the image is less than twice as large. A larger JPEG is first decoded at a half, a quarter, or an
     eighth of its size, which libjpeg does as it decodes; other images are averaged over areas. So every pixel counts.
@@ -44,9 +44,9 @@ def decode_resized(place: Array, data: bytes) -> None:
         place[:] = 0
         return
     height, width, channels = place.shape
-    image = _reduced_jpeg(data, height, width, channels) if place.dtype == np.uint8 else None
+    image = _reduced_jpeg(data, height, width, channels) if dtype == "uint8" else None
     if image is None:
-        image = decode_image(data, channels, place.dtype.name)
+        image = decode_image(data, channels, dtype)
     resize_into(place, image)
 
 
