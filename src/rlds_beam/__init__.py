@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from rlds_beam.connectors.base import Batch as Batch
     from rlds_beam.connectors.base import Connector as Connector
     from rlds_beam.connectors.base import connect as connect
+    from rlds_beam.datasets.batches import Batches as Batches
     from rlds_beam.datasets.dataset import Dataset as Dataset
+    from rlds_beam.datasets.loading import mix_batches as mix_batches
     from rlds_beam.datasets.opening import open_dataset as open_dataset
     from rlds_beam.encoding.base import Damage as Damage
     from rlds_beam.encoding.base import Headers as Headers
@@ -165,6 +167,8 @@ _HOMES = {
     # Reading
     "open_dataset": "rlds_beam.datasets.opening",
     "Dataset": "rlds_beam.datasets.dataset",
+    "Batches": "rlds_beam.datasets.batches",
+    "mix_batches": "rlds_beam.datasets.loading",
     "load_items": "rlds_beam.formats.trajectories.loading",
     "load_trajectories": "rlds_beam.formats.trajectories.loading",
     # Outputs

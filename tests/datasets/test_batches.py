@@ -1,0 +1,294 @@
+"""`Dataset.batches` and `mix_batches` against single rows, decoded one by one."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rlds_beam
+from rlds_beam import Dataset, EncodedImages, Episode, mix_batches, open_dataset
+from rlds_beam.datasets.batches import _Buffers
+from rlds_beam.datasets.pixels import decode_resized, resize_into
+from rlds_beam.encoding.example.columns import objects
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.images.encoding import encode_jpeg, encode_png
+from rlds_beam.testing import make_episode, shard_paths, write_dataset
+
+LENGTHS = (5, 12, 1, 20, 8)
+
+
+def episode(length: int, seed: int = 0, size: tuple[int, int] = (24, 32)) -> Episode:
+    made = make_episode(length, seed=seed + length, observation={"state": 3}, action=2)
+    rng = np.random.default_rng(length)
+    columns: dict[str, Any] = {"told": objects([b"step %d" % (i % 3) for i in range(length)])}
+    for name, encode, encoding in (("observation/jpeg", encode_jpeg, "jpeg"), ("observation/png", encode_png, "png")):
+        images = encode(rng.integers(0, 255, (length, *size, 3), np.uint8))
+        columns[name] = EncodedImages(objects(images), (*size, 3), encoding=encoding)
+    return made.replace(steps={**made.steps, **columns}, metadata={"file": f"run {length}"})
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dataset(tmp_path_factory.mktemp("data"), map(episode, LENGTHS), name="toy", shards=2)
+
+
+@pytest.fixture(scope="module")
+def steps(path: Path) -> Dataset:
+    return open_dataset(path, unit="steps")
+
+
+def everything(batches: Any) -> dict[str, np.ndarray]:
+    parts = list(batches)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert found[name].dtype == values.dtype
+        np.testing.assert_array_equal(found[name], values, name)
+
+
+def test_in_order_they_are_the_rows(steps: Dataset) -> None:
+    assert_same(everything(steps.batches(7)), steps[:])
+    sizes = [len(batch["action"]) for batch in steps.batches(7)]
+    assert sizes == [7, 7, 7, 7, 7, 7, 4] and len(steps.batches(7)) == 7
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_shuffled_they_are_the_rows_in_another_order(steps: Dataset, threads: int) -> None:
+    numbers = np.arange(len(steps))
+    found = everything(steps.batches(7, shuffle=True, threads=threads))
+    rows = [np.flatnonzero((steps[:]["action"] == action).all(axis=1)).item() for action in found["action"]]
+    assert rows != numbers.tolist() and sorted(rows) == numbers.tolist()
+    assert_same(found, steps[rows])
+    assert_same(found, everything(steps.batches(7, shuffle=True, seed=0, threads=2)))
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 50))
+def test_windows_are_the_rows_of_the_episode(steps: Dataset, history: int, chunk: int, batch_size: int) -> None:
+    whole, starts = steps[:], np.cumsum([0, *LENGTHS])
+    found = everything(steps.batches(batch_size, history=history, chunk=chunk))
+    for row in range(len(steps)):
+        number = np.searchsorted(starts, row, side="right") - 1
+        low, high = starts[number], starts[number + 1] - 1
+        past, ahead = np.arange(row - history + 1, row + 1), np.arange(row, row + chunk)
+        for name in ("observation/jpeg", "observation/png", "observation/state"):
+            np.testing.assert_array_equal(found[name][row], whole[name][np.clip(past, low, high)])
+            np.testing.assert_array_equal(found[f"{name}_is_pad"][row], past < low)
+        np.testing.assert_array_equal(found["action"][row], whole["action"][np.clip(ahead, low, high)])
+        np.testing.assert_array_equal(found["action_is_pad"][row], ahead > high)
+    assert found["reward"].shape == (len(steps),) and "reward_is_pad" not in found
+
+
+@pytest.mark.parametrize("size", [(12, 16), (24, 32), (10, 9), (5, 5), (48, 40)])
+def test_images_are_resized_as_one_by_one(steps: Dataset, path: Path, size: tuple[int, int]) -> None:
+    encoded = open_dataset(path, unit="steps", images="encoded")
+    found = everything(steps.batches(5, image_size=size, history=2))
+    for name in ("observation/jpeg", "observation/png"):
+        for row, data in enumerate(encoded.columns[name]):
+            one = np.empty((*size, 3), np.uint8)
+            decode_resized(one, data, "uint8")
+            np.testing.assert_array_equal(found[name][row, 1], one)
+    whole = everything(steps.batches(5, columns=["observation/png"]))
+    if size == (24, 32):
+        np.testing.assert_array_equal(everything(steps.batches(5, image_size=size))["observation/png"],
+                                      whole["observation/png"])  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "target"), [(64, 16), (64, 24), (60, 17), (48, 32)])
+def test_every_pixel_of_a_large_image_counts(size: int, target: int) -> None:
+    """A smooth picture keeps its values; single bright pixels, which a plain bilinear would miss, keep their sum."""
+    ramp = np.linspace(0, 255, size, dtype=np.float32)
+    smooth = np.stack([np.broadcast_to(ramp, (size, size)), np.broadcast_to(ramp[:, None], (size, size)),
+                       np.full((size, size), 100.0)], axis=-1).astype(np.uint8)  # fmt: skip
+    centers = (np.arange(target) + 0.5) * size / target - 0.5
+    for encode in (encode_png, encode_jpeg):
+        found = np.empty((target, target, 3), np.uint8)
+        decode_resized(found, encode(smooth[None])[0], "uint8")
+        expected = np.interp(centers, np.arange(size), ramp)
+        assert np.abs(found[target // 2, 1:-1, 0] - expected[1:-1]).max() < 8
+        assert np.abs(found[..., 2].astype(int) - 100).max() < 8
+    dots = np.zeros((size, size, 1), np.uint8)
+    dots[1::4, 2::4] = 255
+    found = np.empty((target, target, 1), np.uint8)
+    resize_into(found, dots)
+    if size >= 2 * target:
+        assert abs(found.mean() / dots.mean() - 1) < 0.1
+
+
+def test_resuming_gives_the_batches_that_were_left(steps: Dataset) -> None:
+    options: dict[str, Any] = {"shuffle": True, "epochs": 3, "seed": 5, "history": 2}
+    expected = [batch["action"] for batch in steps.batches(6, **options)]
+    for delivered in (0, 1, 7, 8, 15, len(expected)):
+        batches = steps.batches(6, **options)
+        for _ in range(delivered):
+            next(batches)
+        state = json.loads(json.dumps(batches.state_dict()))
+        batches.close()
+        resumed = steps.batches(6, **options)
+        next(resumed)  # also if it was used before
+        resumed.load_state_dict(state)
+        assert len(resumed) == len(expected) - delivered
+        rest = [batch["action"] for batch in resumed]
+        assert len(rest) == len(expected) - delivered
+        for one, other in zip(rest, expected[delivered:], strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_more_ranks_can_resume(steps: Dataset) -> None:
+    one = steps.batches(8, shuffle=True, drop_last=True)
+    first = next(one)["action"]
+    two = [steps.batches(4, shuffle=True, rank=rank, ranks=2) for rank in range(2)]
+    np.testing.assert_array_equal(np.concatenate([next(part)["action"] for part in two]), first)
+    for part in two:
+        part.load_state_dict(one.state_dict())
+    np.testing.assert_array_equal(np.concatenate([next(part)["action"] for part in two]), next(one)["action"])
+
+
+def test_a_state_of_other_batches_is_refused(steps: Dataset) -> None:
+    state = steps.batches(6, shuffle=True).state_dict()
+    for options, said in (({"seed": 1}, "seed was 0, but is 1"), ({"shuffle": False}, "shuffle was True")):
+        with pytest.raises(UsageError, match=said):
+            steps.batches(6, **{"shuffle": True, **options}).load_state_dict(state)
+    with pytest.raises(UsageError, match="global_batch_size was 6, but is 5"):
+        steps.batches(5, shuffle=True).load_state_dict(state)
+    with pytest.raises(UsageError, match="the state is of other batches"):
+        steps.batches(5).load_state_dict({})
+
+
+def test_a_mixture_has_rows_of_both(steps: Dataset, tmp_path: Path) -> None:
+    other = open_dataset(write_dataset(tmp_path, [episode(9, seed=100, size=(48, 48))], name="other"), unit="steps")
+    columns = ["action", "observation/jpeg", "episode_metadata/file"]
+    options: dict[str, Any] = {"image_size": (20, 20), "columns": columns, "history": 2, "chunk": 3}
+    mixed = mix_batches([(steps, 3), (other, 1)], 16, **options)
+    expected = [everything(one.batches(50, **options)) for one in (steps, other)]
+    share = 0
+    for _, batch in zip(range(20), mixed, strict=False):
+        for i, action in enumerate(batch["action"]):
+            of = [np.flatnonzero((one["action"] == action).all(axis=(1, 2))) for one in expected]
+            number = int(len(of[1]) > 0)
+            row = of[number].item()
+            share += number
+            for name, values in expected[number].items():
+                np.testing.assert_array_equal(batch[name][i], values[row], name)
+    assert 0.15 < share / 320 < 0.35
+    state = mixed.state_dict()
+    again = mix_batches([(steps, 3), (other, 1)], 16, **options)
+    again.load_state_dict(state)
+    assert_same(next(again), next(mixed))
+    mixed.close(), again.close()
+    with pytest.raises(TypeError, match="no end"):
+        len(mixed)
+    with pytest.raises(UsageError, match=r"observation/jpeg is uint8 \(24, 32, 3\) in .*, but uint8 \(48, 48, 3\)"):
+        mix_batches([(steps, 1), (other, 1)], 16)
+    with pytest.raises(UsageError, match=r"the weight of .* is 0"):
+        mix_batches([(steps, 1), (other, 0)], 16, image_size=8)
+
+
+def test_arrays_are_used_again_only_when_nobody_has_them() -> None:
+    buffers = _Buffers(3)
+    first = buffers.take((4, 4), "uint8")
+    place, view = first.ctypes.data, first[1:]
+    second = buffers.take((4, 4), "uint8")
+    assert second.ctypes.data != place
+    del first
+    assert buffers.take((4, 4), "uint8").ctypes.data != place  # a view is left
+    third = buffers.take((4, 4), "uint8")
+    del view
+    assert buffers.take((4, 4), "uint8").ctypes.data == place
+    assert third.ctypes.data not in (place, second.ctypes.data)
+    assert buffers.take((4, 5), "uint8").shape == (4, 5)
+
+
+def test_batches_that_are_kept_do_not_change(steps: Dataset) -> None:
+    kept = list(steps.batches(4, shuffle=True, epochs=4))
+    copies = [
+        {name: np.array(values) for name, values in batch.items()} for batch in steps.batches(4, shuffle=True, epochs=4)
+    ]
+    for one, other in zip(kept, copies, strict=True):
+        assert_same(one, other)
+
+
+def test_a_damaged_image_is_an_error_that_names_it(tmp_path: Path) -> None:
+    path = write_dataset(tmp_path, map(episode, LENGTHS), name="toy")
+    found = open_dataset(path, unit="steps")
+    (shard,) = shard_paths(path)
+    data = bytearray(shard.read_bytes())
+    image = episode(12).steps["observation/jpeg"]
+    assert isinstance(image, EncodedImages)
+    place = data.find(image.data[3]) + 300
+    data[place] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(RldsBeamError, match=r"toy-train.*: the [\d,]+ bytes at [\d,]+ do not match their checksum"):
+        list(found.batches(8))
+    fine = found.batches(8, columns=["action", "observation/png"])
+    assert len(list(fine)) == 6
+    shard.write_bytes(data[:place])
+    with pytest.raises(RldsBeamError, match="do not match their checksum"):
+        list(found.batches(8))
+    shard.unlink()
+    with pytest.raises(RldsBeamError, match=r"cannot read .*No such file"):
+        list(pickle.loads(pickle.dumps(found)).batches(8))
+
+
+def test_images_of_several_sizes_need_image_size(tmp_path: Path) -> None:
+    def sized(length: int, size: tuple[int, int]) -> Episode:
+        made = episode(length, size=size)
+        steps = {p: c for p, c in made.steps.items() if p != "observation/png"}
+        image = made.steps["observation/jpeg"]
+        assert isinstance(image, EncodedImages)
+        return made.replace(steps={**steps, "observation/jpeg": EncodedImages(image.data, (None, None, 3))})
+
+    path = write_dataset(tmp_path, [sized(4, (10, 12)), sized(4, (20, 14))], name="toy")
+    found = open_dataset(path, unit="steps")
+    assert next(found.batches(4))["observation/jpeg"].shape == (4, 10, 12, 3)
+    with pytest.raises(UsageError, match=r"observation/jpeg: images of a batch have several sizes.*give image_size"):
+        list(found.batches(8))
+    assert next(found.batches(8, image_size=9))["observation/jpeg"].shape == (8, 9, 9, 3)
+
+
+def test_rows_of_columns_and_trajectories(path: Path, tmp_path: Path) -> None:
+    for to, options in (("columns", {}), ("columns", {"format": "parquet"}), ("trajectories", {"images": "jpeg"})):
+        out = tmp_path / f"{to}{len(options)}"
+        given = {"items": "frames", "drop": "observation/png"} if to == "trajectories" else {}
+        try:
+            rlds_beam.convert(path, out, to=to, progress="none", **options, **given)
+        except UsageError:
+            given.pop("drop", None)
+            rlds_beam.convert(path, out, to=to, progress="none", **options, **given)
+        found = open_dataset(out)
+        assert_same(everything(found.batches(7, shuffle=False)), found[:])
+        with pytest.raises(UsageError, match="history and chunk need steps"):
+            found.batches(7, chunk={next(iter(found.fields)): 3})
+
+
+def test_what_cannot_be_read(steps: Dataset, path: Path) -> None:
+    for options, said in (
+        ({"columns": ["actions"]}, "has no column actions; did you mean action"),
+        ({"columns": []}, "no column"),
+        ({"image_size": 0}, "image_size=0"),
+        ({"image_size": (8, 8, 3)}, "expected a number of pixels"),
+        ({"arrays": "tensor"}, "arrays=tensor"),
+        ({"rank": 1}, "rank=1"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            steps.batches(4, **options)
+    with pytest.raises(UsageError, match="history and chunk need steps"):
+        open_dataset(path).batches(2, history={"steps/action": 2})
+    assert next(open_dataset(path).batches(2, columns=["steps/action"]))["steps/action"][1].shape == (12, 2)
+
+
+def test_tensors_share_the_memory_of_a_batch(steps: Dataset) -> None:
+    torch = pytest.importorskip("torch")
+    batch = next(steps.batches(4, arrays="torch"))
+    assert batch["observation/jpeg"].dtype == torch.uint8 and batch["told"].dtype == object
+    np.testing.assert_array_equal(batch["observation/jpeg"].numpy(), steps[:4]["observation/jpeg"])
