@@ -173,12 +173,16 @@ def _indexed(source: Source, options: LoadOptions, unit: Unit | None) -> Rows:
     """The steps or episodes of an indexed dataset."""
     recipe = Recipe(source, CheckOptions.of(options), ConnectorRunner.for_options(options, source))
     recipe.connecting.refuse_columns("convert --to=columns, and open its output")
+    if recipe.connecting.splits:
+        raise UsageError(
+            "connectors that assign splits are for `rlds-beam convert --to=rlds`: open a split of its output"
+        )
     index = open_index(recipe)
     if left_out := index.rejected:
         rules = ", ".join(f"{rule} ({number:,})" for rule, number in left_out.items())
         warnings.warn(
             f"{source.dataset}: {count(sum(left_out.values()), 'episode')} left out, which break rules: {rules}. "
-            "`rlds-beam validate` lists them; accept=(rule,) reads them",
+            "`rlds-beam validate` lists them, and `rlds-beam help rules` says which can be accepted or repaired",
             stacklevel=3,
         )
     steps = IndexedSteps(index, edited_images(recipe, index))

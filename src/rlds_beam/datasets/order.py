@@ -197,7 +197,8 @@ class Sampler:
             self._block(dataset, epoch, block)[positions[positions // _BLOCK == block] - block * _BLOCK]
             for block in range(int(positions[0]) // _BLOCK, int(positions[-1]) // _BLOCK + 1)
         ]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        rows: Indices = np.concatenate(parts)
+        return rows
 
     def _block(self, dataset: int, epoch: int, block: int) -> Indices:
         """The rows at the positions of a block; those of the last one are kept."""

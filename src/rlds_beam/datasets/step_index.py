@@ -154,7 +154,7 @@ class IndexWriter:
         return places
 
     def _write(self, name: str, values: Array) -> None:
-        self._files[name].write(np.ascontiguousarray(values).data.cast("B") if values.size else b"")
+        self._files[name].write(values.tobytes())
 
     def finish(self, **content: Any) -> None:
         """Completes the index.

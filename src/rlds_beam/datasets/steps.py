@@ -24,7 +24,7 @@ from rlds_beam.reading.reader import EpisodeReader
 
 Array = np.ndarray[Any, Any]
 Edited = Mapping[str, Sequence[EditedImages]]
-"""For each column of edited images, one that has each of its pending edits."""
+"""For each column of edited images, an empty one with each of its pending edits."""
 
 
 class IndexedSteps:
@@ -92,7 +92,8 @@ class IndexedSteps:
             rows = np.flatnonzero(edits == number)
             part = images[rows]
             if number:
-                part = self.edited[path][number - 1].with_source(part)
+                edited = self.edited[path][number - 1]
+                part = edited.with_source(edited.source.with_data(part.data))
             if len(rows) == len(images):
                 return part
             data[rows] = part.data
@@ -158,6 +159,6 @@ def edited_images(recipe: Recipe, index: StepIndex) -> Edited:
         batch = connecting.connect(validate_episode(episode, recipe.check).episodes, episode)
         column = batch.episodes[part].steps[path]
         assert isinstance(column, EditedImages)
-        return column
+        return column.with_source(column.source.with_data(objects([])))
 
     return {path: [made_again(path, **record) for record in records] for path, records in index.edits.items()}
