@@ -317,7 +317,7 @@ def _stacked(images: Array, path: str) -> Array:
 
 
 def _converted(array: Array, arrays: Arrays) -> Any:
-    """The array for a library; text stays a numpy array of bytes."""
+    """The array for a library; text stays numpy, and so do 64 bits in JAX unless `jax_enable_x64` is set."""
     if arrays == "numpy" or array.dtype == object:
         return array
     if arrays == "torch":
@@ -328,4 +328,6 @@ def _converted(array: Array, arrays: Arrays) -> Any:
         return torch.from_numpy(array)
     import jax
 
-    return jax.dlpack.from_dlpack(array) if array.dtype.name != "bool" else jax.numpy.asarray(array)
+    if array.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
+        return array  # JAX would cut the values to 32 bits
+    return jax.numpy.asarray(array) if array.dtype.name == "bfloat16" else jax.dlpack.from_dlpack(array)

@@ -128,7 +128,7 @@ class Dataset(Viewable):
           columns: the columns to read; None for all.
           rank, ranks: this process, and how many share each global batch of `ranks * batch_size` rows.
           drop_last: whether a last batch with fewer rows is left out; by default if there are several ranks.
-          arrays: numpy arrays, torch tensors that share their memory, or JAX arrays.
+          arrays: `numpy`, or `torch` or `jax`, which share the memory; text stays numpy.
           threads: threads that read and decode; None for one for each core.
 
         Raises:
