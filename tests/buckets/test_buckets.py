@@ -185,6 +185,16 @@ def test_rows_and_items_are_read_from_buckets(data: Data, bucket: str) -> None:
     assert str(items) == str(list(rlds_beam.load_items(str(data.exported("trajectories")))))
 
 
+def test_batches_of_steps_are_read_from_buckets(data: Data, bucket: str) -> None:
+    local, there = data.exported("rlds"), upload(data.exported("rlds"), f"{bucket}/steps")
+    options: dict[str, Any] = {"shuffle": True, "history": 2, "chunk": 3}
+    batches = [rlds_beam.open_dataset(str(path), unit="steps").batches(4, **options) for path in (there, local)]
+    for far, near in zip(*batches, strict=True):
+        assert far.keys() == near.keys()
+        for name in near:
+            np.testing.assert_array_equal(far[name], near[name], name)
+
+
 def test_a_recording(tmp_path: Path, bucket: str) -> None:
     recorded(tmp_path / "out", "random", env=WALK, episodes=5)
     recorded(f"{bucket}/out", "random", env=WALK, episodes=5)

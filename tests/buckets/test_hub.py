@@ -153,6 +153,8 @@ def test_rows_are_read(plain: Path, hub: HubServer, tmp_path: Path) -> None:
     rows, wanted = rlds_beam.open_dataset(there), rlds_beam.open_dataset(str(tmp_path / "rows"))
     assert len(rows) == len(wanted) > 0
     assert str(rows[len(rows) - 1]) == str(wanted[len(rows) - 1])
+    far, near = (rlds_beam.open_dataset(path, unit="steps") for path in (hub.add(plain, "robots/plain"), plain))
+    assert str(next(far.batches(7, shuffle=True))) == str(next(near.batches(7, shuffle=True)))
 
 
 def test_commands(plain: Path, hub: HubServer, tmp_path: Path) -> None:

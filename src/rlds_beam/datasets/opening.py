@@ -24,7 +24,7 @@ from rlds_beam.encoding.arrayrecord import ArrayRecordFormat
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.encoding.example.layout import row_field
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.columns.reading import ColumnsManifest
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
@@ -110,7 +110,10 @@ def open_dataset(
 def _is_module(path: str) -> bool:
     """Whether a directory holds one module of a columns output."""
     directory, name = storage.split(path.rstrip("/"))
-    manifest = load_manifest(directory) if directory and is_output(directory) else None
+    try:
+        manifest = load_manifest(directory) if directory and is_output(directory) else None
+    except RldsBeamError:  # there is nothing above a repository on the Hub
+        return False
     return manifest is not None and name in manifest.get("modules", ())
 
 
