@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import glob
 import hashlib
 import json
 import os
 import pickle
 import shutil
 import sys
+import tempfile
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -119,12 +121,12 @@ def open_index(recipe: Recipe) -> StepIndex:
         return StepIndex(directory)
     try:
         os.makedirs(os.path.dirname(directory), exist_ok=True)
-        with open(f"{directory}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with _locked(directory) as alone:
+            if alone:
+                for unfinished in glob.glob(f"{glob.escape(directory)}.*.new"):  # of a build that was killed
+                    shutil.rmtree(unfinished, ignore_errors=True)
             if not os.path.exists(os.path.join(directory, INDEX)):
                 _build(recipe, directory)
-            with contextlib.suppress(OSError):
-                os.remove(lock.name)
     except OSError as error:
         disk = DiskError.of(error.errno or 0, directory)
         detail = str(disk or f"cannot write to {directory}: {error.strerror or error}")
@@ -132,14 +134,27 @@ def open_index(recipe: Recipe) -> StepIndex:
     return StepIndex(directory)
 
 
+@contextlib.contextmanager
+def _locked(directory: str) -> Iterator[bool]:
+    """Waits until no other process builds this index; yields False if the file system has no locks."""
+    with open(f"{directory}.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            alone = True
+        except OSError:
+            alone = False
+        yield alone
+        with contextlib.suppress(OSError):
+            os.remove(lock.name)
+
+
 def _build(recipe: Recipe, directory: str) -> None:
-    unfinished = f"{directory}.new"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    os.mkdir(unfinished, 0o700)
+    unfinished = tempfile.mkdtemp(".new", f"{os.path.basename(directory)}.", os.path.dirname(directory))
     try:
         _Builder(recipe, unfinished).build()
-        shutil.rmtree(directory, ignore_errors=True)
-        os.rename(unfinished, directory)
+        if not os.path.exists(os.path.join(directory, INDEX)):
+            shutil.rmtree(directory, ignore_errors=True)
+            os.rename(unfinished, directory)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
