@@ -105,12 +105,11 @@ def define_pipeline(
       PCollection of one `CheckedStatistics`.
     """
     from rlds_beam.connectors.cleaning.presets import with_preset
-    from rlds_beam.formats.sources import open_input
     from rlds_beam.transforms.checking import CheckDataset
     from rlds_beam.transforms.statistics import ComputeStatistics, WithReport
 
     config = with_preset(config)
-    source = source or open_input(config)
+    source = source or _source(config)
     checked = root | CheckDataset(source, config, connecting or _connecting(config, source))
     return checked.accepted | ComputeStatistics(config.by, config.target_propensity_fn) | WithReport(checked.report)
 
@@ -123,7 +122,6 @@ def stats(config: StatsConfig) -> StatsOutcome:
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the output cannot be written.
     """
     from rlds_beam.connectors.cleaning.presets import with_preset
-    from rlds_beam.formats.sources import open_input
     from rlds_beam.jobs.cost import stats_seconds
     from rlds_beam.pipelines import outcome
     from rlds_beam.pipelines.running import run_checks
@@ -132,7 +130,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
     check(config)
     outcome.check_writable(config.output, "--output", config.input, endings=(".json",))
     config = with_preset(config)
-    source = open_input(config)
+    source = _source(config)
     connecting = _connecting(config, source)
     _check_fields(config, connecting.probed.schema)
     _check_format(config, connecting.probed.schema)
@@ -148,6 +146,18 @@ def stats(config: StatsConfig) -> StatsOutcome:
         except OSError as error:
             raise RldsBeamError(f"--output={config.output} cannot be written to: {error}") from error
     return StatsOutcome(report, statistics)
+
+
+def _source(config: StatsConfig) -> Source:
+    """The dataset; without its images, unless connectors, rules, or the user's functions need them."""
+    from rlds_beam.connectors.configuration import Configuration
+    from rlds_beam.formats.sources import open_input
+    from rlds_beam.jobs.unread import without_images
+
+    source = open_input(config)
+    if config.target_propensity_fn is not None:
+        return source
+    return without_images(source, config, Configuration.of(config).connectors, (config.by or "",))
 
 
 def _connecting(config: StatsConfig, source: Source) -> ConnectorRunner:

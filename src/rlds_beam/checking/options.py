@@ -10,6 +10,8 @@ from rlds_beam.images.headers import MOST_PIXELS
 from rlds_beam.options import Options, option
 from rlds_beam.text import did_you_mean
 
+_IMAGE_RULES = frozenset(("undecodable_image", "image_too_large"))
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckOptions(Options):
@@ -44,6 +46,18 @@ class CheckOptions(Options):
                     can = ", ".join(r for r in RULES if policy in POLICIES[r])
                     raise UsageError(f"--{policy}={rule}: {rule} cannot be {policy}ed; these can: {can}")
         self.check_reject()
+
+    @property
+    def needs_images(self) -> bool:
+        """Whether the options ask for checks that read images which nothing else needs, or run user code on steps."""
+        return (
+            self.check_unused
+            or self.decode_images
+            or self.max_image_pixels != MOST_PIXELS
+            or self.reject is not None
+            or self.propensity_fn is not None
+            or not _IMAGE_RULES.isdisjoint(self.fail)
+        )
 
     def check_reject(self) -> None:
         """Raises UsageError if `reject` is malformed, or needs the whole dataset."""

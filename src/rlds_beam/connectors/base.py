@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias
 
 from rlds_beam.checking.connected import Connected
 from rlds_beam.connectors.fields import StepFields
@@ -93,7 +93,12 @@ class EpisodeConnector(abc.ABC):
     class ClipReward(EpisodeConnector):
         def edit(self, episode, fields):
             return episode.with_columns({fields.rewards: episode.steps[fields.rewards].clip(-1, 1)})
+
+    A class that sets `reads_images` to False gives the same result for all other fields if an episode has no images.
+    A job that needs no images itself, for example `stats`, then does not read them. Subclasses do not inherit this.
     """
+
+    reads_images: ClassVar[bool] = True
 
     @abc.abstractmethod
     def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:

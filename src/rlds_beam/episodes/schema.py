@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -116,6 +116,10 @@ class Schema(Viewable):
         schema.with_columns(Field("observation/speed", "float32", (2,)))
         """
         return dataclasses.replace(self, steps={**self.steps, **{field.path: field for field in fields}})
+
+    def without(self, paths: Collection[str]) -> Schema:
+        """A copy without these step fields."""
+        return dataclasses.replace(self, steps={path: f for path, f in self.steps.items() if path not in paths})
 
     @property
     def recorded(self) -> Schema:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from rlds_beam.encoding.base import RecordFormat
@@ -173,6 +173,19 @@ class Source(Viewable, abc.ABC):
         Raises:
           UsageError: the dataset does not exist or cannot be read.
         """
+
+    def without(self, paths: Collection[str], why: str) -> Source:
+        """The same dataset without these step fields, for a job that does not need them.
+
+        Records still have to hold the fields, but their values are neither decoded nor checked. A source that cannot
+        decode its records without them returns itself.
+
+        Args:
+          paths: fields of the schema.
+          why: the reason, for `left_out`.
+        """
+        del paths, why
+        return self
 
     @classmethod
     def recognize(cls, path: str) -> str | None:

@@ -50,7 +50,7 @@ _Values: TypeAlias = "Callable[[Field, Feature], Array]"
 
 
 def _images(field: Field, feature: Feature) -> Column:
-    _check_kind(field, feature, "bytes")
+    check_kind(field, feature, "bytes")
     return StoredImages(feature.data, *feature.spans(), field.shape, field.dtype, field.encoding)
 
 
@@ -80,13 +80,13 @@ def _check_count(field: Field, count: int) -> None:
 
 
 def _floats(field: Field, feature: Feature) -> Array:
-    _check_kind(field, feature, "float")
+    check_kind(field, feature, "float")
     values = feature.floats()
     return values if field.dtype == "float32" else _exactly(values, field)
 
 
 def _integers(field: Field, feature: Feature) -> Array:
-    _check_kind(field, feature, "int64")
+    check_kind(field, feature, "int64")
     try:
         return feature.ints(field.numpy_dtype)
     except OutOfRangeError as error:
@@ -95,7 +95,7 @@ def _integers(field: Field, feature: Feature) -> Array:
 
 
 def _strings(field: Field, feature: Feature) -> Array:
-    _check_kind(field, feature, "bytes")
+    check_kind(field, feature, "bytes")
     return _objects(feature.strings())
 
 
@@ -106,7 +106,8 @@ def _exactly(values: Array, field: Field) -> Array:
         raise WrongValueError(bad.violations[0].detail) from None
 
 
-def _check_kind(field: Field, feature: Feature, kind: str) -> None:
+def check_kind(field: Field, feature: Feature, kind: str) -> None:
+    """Raises WrongValueError if the field's values are in another kind of list."""
     if feature.kind != kind:
         feature.check()
         raise WrongValueError(f"a {feature.kind} list, but {field.dtype} ({field.encoding}) is stored in a {kind} list")

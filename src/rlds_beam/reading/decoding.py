@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlds_beam.encoding.example.layout import kind_of
 from rlds_beam.encoding.example.parsing import ExampleParser
 from rlds_beam.encoding.example.reading import Feature, not_an_example
 from rlds_beam.encoding.tfds.decoder import NotDecodableError, TfdsDecoder
@@ -18,7 +20,7 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reading.columns import ColumnReader, WrongValueError, column_reader
+from rlds_beam.reading.columns import ColumnReader, WrongValueError, check_kind, column_reader
 
 
 class _Stored(NamedTuple):
@@ -44,18 +46,24 @@ class EpisodeDecoder:
     decodes all others. A dataset without `discount` gets 1.0 at every step.
     """
 
-    def __init__(self, schema: Schema, features: str | bytes | Json | None = None):
+    def __init__(self, schema: Schema, features: str | bytes | Json | None = None, unread: Sequence[Field] = ()):
         """
         Args:
-          schema: the result of `parse_features` on the dataset's features.json.
+          schema: the result of `parse_features` on the dataset's features.json, perhaps without some fields.
           features: the features.json; needed unless `schema.fast`.
+          unread: the step fields that records hold but episodes do not have. A record must have them, as the right kind
+            of list, but the list is not parsed. They are `fast`.
         """
         self.schema = schema
         self._slow: TfdsDecoder | None = None
         self._parser = ExampleParser()
         self._steps = [_Stored(f, f"steps/{f.path}", column_reader(f)) for f in schema.steps.values()]
         self._metadata = [_Stored(f, f.path, column_reader(f, episode_level=True)) for f in schema.metadata.values()]
-        self._decoded = {stored.name for stored in (*self._steps, *self._metadata) if stored.field.fast}
+        self._unread = [
+            _Stored(f, f"steps/{f.path}", functools.partial(check_kind, f, kind=kind_of(f))) for f in unread
+        ]
+        stored_here = (*self._steps, *self._metadata, *self._unread)
+        self._known = {stored.name for stored in stored_here if stored.field.fast}
         if not schema.fast:
             if features is None:
                 raise ValueError(f"{schema.slow_reason}: decoding it needs the features.json")
@@ -77,8 +85,10 @@ class EpisodeDecoder:
                 fields.add_step_field(stored, record)
             length = fields.length()
             metadata = {stored.name: fields.value(stored, record) for stored in self._metadata if stored.field.fast}
-            if not self._decoded.issuperset(record):
-                for name in record.keys() - self._decoded:
+            for stored in self._unread:
+                fields.add_step_field(stored, record)
+            if not self._known.issuperset(record):
+                for name in record.keys() - self._known:
                     record[name].check()
         except MalformedError as error:
             raise not_an_example(error) from None

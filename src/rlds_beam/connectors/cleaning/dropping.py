@@ -42,6 +42,8 @@ class DropNoOpSteps(EpisodeConnector):
         have a real action there.
     """
 
+    reads_images = False
+
     threshold: float = 1e-4
     action: str | None = None
     gripper: int | None = -1
@@ -80,6 +82,8 @@ class KeepSuccessful(EpisodeConnector):
       pattern: for text fields, a regular expression that must match the whole text.
     """
 
+    reads_images = False
+
     field: str = "success"
     pattern: str | None = None
 
@@ -112,6 +116,8 @@ class DropUnlabeled(EpisodeConnector):
     Attributes:
       fields: the text fields, of the steps or of the episode; one non-empty text is enough.
     """
+
+    reads_images = False
 
     fields: Sequence[str] = ("language_instruction",)
 

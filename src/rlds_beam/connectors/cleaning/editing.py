@@ -28,6 +28,8 @@ class MinimumLength(EpisodeConnector):
       transitions: the minimum number of transitions.
     """
 
+    reads_images = False
+
     transitions: int = 1
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
@@ -46,6 +48,8 @@ class TruncateEpisodes(EpisodeConnector):
     Attributes:
       transitions: the maximum number of transitions.
     """
+
+    reads_images = False
 
     transitions: int
 
@@ -70,6 +74,8 @@ class SubsampleSteps(EpisodeConnector):
     Attributes:
       every: the interval; 1 keeps all steps.
     """
+
+    reads_images = False
 
     every: int
 
@@ -99,6 +105,8 @@ class ShiftAlignment(EpisodeConnector):
     Attributes:
       recorded: the alignment in which the dataset was recorded: `sar`, `ars`, or `rsa`.
     """
+
+    reads_images = False
 
     recorded: str
 

@@ -54,6 +54,8 @@ class BinarizeGripper(_Gripper):
       closed: values below this are closed, 0.
     """
 
+    reads_images = False
+
     open: float = 0.95
     closed: float = 0.05
 
@@ -75,6 +77,8 @@ class InvertGripper(_Gripper):
       index: the index of the gripper in the action.
     """
 
+    reads_images = False
+
     def changed(self, gripper: Array) -> Array:
         return (1 - gripper).astype(gripper.dtype)
 
@@ -94,6 +98,8 @@ class RelativeToAbsoluteGripper(_Gripper):
       index: the index of the gripper in the action.
       threshold: a command is greater than this, or less than minus this.
     """
+
+    reads_images = False
 
     threshold: float = 0.1
 

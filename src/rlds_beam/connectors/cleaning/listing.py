@@ -115,6 +115,8 @@ class DropListedEpisodes(_ListConnector):
       file: the path of the list, local or in a bucket. It is read once, by the command.
     """
 
+    reads_images = False
+
     def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
         return [] if self._listed.find(episode.key) else episode
 
@@ -130,6 +132,8 @@ class KeepListedEpisodes(_ListConnector):
     Attributes:
       file: the path of the list, local or in a bucket. It is read once, by the command.
     """
+
+    reads_images = False
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
         return episode if self._listed.find(episode.key) else []

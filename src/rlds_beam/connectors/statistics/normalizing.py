@@ -61,6 +61,8 @@ class Normalize(FittedConnector):
       statistics: a `stats.json` from `rlds-beam stats` (path or content); by default the dataset's own statistics.
     """
 
+    reads_images = False
+
     fields: Sequence[str]
     mode: str = "bounds_q99"
     mask: Mapping[str, Sequence[bool]] = dataclasses.field(default_factory=dict)

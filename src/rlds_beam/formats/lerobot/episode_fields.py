@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, Maybe, check_json
@@ -91,6 +91,17 @@ class EpisodeFields:
             else:
                 steps = by_path([*steps.values(), *task], _INFO)
         return Schema(steps, metadata)
+
+    def without(self, paths: Collection[str], why: str) -> EpisodeFields:
+        """A copy without the images and videos at these paths."""
+        features = tuple(
+            feature
+            for feature in self.features
+            if feature.kind not in ("image", "video", "depth") or feature.fields[0].path not in paths
+        )
+        gone = [field.path for feature in self.features if feature not in features for field in feature.fields]
+        left_out = {**self.left_out, **dict.fromkeys(gone, why)}
+        return dataclasses.replace(self, features=features, left_out=left_out)
 
 
 def episode_fields(meta: Meta) -> EpisodeFields:

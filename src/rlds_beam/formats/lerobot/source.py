@@ -7,7 +7,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import naming, storage
@@ -88,9 +88,14 @@ class LerobotSource(Source):
         total = sum(shard.records or 0 for shard in shards)
         share = (self.episodes or 0) / total if total else 0.0
         meta = meta_of(self.root, self.digest)
-        shapes = [meta.info["features"][key]["shape"][:2] for key in meta.video_keys]
+        read = {feature.name for feature in self.fields.features}
+        shapes = [meta.info["features"][key]["shape"][:2] for key in meta.video_keys if key in read]
         pixels = sum(min(math.prod(shape), MOST_PIXELS) for shape in shapes)
         return float(sum(frames) * pixels * share * _SECONDS_A_PIXEL)
+
+    def without(self, paths: Collection[str], why: str) -> LerobotSource:
+        fields = self.fields.without(paths, why)
+        return dataclasses.replace(self, schema=fields.schema, fields=fields)
 
     @property
     def left_out(self) -> Mapping[str, str]:  # type: ignore[override]

@@ -6,7 +6,7 @@ import bisect
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +20,7 @@ from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.formats.rlds.source import RldsSource
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reading.base import Decoder, Source, Split
+from rlds_beam.reading.base import Source, Split
 
 FROM = Field("source_dataset", "string", encoding="text", feature="Text")
 """The episode field with the original dataset, `name/version`."""
@@ -39,10 +39,11 @@ class MergedSource(Source):
     dataset: str
     schema: Schema
     files: RecordFormat
-    decoder: Decoder
+    decoder: MergedDecoder
     splits: tuple[Split, ...]
     violations: tuple[Violation, ...]
     merged: tuple[RldsSource, ...]
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     common: ClassVar[bool] = False
 
@@ -63,6 +64,12 @@ class MergedSource(Source):
         violations = tuple(violation for source in sources for violation in source.violations)
         return cls("merged/1.0.0", schema, sources[0].files, decoder, splits, violations, sources)
 
+    def without(self, paths: Collection[str], why: str) -> MergedSource:
+        merged, schema = tuple(source.without(paths, why) for source in self.merged), self.schema.without(paths)
+        decoder = MergedDecoder(self.decoder.starts, merged, schema)
+        left_out = {**self.left_out, **dict.fromkeys(paths, why)}
+        return dataclasses.replace(self, schema=schema, decoder=decoder, merged=merged, left_out=left_out)
+
     def plan(self) -> dict[str, Any]:
         features = [hashlib.sha256(source.features.encode()).hexdigest() for source in self.merged]
         return {"merged": [[s.dataset, digest] for s, digest in zip(self.merged, features, strict=True)]}
@@ -82,12 +89,12 @@ class MergedDecoder:
     """
 
     def __init__(self, starts: Mapping[str, Sequence[int]], sources: Sequence[RldsSource], schema: Schema):
-        self._starts, self._schema = starts, schema
+        self.starts, self._schema = starts, schema
         self._decoders = [source.decoder for source in sources]
         self._names = [source.dataset.encode() for source in sources]
 
     def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
-        which = bisect.bisect_right(self._starts[key.split], key.shard) - 1
+        which = bisect.bisect_right(self.starts[key.split], key.shard) - 1
         episode = self._decoders[which].decode(payload, key)
         steps = {path: _cast(episode.steps[path], field) for path, field in self._schema.steps.items()}
         metadata: dict[str, Any] = {

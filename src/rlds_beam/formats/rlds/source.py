@@ -7,7 +7,7 @@ import functools
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import naming, storage
@@ -16,7 +16,7 @@ from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES, DatasetInfo, SplitInfo, read_dataset_info
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
-from rlds_beam.episodes.schema import Schema
+from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.reading.base import Shard, Source, Split, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
@@ -43,6 +43,7 @@ class RldsSource(Source):
       info: the text of dataset_info.json; None for shard files given by name.
       texts: the bytes of text files that belong to the data, by file name (`TfdsMetadata.files`).
       outside: see `TfdsMetadata`.
+      unread: the step fields of features.json that are not in the schema because nothing needs them.
       The others: see `Source`.
     """
 
@@ -55,6 +56,8 @@ class RldsSource(Source):
     info: str | None = None
     texts: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     outside: tuple[str, ...] = ()
+    unread: tuple[Field, ...] = ()
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> RldsSource:
@@ -74,7 +77,16 @@ class RldsSource(Source):
 
     @functools.cached_property
     def decoder(self) -> EpisodeDecoder:  # type: ignore[override]
-        return EpisodeDecoder(self.schema, self.features)
+        return EpisodeDecoder(self.schema, self.features, self.unread)
+
+    def without(self, paths: Collection[str], why: str) -> RldsSource:
+        unread = {path: self.schema.steps[path] for path in sorted(paths) if self.schema.steps[path].fast}
+        return dataclasses.replace(
+            self,
+            schema=self.schema.without(unread),
+            unread=(*self.unread, *unread.values()),
+            left_out={**self.left_out, **dict.fromkeys(unread, why)},
+        )
 
     @property
     def tfds(self) -> TfdsMetadata:
