@@ -7,6 +7,8 @@ Floating-Point Summation Part I", lemma 3.3):
 
     sigma  1000000.                high = (x + sigma) - sigma     multiples of the last bit of sigma
     x           12.3456            low = x - high                 exact, at most 2**-38 of the largest x
+
+Numbers of at most 24 bits, if most are of similar size, are added faster by `fixed_point`, with the same result.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import math
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from rlds_beam.connectors.statistics.fixed_point import fixed_point_sums
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -55,6 +59,10 @@ class ExactSums:
         dimensions, count = columns.shape
         totals, squares, odd = [0] * dimensions, [0] * dimensions, np.zeros(dimensions)
         exact = columns.dtype.name in _SQUARES_ARE_EXACT
+        if exact and count:
+            fixed = fixed_point_sums(columns.astype(np.float32, copy=False), _POINT)
+            if fixed is not None:
+                return ExactSums(count, tuple(fixed[0]), tuple(fixed[1]), odd)
         height = max(1, _ROWS // max(1, min(count, _ROWS)))
         for top in range(0, dimensions, height):
             rows = range(top, min(top + height, dimensions))

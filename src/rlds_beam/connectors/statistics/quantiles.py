@@ -16,6 +16,7 @@ data are divided or in which order parts are merged.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -35,6 +36,12 @@ _BITS = 9
 _SHIFT = 52 - _BITS
 _DENORMAL = 54
 """Denormal numbers are scaled by 2 to this power, and their exponents lowered by it."""
+
+_SHIFT_SINGLE = 23 - _BITS
+_SIZES_SINGLE = (1 << (8 + _BITS)) - 1
+_INFINITE_SINGLE = 255 << _BITS
+_OFFSET_SINGLE = (1023 - 127 + _DENORMAL) << _BITS
+"""Of float32: the bits below a bucket's, the bucket without its sign, and how much larger it is as a float64."""
 
 _INFINITE = (2047 + _DENORMAL) << _BITS
 _NAN = _INFINITE + 1
@@ -87,10 +94,17 @@ class ValueDistribution:
         """Quantiles, float64 (len(q), D), with linear interpolation as in `np.quantile`; NaN without values."""
         if self.buckets is not None:
             return np.stack([_quantiles(*bucket, q) for bucket in self.buckets], axis=1)
-        values = np.concatenate(self.parts, axis=1).astype(np.float64)
-        if not values.shape[1]:
-            return np.full((len(q), len(values)), np.nan)
-        return cast(Array, np.quantile(values, q, axis=1) + 0.0)  # never -0.0, regardless of order
+        return _exact_quantiles(self._sorted, q)
+
+    @functools.cached_property
+    def _sorted(self) -> list[Array]:
+        """The kept values of each dimension, ascending, float64 (N,)."""
+        # Sorted in their own dtype, which is faster, and one dimension at a time.
+        columns = zip(*self.parts, strict=True)
+        return [np.sort(np.concatenate(parts)).astype(np.float64) for parts in columns]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"parts": self.parts, "buckets": self.buckets}
 
     def weighted(self, dimension: int) -> tuple[Array, Array]:
         """The finite values of a dimension, float64, ascending and distinct, and their counts.
@@ -119,16 +133,47 @@ class ValueDistribution:
         """
         found = np.zeros((len(low), bins), np.int64)
         for d in np.flatnonzero(np.isfinite(low) & np.isfinite(high)):
-            weights = None
-            if self.buckets is not None:
-                weights, values = self.buckets[d][1], _middle(self.buckets[d][0])
+            if self.buckets is None:
+                values = self._sorted[d]
+                firsts = _first_in_bins(values, low[d], high[d], bins)
+                found[d] = np.diff(firsts, append=len(values))
             else:
-                values = np.concatenate([part[d] for part in self.parts]).astype(np.float64)
-            span = high[d] / 2 - low[d] / 2 or 1.0  # halves, because the difference may be infinite
-            shares = np.clip((values / 2 - low[d] / 2) / span, 0.0, 1.0)
-            places = np.minimum((shares * bins).astype(np.int64), bins - 1)
-            found[d] = np.bincount(places, weights, minlength=bins)
+                numbers, counts = self.buckets[d]
+                found[d] = np.bincount(_bins(_middle(numbers), low[d], high[d], bins), counts, minlength=bins)
         return found
+
+
+def _bins(values: Array, low: float, high: float, bins: int) -> Array:
+    """The bin of each finite value, from 0; grows with the value."""
+    span = high / 2 - low / 2 or 1.0  # halves, because the difference may be infinite
+    shares = np.clip((values / 2 - low / 2) / span, 0.0, 1.0)
+    return cast(Array, np.minimum((shares * bins).astype(np.int64), bins - 1))
+
+
+def _first_in_bins(values: Array, low: float, high: float, bins: int) -> Array:
+    """The place of the first of these ascending values in each bin or a later one, by bisection: int64 (bins,)."""
+    wanted = np.arange(bins)
+    first, end = np.zeros(bins, np.int64), np.full(bins, len(values))
+    while (open_ := first < end).any():
+        middle = np.where(open_, (first + end) // 2, 0)
+        before = open_ & (_bins(values[middle], low, high, bins) < wanted)
+        first = np.where(before, middle + 1, first)
+        end = np.where(open_ & ~before, middle, end)
+    return first
+
+
+def _exact_quantiles(columns: list[Array], q: list[float]) -> Array:
+    """`np.quantile` of ascending values, D times float64 (N,): float64 (len(q), D); NaN without values."""
+    count = len(columns[0]) if columns else 0
+    if not count:
+        return np.full((len(q), len(columns)), np.nan)
+    found = []
+    for place in np.asarray(q) * (count - 1):
+        low = int(place)
+        pairs = np.array([values[[low, min(low + 1, count - 1)]] for values in columns])
+        found.append(np.quantile(pairs, place - low, axis=1))  # numpy rounds as for all values
+    unknown = [bool(np.isnan(values[-1])) for values in columns]
+    return cast(Array, np.where(unknown, np.nan, found) + 0.0)  # never -0.0, regardless of order
 
 
 def _count(values: Array) -> tuple[Array, Array]:
@@ -136,6 +181,8 @@ def _count(values: Array) -> tuple[Array, Array]:
 
     A bucket's number has the sign of its values and grows with them; bucket 0 holds 0.
     """
+    if values.dtype == np.float32 and (counted := _count_singles(values)) is not None:
+        return counted
     parts, wide = [], np.ascontiguousarray(values, np.float64)
     usual = _buckets(wide)
     if usual is None:  # some values are 0, denormal, infinite, or NaN
@@ -149,6 +196,36 @@ def _count(values: Array) -> tuple[Array, Array]:
             parts += [] if counted is None else [counted]
     numbers, counts = _add([*parts, *([usual] if usual else [])])
     return numbers[counts > 0], counts[counts > 0]
+
+
+def _count_singles(values: Array) -> tuple[Array, Array] | None:
+    """`_count` of float32 values (N,); None if some are denormal, infinite, or NaN, or if there are none."""
+    if not len(values):
+        return None
+    bits = np.ascontiguousarray(values).view(np.int32)
+    sizes = (bits >> _SHIFT_SINGLE) & _SIZES_SINGLE
+    least, most = int(sizes.min()), int(sizes.max())
+    if most >= _INFINITE_SINGLE or 0 < least < 1 << _BITS:
+        return None
+    span = most - least + 1
+    sizes -= least
+    sizes += (bits >> 31) & span  # negative values come after the others
+    counts = np.bincount(sizes, minlength=2 * span)
+    positive, negative = counts[:span], counts[span:]
+    zeros = 0
+    if not least:
+        zeros = int(positive[0] + negative[0])
+        if (
+            zeros != len(values) - np.count_nonzero(values)
+            or positive[1 : 1 << _BITS].any()
+            or negative[1 : 1 << _BITS].any()
+        ):
+            return None
+        positive[0] = negative[0] = 0
+    above, below = np.flatnonzero(positive), np.flatnonzero(negative)[::-1]
+    offset = least + _OFFSET_SINGLE
+    numbers = np.concatenate([-(below + offset), [0] * (zeros > 0), above + offset]).astype(np.int64)
+    return numbers, np.concatenate([negative[below], [zeros] * (zeros > 0), positive[above]]).astype(np.int64)
 
 
 def _buckets(values: Array, exponent: int = 0) -> tuple[Array, Array] | None:

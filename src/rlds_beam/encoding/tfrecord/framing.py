@@ -261,6 +261,8 @@ class FrameFinder:
         start = position
         if self._barren[0] <= position < self._barren[1]:
             start, position = self._barren
+        elif self.anchor(position) is not None:  # ranges usually begin at a record
+            return position
         while True:
             count = self.window.load(position, BLOCK)
             offset = position - self.window.base
