@@ -77,7 +77,8 @@ class ValueDistribution:
     @staticmethod
     def counted(values: Array) -> ValueDistribution:
         """Returns the distribution of values (D, N), counted in buckets even if there are few."""
-        return ValueDistribution((), tuple(map(_count, values)))
+        room = np.empty((2, values.shape[1]), np.int64)
+        return ValueDistribution((), tuple(_count(column, room) for column in values))
 
     def merge(self, *others: ValueDistribution) -> ValueDistribution:
         """Merges the distributions."""
@@ -87,7 +88,8 @@ class ValueDistribution:
         if not counted:
             return ValueDistribution(kept)._bounded()
         if kept:
-            counted.append(tuple(_count(values) for values in np.concatenate(kept, axis=1)))
+            joined = ValueDistribution.counted(np.concatenate(kept, axis=1))
+            counted.append(cast("tuple[tuple[Array, Array], ...]", joined.buckets))
         return ValueDistribution((), tuple(_add([c[d] for c in counted]) for d in range(len(counted[0]))))
 
     def quantiles(self, q: list[float]) -> Array:
@@ -176,12 +178,15 @@ def _exact_quantiles(columns: list[Array], q: list[float]) -> Array:
     return cast(Array, np.where(unknown, np.nan, found) + 0.0)  # never -0.0, regardless of order
 
 
-def _count(values: Array) -> tuple[Array, Array]:
+def _count(values: Array, room: Array) -> tuple[Array, Array]:
     """The buckets of the values (N,) of one dimension, in ascending order, and their counts.
 
     A bucket's number has the sign of its values and grows with them; bucket 0 holds 0.
+
+    Args:
+      room: a buffer, int64 (2, N).
     """
-    if values.dtype == np.float32 and (counted := _count_singles(values)) is not None:
+    if values.dtype == np.float32 and (counted := _count_singles(values, room)) is not None:
         return counted
     parts, wide = [], np.ascontiguousarray(values, np.float64)
     usual = _buckets(wide)
@@ -198,34 +203,37 @@ def _count(values: Array) -> tuple[Array, Array]:
     return numbers[counts > 0], counts[counts > 0]
 
 
-def _count_singles(values: Array) -> tuple[Array, Array] | None:
-    """`_count` of float32 values (N,); None if some are denormal, infinite, or NaN, or if there are none."""
+def _count_singles(values: Array, room: Array) -> tuple[Array, Array] | None:
+    """`_count` of float32 values (N,); None if some are denormal, infinite, or NaN, or if there are none.
+
+    Args:
+      room: a buffer, int64 (2, N); new memory would take longer to map than to fill.
+    """
     if not len(values):
         return None
-    bits = np.ascontiguousarray(values).view(np.int32)
-    sizes = (bits >> _SHIFT_SINGLE) & _SIZES_SINGLE
+    bits, (sizes, signs) = values.view(np.int32), room
+    np.right_shift(bits, _SHIFT_SINGLE, out=sizes)
+    sizes &= _SIZES_SINGLE
     least, most = int(sizes.min()), int(sizes.max())
     if most >= _INFINITE_SINGLE or 0 < least < 1 << _BITS:
         return None
     span = most - least + 1
+    np.right_shift(bits, 31, out=signs)
+    signs &= span
     sizes -= least
-    sizes += (bits >> 31) & span  # negative values come after the others
-    counts = np.bincount(sizes, minlength=2 * span)
-    positive, negative = counts[:span], counts[span:]
+    sizes += signs  # negative values come after the others
+    positive, negative = np.bincount(sizes, minlength=2 * span).reshape(2, span)
     zeros = 0
     if not least:
         zeros = int(positive[0] + negative[0])
-        if (
-            zeros != len(values) - np.count_nonzero(values)
-            or positive[1 : 1 << _BITS].any()
-            or negative[1 : 1 << _BITS].any()
-        ):
-            return None
         positive[0] = negative[0] = 0
+        denormal = positive[: 1 << _BITS].any() or negative[: 1 << _BITS].any()
+        if denormal or zeros != len(values) - np.count_nonzero(values):
+            return None
     above, below = np.flatnonzero(positive), np.flatnonzero(negative)[::-1]
-    offset = least + _OFFSET_SINGLE
-    numbers = np.concatenate([-(below + offset), [0] * (zeros > 0), above + offset]).astype(np.int64)
-    return numbers, np.concatenate([negative[below], [zeros] * (zeros > 0), positive[above]]).astype(np.int64)
+    offset, zero = least + _OFFSET_SINGLE, [0] * (zeros > 0)
+    numbers = np.concatenate([-(below + offset), zero, above + offset]).astype(np.int64)
+    return numbers, np.concatenate([negative[below], [zeros] * len(zero), positive[above]]).astype(np.int64)
 
 
 def _buckets(values: Array, exponent: int = 0) -> tuple[Array, Array] | None:
