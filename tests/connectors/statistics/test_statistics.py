@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlds_beam.connectors.statistics import quantiles
+from rlds_beam.connectors.statistics import exact_sums, quantiles
 from rlds_beam.connectors.statistics.episode_statistics import QUANTILES, EpisodeStatistics, LeafBuilder, LeafStatistics
 from rlds_beam.connectors.statistics.exact_sums import ExactSums
+from rlds_beam.connectors.statistics.fixed_point import fixed_point_sums
 from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR, ValueDistribution
 from rlds_beam.testing import make_episode
 
@@ -184,3 +185,89 @@ def test_non_finite_values_appear_in_the_mean(odd):
     found = LeafStatistics.of(np.array([[1.0, 1.0], [odd, 2.0]]))
     np.testing.assert_array_equal(found.mean, [odd, 1.5])
     np.testing.assert_array_equal(found.std, [np.nan, 0.5])
+
+
+NARROW = ("float32", "float16", "int8", "uint16")
+MADE = {
+    "normal": lambda rng, shape: rng.normal(size=shape),
+    "of very different sizes": lambda rng, shape: np.exp(8 * rng.normal(size=shape)),
+    "each dimension of another size": lambda rng, shape: (
+        rng.normal(size=shape) * 10.0 ** rng.integers(-30, 30, shape[:1])[:, None]
+    ),
+    "many zeros": lambda rng, shape: rng.normal(size=shape) * rng.integers(0, 2, shape) * rng.choice([-1, 1], shape),
+    "zeros": lambda rng, shape: np.where(rng.random(shape) < 0.5, 0.0, -0.0),
+    "denormal": lambda rng, shape: rng.normal(size=shape) * 1e-40,
+    "a few denormal": lambda rng, shape: np.where(rng.random(shape) < 0.001, 1e-42, rng.normal(size=shape)),
+    "powers of two": lambda rng, shape: 2.0 ** rng.integers(-3, 15, shape),
+    "the largest": lambda rng, shape: rng.choice([-1, 1], shape) * float(np.finfo(np.float32).max),
+    "some infinite": lambda rng, shape: np.where(rng.random(shape) < 0.1, np.inf, rng.normal(size=shape)),
+    "some NaN": lambda rng, shape: np.where(rng.random(shape) < 0.1, np.nan, -1.5),
+}
+
+
+def made(kind: str, seed: int, dtype: str = "float32") -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    shape = int(rng.integers(1, 12)), int(rng.choice([1, 2, 9, 1000, 17_000]))
+    with np.errstate(all="ignore"):
+        return MADE[kind](rng, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("seed", range(6))
+def test_sums_in_fixed_point_are_the_same_integers(kind, seed, monkeypatch):
+    values = made(kind, seed, NARROW[max(0, seed - 2)])
+    found = ExactSums.of(values)
+    monkeypatch.setattr(exact_sums, "fixed_point_sums", lambda columns, point: None)
+    expected = ExactSums.of(values)
+    assert (found.totals, found.squares, found.count) == (expected.totals, expected.squares, expected.count)
+    np.testing.assert_array_equal(found.odd, expected.odd)
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=300))
+@settings(max_examples=200, deadline=None)
+def test_sums_in_fixed_point_equal_fractions(values):
+    sums = fixed_point_sums(np.array([values], np.float32), 1074)
+    if sums is not None:
+        fractions = [Fraction(value) for value in values]
+        assert Fraction(sums[0][0], 1 << 1074) == sum(fractions)
+        assert Fraction(sums[1][0], 1 << 1074) == sum(value * value for value in fractions)
+
+
+def test_most_data_are_summed_in_fixed_point():
+    values = np.random.default_rng(0).normal(size=(3, 40_000)).astype(np.float32)
+    assert fixed_point_sums(values, 1074) is not None
+
+
+@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("seed", range(4))
+def test_single_floats_are_counted_like_doubles(kind, seed):
+    values = made(kind, seed)
+    found, expected = ValueDistribution.counted(values), ValueDistribution.counted(values.astype(np.float64))
+    for one, other in zip(found.buckets, expected.buckets, strict=True):
+        for numbers, wanted in zip(one, other, strict=True):
+            assert numbers.dtype == wanted.dtype
+            np.testing.assert_array_equal(numbers, wanted)
+
+
+@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_exact_quantiles_are_those_of_numpy(kind, seed):
+    values = made(kind, seed, NARROW[max(0, seed - 2)])
+    expected = np.quantile(values.astype(np.float64), Q, axis=1) + 0.0
+    found = ValueDistribution(tuple(np.split(values, [values.shape[1] // 3], axis=1))).quantiles(Q)
+    assert found.tobytes() == expected.tobytes() or np.isnan(expected).any()
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MADE if "some" not in kind])
+@pytest.mark.parametrize("seed", range(4))
+def test_histograms_count_each_value_in_its_bin(kind, seed):
+    values = made(kind, seed)
+    wide = values.astype(np.float64)
+    low, high = wide.min(axis=1), wide.max(axis=1)
+    found = ValueDistribution((values,)).histogram(low, high, 16)
+    for d, column in enumerate(wide):
+        shares = (column / 2 - low[d] / 2) / (high[d] / 2 - low[d] / 2 or 1.0)
+        expected = np.bincount(np.minimum((shares * 16).astype(int), 15), minlength=16)
+        np.testing.assert_array_equal(found[d], expected)
