@@ -48,8 +48,8 @@ code is 3, but the rest is still written. Other policies, each with a comma-sepa
 
 If a rule is in several lists, `--fail` wins over `--repair`, and `--repair` over `--accept`.
 
-The void action, reward, and discount of the last step, and fields that the output leaves out, are checked only with
-`--check_unused`.
+The void action, reward, and discount of the last step, fields that the output leaves out, and
+[images that `stats` does not read](statistics.md#what-is-read) are checked only with `--check_unused`.
 
 The examples below are real output of datasets with four or five episodes of 5 steps. Long lines are wrapped, and the
 lines with sizes and times are left out. `docs/rule_reference.py` generates this page.

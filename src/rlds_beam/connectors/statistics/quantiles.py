@@ -41,7 +41,7 @@ _SHIFT_SINGLE = 23 - _BITS
 _SIZES_SINGLE = (1 << (8 + _BITS)) - 1
 _INFINITE_SINGLE = 255 << _BITS
 _OFFSET_SINGLE = (1023 - 127 + _DENORMAL) << _BITS
-"""Of float32: the bits below a bucket's, the bucket without its sign, and how much larger it is as a float64."""
+"""For float32: the bits below a bucket's, the bits of a bucket, the first of infinity, and what to add for float64."""
 
 _INFINITE = (2047 + _DENORMAL) << _BITS
 _NAN = _INFINITE + 1
