@@ -21,11 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from data import dataset
-from measuring import DATA, table
+from figures import save
+from measuring import DATA, below, ratios, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 TARGET = 1.5
+FULL = 2_000_000
+"""Steps of a run that updates docs/figures.json."""
 REST = 15
 """Seconds of rest before each run."""
 
@@ -60,7 +63,7 @@ def run(source: str, output: Path, **options: Any) -> Phases:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=2_000_000)
+    parser.add_argument("--steps", type=int, default=FULL)
     parser.add_argument("--repeats", type=int, default=2)
     flags = parser.parse_args()
     import flink_artifacts
@@ -100,6 +103,11 @@ def main() -> int:
     print("  all runs, s at work: " + "; ".join(
         f"{name} {', '.join(f'{p.working:.1f}' for p in runs)}" for name, runs in (("local", here), ("Flink", there))
     ))  # fmt: skip
+    each = ratios([phases.working for phases in there], [phases.working for phases in here])
+    what = "time at work of `convert --items=pairs` on a Flink cluster on the same two cores"
+    figure = below("Flink: times the local runner", ratio, TARGET, what=what, against="the local runner", runs=each)
+    if flags.steps >= FULL:
+        save("flink.py", [figure])
     return int(ratio > TARGET)
 
 

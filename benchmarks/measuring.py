@@ -52,12 +52,31 @@ class Measurement:
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A line of the summary; without a target it is only printed."""
+    """A line of the summary. With a target or a claim, also a row of `docs/figures.json` (`figures.py`).
+
+    Attributes:
+      name: identifies the figure.
+      measured: a ratio, or a number of `unit`.
+      target: without one, the figure is only printed.
+      higher_is_better: whether the target is a minimum.
+      what: the row's claim; by default the name up to its last colon.
+      against: the other side of the comparison; by default the rest of the name.
+      peer: the short name of the other program; the figure is then also a bar of the chart.
+      front: a label; the figure is then also in the picture of the front page.
+      unit: the unit of `measured`; empty for a ratio.
+      runs: the value of each run, if it was measured several times.
+    """
 
     name: str
     measured: float
     target: float | None = None
     higher_is_better: bool = True
+    what: str = ""
+    against: str = ""
+    peer: str = ""
+    front: str = ""
+    unit: str = ""
+    runs: tuple[float, ...] = ()
 
     @property
     def target_text(self) -> str:
@@ -71,12 +90,23 @@ class Figure:
         return "met" if met else "MISSED"
 
 
-def at_least(name: str, measured: float, target: float) -> Figure:
-    return Figure(name, measured, target)
+def at_least(name: str, measured: float, target: float | None, **row: Any) -> Figure:
+    """A figure that should not be lower than its target; `row`: the other fields."""
+    return Figure(name, measured, target, **row)
 
 
-def below(name: str, measured: float, target: float) -> Figure:
-    return Figure(name, measured, target, higher_is_better=False)
+def below(name: str, measured: float, target: float | None, **row: Any) -> Figure:
+    """A figure that should not be higher than its target."""
+    return Figure(name, measured, target, higher_is_better=False, **row)
+
+
+def ratios(ours: Iterable[Measurement | float], theirs: Iterable[Measurement | float]) -> tuple[float, ...]:
+    """The ratio of each pair of runs, by their rates; runs alternate, so both of a pair had about the same machine."""
+    return tuple(_rate(a) / _rate(b) for a, b in zip(ours, theirs, strict=False))
+
+
+def _rate(run: Measurement | float) -> float:
+    return run.rate if isinstance(run, Measurement) else run
 
 
 def best(runs: Iterable[Measurement]) -> Measurement:

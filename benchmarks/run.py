@@ -4,7 +4,8 @@
 
 Each command runs `--repeats` times in its own process, alternating between ours and the peers'. The best run counts,
 because other load only ever makes a run slower. Start-up time is excluded for all and reported separately.
-The first run generates its data in bench_data/; results.json is written there. Close everything else.
+The first run generates its data in bench_data/; results.json is written there. A full run of a section also updates its
+rows in docs/figures.json (`make docs` then updates the page). Close everything else.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from figures import save
 from measuring import (
     COMMAND,
     DATA,
@@ -32,6 +34,7 @@ from measuring import (
     command,
     convert,
     make,
+    ratios,
     script,
     table,
 )  # fmt: skip
@@ -81,7 +84,14 @@ def state(sizes: Sizes) -> list[Figure]:
         ["ours, pairs, last 80 % of the job", f"{growth:,.0f}", "", f"{growth / peer.rate:,.0f}"],
     )
     print("  The last line is wall-clock time, including planning, the search for duplicates, and the commit.")
-    return [at_least(f"state, {k}: times TF-Agents", m.rate / peer.rate, 300) for k, m in ours.items()]
+    return [
+        at_least(
+            f"state, {k}: times TF-Agents", m.rate / peer.rate, 300, what=f"`convert --items={k}`, half-cheetah",
+            against="TF-Agents' `convert_rlds_to_trajectories` and `TFRecordObserver`", peer="TF-Agents",
+            front="Convert to trajectories" * (k == "frames"), runs=ratios(runs[k], runs["peer"]),
+        )
+        for k, m in ours.items()
+    ]  # fmt: skip
 
 
 def limit(sizes: Sizes) -> list[Figure]:
@@ -104,8 +114,14 @@ def limit(sizes: Sizes) -> list[Figure]:
                 f"{rate / blocks:.2f}",
             ]
         )
-        figures.append(at_least(f"state, {items}: of the limit, record by record", rate / records, 0.5))
-        figures.append(Figure(f"state, {items}: of the limit, block by block in our own buffer", rate / blocks))
+        for kind, how, bare, target in (
+            ("records", "record by record", records, 0.5), ("blocks", "in whole blocks", blocks, None),
+        ):  # fmt: skip
+            against = f"reading and writing the same bytes with checksums, {how}"
+            each = ratios(ours, [one[kind] for one in limits])
+            what = f"`convert --items={items}`, half-cheetah"
+            name = f"state, {items}: of the limit, {how}"
+            figures.append(at_least(name, rate / bare, target, what=what, against=against, runs=each))
     table(
         "the limit: read with checksums, write the same bytes with checksums, nothing else",
         ["", "steps/s", "record by record", "ratio", "block by block", "ratio"],
@@ -128,7 +144,12 @@ def workers(sizes: Sizes) -> list[Figure]:
         ["1", f"{one.rate:,.0f}", f"{one.working:.2f}", f"{one.start_up:.1f}", ""],
         ["2", f"{two.rate:,.0f}", f"{two.working:.2f}", f"{two.start_up:.1f}", f"{two.rate / one.rate:.2f}"],
     )
-    return [at_least("two workers: times one", two.rate / one.rate, 1.7)]
+    return [
+        at_least(
+            "two workers: times one", two.rate / one.rate, 1.7, what="`convert --items=pairs` with two workers",
+            against="one worker", runs=ratios(runs[2], runs[1]),
+        )
+    ]  # fmt: skip
 
 
 def memory(sizes: Sizes) -> list[Figure]:
@@ -149,9 +170,15 @@ def memory(sizes: Sizes) -> list[Figure]:
     rows = ([name, f"{peak:.1f}", f"{peak / few:.3f}"] for name, peak in peaks.items())
     table("peak memory of a worker (whole process)", ["", "MB", "ratio"], *rows)
     return [
-        below(f"memory, {large:,} steps: times {small:,}", whole / few, 1.05),
-        below("memory, one shard: times ten shards", whole / cut, 1.05),
-    ]
+        below(
+            f"memory, {large:,} steps: times {small:,}", whole / few, 1.05,
+            what=f"memory of `convert --items=pairs`, {large:,} steps", against=f"{small:,} steps",
+        ),
+        below(
+            "memory, one shard: times ten shards", whole / cut, 1.05,
+            what="memory of `convert --items=pairs`, one shard", against="ten shards",
+        ),
+    ]  # fmt: skip
 
 
 def images(sizes: Sizes) -> list[Figure]:
@@ -160,7 +187,7 @@ def images(sizes: Sizes) -> list[Figure]:
     for encoding in ("png", "jpeg"):
         data = make(encoding, steps)
         runs: dict[tuple[str, int], list[Measurement]] = {(i, w): [] for w in (1, 2) for i in ("frames", "pairs")}
-        limits: dict[str, float] = {"frames": 0.0, "pairs": 0.0}
+        limits: dict[str, list[float]] = {"frames": [], "pairs": []}
         peers = []
         for _ in range(sizes.repeats if encoding == "png" else 1):  # only PNG has a target
             # A long warm-up: TFDS decodes whole episodes ahead, and must have as many ready before as after.
@@ -169,23 +196,35 @@ def images(sizes: Sizes) -> list[Figure]:
             for (items, count), found in runs.items():
                 found.append(convert(data, f"--items={items}", "--shards=8", f"--workers={count}"))
                 if count == 1:
-                    bare = script("limits.py", "images", data, found[-1].output).content["best"]
-                    limits[items] = max(limits[items], bare)
+                    limits[items].append(script("limits.py", "images", data, found[-1].output).content["best"])
         peer, rows = best(peers), []
         label = f"TF-Agents, frames, {peer.content['cores']:.1f} cores"
         rows.append([label, f"{peer.rate:,.0f}", f"{peer.start_up:.1f}", "", ""])
         for (items, count), found in runs.items():
             ours = best(found)
-            ratio, share = ours.rate / peer.rate, ours.rate / limits[items] / count
+            bare = max(limits[items])
+            ratio, share = ours.rate / peer.rate, ours.rate / bare / count
             label = f"ours, {items}, {count} worker{'s' * (count > 1)}"
             rows.append([label, f"{ours.rate:,.0f}", f"{ours.start_up:.1f}", f"{ratio:.1f}", f"{share:.2f}"])
-            # TF-Agents decodes on all cores, so the target is for as many workers.
-            target = 4 if encoding == "png" and count == 2 else None
-            figures.append(Figure(f"{encoding}, {items}, {count} worker(s): times TF-Agents", ratio, target))
-            figures.append(Figure(f"{encoding}, {items}, {count} worker(s): of the decoder's limit", share))
+            figures += _of_images(f"{encoding}, {items}, {count} worker(s)", ratio, share, found, peers)
         title = f"{encoding}, 4 cameras of 64x64, {steps:,} steps (TF-Agents: {peer_steps:,}, on all cores)"
         table(title, ["", "steps/s", "start-up s", "ratio", "of the decoder's limit"], *rows)
     return figures
+
+
+def _of_images(name: str, ratio: float, share: float, *runs: list[Measurement]) -> list[Figure]:
+    encoding, items, workers = name.split(", ")
+    what = f"{items} of 4 {encoding.upper()} cameras, {workers.replace('(s)', 's' * (workers[0] > '1'))}"
+    # TF-Agents decodes on all cores, so the target is for as many workers.
+    target = 4 if encoding == "png" and workers[0] == "2" else None
+    return [
+        at_least(
+            f"{name}: times TF-Agents", ratio, target, what=what, peer="TF-Agents",
+            against="TF-Agents with TFDS decoding, on all cores", runs=ratios(*runs),
+            front="Convert 4 PNG cameras" * name.startswith("png, frames, 2"),
+        ),
+        Figure(f"{name}: of the decoder's limit", share, what=what, against="the bare decoder on as many cores"),
+    ]  # fmt: skip
 
 
 def cold(sizes: Sizes) -> list[Figure]:
@@ -201,7 +240,13 @@ def cold(sizes: Sizes) -> list[Figure]:
             began = time.perf_counter()
             command([COMMAND, *arguments])
             seconds.append(time.perf_counter() - began)
-        figures.append(below(f"cold: seconds for {name}", min(seconds), target))
+        what = f"`rlds-beam {name}`" if name.endswith("help") else name
+        figures.append(
+            below(
+                f"cold: seconds for {name}", min(seconds), target,
+                what=f"{what} from a cold process", unit="s", runs=tuple(seconds),
+            )
+        )  # fmt: skip
     table("from a cold process", ["", "seconds"], *([f.name, f"{f.measured:.2f}"] for f in figures))
     return figures
 
@@ -235,7 +280,11 @@ def main() -> int:
     DATA.mkdir(exist_ok=True)
     load = os.getloadavg()[0]
     print(f"{os.cpu_count()} cores, load {load:.1f} before the start, Python {platform.python_version()}")
-    figures = [f for name in args.section or SECTIONS for f in SECTIONS[name](sizes)]
+    figures = []
+    for name in args.section or SECTIONS:
+        figures += (measured := SECTIONS[name](sizes))
+        if not args.quick:
+            save(f"run.py {name}", measured)
     rows = [[f.name, f.target_text, f"{f.measured:,.2f}", f.verdict] for f in figures]
     table("summary", ["", "target", "measured", ""], *rows)
     result = {"quick": args.quick, "repeats": sizes.repeats, "cores": os.cpu_count(), "load_before": load,

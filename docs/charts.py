@@ -1,4 +1,4 @@
-"""Draws the pictures of the front page: the measured figures, and the formats.
+"""Draws the measured figures, for the front page and for their own, and the formats.
 
     python docs/charts.py
 
@@ -7,8 +7,9 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import svg
 
@@ -21,44 +22,58 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 class Bar(NamedTuple):
-    """A bar of the chart: the task, the program that it is compared with, and how many times as fast rlds-beam is."""
+    """A bar of a chart: the task, the program that it is compared with, and how many times as fast rlds-beam is."""
 
     task: str
     peer: str
     ratio: float
 
+    def __str__(self) -> str:
+        return f"{self.task}: {self.ratio:,g} times as fast as {self.peer}"
 
-def bars() -> list[Bar]:
-    """The figures that have a label for the chart, the largest first."""
-    figures = [figure for section in json.loads(FIGURES.read_text()).values() for figure in section]
-    found = [Bar(*f["chart"], float(f["ratio"].split(";")[0])) for f in figures if "chart" in f]
-    return sorted(found, key=lambda bar: -bar.ratio)
+
+def measured() -> list[dict[str, Any]]:
+    """The figures that compare with another program, the largest first."""
+    found = [figure for rows in json.loads(FIGURES.read_text()).values() for figure in rows if "peer" in figure]
+    return sorted(found, key=lambda figure: -figure["value"])
 
 
 def speed() -> svg.Picture:
-    """The measured ratios as bars on a logarithmic scale."""
-    shown = bars()
-    top, row, left, right = 66, 56, 8, 490
-    bottom = top + row * len(shown)
-    described = "; ".join(f"{bar.task}: {bar.ratio:g} times as fast as {bar.peer}" for bar in shown)
-    picture = svg.Picture(WIDTH, bottom + 34, "Speedup of rlds-beam over other programs", f"{described}.")
+    """The measured ratios that the front page shows."""
+    bars = [Bar(figure["front"], figure["peer"], figure["value"]) for figure in measured() if "front" in figure]
+    return _ratios("Speedup of rlds-beam over other programs", bars, row=56, size=18, thick=16)
+
+
+def all_ratios() -> svg.Picture:
+    """All measured ratios to other programs."""
+    bars = [Bar(figure["what"].replace("`", ""), figure["peer"], figure["value"]) for figure in measured()]
+    return _ratios("All measured ratios to other programs", bars, row=42, size=15, thick=9)
+
+
+def _ratios(title: str, bars: Sequence[Bar], *, row: float, size: float, thick: float) -> svg.Picture:
+    """Ratios as bars on a logarithmic scale, from 1 to the right, or to the left if the other program is faster."""
+    top, left, right = 66, 8, 490
+    bottom = top + row * len(bars)
+    picture = svg.Picture(WIDTH, bottom + 34, title, f"{'; '.join(map(str, bars))}.")
+    lowest = min(0, math.floor(math.log10(min(bar.ratio for bar in bars))))
+    highest = max(3.0, math.log10(max(bar.ratio for bar in bars)))
 
     def place(ratio: float) -> float:
-        return left + (right - left) * math.log10(ratio) / 3
+        return left + (right - left) * (math.log10(ratio) - lowest) / (highest - lowest)
 
-    picture.text(left, 22, "Speedup of rlds-beam over other programs", size=20, bold=True)
+    picture.text(left, 22, title, size=20, bold=True)
     picture.text(left, 48, "Same data, same machine; logarithmic scale", size=17, color="muted")
-    for tick in (1, 10, 100, 1000):
-        x = place(tick)
-        picture.line((x, top), (x, bottom), dashed=tick > 1)
-        picture.text(
-            x, bottom + 22, f"{tick:,}{TIMES}", anchor="start" if tick == 1 else "middle", size=17, color="muted"
-        )
-    for i, bar in enumerate(shown):
-        y = top + i * row + 22
-        picture.text(left + 6, y, bar.task, size=18, bold=True, aside=f"vs. {bar.peer}")
-        picture.box(left, y + 8, place(bar.ratio) - left, 16, fill="accent", stroke="", radius=2)
-        picture.text(place(bar.ratio) + 8, y + 23, f"{bar.ratio:g}{TIMES}", size=19, bold=True)
+    for power in range(lowest, math.floor(highest) + 1):
+        x, anchor = place(10**power), "start" if power == lowest else "middle"
+        picture.line((x, top), (x, bottom), dashed=power != 0)
+        picture.text(x, bottom + 22, f"{10**power:,g}{TIMES}", anchor=anchor, size=17, color="muted")
+    for i, bar in enumerate(bars):
+        y, first, last = top + i * row + size + 4, *sorted((place(1), place(bar.ratio)))
+        picture.text(left + 6, y, bar.task, size=size, bold=True, aside=f"vs. {bar.peer}")
+        color = "accent" if bar.ratio >= 1 else "muted"
+        picture.box(first, y + thick / 2, last - first, thick, fill=color, stroke="", radius=2)
+        label, middle = f"{bar.ratio:,g}{TIMES}", y + thick + size * 0.35
+        picture.text(last + 8, middle, label, size=size, bold=True)
     return picture
 
 
@@ -101,7 +116,7 @@ def formats() -> svg.Picture:
 
 def pictures() -> dict[Path, str]:
     """Path -> content of every file that this script writes."""
-    return svg.files("speed", speed()) | svg.files("formats", formats())
+    return svg.files("speed", speed()) | svg.files("figures", all_ratios()) | svg.files("formats", formats())
 
 
 if __name__ == "__main__":

@@ -1,38 +1,57 @@
-"""Writes the tables of `reference/figures.md` from `figures.json`.
+"""Writes the tables of `reference/figures.md` from `figures.json`, which the benchmarks keep up to date.
 
     python docs/figure_tables.py
 
-`make docs` runs it, and a test fails if the page differs from what it writes. A table follows each comment
-`<!-- figures: SECTION -->` of the page.
+`make docs` runs it, and a test fails if the page differs from what it writes. The tables follow the comment
+`<!-- figures -->` of the page.
 """
 
 import json
-import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 FIGURES = Path(__file__).parent / "figures.json"
 PAGE = Path(__file__).parent / "reference" / "figures.md"
+MARK = "<!-- figures -->\n"
 
-_TABLE = re.compile(r"(<!-- figures: (\w+) -->\n)(?:\|.*\n)*")
+TOPICS: Mapping[str, tuple[str, ...]] = {
+    "Convert RLDS": (
+        "run.py state", "run.py limit", "run.py images", "run.py workers", "run.py skew", "run.py memory",
+        "run.py bounds", "run.py cold", "flink.py",
+    ),
+    "Check, and compute statistics": ("run.py signals", "run.py statistics"),
+    "Push into Reverb": ("run.py reverb",),
+    "Train": ("run.py columns", "run.py rllib", "run.py loading"),
+    "Record": ("run.py record",),
+    "Robot data and other formats": (
+        "run.py rlds", "run.py lerobot", "run.py hdf5", "run.py zarr", "run.py ros2", "run.py exchange",
+    ),
+    "Twenty gigabytes": ("soak.py",),
+}  # fmt: skip
+"""Heading -> the commands whose figures are below it. Others follow at the end."""
 
 
 def page() -> str:
     """The page with its tables up to date."""
-    sections = json.loads(FIGURES.read_text())
-    return _TABLE.sub(lambda found: found[1] + table(sections[found[2]]), PAGE.read_text())
+    head, mark, _ = PAGE.read_text().partition(MARK)
+    measured: dict[str, list[dict[str, Any]]] = json.loads(FIGURES.read_text())
+    others = tuple(command for command in measured if command not in {one for some in TOPICS.values() for one in some})
+    parts = [head + mark]
+    for title, commands in {**TOPICS, "Others": others}.items():
+        rows = [row(command, figure) for command in commands for figure in measured.get(command, [])]
+        if rows:
+            top = ["| what | compared with | ratio | runs | measured by | date |", "|---|---|---|---|---|---|"]
+            parts.append("\n".join([f"\n## {title}\n", *top, *rows, ""]))
+    return "".join(parts)
 
 
-def table(figures: list[dict[str, Any]]) -> str:
-    rows = ["| what | compared with | ratio | benchmark |", "|---|---|---|---|"]
-    for figure in figures:
-        result = figure.get("ratio") or figure["value"]
-        if "ours" in figure:
-            result += f" ({figure['ours']:,} vs. {figure['theirs']:,} {figure['unit']})"
-        benchmark = f"`{figure['benchmark']}`" if figure["benchmark"] else "measured once"
-        cells = [figure["what"], figure.get("against", ""), result, benchmark]
-        rows.append("| " + " | ".join(cells).replace("|  |", "| |") + " |")
-    return "\n".join(rows) + "\n"
+def row(command: str, figure: Mapping[str, Any]) -> str:
+    between = " to ".join(f"{bound:,}" for bound in figure.get("range", ()))
+    between = ": ".join(filter(None, (str(figure.get("runs", "")), between)))
+    value = f"{figure['value']:,} {figure.get('unit', '')}".strip() + " ↓" * figure.get("less_is_better", False)
+    cells = [figure["what"], figure.get("against", ""), value, between, f"`{command}`", figure["date"]]
+    return ("| " + " | ".join(cells) + " |").replace("|  |", "| |").replace("|  |", "| |")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-from measuring import DATA, HERE, Figure, Measurement, Sizes, at_least, below, best, command, convert, table
+from measuring import (
+    DATA,
+    HERE,
+    Figure,
+    Measurement,
+    Sizes,
+    at_least,
+    below,
+    best,
+    command,
+    convert,
+    ratios,
+    table,
+)
 
 PEERS = HERE.parent / ".venv-peers-lerobot" / "bin" / "python"
+TITLES = {"aloha": "ALOHA's HDF5 of JPEGs", "aloha_raw": "ALOHA's HDF5 of pixels", "libero": "LIBERO's HDF5"}
 ALOHA_SCRIPT, LIBERO_SCRIPT = "openpi's convert_aloha_data_to_lerobot.py", "any4lerobot's libero_h5.py"
 
 
@@ -52,7 +66,13 @@ def _compared(sizes: Sizes, kind: str, steps: int, peer: str, name: str, target:
         ["ours", f"{one.rate:,.1f}", f"{one.peak_mb:,.0f}", f"{one.rate / other.rate:,.1f}"],
         ["ours, start-up included", f"{_overall(one):,.1f}", "", f"{_overall(one) / other.rate:,.1f}"],
     )
-    return [at_least(f"hdf5, {kind}: times {name}", one.rate / other.rate, target)]
+    to = flags[0].removeprefix("--to=")
+    return [
+        at_least(
+            f"hdf5, {kind}, {to}: times {name}", one.rate / other.rate, target, what=f"{TITLES[kind]} to {to}",
+            against=name, peer=name.partition(" ")[0] + " script", runs=ratios(ours, peers),
+        )
+    ]  # fmt: skip
 
 
 def _overall(run: Measurement) -> float:
@@ -69,7 +89,9 @@ def _memory(sizes: Sizes) -> list[Figure]:
             runs = [convert(_made(kind, 2, steps * times), *flags).peak_mb for _ in range(sizes.repeats)]
             peaks.append(sorted(runs)[len(runs) // 2])
         rows.append([kind, f"{steps:,}", *(f"{peak:,.0f}" for peak in peaks), f"{peaks[1] / peaks[0]:.2f}"])
-        figures.append(below(f"hdf5, {kind}, memory: times that of a tenth", peaks[1] / peaks[0], 1.5))
+        what, against = f"memory of {TITLES[kind]} to lerobot, files of {10 * steps:,} steps", f"{steps:,} steps"
+        name = f"hdf5, {kind}, memory: times that of a tenth"
+        figures.append(below(name, peaks[1] / peaks[0], 1.5, what=what, against=against))
     table("hdf5, peak memory in MB, two episodes", ["", "steps", "1x", "10x steps", "ratio"], *rows)
     return figures
 

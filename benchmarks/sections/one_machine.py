@@ -85,13 +85,15 @@ def skew(sizes: Sizes) -> list[Figure]:
             shown = " ".join(f"{seconds:.1f}" for seconds in each)
             rows.append([f"{name}, {count} worker(s)", f"{one.wall:.1f}", f"{working:.1f}", shown, f"{uneven:.1%}"])
             if count == 2:
-                figures.append(below(f"skew, {name}: imbalance of two workers, of their mean", uneven, 0.1))
+                what = f"the busier of two workers above their mean, {mega:,} MB in {name}"
+                title = f"skew, {name}: imbalance of two workers, of their mean"
+                figures.append(below(title, uneven, 0.1, what=what, against="their mean"))
         shutil.rmtree(OUTPUT, ignore_errors=True)
         figures.append(Figure(f"skew, {name}: one worker's seconds over two's", rates[name, 1] / rates[name, 2]))
     for name in list(layouts)[:2]:
-        figures.append(
-            at_least(f"skew, {name}: of an even dataset's speed", rates["32 shards", 2] / rates[name, 2], 0.8)
-        )
+        what, speed = f"speed of `convert` on {mega:,} MB in {name}", rates["32 shards", 2] / rates[name, 2]
+        title = f"skew, {name}: of an even dataset's speed"
+        figures.append(at_least(title, speed, 0.8, what=what, against="32 even shards"))
     head = ["", "seconds", "at work s", "each worker s", "imbalance"]
     table(f"skewed input: {mega:,} MB of state episodes into frames", head, *rows)
     return figures
@@ -118,4 +120,8 @@ def bounds(sizes: Sizes) -> list[Figure]:
     peak = run("validate", huge, "--workers=1").peak_mb
     rows.append([f"an episode of {size:.0f} MB, validate", f"{peak:.0f}", f"{(peak - small.peak_mb) / size:.1f}"])
     table("memory of a process", ["", "MB", "times the episode"], *rows)
-    return [below("memory: a shard of gigabytes over next to nothing", large.peak_mb / small.peak_mb, 1.2)]
+    what = f"memory of `convert --shards=1`, a shard of {sizes.of(4_096, 256) / 1024:g} GB"
+    ratio = large.peak_mb / small.peak_mb
+    return [
+        below("memory: a shard of gigabytes over next to nothing", ratio, 1.2, what=what, against="a shard of 0.2 MB")
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 
-from measuring import COMMAND, DATA, HERE, Figure, Measurement, Sizes, at_least, best, command, table
+from measuring import COMMAND, DATA, HERE, Figure, Measurement, Sizes, at_least, best, command, ratios, table
 
 PYTHON = HERE.parent / ".venv-peers-scope_rl" / "bin" / "python"
 POLICY = "EpsilonGreedyHead(record_policy:q_function, epsilon=0.3)"
@@ -21,17 +21,23 @@ def _beside_scope_rl(sizes: Sizes) -> list[Figure]:
         print(f"\nrecord: SCOPE-RL is skipped, there is no {PYTHON} (make test-peers makes it)")
         return []
     flags = ("--episodes", sizes.of(200, 20), "--repeats", sizes.of(3, 1))
-    rates = json.loads(command([PYTHON, HERE / "peers/record_peer.py", *flags])[0].splitlines()[-1])
-    ratios = {name: one["ours"] / one["scope_rl"] for name, one in rates.items()}
+    found = json.loads(command([PYTHON, HERE / "peers/record_peer.py", *flags])[0].splitlines()[-1])
+    times = {name: one["ours"] / one["scope_rl"] for name, one in found.items()}
     table(
         "obtain_episodes: CartPole, epsilon-greedy over a Q network of 64 units, steps a second of one core",
         ["", "SCOPE-RL", "ours, written as RLDS and read back", "ratio"],
-        *([n, f"{one['scope_rl']:,.0f}", f"{one['ours']:,.0f}", f"{ratios[n]:.1f}"] for n, one in rates.items()),
+        *([n, f"{one['scope_rl']:,.0f}", f"{one['ours']:,.0f}", f"{times[n]:.1f}"] for n, one in found.items()),
     )
     return [
-        at_least("record, a trained agent: times SCOPE-RL", ratios["trained"], 5),
-        Figure("record, episodes of a dozen steps: times SCOPE-RL", ratios["untrained"]),
-    ]
+        at_least(
+            "record, a trained agent: times SCOPE-RL", times["trained"], 5, what="record CartPole, a trained agent",
+            against="SCOPE-RL's `obtain_episodes`", peer="SCOPE-RL", front="Record with propensities",
+        ),
+        Figure(
+            "record, episodes of a dozen steps: times SCOPE-RL", times["untrained"],
+            what="record CartPole, episodes of a dozen steps", against="SCOPE-RL's `obtain_episodes`", peer="SCOPE-RL",
+        ),
+    ]  # fmt: skip
 
 
 def _workers(sizes: Sizes) -> list[Figure]:
@@ -46,7 +52,9 @@ def _workers(sizes: Sizes) -> list[Figure]:
         ["1", f"{one.rate:,.0f}", f"{one.working:.2f}", f"{one.start_up:.1f}", ""],
         ["2", f"{two.rate:,.0f}", f"{two.working:.2f}", f"{two.start_up:.1f}", f"{two.rate / one.rate:.2f}"],
     )
-    return [at_least("record, two workers: times one", two.rate / one.rate, 1.7)]
+    each = ratios(runs[2], runs[1])
+    what = "`record` with two workers"
+    return [at_least("record, two workers: times one", two.rate / one.rate, 1.7, what=what, against="one", runs=each)]
 
 
 def _command(episodes: int, workers: int) -> Measurement:

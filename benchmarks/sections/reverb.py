@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from measuring import Figure, Measurement, Sizes, at_least, best, make, script, table
+from measuring import Figure, Measurement, Sizes, at_least, best, make, ratios, script, table
 
 COMMANDS = {
     "1 worker, 1 server": ("--servers=1", "--workers=1"),
@@ -59,8 +59,18 @@ def _pushing(data: Path, sizes: Sizes, agents: list[Measurement]) -> list[Figure
         rows.append(_row(f"push, {name}", ours, peer, bare, stream))
         ratio, share = ours["items_per_second"] / peer, ours["items_per_second"] / max(bare, stream)
         single = name == "1 worker, 1 server"
-        figures.append(Figure(f"push, {name}: times push_rlds_to_reverb", ratio, 60 if single else None))
-        figures.append(Figure(f"push, {name}: of the server's limit", share, 0.85 if single else None))
+        what = "`push` pairs, one worker, one server" * single
+        figures += [
+            at_least(
+                f"push, {name}: times push_rlds_to_reverb", ratio, 60 if single else None, what=what,
+                against="TF-Agents' `push_rlds_to_reverb`", peer="TF-Agents", front="Fill a Reverb table" * single,
+                runs=ratios([run["items_per_second"] for run in found], agents),
+            ),
+            at_least(
+                f"push, {name}: of the server's limit", share, 0.85 if single else None, what=what,
+                against="a bare client that floods the server with the same bytes, prepared in advance",
+            ),
+        ]  # fmt: skip
     title = f"step pairs into Reverb, {observer['steps']:,} to {runs['1 worker, 1 server'][0]['steps']:,} steps"
     table(title, ["", "pairs/s", "of the limit", "start-up s", "ratio"], *rows)
     return figures
@@ -89,7 +99,12 @@ def _dropin(data: Path, sizes: Sizes, agents: Measurement) -> list[Figure]:
     ):
         ours, theirs = rates[what, "ours"], rates[what, "agents"]
         rows.append([name, f"{theirs:,.0f}", f"{ours:,.0f}", f"{ours / theirs:,.0f}"])
-        figures.append(at_least(f"drop-in, {name}: times TF-Agents", ours / theirs, target))
+        figures.append(
+            at_least(
+                f"drop-in, {name}: times TF-Agents", ours / theirs, target, peer="TF-Agents",
+                what=f"drop-in `{name.partition('(')[0]}`", against=f"TF-Agents' `{name}`",
+            )
+        )  # fmt: skip
     table("rlds_to_reverb, drop-in: steps/s", ["", "TF-Agents", "ours", "ratio"], *rows)
     return figures
 
@@ -105,8 +120,21 @@ def _writers(data: Path, sizes: Sizes) -> list[Figure]:
         rows = [["ours", f"{ours:,.0f}", f"{ours * frames:,.0f}", ""]]
         rows += [[who, f"{rate:,.1f}", f"{rate * frames:,.0f}", f"{ours / rate:,.1f}"] for who, rate in rates.items()]
         table(name, ["", "items/s", "frames/s", "ours: times this"], *rows)
-        fastest = max(rates, key=lambda who: rates[who])
-        figures.append(at_least(f"{name}: times {fastest}, the next", ours / rates[fastest], 1))
+        fastest, what = max(rates, key=lambda who: rates[who]), f"push {name}"
+        title, against = f"{name}: times the next", f"{fastest}: the fastest of Reverb's own writers"
+        peer = "Reverb's fastest writer"
+        figures.append(at_least(title, ours / rates[fastest], 1, what=what, against=against, peer=peer))
+        figures += [
+            Figure(
+                f"{name}: times {who}",
+                ours / rate,
+                what=what,
+                against=who,
+                peer=who.replace(", an item a row", " by rows"),
+            )
+            for who, rate in rates.items()
+            if who != fastest
+        ]
     return figures
 
 
@@ -117,5 +145,10 @@ def _sampling(data: Path, sizes: Sizes) -> list[Figure]:
     rows = [[f"written by {who}", f"{rate:,.0f}", f"{rate / agents:.2f}"] for who, rate in rates.items()]
     table("pairs sampled through reverb.TrajectoryDataset, batches of 256", ["", "pairs/s", "ratio"], *rows)
     return [
-        Figure(f"sampling from what was written by {who}: times TF-Agents'", r / agents) for who, r in rates.items()
-    ]
+        Figure(
+            f"sampling from what was written by {who}: times TF-Agents'", rate / agents, peer="TF-Agents",
+            what="sample pairs from a table that `push` filled" * (who == "ours"),
+            against="a table that TF-Agents' observer filled",
+        )
+        for who, rate in rates.items()
+    ]  # fmt: skip

@@ -6,7 +6,20 @@ import json
 import sys
 from pathlib import Path
 
-from measuring import DATA, HERE, Figure, Measurement, Sizes, at_least, below, best, command, convert, table
+from measuring import (
+    DATA,
+    HERE,
+    Figure,
+    Measurement,
+    Sizes,
+    at_least,
+    below,
+    best,
+    command,
+    convert,
+    ratios,
+    table,
+)
 
 KINDS = {"zstd.mcap": ("mcap", "rosbags"), "plain.mcap": ("mcap", "rosbags"), "bag.db3": ("rosbags",)}
 """The files, and the peers that read them."""
@@ -48,13 +61,22 @@ def _compared(sizes: Sizes, kind: str, peers: tuple[str, ...]) -> list[Figure]:
         ratio = "" if one is ours else f"{ours.rate / one.rate:.2f}"
         rows.append([name, f"{one.rate:,.0f}", f"{size / one.working:,.0f}", f"{one.peak_mb:,.0f}", ratio])
         if one is not ours:
-            figures.append(at_least(f"ros2, {kind}: ours, times {name}", ours.rate / one.rate, 1))
+            library, reading = name.removesuffix("_read"), name.endswith("_read")
+            figures.append(
+                at_least(
+                    f"ros2, {kind}: ours, times {name}", ours.rate / one.rate, 1,
+                    what=f"{'read' if reading else 'convert'} ROS 2, {kind}{'' if reading else ', to RLDS'}",
+                    against=f"a loop with {library}{'' if reading else ' and a writer of RLDS'}", peer=library,
+                    runs=ratios(runs["ours_read" if reading else "ours"], runs[name]),
+                )
+            )  # fmt: skip
     table(
         f"ros2, {kind} of {size:,.0f} MB, one process; _read: without output",
         ["", "steps/s", "MB/s", "peak MB", "ours, times it"],
         *rows,
     )
-    return [*figures, at_least(f"ros2, {kind}: MB/s, reading", size / fastest["ours_read"].working, 100)]
+    speed, what = size / fastest["ours_read"].working, f"read ROS 2, {kind}"
+    return [*figures, at_least(f"ros2, {kind}: MB/s, reading", speed, 100, what=what, unit="MB/s")]
 
 
 def _memory(sizes: Sizes) -> list[Figure]:
@@ -63,7 +85,9 @@ def _memory(sizes: Sizes) -> list[Figure]:
     for kind in KINDS:
         peaks = [_converted(_made(kind, sizes.of(20, 10) * times)).peak_mb for times in (1, 10)]
         rows.append([kind, *(f"{peak:,.0f}" for peak in peaks), f"{peaks[1] / peaks[0]:.2f}"])
-        figures.append(below(f"ros2, {kind}, memory: times that of a tenth", peaks[1] / peaks[0], 1.3))
+        seconds, name = sizes.of(20, 10), f"ros2, {kind}, memory: times that of a tenth"
+        what = f"memory of converting ROS 2, {kind} of {10 * seconds} s"
+        figures.append(below(name, peaks[1] / peaks[0], 1.3, what=what, against=f"{seconds} s"))
     table(f"ros2, peak memory in MB, {sizes.of(20, 10)} s", ["", "1x", "10x", "ratio"], *rows)
     return figures
 

@@ -7,7 +7,20 @@ import shutil
 import sys
 from pathlib import Path
 
-from measuring import DATA, HERE, Figure, Measurement, Sizes, at_least, below, best, command, convert, table
+from measuring import (
+    DATA,
+    HERE,
+    Figure,
+    Measurement,
+    Sizes,
+    at_least,
+    below,
+    best,
+    command,
+    convert,
+    ratios,
+    table,
+)
 
 STEPS = 125
 """Steps of an episode, as in push-T."""
@@ -38,7 +51,11 @@ def _compared(sizes: Sizes, kind: str, name: str, data: Path, episodes: int, *fl
         [name, f"{other.rate:,.0f}", f"{other.peak_mb:,.0f}", ""],
         ["ours", f"{one.rate:,.0f}", f"{one.peak_mb:,.0f}", f"{one.rate / other.rate:,.1f}"],
     )
-    return [at_least(f"zarr, {kind}: times {name}", one.rate / other.rate, 5)]
+    what = f"push-T's zarr {'to RLDS' if kind == 'read' else 'from RLDS'}"
+    each = ratios(ours, peers)
+    against, peer = f"a loop with diffusion policy's ReplayBuffer ({name})", "diffusion policy's ReplayBuffer"
+    figure = f"zarr, {kind}: times {name}"
+    return [at_least(figure, one.rate / other.rate, 5, what=what, against=against, peer=peer, runs=each)]
 
 
 def _memory(sizes: Sizes) -> list[Figure]:
@@ -48,7 +65,9 @@ def _memory(sizes: Sizes) -> list[Figure]:
         buffers = [_made(sizes.of(20, 8) * times) for times in (1, 10)]
         peaks = [convert(buffer, "--from=zarr", "--workers=1", *flags).peak_mb for buffer in buffers]
         rows.append([kind, *(f"{peak:,.0f}" for peak in peaks), f"{peaks[1] / peaks[0]:.2f}"])
-        figures.append(below(f"zarr, {kind}, memory: times that of a tenth", peaks[1] / peaks[0], 1.3))
+        most, name = sizes.of(20, 8) * 10, f"zarr, {kind}, memory: times that of a tenth"
+        what = f"memory of {'reading' if kind == 'read' else 'writing'} zarr, {most} episodes"
+        figures.append(below(name, peaks[1] / peaks[0], 1.3, what=what, against=f"{most // 10} episodes"))
     table(f"zarr, peak memory in MB, {sizes.of(20, 8)} episodes", ["", "1x", "10x", "ratio"], *rows)
     return figures
 
