@@ -19,7 +19,6 @@ import data
 import numpy as np
 
 from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
-from rlds_beam.encoding.tfrecord.framing import OVERHEAD
 from rlds_beam.encoding.tfrecord.writing import frame
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.encoded_images import EncodedImages
@@ -42,32 +41,50 @@ def dataset(name: str, sizes: list[float], episode: Episode, into: Path) -> Path
     if not (into / name).exists():
         making = into / f".{name}.{os.getpid()}"
         shutil.rmtree(making, ignore_errors=True)
-        target = write_dataset(making, [episode], name=name)
-        next(target.glob("*.tfrecord-*")).unlink()
-        records, size = _records(episode), len(encode_example(episode)) + OVERHEAD
-        counts = [max(1, round(mega * MEGA / size)) for mega in sizes]
-        for i, count in enumerate(counts):
-            with open(target / f"{name}-train.tfrecord-{i:05d}-of-{len(sizes):05d}", "wb") as file:
-                for _ in range(count):
-                    file.write(next(records))
-        path = target / "dataset_info.json"
-        info = json.loads(path.read_text())
-        info["splits"][0] |= {"shardLengths": [str(count) for count in counts], "numBytes": str(sum(counts) * size)}
-        path.write_text(json.dumps(info))
+        write(making, name, episode, _payloads(episode), [mega * MEGA for mega in sizes])
         (making / name).rename(into / name)
         making.rmdir()
     return into / name / "1.0.0"
 
 
-def _records(episode: Episode) -> Iterator[bytes]:
-    """Endless framed records, each with a different first reward."""
+def write(directory: Path, name: str, first: Episode, payloads: Iterator[bytes], sizes: list[float]) -> Path:
+    """Writes `directory/name/1.0.0` record by record; returns this path.
+
+    Args:
+      directory: the data_dir of TFDS.
+      name: the dataset's name.
+      first: an episode with the schema of all records.
+      payloads: the records; as many are taken as fit.
+      sizes: the sizes of the shards in bytes; each holds at least one record.
+    """
+    target = write_dataset(directory, [first], name=name)
+    next(target.glob("*.tfrecord-*")).unlink()
+    counts, total = [], 0
+    for i, size in enumerate(sizes):
+        count = written = 0
+        with open(target / f"{name}-train.tfrecord-{i:05d}-of-{len(sizes):05d}", "wb") as file:
+            while not count or written + written / count / 2 < size:  # to the nearest record
+                payload = next(payloads)
+                written += file.write(frame(payload))
+                total += len(payload)
+                count += 1
+        counts.append(count)
+    path = target / "dataset_info.json"
+    info = json.loads(path.read_text())
+    info["splits"][0] |= {"shardLengths": [str(count) for count in counts], "numBytes": str(total)}
+    path.write_text(json.dumps(info))
+    return target
+
+
+def _payloads(episode: Episode) -> Iterator[bytes]:
+    """Endless records, each with a different first reward."""
     reward = episode.steps["reward"].copy()
     reward[0] = _MARK
     marked = episode.replace(steps={**episode.steps, "reward": reward})
     before, after = encode_example(marked, schema_of(episode)).split(struct.pack("<f", _MARK))
     number = 0
     while True:
-        yield frame(b"".join((before, struct.pack("<f", number), after)))
+        yield b"".join((before, struct.pack("<f", number), after))
         number += 1
 
 
