@@ -333,7 +333,10 @@ def figures(found: dict[str, Any], gigabytes: float) -> list[Figure]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gigabytes", type=float, default=FULL, help=f"size of the data (default: {FULL})")
+    parser.add_argument(
+        "--gigabytes", type=float, default=FULL,
+        help=f"size of the data (default: {FULL}); the first quarter of a few is mostly start-up",
+    )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="one gigabyte; docs/figures.json stays as it is")
     parser.add_argument("--job", action="append", choices=JOBS, help="only this one; may be repeated (default: all)")
     args = parser.parse_args()
