@@ -14,11 +14,10 @@ from exchanging import export, read_back
 from lerobot_data import images, robot_episode
 
 from rlds_beam import storage
-from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.lerobot.templates import PathTemplate
-from rlds_beam.formats.lerobot.videos import read_frames
 from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.images.video_frames import video_frames
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -245,12 +244,13 @@ def test_a_video_that_is_a_playlist_of_other_files_is_refused(tmp_path, monkeypa
             for _ in range(3):
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((32, 32, 3), np.uint8), "rgb24")))
             container.mux(stream.encode())
-    path, field = tmp_path / "file-000.mp4", Field("observation/top", "uint8", (32, 32, 3), "png", "Image")
+    path = tmp_path / "file-000.mp4"
+    field: Any = ("observation/top", (32, 32, 3), "uint8", "png")
     path.write_text(PLAYLISTS[kind].replace("{secret}", str(tmp_path / "secret.ts")))
     monkeypatch.chdir(tmp_path)
-    assert len(read_frames("secret.mp4", 0.0, 10, 3, field)) == 3
+    assert len(video_frames("secret.mp4", 0.0, 10, 3, *field).data) == 3
     with pytest.raises(BadEpisode, match=r"file-000\.mp4 cannot be read"):
-        read_frames(str(path), 0.0, 10, 3, field)
+        video_frames(str(path), 0.0, 10, 3, *field)
 
 
 # Manifests

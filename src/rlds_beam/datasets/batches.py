@@ -23,13 +23,14 @@ import numpy as np
 
 from rlds_beam.datasets.base import Indices, Rows, starts_of
 from rlds_beam.datasets.order import Drawn, Plan, Sampler
-from rlds_beam.datasets.pixels import decode_into, decode_resized
+from rlds_beam.datasets.pixels import copy_into, decode_into, decode_resized, resize_into
 from rlds_beam.datasets.windows import IS_PAD, window
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.schema import Field
-from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError
+from rlds_beam.images.video_frames import VideoFrames
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11 on
@@ -267,16 +268,33 @@ class _Images:
         column = self.dataset.read(self.rows, [self.path])[self.path]
         assert isinstance(column, EncodedImages)
         decode = decode_resized if self.resized else decode_into
+        if isinstance(column, VideoFrames):
+            self._fill_from_videos(column)
+        else:
+            self._fill_from_images(column)
+        for copy, original in zip(self.copies.tolist(), self.copied.tolist(), strict=True):
+            self.frames[copy] = self.frames[original]
+
+    def _fill_from_images(self, column: EncodedImages) -> None:
         for row, place, data in zip(self.rows.tolist(), self.places.tolist(), column.data, strict=True):
             try:
                 if self.frames.dtype == object:
                     self.frames[place] = column.with_data(objects([data])).decode(self.path)[0]
                 else:
-                    decode(self.frames[place], data, column.dtype)
+                    (decode_resized if self.resized else decode_into)(self.frames[place], data)
             except (UndecodableImageError, RldsBeamError) as error:
                 raise RldsBeamError(f"{self.name}: {self.path}, row {row}: {error}") from error
-        for copy, original in zip(self.copies.tolist(), self.copied.tolist(), strict=True):
-            self.frames[copy] = self.frames[original]
+
+    def _fill_from_videos(self, column: VideoFrames) -> None:
+        try:
+            for step, pixels in column.pixels():
+                place = self.places[step]
+                if self.frames.dtype == object:
+                    self.frames[place] = pixels
+                else:
+                    (resize_into if self.resized else copy_into)(self.frames[place], pixels)
+        except (BadEpisode, UndecodableImageError) as error:
+            raise RldsBeamError(f"{self.name}: {self.path}: {error}") from error
 
 
 class _Buffers:

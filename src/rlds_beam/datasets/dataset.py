@@ -17,6 +17,7 @@ from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, RldsBeamError
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
+from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.lazy import Viewable
 from rlds_beam.text import count
 
@@ -188,9 +189,9 @@ class Dataset(Viewable):
     def _array(self, path: str, column: Column) -> Array:
         if not isinstance(column, EncodedImages):
             return column if column.flags.writeable else column.copy()
-        if self._images == "encoded":
-            return column.data
         try:
+            if self._images == "encoded":
+                return objects([row.data if isinstance(row, VideoFrames) else row for row in column.data])
             return _pixels(column, path)
         except BadEpisode as bad:
             raise RldsBeamError(f"{self._name}: {path}: {bad}") from bad
@@ -220,6 +221,8 @@ def _rows(columns: Mapping[str, Array]) -> Iterator[Row]:
 
 def _pixels(images: EncodedImages, path: str) -> Array:
     """Decodes to [k, H, W, C], or [k, L, H, W, C] for rows of several images; an object array if shapes differ."""
+    if isinstance(images, VideoFrames) and images.is_direct:
+        return images.stacked()
     decoded = [_decoded(row, images, path) for row in images.data]
     shapes = {one.shape for one in decoded}
     if len(shapes) == 1:
@@ -229,6 +232,8 @@ def _pixels(images: EncodedImages, path: str) -> Array:
 
 def _decoded(row: Any, images: EncodedImages, path: str) -> Array:
     """The pixels of one image or of a row's images; zeros for `ZERO_IMAGE`."""
+    if isinstance(row, VideoFrames):
+        return row.decode(path)
     several = not isinstance(row, bytes)
     data = objects(list(row) if several else [row])
     there = np.array([image != ZERO_IMAGE for image in data], bool)

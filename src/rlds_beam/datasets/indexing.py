@@ -32,6 +32,7 @@ from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.datasets.indexed_videos import VideoWriter
 from rlds_beam.datasets.step_index import BLOB, INDEX, PLACE, VERSION, IndexWriter, Located, StepIndex
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
@@ -42,6 +43,7 @@ from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.pixels import EditedImages
 from rlds_beam.images.stored import StoredImages
+from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.output.range_conversion import RangeFitter, check_and_connect
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
@@ -179,7 +181,7 @@ class _Builder:
         shards = [shard for split in self._source.splits for shard in split.shards]
         self._files = list(dict.fromkeys(shard.path for shard in shards))
         self._numbers = {path: i for i, path in enumerate(self._files)}
-        self._edits = _Edits()
+        self._edits, self._videos = _Edits(), VideoWriter(self._files)
 
     def _kept(self, fields: Mapping[str, Field]) -> list[Field]:
         kept = []
@@ -208,11 +210,12 @@ class _Builder:
                 for length, values in part.episodes:
                     self._writer.add(length, values)
                 rejected += part.rejected
+                self._videos.write(self._writer)
         finally:
             self._writer.close()
         self._writer.finish(
             dataset=source.dataset, files=self._files, fitted=fitted, edits=self._edits.records, notes=self.notes,
-            rejected=dict(rejected),
+            rejected=dict(rejected), videos=self._videos.videos, scales=self._videos.scales,
         )  # fmt: skip
 
     def _fit(self, ranges: Sequence[WorkRange], duplicates: Duplicates) -> list[Any]:
@@ -263,14 +266,16 @@ class _Builder:
         return values
 
     def _located(self, images: EncodedImages, path: str, origin: _Origin) -> Located:
-        edit = 0
+        edit, blobs = 0, dict[int, bytes]()
         if isinstance(images, EditedImages):
             edit, images = self._edits.number(path, images.edits, origin), images.source
         if isinstance(images, StoredImages) and images.record is origin.read.payload and origin.file is not None:
-            places, blobs = np.zeros(len(images), PLACE), {}
+            places = np.zeros(len(images), PLACE)
             places["offset"] = images.starts + (origin.read.key.position + HEADER.size)
             places["size"], places["file"] = images.stops - images.starts, origin.file
             places["crc"] = [google_crc32c.value(image) for image in images.data]
+        elif isinstance(images, VideoFrames):
+            places = self._videos.places(images, path)
         else:
             blobs = dict(enumerate(images))
             places = _places(blobs, len(images))

@@ -24,8 +24,12 @@ def decode_into(place: Array, data: bytes, dtype: str) -> None:
         place[:] = 0
         return
     image = decode_image(data, place.shape[-1], dtype, place)
-    if image is place:
-        return
+    if image is not place:
+        copy_into(place, image)
+
+
+def copy_into(place: Array, image: Array) -> None:
+    """Copies an image into an array of its size, [H, W, C]. Raises UndecodableImageError if it has another size."""
     if image.shape != place.shape:
         raise UndecodableImageError(f"its shape is {image.shape}, but others have {place.shape}: give image_size")
     place[:] = image

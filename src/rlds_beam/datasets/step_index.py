@@ -9,6 +9,7 @@
       2.places.bin     a column of images: where the bytes of each are, `PLACE` [N]
       3.places.bin     a column of arrays of any shape: the same, and
       3.shapes.bin     their shapes, int64 [N, dims]
+      packets.bin      the packets of videos (`indexed_videos`)
       blob.bin         the bytes that are in no file of the dataset, for example images that a connector edited
       index.json       what the other files hold; written last
 
@@ -34,19 +35,24 @@ from rlds_beam.errors import UsageError
 Array = np.ndarray[Any, Any]
 Kind = Literal["values", "text", "images", "arrays"]
 
-VERSION = 1
+VERSION = 2
 """Format version; bump when the files change."""
 
 PLACE = np.dtype([("offset", "<i8"), ("size", "<u4"), ("crc", "<u4"), ("file", "<i4"), ("edit", "<u2")])
 """Where the bytes of an image are: the number of the file, the offset in it, their size, and their CRC32C.
 
-`file` is `BLOB` for blob.bin. `size` is 0 for an image of zeros. `edit` is the number of the image's pending edits
+`file` is `BLOB` for blob.bin, and `FIRST_VIDEO - v` for the frame `offset` of video v. `size` is 0 for an image of zeros. `edit` is the number of the image's pending edits
 (`StepIndex.edits`), 0 for none.
 """
 
 BLOB = -1
+FIRST_VIDEO = -2
+
+INDEXED_PACKET = np.dtype([("place", PLACE), ("time", "<i8"), ("key", "?"), ("shown", "?")])
+"""A packet of a video, see `images.videos.PACKET`."""
+
 INDEX = "index.json"
-_STARTS, _BLOB_FILE = "starts.bin", "blob.bin"
+_STARTS, _PACKETS, _BLOB_FILE = "starts.bin", "packets.bin", "blob.bin"
 _PARTS: Mapping[Kind, tuple[str, ...]] = {
     "values": ("values",), "text": ("codes", "ends", "text"), "images": ("places",), "arrays": ("places", "shapes"),
 }  # fmt: skip
@@ -55,6 +61,8 @@ _SCHEMA = {
     "version": COUNT, "dataset": TEXT, "episodes": COUNT, "steps": COUNT, "files": [TEXT], "fitted": [ANY],
     "columns": [{"path": TEXT, "level": TEXT, "kind": TEXT, "dtype": TEXT, "shape": [Maybe(COUNT)], "encoding": TEXT,
                  "feature": TEXT}],
+    "videos": [{"path": TEXT, "codec": TEXT, "format": TEXT, "size": [COUNT], "base": [COUNT], "packets": COUNT}],
+    "scales": {"*": ANY},
     "edits": {"*": [{"split": TEXT, "shard": COUNT, "position": COUNT, "part": COUNT}]},
     "rejected": {"*": COUNT}, "notes": [TEXT], "*": ANY,
 }  # fmt: skip
@@ -107,7 +115,7 @@ class IndexWriter:
         fields = [(field, False) for field in steps] + [(field, True) for field in metadata]
         self.columns = [IndexedColumn(i, field, level) for i, (field, level) in enumerate(fields)]
         self._directory = directory
-        names = [_STARTS, _BLOB_FILE, *(c.file(part) for c in self.columns for part in _PARTS[c.kind])]
+        names = [_STARTS, _PACKETS, _BLOB_FILE, *(c.file(part) for c in self.columns for part in _PARTS[c.kind])]
         self._files = {name: storage.open_write(storage.join(directory, name)) for name in names}
         self._tables: dict[int, dict[bytes, int]] = {c.number: {} for c in self.columns if c.kind == "text"}
         self._blob = self.steps = self.episodes = 0
@@ -148,10 +156,19 @@ class IndexWriter:
     def _placed(self, located: Located) -> Array:
         places = located.places
         for row, data in located.blobs.items():
-            places["offset"][row], places["file"][row] = self._blob, BLOB
-            self._files[_BLOB_FILE].write(data)
-            self._blob += len(data)
+            places["offset"][row], places["file"][row] = self.add_blob(data), BLOB
         return places
+
+    def add_blob(self, data: bytes) -> int:
+        """Adds bytes to blob.bin; returns their offset."""
+        offset = self._blob
+        self._files[_BLOB_FILE].write(data)
+        self._blob += len(data)
+        return offset
+
+    def add_packets(self, packets: Array) -> None:
+        """Adds the packets of a video, `INDEXED_PACKET` [N]."""
+        self._write(_PACKETS, packets)
 
     def _write(self, name: str, values: Array) -> None:
         self._files[name].write(values.tobytes())
@@ -209,7 +226,7 @@ class StepIndex:
         self.files: list[str] = self.content["files"]
         self.edits: Mapping[str, Sequence[Mapping[str, Any]]] = self.content["edits"]
         self.columns = {column.field.path: column for column in _columns(self.content["columns"])}
-        _ = self.starts, [self.maps(path) for path in self.columns]  # checks the sizes
+        _ = self.starts, self.packets, [self.maps(path) for path in self.columns]  # checks the sizes
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StepIndex, (self.directory,)
@@ -228,6 +245,12 @@ class StepIndex:
         if starts[0] != 0 or starts[-1] != len(self):
             raise self._damaged(_STARTS)
         return starts
+
+    @functools.cached_property
+    def packets(self) -> Array:
+        """The packets of all videos, `INDEXED_PACKET` [P]."""
+        count = sum(video["packets"] for video in self.content["videos"])
+        return self._map(_PACKETS, INDEXED_PACKET, (count,))
 
     @property
     def rejected(self) -> Mapping[str, int]:

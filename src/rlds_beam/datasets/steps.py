@@ -11,14 +11,16 @@ import numpy as np
 
 from rlds_beam.checking.verdicts import validate_episode
 from rlds_beam.datasets.base import STEPS, Indices
+from rlds_beam.datasets.indexed_videos import IndexedVideos
 from rlds_beam.datasets.indexing import Recipe
 from rlds_beam.datasets.places import PlaceReader
-from rlds_beam.datasets.step_index import StepIndex
+from rlds_beam.datasets.step_index import BLOB, FIRST_VIDEO, StepIndex
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.pixels import EditedImages
+from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.reader import EpisodeReader
 
@@ -40,6 +42,7 @@ class IndexedSteps:
     def __init__(self, index: StepIndex, edited: Edited):
         self.index, self.edited = index, edited
         self._reader = PlaceReader(index)
+        self._videos = IndexedVideos(index, self._reader)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -74,16 +77,28 @@ class IndexedSteps:
         if column.kind == "text":
             return _text(parts[0][rows], parts[1], parts[2])
         places = parts[0][rows]
-        data = self._reader.read(places)
         if column.kind == "images":
-            return self._images(
-                path, EncodedImages(objects(data), field.shape, field.dtype, field.encoding), places["edit"]
-            )
+            return self._edited(path, self._images(field, places), places["edit"])
+        data = self._reader.read(places)
         shapes = parts[1][rows]
         values = (np.frombuffer(one, field.numpy_dtype) for one in data)
         return objects([one.reshape(shape) for one, shape in zip(values, shapes, strict=True)])
 
-    def _images(self, path: str, images: EncodedImages, edits: Array) -> EncodedImages:
+    def _images(self, field: Field, places: Array) -> EncodedImages:
+        """The images at these places; frames of videos are decoded later."""
+        framed = places["file"] < BLOB
+        frames = VideoFrames(
+            self._videos, FIRST_VIDEO - places["file"].astype(np.int64), places["offset"], field.path, field.shape,
+            field.dtype, field.encoding, scale=self._videos.scale(field.path),
+        )  # fmt: skip
+        if len(places) and framed.all():
+            return frames
+        data = np.empty(len(places), object)
+        data[~framed] = objects(self._reader.read(places[~framed]))
+        data[framed] = frames[framed].data
+        return frames.with_data(data)
+
+    def _edited(self, path: str, images: EncodedImages, edits: Array) -> EncodedImages:
         """The images with their pending edits."""
         if path not in self.edited or not edits.any():
             return images
@@ -131,7 +146,8 @@ class IndexedEpisodes:
         columns = [self._steps.column(path.removeprefix(STEPS), span) for span in spans]
         field = self.fields[path]
         if field.encoding in ("png", "jpeg"):
-            data = [column.data for column in columns if isinstance(column, EncodedImages)]
+            images = [column for column in columns if isinstance(column, EncodedImages)]
+            data = [one if isinstance(one, VideoFrames) else one.data for one in images]
             return EncodedImages(objects(data), field.shape[-3:], field.dtype)
         return objects(columns)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from rlds_beam.errors import Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import JPEG_END, UndecodableImageError, alike, read_image_header
+from rlds_beam.images.video_frames import VideoFrames
 
 
 def check_images(images: EncodedImages, max_pixels: int, field: str | None = None) -> list[Violation]:
@@ -20,8 +21,12 @@ def check_images(images: EncodedImages, max_pixels: int, field: str | None = Non
     Returns:
       At most one violation of each rule, at the first step that breaks it: `undecodable_image` (unknown format,
       incomplete header, missing end, wrong PNG checksum) and `image_too_large` (more pixels than allowed, or a size
-      that differs from the schema). Only `EncodedImages.decode` finds damage inside a JPEG's body.
+      that differs from the schema). Only `EncodedImages.decode` finds damage inside a JPEG's body, or in a video, of
+      which only the size is checked here (`video_frames` checks the number of its frames).
     """
+    if isinstance(images, VideoFrames):
+        detail = "" if images.size is None else _size_detail(images.size, 0, images.shape[:2], max_pixels)
+        return [Violation("image_too_large", detail, field, 0)] if detail else []
     violations: dict[str, Violation] = {}
     steps: Iterable[int] = range(len(images))
     good = b""  # the start of the last good JPEG
@@ -51,16 +56,21 @@ def _check_image(
             "undecodable_image", Violation("undecodable_image", f"{error} at step {step}", field, step)
         )
         return b""
-    size = (header.height, header.width)
-    detail = ""
-    if header.height * header.width > max_pixels:
-        detail = f"{header.height}x{header.width} pixels at step {step}, but at most {max_pixels} are allowed"
-    elif any(want is not None and want != got for want, got in zip(declared, size, strict=True)):
-        detail = f"{header.height}x{header.width} at step {step}, but the schema says {_size(declared)}"
+    detail = _size_detail((header.height, header.width), step, declared, max_pixels)
     if detail:
         violations.setdefault("image_too_large", Violation("image_too_large", detail, field, step))
         return b""
     return alike(header)
+
+
+def _size_detail(size: tuple[int, int], step: int, declared: tuple[int | None, ...], max_pixels: int) -> str:
+    """What is wrong with the (height, width) of an image; empty if nothing is."""
+    height, width = size
+    if height * width > max_pixels:
+        return f"{height}x{width} pixels at step {step}, but at most {max_pixels} are allowed"
+    if any(want is not None and want != got for want, got in zip(declared, size, strict=True)):
+        return f"{height}x{width} at step {step}, but the schema says {_size(declared)}"
+    return ""
 
 
 def _size(declared: tuple[int | None, ...]) -> str:

@@ -63,6 +63,18 @@ class EncodedImages:
         """The steps whose images do not begin with `start` and end with `end`."""
         return [step for step, data in enumerate(self.data) if not (data.startswith(start) and data.endswith(end))]
 
+    def parts(self, count: int, field: str | None = None) -> Iterator[tuple[Array, Array]]:
+        """Decodes the images that are not `ZERO_IMAGE`, some at a time: their steps [k], and their pixels [k, H, W, C].
+
+        Args:
+          count: the number of images to decode together.
+          field: see `decode`, which raises the same errors.
+        """
+        steps = np.flatnonzero(self.data != ZERO_IMAGE)
+        for start in range(0, len(steps), count):
+            some = steps[start : start + count]
+            yield some, self[some].decode(field)
+
     def decode(self, field: str | None = None) -> Array:
         """Decodes the images to [T, H, W, C] of `dtype`, as TFDS would.
 

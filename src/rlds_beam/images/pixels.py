@@ -70,12 +70,8 @@ class EditedImages(EncodedImages):
 
     def _edited(self) -> Iterator[tuple[Array, Array]]:
         """Batches of steps and their edited pixels; images of zeros are skipped."""
-        steps = np.flatnonzero(self.source.data != ZERO_IMAGE)
         size = int(np.prod([d or 512 for d in self.source.shape]))
-        count = max(1, _AT_ONCE // max(1, size))
-        for start in range(0, len(steps), count):
-            some = steps[start : start + count]
-            pixels = self.source[some].decode(self.path)
+        for some, pixels in self.source.parts(max(1, _AT_ONCE // max(1, size)), self.path):
             for edit in self.edits:
                 pixels = edit(pixels)
             yield some, pixels

@@ -25,8 +25,8 @@ from rlds_beam.formats.lerobot.depth import Depth
 from rlds_beam.formats.lerobot.episode_fields import DISCOUNT, REWARD, EpisodeFields, FeatureFields, sizes
 from rlds_beam.formats.lerobot.files import EPISODE
 from rlds_beam.formats.lerobot.reading import Video
-from rlds_beam.formats.lerobot.videos import color_pixels, encode_png, read_frames
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.video_frames import video_frames
 
 _IMAGES = ("png", "jpeg")
 _PNG, _16_BITS = b"\x89PNG", b"\x10"
@@ -109,15 +109,15 @@ class LerobotDecoder:
 
     def _frames(self, field: Field, video: Video, rows: int, depth: Depth | None) -> Column:
         path = storage.join(self.root, *video.file.split("/"))
-        convert = color_pixels if depth is None else depth.of_frame
-        if field.encoding not in _IMAGES:
-            pixels: Column = np.stack(read_frames(path, video.start, self.fps, rows, field, convert))
-            return pixels if depth is None else np.asarray(pixels).reshape(rows, *field.closed_shape)
-        images = objects(
-            read_frames(path, video.start, self.fps, rows, field, lambda frame: encode_png(convert(frame)))
-        )
         seconds = None if video.stop is None else video.stop - video.start
-        return EncodedImages(images, field.shape, field.dtype, field.encoding, seconds)
+        frames = video_frames(
+            path, video.start, self.fps, rows, field.path, field.shape, field.dtype, field.encoding, scale=depth,
+            seconds=seconds,
+        )  # fmt: skip
+        if field.encoding in _IMAGES:
+            return frames
+        pixels = frames.stacked()
+        return pixels if depth is None else pixels.reshape(rows, *field.closed_shape)
 
 
 def _column(feature: FeatureFields, table: Any) -> Any:

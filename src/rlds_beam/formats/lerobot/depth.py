@@ -115,15 +115,14 @@ class Depth:
             made = np.rint(made * np.float32(1000)).clip(0, 65535)
         return made.astype(self.dtype)
 
-    def of_frame(self, frame: Any) -> Array:
-        """The depth in a video frame, (height, width, 1).
+    def check(self, format: Any) -> None:
+        """Raises ValueError if a pixel format does not have 12 bits."""
+        if {component.bits for component in format.components} != {_BITS}:
+            raise ValueError(f"its pixel format is {format.name}, but depth maps have {_BITS} bits ({PIXELS})")
 
-        Raises:
-          ValueError: the frame does not have 12 bits.
-        """
-        bits = {component.bits for component in frame.format.components}
-        if bits != {_BITS}:
-            raise ValueError(f"its pixel format is {frame.format.name}, but depth maps have {_BITS} bits ({PIXELS})")
+    def of_frame(self, frame: Any) -> Array:
+        """The depth in a video frame, (height, width, 1). Raises ValueError (`check`)."""
+        self.check(frame.format)
         numbers = frame.to_ndarray(format=PIXELS)
         depth: Array = self.values[np.minimum(numbers, LEVELS - 1)][..., None]
         return depth

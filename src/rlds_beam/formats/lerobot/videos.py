@@ -1,7 +1,7 @@
-"""Write and read the videos of a LeRobot dataset: a file for each camera and range, with all of its episodes.
+"""Write the videos of a LeRobot dataset: a file for each camera and range, with all of its episodes.
 
 The frame rate is constant and the first frame is at 0, so frame i of the file is exactly at i / fps. LeRobot looks a
-frame up by its time, with a tolerance of 1e-4 s.
+frame up by its time, with a tolerance of 1e-4 s. `images/videos.py` reads them.
 
     file-003.mp4      episode 7                episode 8
     frame             0     1     2     3      4     5
@@ -13,21 +13,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.example.columns import objects
-from rlds_beam.episodes.schema import Field
-from rlds_beam.errors import BadEpisode, UsageError, Violation, needs
+from rlds_beam.errors import BadEpisode, UsageError, needs
 from rlds_beam.formats.lerobot import depth
 from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.options import Codec, LerobotOptions
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.headers import MOST_PIXELS
 from rlds_beam.output.local_file import LocalFile
 from rlds_beam.output.shards import ShardInfo
 
@@ -40,11 +38,6 @@ _ARRAYS = {PIXELS: "rgb24", depth.PIXELS: depth.PIXELS}
 """The pixel format of the arrays that become frames of a video, by its own."""
 _HELD = 256 << 20
 """Maximum bytes of pixels held for an episode and camera."""
-
-_PNG_LEVEL = 1
-
-_OWN_FILE = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi", "protocol_whitelist": "none"}
-"""FFmpeg options: only formats that contain their frames. Playlists read other files, or the network."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,74 +197,3 @@ def encoded_video(
         return video.content()
     finally:
         video.abort()
-
-
-def encode_png(pixels: Array) -> bytes:
-    """A frame as a PNG."""
-    import imagecodecs
-
-    return cast(bytes, imagecodecs.png_encode(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, level=_PNG_LEVEL))
-
-
-def read_frames(
-    path: str, start: float, fps: float, count: int, field: Field, convert: Callable[[Any], Any] | None = None
-) -> list[Any]:
-    """The frames of an episode.
-
-    Args:
-      start: the time of the first frame in the file, in seconds.
-      count: the number of frames.
-      convert: called with each frame of PyAV; only its results are held. By default `color_pixels`.
-
-    Raises:
-      BadEpisode: the video is missing, damaged, or too short.
-    """
-    with needs("lerobot", "reading videos needs PyAV"):
-        import av
-
-    frames: list[Any] = []
-    convert = convert or color_pixels
-    try:
-        for frame in _frames(path, start, fps):
-            frames.append(convert(frame))
-            if len(frames) == count:
-                return frames
-        detail = f"{path} has {len(frames)} frames from {start} s on, but the episode has {count}"
-    except (OSError, ValueError, av.FFmpegError) as error:
-        detail = f"{path} cannot be read: {error}"
-    raise BadEpisode(Violation("undecodable_image", detail, field.path))
-
-
-def _frames(path: str, start: float, fps: float) -> Iterator[Any]:
-    import av
-
-    with storage.open_read(path) as file, av.open(file, options=_OWN_FILE) as container:
-        if not container.streams.video:
-            raise ValueError("it has no video stream")
-        stream = container.streams.video[0]
-        stream.thread_type = "NONE"
-        codec = stream.codec_context
-        if codec.width * codec.height > MOST_PIXELS:
-            raise ValueError(f"its frames have {codec.width}x{codec.height} pixels; the limit is {MOST_PIXELS:,}")
-        codec.options = {"max_pixels": str(MOST_PIXELS)}  # a later frame may have another size
-        if start > 0:
-            container.seek(int(start / stream.time_base), stream=stream)  # to the previous key frame
-        for frame in container.decode(stream):
-            if frame.time is not None and frame.time > start - 0.5 / fps:
-                yield frame
-
-
-def color_pixels(frame: Any) -> Array:
-    """The pixels of a frame, uint8 (height, width, 3), as LeRobot converts them.
-
-    Raises:
-      ValueError: it is gray with more than 8 bits, for example depth, which would lose most of them.
-    """
-    (bits, *more), kind = (component.bits for component in frame.format.components), frame.format
-    if len(more) < 2 and bits > 8 and not kind.has_palette:
-        raise ValueError(
-            f"its pixel format is {kind.name}, {bits} bits of gray, but info.json does not call it a depth map "
-            "(is_depth_map)"
-        )
-    pixels: Array = frame.to_ndarray(format="rgb24")
-    return pixels

@@ -1,0 +1,221 @@
+"""Image columns that are frames of videos: decoded when pixels are read, and PNGs if images are."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from rlds_beam.errors import BadEpisode, Violation, needs
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.videos import Video
+
+Array = np.ndarray[Any, Any]
+
+_PNG_LEVEL = 1
+
+
+class Scale(Protocol):
+    """Converts frames that hold something else than colors, for example depth. A dataclass.
+
+    Attributes:
+      dtype: the dtype of the result.
+    """
+
+    @property
+    def dtype(self) -> str: ...
+
+    def check(self, format: Any) -> None:
+        """Raises ValueError if a pixel format (`av.VideoFormat`) cannot be converted."""
+
+    def of_frame(self, frame: Any) -> Array:
+        """Converts a frame of PyAV to (height, width, 1). Raises ValueError."""
+
+
+class VideoFrames(EncodedImages):
+    """A column of frames of videos. Nothing is decoded before pixels or `data` are read.
+
+    Attributes:
+      videos: the videos.
+      which: the video of each step: int64 [T].
+      numbers: the frame of each step in its video, by time: int64 [T].
+      path: the field's path, for errors about damaged videos.
+      scale: converts the frames; None for colors.
+      shape, dtype, encoding, seconds: see `EncodedImages`.
+    """
+
+    videos: Sequence[Video]
+    which: Array
+    numbers: Array
+    path: str
+    scale: Scale | None
+
+    def __init__(
+        self, videos: Sequence[Video], which: Array, numbers: Array, path: str, shape: tuple[int | None, ...],
+        dtype: str = "uint8", encoding: str = "png", *, scale: Scale | None = None, seconds: float | None = None,
+    ):  # fmt: skip
+        self.__dict__.update(
+            videos=videos, which=which, numbers=numbers, path=path, shape=shape, dtype=dtype, encoding=encoding,
+            scale=scale, seconds=seconds,
+        )  # fmt: skip
+
+    @functools.cached_property
+    def data(self) -> Array:
+        """The frames as PNGs: object array [T] of `bytes`. Raises BadEpisode if one cannot be decoded."""
+        images = np.empty(len(self), object)
+        for step, image in self.pixels():
+            images[step] = _png(image)
+        return images
+
+    def pixels(self) -> Iterator[tuple[int, Array]]:
+        """Decodes each frame once: (step, pixels [H, W, C]), in the order of the videos.
+
+        Raises:
+          BadEpisode: undecodable_image; or image_too_large if a frame has another size than its video.
+        """
+        for which in np.unique(self.which).tolist():
+            yield from self._pixels_of(self.videos[which], np.flatnonzero(self.which == which))
+
+    def _pixels_of(self, video: Video, steps: Array) -> Iterator[tuple[int, Array]]:
+        with needs("lerobot", "reading videos needs PyAV"):
+            import av
+
+        steps = steps[np.argsort(self.numbers[steps], kind="stable")]
+        numbers, firsts = np.unique(self.numbers[steps], return_index=True)
+        steps_of = dict(zip(numbers.tolist(), np.split(steps, firsts[1:]), strict=True))
+        try:
+            for number, frame in video.decode(numbers):
+                image = color_pixels(frame) if self.scale is None else self.scale.of_frame(frame)
+                if image.shape[:2] != video.size:
+                    detail = f"frame {number} of {video.path} has the shape {image.shape}, not {video.size}"
+                    raise BadEpisode(Violation("image_too_large", detail, self.path, int(steps_of[number][0])))
+                for step in steps_of[number].tolist():
+                    yield step, image
+        except (OSError, ValueError, av.FFmpegError) as error:
+            raise unreadable(video.path, error, self.path) from None
+
+    @functools.cached_property
+    def size(self) -> tuple[int, int] | None:
+        """The (height, width) of the frames; None if there are none, or several sizes."""
+        sizes = {self.videos[which].size for which in np.unique(self.which).tolist()}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the frames have the declared shape and dtype, so that pixels need no conversion."""
+        channels, dtype = self._kind
+        if self.size is None or len(self.shape) != 3 or self.dtype != dtype:
+            return False
+        return all(a in (None, b) for a, b in zip(self.shape, (*self.size, channels), strict=True))
+
+    @property
+    def _kind(self) -> tuple[int, str]:
+        """The channels and the dtype of a frame."""
+        return (3, "uint8") if self.scale is None else (1, self.scale.dtype)
+
+    def stacked(self) -> Array:
+        """The pixels of frames of one size, [T, H, W, C], in their own dtype. Raises BadEpisode as `pixels`."""
+        assert self.size is not None
+        channels, dtype = self._kind
+        images = np.empty((len(self), *self.size, channels), dtype)
+        for step, image in self.pixels():
+            images[step] = image
+        return images
+
+    def decode(self, field: str | None = None) -> Array:
+        return self.stacked() if self.is_direct else super().decode(field)
+
+    def parts(self, count: int, field: str | None = None) -> Iterator[tuple[Array, Array]]:
+        if not self.is_direct:
+            yield from super().parts(count, field)
+            return
+        steps, images = list[int](), list[Array]()
+        for step, image in self.pixels():
+            steps.append(step)
+            images.append(image)
+            if len(steps) == count:
+                yield np.array(steps), np.stack(images)
+                steps, images = [], []
+        if steps:
+            yield np.array(steps), np.stack(images)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: Any) -> VideoFrames:
+        which, numbers = np.atleast_1d(self.which[index]), np.atleast_1d(self.numbers[index])
+        return VideoFrames(
+            self.videos, which, numbers, self.path, self.shape, self.dtype, self.encoding, scale=self.scale,
+            seconds=self.seconds,
+        )  # fmt: skip
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("data", "size")}
+
+    def with_data(self, data: Array) -> EncodedImages:
+        return EncodedImages(data, self.shape, self.dtype, self.encoding, self.seconds)
+
+    def image(self, step: int) -> bytes:
+        known = self.__dict__.get("data")
+        return cast(bytes, self[[step]].data[0] if known is None else known[step])
+
+
+def video_frames(
+    path: str, start: float, fps: float, count: int, field: str, shape: tuple[int | None, ...], dtype: str,
+    encoding: str, *, scale: Scale | None = None, seconds: float | None = None,
+) -> VideoFrames:  # fmt: skip
+    """The frames of an episode. Lists the packets of the video, and decodes nothing.
+
+    Args:
+      path: the file.
+      start: the time of the first frame in the file, in seconds.
+      count: the number of frames.
+      field: the field's path.
+      shape, dtype, encoding, scale, seconds: see `VideoFrames`.
+
+    Raises:
+      BadEpisode: the video is missing, damaged, or too short; or its frames cannot be converted.
+    """
+    with needs("lerobot", "reading videos needs PyAV"):
+        import av
+
+    try:
+        video = Video.of(path)
+        (check_colors if scale is None else scale.check)(av.VideoFormat(video.format))
+        first = video.frame_at(start, fps)
+    except (OSError, ValueError, av.FFmpegError) as error:
+        raise unreadable(path, error, field) from None
+    if len(video) - first < count:
+        detail = f"{path} has {len(video) - first} frames from {start} s on, but the episode has {count}"
+        raise BadEpisode(Violation("undecodable_image", detail, field))
+    which, numbers = np.zeros(count, np.int64), np.arange(first, first + count)
+    return VideoFrames([video], which, numbers, field, shape, dtype, encoding, scale=scale, seconds=seconds)
+
+
+def unreadable(path: str, error: Exception, field: str) -> BadEpisode:
+    return BadEpisode(Violation("undecodable_image", f"{path} cannot be read: {error}", field))
+
+
+def check_colors(format: Any) -> None:
+    """Raises ValueError if a pixel format is gray with more than 8 bits, for example depth, which would lose most."""
+    bits, *more = (component.bits for component in format.components)
+    if len(more) < 2 and bits > 8 and not format.has_palette:
+        raise ValueError(
+            f"its pixel format is {format.name}, {bits} bits of gray, but info.json does not call it a depth map "
+            "(is_depth_map)"
+        )
+
+
+def color_pixels(frame: Any) -> Array:
+    """The pixels of a frame, uint8 (height, width, 3), as LeRobot converts them. Raises ValueError (`check_colors`)."""
+    check_colors(frame.format)
+    pixels: Array = frame.to_ndarray(format="rgb24")
+    return pixels
+
+
+def _png(pixels: Array) -> bytes:
+    import imagecodecs
+
+    return cast(bytes, imagecodecs.png_encode(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, level=_PNG_LEVEL))

@@ -1,0 +1,290 @@
+"""Random access to the frames of a video: its packets are listed once, without decoding.
+
+    packet    0      1      2      3      4      5          in the order of decoding: offset, size, CRC32C, time, key
+              key                  key
+    frame     0      2      1      3      5      4          by time
+
+A frame is decoded from the key frame before it, with the packets from there to its own. These are read from the file
+by their offsets, and compared with their checksums. So a random frame costs no seek, and a file that has changed never
+gives other frames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.errors import needs
+from rlds_beam.images.headers import MOST_PIXELS
+
+Array = np.ndarray[Any, Any]
+Packets = Callable[[int, int], Iterator[bytes]]
+"""Reads the packets of a video from one number to another; raises ValueError if they have changed."""
+
+PACKET = np.dtype(
+    [("offset", "<i8"), ("size", "<u4"), ("crc", "<u4"), ("time", "<i8"), ("key", "?"), ("shown", "?")], align=False
+)
+"""A packet: where it is in the file, the time of its frame, whether it is a key frame, and whether it is shown.
+
+`offset` is -1 if the file does not hold the packet as it is.
+"""
+
+_OWN_FILE = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi", "protocol_whitelist": "none"}
+"""FFmpeg options: only formats that contain their frames. Playlists read other files, or the network."""
+
+_NO_TIME = -(1 << 63)
+_CHANGED = "it has changed since it was opened"
+_BLOCK = 4 << 20
+"""Bytes to read at a time."""
+_GAP = 1 << 16
+"""The largest gap between two packets that is read instead of skipped."""
+
+
+class Video:
+    """A video and its packets.
+
+    Attributes:
+      path: its path.
+      codec: the digest of its codec's parameters: a decoder can be used for all videos with the same.
+      format: the name of FFmpeg's pixel format.
+      size: (height, width).
+      base: the numerator and denominator of the unit of time in seconds.
+      packets: the packets, in the order of decoding: `PACKET` [N], or an array with the fields `time`, `key`, `shown`.
+      read: reads packets.
+    """
+
+    def __init__(
+        self, path: str, codec: str, format: str, size: tuple[int, int], base: tuple[int, int], packets: Array,
+        read: Packets | None = None,
+    ):  # fmt: skip
+        self.path, self.codec, self.format, self.size, self.base = path, codec, format, size, base
+        self.packets = packets
+        self.read: Packets = read or functools.partial(_packets_of_file, path, packets)
+
+    @classmethod
+    def of(cls, path: str) -> Video:
+        """Lists the packets of a file; kept for the last files.
+
+        Raises:
+          OSError, ValueError, av.FFmpegError: it cannot be read.
+        """
+        return _scanned(path, storage.stamp(path) or storage.size(path))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Video.of, (self.path,)
+
+    def __len__(self) -> int:
+        """The number of frames."""
+        return len(self.shown)
+
+    @functools.cached_property
+    def shown(self) -> Array:
+        """The packet of each frame, by time: int64 [F]."""
+        numbers = np.flatnonzero(self.packets["shown"])
+        return numbers[np.argsort(self.packets["time"][numbers], kind="stable")]
+
+    @functools.cached_property
+    def times(self) -> Array:
+        """The time of each frame in seconds: float64 [F]."""
+        seconds: Array = self.packets["time"][self.shown].astype(np.float64) * self.base[0] / self.base[1]
+        return seconds
+
+    def frame_at(self, start: float, fps: float) -> int:
+        """The first frame that begins at a time, or less than half a frame before it."""
+        return int(np.searchsorted(self.times, start - 0.5 / fps, side="right"))
+
+    def decode(self, numbers: Array) -> Iterator[tuple[int, Any]]:
+        """Decodes frames.
+
+        Args:
+          numbers: the numbers of the frames, by time, in rising order.
+
+        Yields:
+          (number, frame of PyAV), each once, in the order of decoding.
+
+        Raises:
+          OSError, ValueError, av.FFmpegError: the file has changed, or is damaged.
+        """
+        with needs("lerobot", "reading videos needs PyAV"):
+            import av
+
+        times = self.packets["time"]
+        for start, stop, some in self._runs(numbers):
+            wanted = dict(zip(times[self.shown[some]].tolist(), some, strict=True))
+            with _decoder(self) as decoder:
+                for time, data in zip(times[start:stop].tolist(), self.read(start, stop), strict=True):
+                    packet = av.Packet(data)
+                    packet.pts = None if time == _NO_TIME else time
+                    yield from _taken(decoder.decode(packet), wanted)
+                if wanted:  # frames that the decoder holds back to put them in order
+                    yield from _taken(decoder.decode(None), wanted)
+            if wanted:
+                raise ValueError(f"frame {min(wanted.values())} cannot be decoded")
+
+    def _runs(self, numbers: Array) -> Iterator[tuple[int, int, list[int]]]:
+        """The packets to decode for some frames, as (start, stop, frames)."""
+        start, stop, frames = 0, 0, list[int]()
+        for number, first in zip(numbers.tolist(), self._starts(numbers).tolist(), strict=True):
+            last = int(self.shown[number])
+            if frames and start <= first <= stop:
+                stop = max(stop, last + 1)
+            else:
+                if frames:
+                    yield start, stop, frames
+                start, stop, frames = first, last + 1, []
+            frames.append(number)
+        if frames:
+            yield start, stop, frames
+
+    def _starts(self, numbers: Array) -> Array:
+        """The key frame from which to decode each frame: the last one before it in the file and in time."""
+        packets, wanted, keys = self.packets, self.shown[numbers], self._keys
+        if not len(keys):
+            return np.zeros(len(wanted), np.int64)
+        places = np.searchsorted(keys, wanted, side="right") - 1
+        while True:  # frames that are shown before the key frame that they follow
+            early = (places > 0) & (packets["time"][keys[places]] > packets["time"][wanted])
+            if not early.any():
+                return np.where(places < 0, 0, keys[places])
+            places = places - early
+
+    @functools.cached_property
+    def _keys(self) -> Array:
+        return np.flatnonzero(self.packets["key"])
+
+
+def _taken(frames: list[Any], wanted: dict[int, int]) -> Iterator[tuple[int, Any]]:
+    for frame in frames:
+        number = wanted.pop(frame.pts, None)
+        if number is not None:
+            yield number, frame
+
+
+# Files
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[tuple[Any, Any]]:
+    """A video's container, and its stream, whose decoder does not run threads."""
+    with needs("lerobot", "reading videos needs PyAV"):
+        import av
+
+    with storage.open_read(path) as file, av.open(file, options=_OWN_FILE) as container:
+        if not container.streams.video:
+            raise ValueError("it has no video stream")
+        stream = container.streams.video[0]
+        codec = stream.codec_context
+        codec.thread_type, codec.thread_count = "NONE", 1
+        if codec.width * codec.height > MOST_PIXELS:
+            raise ValueError(f"its frames have {codec.width}x{codec.height} pixels; the limit is {MOST_PIXELS:,}")
+        if codec.format is None:
+            raise ValueError("its pixel format is unknown")
+        codec.options = {"max_pixels": str(MOST_PIXELS)}  # a later frame may have another size
+        yield container, stream
+
+
+def _codec_of(stream: Any) -> str:
+    one = stream.codec_context
+    facts = (one.name, one.codec_tag, one.width, one.height, one.format.name, one.profile, int(one.color_range),
+             int(one.colorspace), int(one.color_primaries), int(one.color_trc))  # fmt: skip
+    return hashlib.sha256(repr(facts).encode() + (one.extradata or b"")).hexdigest()[:32]
+
+
+@functools.lru_cache(maxsize=32)
+def _scanned(path: str, stamp: object) -> Video:
+    del stamp
+    most, entries = storage.size(path), list[tuple[Any, ...]]()
+    with _opened(path) as (container, stream):
+        verbatim = "mp4" in container.format.name
+        for packet in container.demux(stream):
+            if not packet.size:
+                continue
+            if packet.has_sidedata("new_extradata"):
+                raise ValueError("its codec's parameters change, which is not supported")
+            entries.append(_entry(packet, verbatim))
+            if len(entries) > most:
+                raise ValueError(f"it claims more packets than it has bytes ({most:,})")
+        codec, unit = stream.codec_context, stream.time_base
+        base, size = (unit.numerator, unit.denominator), (codec.height, codec.width)
+        return Video(path, _codec_of(stream), codec.format.name, size, base, np.array(entries, PACKET))
+
+
+def _entry(packet: Any, verbatim: bool) -> tuple[Any, ...]:
+    time = packet.pts
+    shown = time is not None and not packet.is_discard and not packet.is_corrupt
+    offset = packet.pos if verbatim and packet.pos is not None else -1
+    crc = google_crc32c.value(bytes(packet))
+    return offset, packet.size, crc, _NO_TIME if time is None else time, packet.is_keyframe, shown
+
+
+def _packets_of_file(path: str, packets: Array, start: int, stop: int) -> Iterator[bytes]:
+    """Reads packets by their places; through the container, if it does not store them as they are (Matroska)."""
+    wanted = packets[start:stop]
+    if (wanted["offset"] < 0).any():
+        yield from _demuxed(path, wanted["crc"].tolist(), start)
+        return
+    offsets, sizes, checksums = (wanted[name].tolist() for name in ("offset", "size", "crc"))
+    with storage.open_read(path) as file:
+        i = 0
+        while i < len(offsets):
+            low, high, j = offsets[i], offsets[i] + sizes[i], i + 1
+            while j < len(offsets) and high <= offsets[j] <= high + _GAP and offsets[j] + sizes[j] <= low + _BLOCK:
+                high, j = offsets[j] + sizes[j], j + 1
+            file.seek(low)
+            block = file.read(high - low)
+            for k in range(i, j):
+                data = block[offsets[k] - low : offsets[k] - low + sizes[k]]
+                if google_crc32c.value(data) != checksums[k]:
+                    raise ValueError(_CHANGED)
+                yield data
+            i = j
+
+
+def _demuxed(path: str, checksums: list[int], start: int) -> Iterator[bytes]:
+    with _opened(path) as (container, stream):
+        packets = (bytes(packet) for packet in container.demux(stream) if packet.size)
+        for number, data in enumerate(packets):
+            if start <= number < start + len(checksums):
+                if google_crc32c.value(data) != checksums[number - start]:
+                    break
+                yield data
+            if number == start + len(checksums) - 1:
+                return
+    raise ValueError(_CHANGED)
+
+
+# Decoders
+
+_MOST_IDLE = 8
+"""Idle decoders kept for each codec, and codecs."""
+
+_idle: dict[str, deque[Any]] = {}
+
+
+@contextlib.contextmanager
+def _decoder(video: Video) -> Iterator[Any]:
+    """An idle decoder for a video, or another one. They keep no file open, and run no threads."""
+    if len(_idle) > _MOST_IDLE:
+        _idle.clear()
+    idle = _idle.setdefault(video.codec, deque(maxlen=_MOST_IDLE))
+    try:
+        decoder = idle.pop()
+    except IndexError:
+        with _opened(video.path) as (_, stream):
+            if _codec_of(stream) != video.codec:
+                raise ValueError(_CHANGED) from None
+            decoder = stream.codec_context
+    try:
+        yield decoder
+    finally:
+        if decoder.is_open:
+            decoder.flush_buffers()
+        idle.append(decoder)
