@@ -267,8 +267,7 @@ class _Images:
     def __call__(self) -> None:
         column = self.dataset.read(self.rows, [self.path])[self.path]
         assert isinstance(column, EncodedImages)
-        decode = decode_resized if self.resized else decode_into
-        if isinstance(column, VideoFrames):
+        if isinstance(column, VideoFrames) and column.is_plain:
             self._fill_from_videos(column)
         else:
             self._fill_from_images(column)
@@ -276,23 +275,25 @@ class _Images:
             self.frames[copy] = self.frames[original]
 
     def _fill_from_images(self, column: EncodedImages) -> None:
+        decode = decode_resized if self.resized else decode_into
         for row, place, data in zip(self.rows.tolist(), self.places.tolist(), column.data, strict=True):
             try:
                 if self.frames.dtype == object:
                     self.frames[place] = column.with_data(objects([data])).decode(self.path)[0]
                 else:
-                    (decode_resized if self.resized else decode_into)(self.frames[place], data)
+                    decode(self.frames[place], data, column.dtype)
             except (UndecodableImageError, RldsBeamError) as error:
                 raise RldsBeamError(f"{self.name}: {self.path}, row {row}: {error}") from error
 
     def _fill_from_videos(self, column: VideoFrames) -> None:
+        put = resize_into if self.resized else copy_into
         try:
             for step, pixels in column.pixels():
                 place = self.places[step]
                 if self.frames.dtype == object:
                     self.frames[place] = pixels
                 else:
-                    (resize_into if self.resized else copy_into)(self.frames[place], pixels)
+                    put(self.frames[place], pixels)
         except (BadEpisode, UndecodableImageError) as error:
             raise RldsBeamError(f"{self.name}: {self.path}: {error}") from error
 

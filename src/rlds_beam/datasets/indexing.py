@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import glob
 import hashlib
 import json
@@ -33,6 +34,7 @@ from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.datasets.indexed_videos import VideoWriter
+from rlds_beam.datasets.locating import Place, stored_images
 from rlds_beam.datasets.step_index import BLOB, INDEX, PLACE, VERSION, IndexWriter, Located, StepIndex
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
@@ -45,7 +47,7 @@ from rlds_beam.images.pixels import EditedImages
 from rlds_beam.images.stored import StoredImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.output.range_conversion import RangeFitter, check_and_connect
-from rlds_beam.reading.base import Source
+from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
@@ -237,10 +239,11 @@ class _Builder:
             for episode in reader.read(work.split, segment):
                 made: list[tuple[int, list[Any]]] = []
 
-                def write(batch: Batch, made: Any = made, file: int | None = file) -> None:
+                def write(batch: Batch, made: Any = made, segment: Any = segment, file: int | None = file) -> None:
+                    assert batch.read is not None
                     for i, one in enumerate(batch.episodes):
-                        assert batch.read is not None
-                        made.append((len(one), self._values(one, _Origin(batch.read, i, file))))
+                        origin = _Origin(batch.read, i, self._source, segment.shard, file)
+                        made.append((len(one), self._values(one, origin)))
 
                 verdict = check_and_connect(marked(episode, duplicates), self._check, self._connecting, ignored, write)
                 if verdict.rejected is not None:
@@ -277,21 +280,38 @@ class _Builder:
         elif isinstance(images, VideoFrames):
             places = self._videos.places(images, path)
         else:
-            blobs = dict(enumerate(images))
-            places = _places(blobs, len(images))
+            places = _places(dict(enumerate(images)), len(images))
+            for row, image in enumerate(images):
+                if image in origin.stored:
+                    path, places["offset"][row] = origin.stored[image]
+                    places["file"][row] = self._numbers[path]
+                else:
+                    blobs[row] = image
         places["edit"] = edit
         return Located(places, blobs)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Origin:
-    """What an episode was made from: the record as read, the number of the episode among those made from it, and the
-    number of the record's file, if its position is its offset there.
+    """What an episode was made from.
+
+    Attributes:
+      read: the record as read.
+      part: the number of the episode among those made from it.
+      source, shard: where the record is.
+      file: the number of the shard's file, if the record's position is its offset there.
     """
 
     read: Episode
     part: int
+    source: Source
+    shard: Shard
     file: int | None
+
+    @functools.cached_property
+    def stored(self) -> Mapping[bytes, Place]:
+        """The places of the record's images in the files of the dataset, if they hold them as they are."""
+        return stored_images(self.source, self.shard, self.read)
 
 
 class _Edits:

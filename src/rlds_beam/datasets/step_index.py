@@ -41,8 +41,8 @@ VERSION = 2
 PLACE = np.dtype([("offset", "<i8"), ("size", "<u4"), ("crc", "<u4"), ("file", "<i4"), ("edit", "<u2")])
 """Where the bytes of an image are: the number of the file, the offset in it, their size, and their CRC32C.
 
-`file` is `BLOB` for blob.bin, and `FIRST_VIDEO - v` for the frame `offset` of video v. `size` is 0 for an image of zeros. `edit` is the number of the image's pending edits
-(`StepIndex.edits`), 0 for none.
+`file` is `BLOB` for blob.bin, and `FIRST_VIDEO - v` for the frame `offset` of video v. `size` is 0 for an image of
+zeros. `edit` is the number of the image's pending edits (`StepIndex.edits`), 0 for none.
 """
 
 BLOB = -1

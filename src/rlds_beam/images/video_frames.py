@@ -103,12 +103,18 @@ class VideoFrames(EncodedImages):
         return sizes.pop() if len(sizes) == 1 else None
 
     @property
-    def is_direct(self) -> bool:
-        """Whether the frames have the declared shape and dtype, so that pixels need no conversion."""
+    def is_plain(self) -> bool:
+        """Whether the frames have the declared channels and dtype, so that pixels need no conversion."""
         channels, dtype = self._kind
-        if self.size is None or len(self.shape) != 3 or self.dtype != dtype:
-            return False
-        return all(a in (None, b) for a, b in zip(self.shape, (*self.size, channels), strict=True))
+        return len(self.shape) == 3 and self.shape[-1] in (None, channels) and self.dtype == dtype
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the frames are plain, and have the declared size."""
+        size = self.size
+        return (
+            self.is_plain and size is not None and all(a in (None, b) for a, b in zip(self.shape, size, strict=False))
+        )
 
     @property
     def _kind(self) -> tuple[int, str]:

@@ -111,6 +111,14 @@ class Decoder(Protocol):
         """
 
 
+class Span(NamedTuple):
+    """The bytes `start` to `stop` of a file."""
+
+    file: str
+    start: int
+    stop: int
+
+
 class TfdsMetadata(NamedTuple):
     """TFDS's metadata of a dataset.
 
@@ -216,6 +224,11 @@ class Source(Viewable, abc.ABC):
         """The paths of other files that a shard's episodes are read from, for example videos."""
         del shard
         return ()
+
+    def image_spans(self, shard: Shard, position: int) -> Mapping[str, Sequence[Span]]:
+        """Where the encoded images of a record may be as they are, in order, by the paths of their fields."""
+        del shard, position
+        return {}
 
     def decode_seconds(self) -> float:
         """Estimated seconds of one core for decoding that the shards' sizes do not reflect: videos."""

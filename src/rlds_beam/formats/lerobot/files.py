@@ -14,7 +14,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.base import Damage, Headers, Record
-from rlds_beam.encoding.parquet_reading import UNREADABLE, open_parquet
+from rlds_beam.encoding.parquet_reading import UNREADABLE, open_parquet, uncompressed_chunks
 from rlds_beam.formats.lerobot.reading import EpisodeRow, Meta
 from rlds_beam.text import shortened
 
@@ -85,6 +85,12 @@ class LerobotFiles:
                 checksums.append(zlib.crc32(_stream(table)))
         return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(checksums, np.uint32))
 
+    def image_chunks(self, path: str, position: int) -> dict[str, list[tuple[int, int]]]:
+        """The bytes of an episode's images, (start, stop) of each row group by feature; only if not compressed."""
+        groups, chunks = _chunks_of(path, storage.stamp(path) or storage.size(path))
+        own = groups.get(self.rows(path)[position].index, range(0))
+        return {name: [span for group in own if (span := spans[group])] for name, spans in chunks.items()}
+
     def is_splittable(self, path: str) -> bool:
         return True
 
@@ -146,6 +152,7 @@ class _Frames:
         import pyarrow as pa
 
         self._file = open_parquet(file, size)
+        self.metadata = self._file.metadata
         schema = self._file.schema_arrow
         if len(set(schema.names)) < len(schema.names):
             raise ValueError("two columns have the same name")
@@ -172,20 +179,41 @@ class _Frames:
 
         start, stop = self._places.get(episode, (0, 0))
         parts = []
-        groups = range(int(np.searchsorted(self._ends, start, side="right")), len(self._ends))
-        for group in groups:
-            if start == stop or (group and self._ends[group - 1] >= stop):
-                break
+        for group in self.groups_of(episode):
             first = int(self._ends[group - 1]) if group else 0
             low, high = max(start, first), min(stop, int(self._ends[group]))
             if low < high:
                 parts.append(self._group(group).slice(low - first, high - low))
         return pa.concat_tables(parts) if parts else self._file.schema_arrow.empty_table().select(self._columns)
 
+    @property
+    def episodes(self) -> list[int]:
+        return list(self._places)
+
+    def groups_of(self, episode: int) -> range:
+        """The row groups with frames of an episode."""
+        start, stop = self._places.get(episode, (0, 0))
+        first = int(np.searchsorted(self._ends, start, side="right"))
+        return range(first, int(np.searchsorted(self._ends, stop)) + 1) if start < stop else range(0)
+
     def _group(self, group: int) -> pa.Table:
         if self._held[0] != group:
             self._held = group, self._file.read_row_group(group, columns=self._columns)
         return self._held[1]
+
+
+@functools.lru_cache(maxsize=16)
+def _chunks_of(path: str, stamp: object) -> tuple[dict[int, range], dict[str, list[tuple[int, int] | None]]]:
+    """The row groups of each episode, and the bytes of each uncompressed column of images in each row group."""
+    del stamp
+    try:
+        with storage.open_read(path) as file:
+            frames = _Frames(file, storage.size(path), images=False)
+            return {episode: frames.groups_of(episode) for episode in frames.episodes}, uncompressed_chunks(
+                frames.metadata, ".bytes"
+            )
+    except UNREADABLE:
+        return {}, {}
 
 
 def _stream(table: pa.Table) -> bytes:

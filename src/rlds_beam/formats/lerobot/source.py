@@ -19,7 +19,7 @@ from rlds_beam.formats.lerobot.episode_fields import EpisodeFields, episode_fiel
 from rlds_beam.formats.lerobot.files import LerobotFiles, meta_of
 from rlds_beam.formats.lerobot.reading import Meta
 from rlds_beam.images.headers import MOST_PIXELS
-from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.base import Shard, Source, Span, Split
 from rlds_beam.reading.looking import names_below
 from rlds_beam.reading.splits import selected_splits, slice_of
 from rlds_beam.text import shortened
@@ -81,6 +81,12 @@ class LerobotSource(Source):
     def companions(self, shard: Shard) -> list[str]:
         rows = self.files.rows(shard.path)
         return sorted({storage.join(self.root, video.file) for row in rows for video in row.videos.values()})
+
+    def image_spans(self, shard: Shard, position: int) -> dict[str, list[Span]]:
+        chunks = self.files.image_chunks(shard.path, position)
+        features = (feature for feature in self.fields.features if feature.kind == "image")
+        return {feature.fields[0].path: [Span(shard.path, *chunk) for chunk in chunks.get(feature.name, ())]
+                for feature in features}  # fmt: skip
 
     def decode_seconds(self) -> float:
         frames = [row.length for s in self.splits for shard in s.shards for row in self.files.rows(shard.path)]
