@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -83,6 +83,40 @@ class PerThread(Generic[T]):
                     self._close(oldest)
         files.move_to_end(path)
         return files[path]
+
+
+class Cache(Generic[T]):
+    """The most recently used values, up to a number of bytes, for all threads. Pickled without them.
+
+    Args:
+      most: the number of bytes.
+    """
+
+    def __init__(self, most: int):
+        self._most, self._bytes = most, 0
+        self._values: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._most,)
+
+    def get(self, key: Hashable) -> T | None:
+        """The value with this key, if it is still there."""
+        with self._lock:
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key][0]
+
+    def put(self, key: Hashable, value: T, size: int) -> None:
+        """Adds a value of `size` bytes; the last one stays, however large it is."""
+        with self._lock:
+            _, before = self._values.pop(key, (None, 0))
+            self._values[key] = value, size
+            self._bytes += size - before
+            while self._bytes > self._most and len(self._values) > 1:
+                _, (_, freed) = self._values.popitem(last=False)
+                self._bytes -= freed
 
 
 def by_file(indices: Indices, starts: Indices) -> list[tuple[int, Indices, Indices]]:

@@ -41,11 +41,11 @@ def find_images(images: Iterable[bytes], spans: Sequence[Span]) -> dict[bytes, P
         with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
             at = start
             while image is not None:
-                if image not in found:
+                if image and image not in found:
                     place = at + _LENGTH  # the next value, or a new page
                     if content[place : place + len(image)] != image:
                         place = content.find(image, at, stop)
-                    if place < 0 or place + len(image) > stop or not image:
+                    if place < 0 or place + len(image) > stop:
                         break
                     found[image], at = (file, place), place + len(image)
                 image = next(wanted, None)

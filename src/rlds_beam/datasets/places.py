@@ -11,7 +11,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.datasets.base import PerThread
-from rlds_beam.datasets.step_index import BLOB, StepIndex
+from rlds_beam.datasets.step_index import BLOB
 from rlds_beam.errors import RldsBeamError
 
 Array = np.ndarray[Any, Any]
@@ -24,12 +24,16 @@ _OPEN = 64
 
 
 class PlaceReader:
-    """Reads bytes by their `PLACE`. Picklable and thread-safe."""
+    """Reads bytes by their `PLACE`. Picklable and thread-safe.
 
-    def __init__(self, index: StepIndex):
-        self._files: Sequence[str] = index.files
-        self._blob = index.blob
-        self._remote = any(storage.scheme(path) is not None for path in index.files)
+    Args:
+      files: the files.
+      blob: the path of blob.bin.
+    """
+
+    def __init__(self, files: Sequence[str], blob: str = ""):
+        self._files, self._blob = files, blob
+        self._remote = any(storage.scheme(path) is not None for path in files)
         self._open: PerThread[Any] = PerThread(storage.open_read, _OPEN, _close)
 
     def read(self, places: Array) -> list[bytes]:

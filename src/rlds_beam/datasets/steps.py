@@ -41,7 +41,7 @@ class IndexedSteps:
 
     def __init__(self, index: StepIndex, edited: Edited):
         self.index, self.edited = index, edited
-        self._reader = PlaceReader(index)
+        self._reader = PlaceReader(index.files, index.blob)
         self._videos = IndexedVideos(index, self._reader)
 
     def __len__(self) -> int:

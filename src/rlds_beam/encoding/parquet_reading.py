@@ -70,19 +70,14 @@ def check_promises(metadata: Any, size: int) -> None:
         raise OSError(f"the metadata claims {rows:,} rows, {values:,} values, {data:,} bytes in {size:,} bytes of file")
 
 
-def uncompressed_chunks(metadata: Any, end: str = "") -> dict[str, list[tuple[int, int] | None]]:
-    """The bytes of each column of binary values in each row group, (start, stop); None if they are compressed.
-
-    Args:
-      end: what the paths of the columns end with, which is left out of the result.
-    """
+def uncompressed_chunks(metadata: Any) -> dict[str, list[tuple[int, int] | None]]:
+    """By the path of each column of bytes, those of each row group, as (start, stop); None if it is compressed."""
     chunks: dict[str, list[tuple[int, int] | None]] = {}
     for group in (metadata.row_group(i) for i in range(metadata.num_row_groups)):
         for column in (group.column(i) for i in range(group.num_columns)):
-            if column.physical_type == "BYTE_ARRAY" and column.path_in_schema.endswith(end):
+            if column.physical_type == "BYTE_ARRAY":
                 start = column.dictionary_page_offset or column.data_page_offset
                 span = start, start + column.total_compressed_size
-                chunks.setdefault(column.path_in_schema.removesuffix(end), []).append(
-                    span if column.compression == "UNCOMPRESSED" else None
-                )
+                is_plain = column.compression == "UNCOMPRESSED"
+                chunks.setdefault(column.path_in_schema, []).append(span if is_plain else None)
     return chunks

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.encoding.arrow_columns import arrow_schema, to_arrow
+from rlds_beam.encoding.example.layout import IMAGES
 from rlds_beam.encoding.example.rows import RowEncoder
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
@@ -100,18 +101,23 @@ class ArrayRecordRows(RowFile):
 
 
 class ParquetRows(RowFile):
-    """A Parquet file. Rows of several episodes share a row group of `ROW_GROUP_BYTES`."""
+    """A Parquet file. Rows of several episodes share a row group of `ROW_GROUP_BYTES`.
+
+    PNGs and JPEGs are not compressed again, so that a reader finds them in the file as they are.
+    """
 
     def __init__(self, path: str, fields: Sequence[Field]):
         import pyarrow.parquet
 
         self._fields, self._shard = fields, ShardWriter(path)
         self._schema = arrow_schema(fields)
-        text = [field.path for field in fields if field.dtype == "string"]
+        leaves = {field.path: leaf_of(field.path, self._schema) for field in fields}
+        compression = {leaves[field.path]: "none" if field.encoding in IMAGES else "snappy" for field in fields}
         self._sink = ShardSink(self._shard)
         self._writer = pyarrow.parquet.ParquetWriter(
             self._sink, self._schema, write_page_checksum=True,
-            use_dictionary=[_leaf(path, self._schema) for path in text] or False,
+            use_dictionary=[leaves[field.path] for field in fields if field.dtype == "string"] or False,
+            compression=compression,
         )  # fmt: skip
         self._held: list[tuple[pa.Table, object]] = []
         self._bytes = 0
@@ -150,7 +156,7 @@ class ParquetRows(RowFile):
         self._writer.close()
 
 
-def _leaf(path: str, schema: pa.Schema) -> str:
+def leaf_of(path: str, schema: pa.Schema) -> str:
     """The path of a column's values in a Parquet file, inside its lists."""
     import pyarrow as pa
 

@@ -89,7 +89,8 @@ class LerobotFiles:
         """The bytes of an episode's images, (start, stop) of each row group by feature; only if not compressed."""
         groups, chunks = _chunks_of(path, storage.stamp(path) or storage.size(path))
         own = groups.get(self.rows(path)[position].index, range(0))
-        return {name: [span for group in own if (span := spans[group])] for name, spans in chunks.items()}
+        found = {path: [span for group in own if (span := spans[group])] for path, spans in chunks.items()}
+        return {path.removesuffix(".bytes"): spans for path, spans in found.items() if path.endswith(".bytes")}
 
     def is_splittable(self, path: str) -> bool:
         return True
@@ -204,14 +205,13 @@ class _Frames:
 
 @functools.lru_cache(maxsize=16)
 def _chunks_of(path: str, stamp: object) -> tuple[dict[int, range], dict[str, list[tuple[int, int] | None]]]:
-    """The row groups of each episode, and the bytes of each uncompressed column of images in each row group."""
+    """The row groups of each episode, and the bytes of each column in each row group (`uncompressed_chunks`)."""
     del stamp
     try:
         with storage.open_read(path) as file:
             frames = _Frames(file, storage.size(path), images=False)
-            return {episode: frames.groups_of(episode) for episode in frames.episodes}, uncompressed_chunks(
-                frames.metadata, ".bytes"
-            )
+            groups = {episode: frames.groups_of(episode) for episode in frames.episodes}
+            return groups, uncompressed_chunks(frames.metadata)
     except UNREADABLE:
         return {}, {}
 
