@@ -11,6 +11,7 @@ between processes, and memory does not grow with their number.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import sys
 import threading
@@ -62,7 +63,7 @@ class Content:
 
     def size_of(self, field: Field) -> tuple[int, int, int] | None:
         """The shape of an image in a batch; None if it is unknown."""
-        height, width, channels = field.shape
+        height, width, channels = field.shape[-3:]
         if self.image_size is not None:
             height, width = self.image_size
         if height is None or width is None or channels is None:
@@ -220,13 +221,14 @@ class _Filling:
     ) -> None:
         field, per_row = self._content.fields[path], wanted.size // len(wanted)
         size = self._content.size_of(field)
+        shape = (self._rows, *wanted.shape[1:], *field.closed_shape[:-3])
         if path not in self._arrays:
-            shape = (self._rows, *wanted.shape[1:])
             empty = np.empty(shape, object) if size is None else self._buffers.take((*shape, *size), field.dtype)
             self._arrays[path] = empty
         array = self._arrays[path]
-        frames = array.reshape(-1, *array.shape[wanted.ndim :])
-        places = (slots[:, None] * per_row + np.arange(per_row)).ravel()
+        frames = array.reshape(-1, *array.shape[len(shape) :])
+        several = math.prod(field.closed_shape[:-3])  # images of a row
+        places = (slots[:, None] * per_row + np.arange(per_row)).reshape(-1, 1) * several + np.arange(several)
         # Overlapping windows have frames in common: each is decoded once, and copied.
         unique, first, inverse = np.unique(wanted.ravel(), return_index=True, return_inverse=True)
         copies = np.flatnonzero(first[inverse] != np.arange(wanted.size))
@@ -250,7 +252,7 @@ class _Images:
       dataset, name, path: the column.
       frames: the array to fill, [N, H, W, C]; [N] of objects, if the size of images is unknown.
       resized: whether images get the size of the array.
-      rows: the rows to read, and `places` in the array, [k].
+      rows: the rows to read, [k], and the `places` of their images in the array, [k, images of a row].
       copies: further places, which get copies of those in `copied`.
     """
 
@@ -271,17 +273,19 @@ class _Images:
             self._fill_from_videos(column)
         else:
             self._fill_from_images(column)
-        for copy, original in zip(self.copies.tolist(), self.copied.tolist(), strict=True):
+        for copy, original in zip(self.copies.ravel().tolist(), self.copied.ravel().tolist(), strict=True):
             self.frames[copy] = self.frames[original]
 
     def _fill_from_images(self, column: EncodedImages) -> None:
         decode = decode_resized if self.resized else decode_into
-        for row, place, data in zip(self.rows.tolist(), self.places.tolist(), column.data, strict=True):
+        for row, places, data in zip(self.rows.tolist(), self.places.tolist(), column.data, strict=True):
+            images = [data] if isinstance(data, bytes) else np.ravel(data).tolist()
             try:
-                if self.frames.dtype == object:
-                    self.frames[place] = column.with_data(objects([data])).decode(self.path)[0]
-                else:
-                    decode(self.frames[place], data, column.dtype)
+                for place, image in zip(places, images, strict=True):
+                    if self.frames.dtype == object:
+                        self.frames[place] = column.with_data(objects([image])).decode(self.path)[0]
+                    else:
+                        decode(self.frames[place], image, column.dtype)
             except (UndecodableImageError, RldsBeamError) as error:
                 raise RldsBeamError(f"{self.name}: {self.path}, row {row}: {error}") from error
 
@@ -289,7 +293,7 @@ class _Images:
         put = resize_into if self.resized else copy_into
         try:
             for step, pixels in column.pixels():
-                place = self.places[step]
+                place = self.places[step, 0]
                 if self.frames.dtype == object:
                     self.frames[place] = pixels
                 else:

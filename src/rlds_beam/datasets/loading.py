@@ -93,6 +93,9 @@ def batches_of(
                 f"history and chunk need steps, but the rows of {dataset.name} are not: open a dataset of episodes "
                 "with unit='steps'"
             )
+    for path, field in fields.items():
+        if field.encoding in _IMAGES and None in field.shape[:-3]:
+            raise UsageError(f"{path} has a different number of images in each row: choose other columns")
     plan = Plan(
         tuple(len(dataset) for dataset in datasets), batch_size, bool(shuffle), seed, epochs, rank, ranks,
         ranks > 1 if drop_last is None else bool(drop_last), weights,
@@ -123,7 +126,7 @@ def _common_fields(
             field = dataset.fields[path]
             known = fields.setdefault(path, field)
             image = field.encoding in _IMAGES and known.encoding in _IMAGES and size is not None
-            mine, other = ((f.dtype, f.shape[2:] if image else f.shape) for f in (field, known))
+            mine, other = ((f.dtype, (*f.shape[:-3], f.shape[-1]) if image else f.shape) for f in (field, known))
             if mine != other:
                 hint = ", or give image_size" if field.encoding in _IMAGES and size is None else ""
                 raise UsageError(
