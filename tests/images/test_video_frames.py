@@ -139,6 +139,7 @@ def inverted(pixels: Any) -> Any:
 
 
 def test_a_gray_field_of_a_color_video(directory):
+    pytest.importorskip("tensorflow")
     frames = video_frames(str(directory / "av1"), 0, FPS, COUNT, "x", (HEIGHT, WIDTH, 1), "uint8", "png")
     np.testing.assert_array_equal(frames.decode(), frames.with_data(frames.data).decode())
 

@@ -207,7 +207,7 @@ def _scanned(path: str, stamp: object) -> Video:
         for packet in container.demux(stream):
             if not packet.size:
                 continue
-            if packet.has_sidedata("new_extradata"):
+            if hasattr(packet, "has_sidedata") and packet.has_sidedata("new_extradata"):  # newer PyAV
                 raise ValueError("its codec's parameters change, which is not supported")
             entries.append(_entry(packet, verbatim))
             if len(entries) > most:
