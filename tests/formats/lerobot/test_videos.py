@@ -20,6 +20,8 @@ from rlds_beam.errors import BadEpisode
 from rlds_beam.images import videos
 from rlds_beam.images.encoding import encode_jpeg, encode_png
 from rlds_beam.images.video_frames import video_frames
+from rlds_beam.images.videos import Video
+from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
 
 pytest.importorskip("av")
@@ -173,3 +175,20 @@ def test_a_video_of_huge_frames_is_not_decoded(source, output, tmp_path, monkeyp
     path.write_bytes(next(output[1].glob("videos/**/*.mp4")).read_bytes())
     with pytest.raises(BadEpisode, match="pixels; the limit is 16"):
         video_frames(str(path), 0.0, data.FPS, 1, "x", (None, None, 3), "uint8", "png")
+
+
+def test_a_damaged_frame_is_found_when_it_is_decoded(source, output, tmp_path):
+    """Checks list the packets only, unless --decode_images asks for more."""
+    for name, content in bytes_of(output[1]).items():
+        (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "copy" / name).write_bytes(content)
+    path = min((tmp_path / "copy").rglob("*image_0*/**/*.mp4"))
+    packet = Video.of(str(path)).packets[2]
+    content = bytearray(path.read_bytes())
+    content[packet["offset"] + 3 : packet["offset"] + packet["size"]] = bytes(int(packet["size"]) - 3)
+    path.write_bytes(content)
+    config = ["validate", str(tmp_path / "copy")]
+    assert (main(config), main([*config, "--decode_images"])) == (0, 3)
+    assert main(["check", str(tmp_path / "copy")]) in (0, 3)
+    report = data.convert_here(tmp_path / "copy", tmp_path / "rlds", from_="lerobot", to="rlds")
+    assert (report.valid, report.rejected) == (4, 1)

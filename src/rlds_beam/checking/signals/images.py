@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from rlds_beam.episodes.episode import Column
-from rlds_beam.errors import RldsBeamError
+from rlds_beam.errors import BadEpisode, RldsBeamError
 from rlds_beam.images.decoding import decode_image
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError
 from rlds_beam.images.stored import StoredImages
+from rlds_beam.images.video_frames import VideoFrames
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -36,12 +38,23 @@ def repeated(column: Column) -> list[int]:
             if sizes[t] == sizes[t - 1] and record[starts[t] : stops[t]] == record[starts[t - 1] : stops[t - 1]]
         ]  # fmt: skip
     if isinstance(column, EncodedImages):
-        data = column.data.tolist()
-        return [t for t in range(1, len(data)) if data[t] == data[t - 1]]
+        data = _digests(column) if isinstance(column, VideoFrames) else column.data.tolist()
+        return [t for t in range(1, len(data)) if data[t] == data[t - 1] is not None]
     flat = column.reshape(len(column), -1)
     few = flat[:, :: max(1, flat.shape[1] // 64)]  # almost all images differ here already
     alike = np.flatnonzero((few[1:] == few[:-1]).all(axis=1)) + 1
     return [int(t) for t in alike if np.array_equal(flat[t], flat[t - 1])]
+
+
+def _digests(column: VideoFrames) -> list[bytes | None]:
+    """A digest of each frame's pixels, which need not be encoded for that; None from where the video is damaged."""
+    import xxhash
+
+    digests: list[bytes | None] = [None] * len(column)
+    with contextlib.suppress(BadEpisode):
+        for step, image in column.pixels():
+            digests[step] = xxhash.xxh3_128_digest(image)
+    return digests
 
 
 class Pixels(NamedTuple):
@@ -71,6 +84,9 @@ def sampled(column: Column, count: int) -> list[Pixels]:
 
 def is_uniform(column: Column) -> bool:
     """Whether the first image has one color only: padding in place of a camera that the robot does not have."""
+    if isinstance(column, VideoFrames):
+        image = _image(column, 0)
+        return image is not None and _has_one_color(image)
     if isinstance(column, EncodedImages):
         return _is_uniform(column.image(0), column.shape[-1])
     return bool(np.ptp(column[0]) == 0)
@@ -79,10 +95,19 @@ def is_uniform(column: Column) -> bool:
 @functools.lru_cache(maxsize=16)  # padding is the same in all episodes
 def _is_uniform(data: bytes, channels: int | None) -> bool:
     image = _decoded(data, channels)
-    return image is not None and bool((np.ptp(image, axis=(0, 1)) <= 2).all())
+    return image is not None and _has_one_color(image)
+
+
+def _has_one_color(image: Array) -> bool:
+    return bool((np.ptp(image, axis=(0, 1)) <= 2).all())
 
 
 def _image(column: Column, step: int) -> Array | None:
+    if isinstance(column, VideoFrames):
+        with contextlib.suppress(BadEpisode):
+            frame: Array = column[[step]].decode()[0]
+            return frame
+        return None
     if isinstance(column, EncodedImages):
         return _decoded(column.image(step), column.shape[-1])
     image: Array = column[step]
