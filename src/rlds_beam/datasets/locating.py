@@ -18,6 +18,10 @@ Place = tuple[str, int]
 
 _LENGTH = 4
 """Bytes before each value of a Parquet page."""
+_NEAR = 1 << 20
+"""How far after the image before it an image is searched, in bytes, besides those of images that were not found."""
+_MOST_MISSED = 8
+"""Images in a row that are not found before the next span is searched."""
 
 
 def stored_images(source: Source, shard: Shard, episode: Episode) -> dict[bytes, Place]:
@@ -31,22 +35,30 @@ def stored_images(source: Source, shard: Shard, episode: Episode) -> dict[bytes,
 
 
 def find_images(images: Iterable[bytes], spans: Sequence[Span]) -> dict[bytes, Place]:
-    """The place of each image in these spans, which hold them in order. Ends with the first that is not there."""
+    """The place of each image that is in these spans, which hold them in order.
+
+    Of images that do not get smaller, Snappy stores most as they are, but changes others, and those of 64 KB and more.
+    """
     found: dict[bytes, Place] = {}
-    wanted = iter(images)
-    image = next(wanted, None)
+    wanted, i = list(images), 0
     for file, start, stop in spans:
-        if image is None or storage.scheme(file) is not None:
+        if i == len(wanted) or storage.scheme(file) is not None:
             break
         with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            at = start
-            while image is not None:
-                if image and image not in found:
-                    place = at + _LENGTH  # the next value, or a new page
-                    if content[place : place + len(image)] != image:
-                        place = content.find(image, at, stop)
-                    if place < 0 or place + len(image) > stop:
-                        break
-                    found[image], at = (file, place), place + len(image)
-                image = next(wanted, None)
+            at, skipped, near = start, 0, stop
+            for j in range(i, len(wanted)):
+                image = wanted[j]
+                if not image or image in found:
+                    i = j + 1
+                    continue
+                place = at + _LENGTH  # the next value, or a new page
+                if content[place : place + len(image)] != image:
+                    place = content.find(image, at, min(stop, near))
+                if place >= 0 and place + len(image) <= stop:
+                    found[image], at, skipped, i = (file, place), place + len(image), 0, j + 1
+                elif j - i >= _MOST_MISSED:
+                    break
+                else:
+                    skipped += len(image)
+                near = at + skipped + _NEAR
     return found

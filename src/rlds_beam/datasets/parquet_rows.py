@@ -19,7 +19,7 @@ from rlds_beam.datasets.step_index import PLACE
 from rlds_beam.encoding.arrow_columns import from_arrow
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.encoding.example.layout import IMAGES
-from rlds_beam.encoding.parquet_reading import naming_damage, uncompressed_chunks, verified_parquet
+from rlds_beam.encoding.parquet_reading import byte_chunks, naming_damage, verified_parquet
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
@@ -108,7 +108,7 @@ class ParquetRowReader:
         """Columns of a row group; those of images may be their places instead, `PLACE` [rows, ...]."""
         columns: dict[str, Array | Column] = {}
         for name in wanted:
-            known = self._places.get((file, group, name))
+            known: Array | Column | None = self._places.get((file, group, name))
             if known is None:
                 known = self._columns.get((file, group, name))
             if known is not None:
@@ -165,7 +165,7 @@ def _open(path: str, fields: Sequence[Field]) -> _File:
     counts = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
     chunks = {}
     if storage.scheme(path) is None:
-        plain = uncompressed_chunks(file.metadata)
+        plain = byte_chunks(file.metadata, ("UNCOMPRESSED",))
         for field in fields:
             if field.encoding in IMAGES and None not in field.shape[:-3]:
                 spans = plain.get(leaf_of(field.path, file.schema_arrow), [])

@@ -6,7 +6,7 @@ The metadata of an untrusted file is also compared with the file size before any
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from rlds_beam.errors import RldsBeamError
@@ -70,14 +70,17 @@ def check_promises(metadata: Any, size: int) -> None:
         raise OSError(f"the metadata claims {rows:,} rows, {values:,} values, {data:,} bytes in {size:,} bytes of file")
 
 
-def uncompressed_chunks(metadata: Any) -> dict[str, list[tuple[int, int] | None]]:
-    """By the path of each column of bytes, those of each row group, as (start, stop); None if it is compressed."""
+def byte_chunks(metadata: Any, codecs: Collection[str]) -> dict[str, list[tuple[int, int] | None]]:
+    """By the path of each column of bytes, those of each row group in the file, as (start, stop).
+
+    Args:
+      codecs: the names of compressions; None stands for a row group with another one.
+    """
     chunks: dict[str, list[tuple[int, int] | None]] = {}
     for group in (metadata.row_group(i) for i in range(metadata.num_row_groups)):
         for column in (group.column(i) for i in range(group.num_columns)):
             if column.physical_type == "BYTE_ARRAY":
                 start = column.dictionary_page_offset or column.data_page_offset
                 span = start, start + column.total_compressed_size
-                is_plain = column.compression == "UNCOMPRESSED"
-                chunks.setdefault(column.path_in_schema, []).append(span if is_plain else None)
+                chunks.setdefault(column.path_in_schema, []).append(span if column.compression in codecs else None)
     return chunks

@@ -53,7 +53,7 @@ def _digests(column: VideoFrames) -> list[bytes | None]:
     digests: list[bytes | None] = [None] * len(column)
     with contextlib.suppress(BadEpisode):
         for step, image in column.pixels():
-            digests[step] = xxhash.xxh3_128_digest(image)
+            digests[step] = xxhash.xxh3_128_digest(image.data)
     return digests
 
 

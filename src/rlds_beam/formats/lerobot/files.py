@@ -14,7 +14,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.base import Damage, Headers, Record
-from rlds_beam.encoding.parquet_reading import UNREADABLE, open_parquet, uncompressed_chunks
+from rlds_beam.encoding.parquet_reading import UNREADABLE, byte_chunks, open_parquet
 from rlds_beam.formats.lerobot.reading import EpisodeRow, Meta
 from rlds_beam.text import shortened
 
@@ -86,7 +86,7 @@ class LerobotFiles:
         return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(checksums, np.uint32))
 
     def image_chunks(self, path: str, position: int) -> dict[str, list[tuple[int, int]]]:
-        """The bytes of an episode's images, (start, stop) of each row group by feature; only if not compressed."""
+        """The bytes of an episode's images, (start, stop) of each row group by feature."""
         groups, chunks = _chunks_of(path, storage.stamp(path) or storage.size(path))
         own = groups.get(self.rows(path)[position].index, range(0))
         found = {path: [span for group in own if (span := spans[group])] for path, spans in chunks.items()}
@@ -205,13 +205,13 @@ class _Frames:
 
 @functools.lru_cache(maxsize=16)
 def _chunks_of(path: str, stamp: object) -> tuple[dict[int, range], dict[str, list[tuple[int, int] | None]]]:
-    """The row groups of each episode, and the bytes of each column in each row group (`uncompressed_chunks`)."""
+    """The row groups of each episode, and the bytes of each column in each row group (`byte_chunks`)."""
     del stamp
     try:
         with storage.open_read(path) as file:
             frames = _Frames(file, storage.size(path), images=False)
             groups = {episode: frames.groups_of(episode) for episode in frames.episodes}
-            return groups, uncompressed_chunks(frames.metadata)
+            return groups, byte_chunks(frames.metadata, ("UNCOMPRESSED", "SNAPPY"))
     except UNREADABLE:
         return {}, {}
 
