@@ -20,6 +20,8 @@ TITLES = {
     "jpeg256": "4 cameras of 256x256, 100 steps an episode",
 }  # fmt: skip
 COPY = "copying the same bytes with checksums, on one core"
+AIMS = {"jpeg_short": (0.6, 0.4, 0.25)}
+"""The aims of these jobs, of a copy; 0.5 for other data."""
 
 RESIZE = DATA / "resize.json"
 
@@ -43,11 +45,11 @@ def _copies(sizes: Sizes) -> list[Figure]:
                 runs[name].append(script("peers/rlds_peer.py", "ours", data, *options))
         copy = best(runs["copy"]).rate
         rows.append([f"{kind}, copy", f"{copy:,.0f}", ""])
-        for name in COPIES:
+        for name, aim in zip(COPIES, AIMS.get(kind, (0.5,) * len(COPIES)), strict=True):
             rate = best(runs[name]).rate
             rows.append([f"{kind}, {name}", f"{rate:,.0f}", f"{rate / copy:.2f}"])
             row = {"what": f"{name}, {TITLES[kind]}", "against": COPY, "runs": ratios(runs[name], runs["copy"])}
-            figures.append(at_least(f"{kind}, {name}: of a copy with checksums", rate / copy, 0.5, **row))
+            figures.append(at_least(f"{kind}, {name}: of a copy with checksums", rate / copy, aim, **row))
     table("four cameras, images copied: steps/s of a core", ["", "steps/s", "of a copy"], *rows)
     return figures
 

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.timeout(60)
 
 def both(images: list[bytes]) -> tuple[EncodedImages, StoredImages]:
     record = b"before" + b"".join(delimited(1, image) for image in images) + b"after"
-    places = Feature("bytes", record, 6, len(record) - 5).spans()
-    return EncodedImages(objects(images), (8, 8, 3)), StoredImages(record, *places, (8, 8, 3))
+    starts, stops, _ = Feature("bytes", record, 6, len(record) - 5).spans()
+    return EncodedImages(objects(images), (8, 8, 3)), StoredImages(record, starts, stops, (8, 8, 3))
 
 
 @given(st.lists(st.binary(max_size=300), max_size=150), st.binary(max_size=3), st.binary(max_size=2), st.data())
@@ -31,6 +31,11 @@ def test_equals_encoded_images(images: list[bytes], start: bytes, end: bytes, da
     own, stored = both([start * (i % 3 > 0) + image + end * (i % 2) for i, image in enumerate(images)])
     assert len(stored) == len(own)
     assert stored.unlike(start, end) == own.unlike(start, end)
+    feature = Feature("bytes", stored.record, 6, len(stored.record) - 5)
+    again = StoredImages.in_record(stored.record, feature.spans, (8, 8, 3), "uint8", "jpeg")  # finds it on the way
+    assert "_last" in vars(again) or not start
+    assert again.places == stored.places
+    assert again.unlike(start, end) == own.unlike(start, end)
     assert pickle.loads(pickle.dumps(stored)).data.tolist() == stored.data.tolist() == own.data.tolist()
     low = data.draw(st.integers(-2, len(images)))
     some = data.draw(st.lists(st.integers(0, max(0, len(images) - 1)), max_size=len(images)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from rlds_beam.checking.propensities import NAMES as PROPENSITIES
 from rlds_beam.checking.propensities import propensity_violations
 from rlds_beam.checking.repairing import repair_episode
 from rlds_beam.checking.rules import ADVICE, RULES, VALUE_RULES
+from rlds_beam.episodes.columns import is_float
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.keys import EpisodeKey
@@ -125,7 +126,9 @@ def count_verdict(verdict: Verdict) -> None:
     worker_status.count(records=1, bytes=verdict.size, steps=steps, rejected=verdict.rejected is not None)
 
 
-def validate_episode(episode: Episode, options: CheckOptions, ignored: IgnoredValues = IgnoredValues()) -> Verdict:
+def validate_episode(
+    episode: Episode, options: CheckOptions, ignored: IgnoredValues = IgnoredValues(), *, sound: bool = False
+) -> Verdict:
     """Checks an episode against every rule in one pass and applies the policies.
 
     A record is accepted or rejected as a whole. It is rejected if it breaks a rule with the policy reject. If all
@@ -137,12 +140,13 @@ def validate_episode(episode: Episode, options: CheckOptions, ignored: IgnoredVa
       options: the policy of each rule.
       ignored: the values that are not checked. Void values that are NaN or infinite become 0 in the accepted
         episode, unless `non_finite` is accepted.
+      sound: whether its numbers are known to break no rule (`screening.are_sound`).
 
     Raises:
       FailedRuleError: the policy of a broken rule is `fail`.
     """
     void: list[str] = []
-    violations = find_violations(episode, options, ignored, void)
+    violations = find_violations(episode, options, ignored, void, sound=sound)
     if options.reject is not None and all(options.policy(v.rule) in ("accept", "repair") for v in violations):
         violations += _beyond_limits(episode, options.reject)
     if not violations:
@@ -173,29 +177,40 @@ def find_violations(
     options: CheckOptions,
     ignored: IgnoredValues = IgnoredValues(),
     void: list[str] | None = None,
+    *,
+    sound: bool = False,
 ) -> tuple[Violation, ...]:
     """Finds every violation in the episode, in the order of `RULES`, regardless of policies.
 
     Args:
       ignored: the values that are not checked.
       void: collects the paths of columns with void values that are NaN or infinite.
+      sound: whether its numbers are known to break no rule.
     """
-    violations = [*episode.faults, *_look(episode, options, ignored, [] if void is None else void)]
+    violations = [*episode.faults]
+    if len(episode):
+        if not sound:
+            violations += _numbers(episode.steps, options, ignored, [] if void is None else void)
+        for path, column in episode.steps.items():
+            if isinstance(column, EncodedImages):
+                violations += _images(path, column, options)
+        if options.propensity_fn is not None or not _PROPENSITIES.isdisjoint(episode.steps):
+            violations += propensity_violations(episode, options.propensity_fn, options.check_unused)
+    # Unreadable episodes have no steps either, but a fault says why; a duplicate of an empty episode is empty.
+    elif all(fault.rule in VALUE_RULES for fault in episode.faults):
+        violations.append(Violation("empty_episode", "0 steps"))
     return tuple(sorted(violations, key=_by_rule)) if violations else ()
 
 
-def _look(episode: Episode, options: CheckOptions, ignored: IgnoredValues, void: list[str]) -> Iterator[Violation]:
-    if not len(episode):
-        # Unreadable episodes have no steps either, but a fault says why; a duplicate of an empty episode is empty.
-        if all(fault.rule in VALUE_RULES for fault in episode.faults):
-            yield Violation("empty_episode", "0 steps")
-        return
-    steps = episode.steps
+def _numbers(
+    steps: Mapping[str, Column], options: CheckOptions, ignored: IgnoredValues, void: list[str]
+) -> Iterator[Violation]:
+    """Yields what `screening.are_sound` rules out."""
     yield from _boundaries(steps)
     for path, column in steps.items():
-        if isinstance(column, EncodedImages):
-            yield from _images(path, column, options)
-        elif _is_float(column.dtype) and np.count_nonzero(np.isfinite(column)) < column.size:
+        if isinstance(column, EncodedImages) or not is_float(column.dtype):
+            continue
+        if np.count_nonzero(np.isfinite(column)) < column.size:
             bad, is_void = ~np.isfinite(column), _is_void(path, ignored)
             if is_void and bad[_last(steps)].any() and options.policy("non_finite") != "accept":
                 void.append(path)
@@ -206,8 +221,6 @@ def _look(episode: Episode, options: CheckOptions, ignored: IgnoredValues, void:
     discount = steps.get("discount")
     if isinstance(discount, np.ndarray):
         yield from _discount(discount, None if options.check_unused or not ignored.last_step else steps)
-    if options.propensity_fn is not None or not _PROPENSITIES.isdisjoint(steps):
-        yield from propensity_violations(episode, options.propensity_fn, options.check_unused)
 
 
 def _beyond_limits(episode: Episode, reject: str) -> tuple[Violation, ...]:
@@ -248,20 +261,14 @@ def _without_void(episode: Episode, void: Iterable[str]) -> Episode:
     return episode.replace(steps={**episode.steps, **changed}) if changed else episode
 
 
-def _is_float(dtype: np.dtype[Any]) -> bool:
-    kind = dtype.kind
-    # numpy reports bfloat16 as kind V, like a structured dtype.
-    return kind == "f" or (kind == "V" and dtype.name == "bfloat16")
-
-
-def _images(path: str, column: EncodedImages, options: CheckOptions) -> Iterator[Violation]:
-    violations = check_images(column, options.max_image_pixels, path)
+def _images(path: str, column: EncodedImages, options: CheckOptions) -> Sequence[Violation]:
+    violations: Sequence[Violation] = check_images(column, options.max_image_pixels, path)
     if options.decode_images and not violations:  # never decode an image with a bad header
         try:
             column.decode(path)
         except BadEpisode as bad:
-            violations = list(bad.violations)
-    yield from violations
+            violations = bad.violations
+    return violations
 
 
 def _boundaries(steps: Mapping[str, Column]) -> Iterator[Violation]:

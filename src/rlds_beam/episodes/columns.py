@@ -53,3 +53,10 @@ def concatenate(columns: Sequence[Column]) -> Column:
         return first.with_data(data)
     joined: np.ndarray[Any, Any] = np.concatenate(cast("list[np.ndarray[Any, Any]]", columns))
     return joined
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether values of this dtype may be NaN or infinite."""
+    kind = dtype.kind
+    # numpy reports bfloat16 as kind V, like a structured dtype.
+    return kind == "f" or (kind == "V" and dtype.name == "bfloat16")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,11 @@ Array = np.ndarray[Any, Any]
 
 _FEW = 64
 """Below this number of images, comparing one by one is faster than vectorized."""
+
+
+_MOST_SHAPES = 256
+_asked: dict[tuple[int | None, ...], tuple[bytes, bytes]] = {}
+"""The arguments of the last call of `StoredImages.unlike`, by the shape of the column."""
 
 
 class StoredImages(EncodedImages):
@@ -38,6 +44,24 @@ class StoredImages(EncodedImages):
     ):  # fmt: skip
         # Most columns are only checked and copied, so arrays are built on demand.
         self.__dict__.update(record=record, places=(starts, stops), shape=shape, dtype=dtype, encoding=encoding)
+
+    @classmethod
+    def in_record(
+        cls, record: bytes, spans: Callable[[bytes, bytes], tuple[list[int], list[int], list[int]]],
+        shape: tuple[int | None, ...], dtype: str, encoding: str,
+    ) -> StoredImages:  # fmt: skip
+        """A column of a record.
+
+        Args:
+          spans: returns the start and stop offsets of the images, and those `unlike` a start and an end
+            (`encoding.example.reading.Feature.spans`).
+        """
+        asked = _asked.get(shape, (b"", b""))
+        starts, stops, unlike = spans(*asked)
+        column = cls(record, starts, stops, shape, dtype, encoding)
+        if asked[0]:
+            column.__dict__["_last"] = *asked, unlike
+        return column
 
     @functools.cached_property
     def starts(self) -> Array:
@@ -75,10 +99,14 @@ class StoredImages(EncodedImages):
         return self.record[starts[step] : stops[step]]
 
     def unlike(self, start: bytes, end: bytes) -> list[int]:
-        # Called by the check and again by the output: keep the last answer.
+        # Called by the check and again by the output, for column after column: keep the last answer, and find the next
+        # ones on the way (`in_record`).
         known: tuple[bytes, bytes, list[int]] | None = self.__dict__.get("_last")
         if known is None or known[:2] != (start, end):
             known = self.__dict__["_last"] = start, end, self._unlike(start, end)
+            if len(_asked) > _MOST_SHAPES:
+                _asked.clear()
+            _asked[(*self.shape,)] = start, end
         return known[2]
 
     def _unlike(self, start: bytes, end: bytes) -> list[int]:

@@ -13,6 +13,7 @@ from rlds_beam.checking.dataset import check_counts
 from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
+from rlds_beam.checking.screening import screened
 from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict, count_verdict, validate_episode
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.fitting import Accumulator
@@ -49,17 +50,20 @@ def check_and_connect(
     connecting: ConnectorRunner,
     ignored: IgnoredValues,
     write: Callable[[Batch], object],
+    *,
+    sound: bool = False,
 ) -> Verdict:
     """Checks one record, runs the connectors on its accepted episodes, and writes all or none of the result.
 
     Args:
       episode: the episode as read, with its faults; marked if it is a duplicate.
       write: writes the batch, unless the connectors dropped all of it; raises BadEpisode if that fails.
+      sound: see `validate_episode`.
 
     Raises:
       FailedRuleError: the episode breaks a rule whose policy is `fail`.
     """
-    verdict = validate_episode(episode, check, ignored)
+    verdict = validate_episode(episode, check, ignored, sound=sound)
     if verdict.rejected is not None:
         return dataclasses.replace(verdict, connected=connecting.of_rejected(episode.key))
     try:
@@ -96,8 +100,9 @@ def write_range(
     """
     report = Report()
     for segment in work.segments:
-        for episode in reader.read(work.split, segment):
-            verdict = check_and_connect(marked(episode, duplicates), check, connecting, ignored, writer.write)
+        for episode, sound in screened(reader.batches(work.split, segment)):
+            episode = marked(episode, duplicates)
+            verdict = check_and_connect(episode, check, connecting, ignored, writer.write, sound=sound)
             report.add(verdict)
             count_verdict(verdict)
             if verdict.rejected is not None and rejected is not None:
@@ -128,8 +133,8 @@ class RangeFitter:
         accumulator = connecting.accumulator()
         check = dataclasses.replace(self.check, fail=())  # failing is up to the conversion
         for segment in work.segments:
-            for episode in self.reader.read(work.split, segment):
-                verdict = validate_episode(marked(episode, duplicates), check, self.ignored)
+            for episode, sound in screened(self.reader.batches(work.split, segment)):
+                verdict = validate_episode(marked(episode, duplicates), check, self.ignored, sound=sound)
                 if verdict.rejected is None:
                     with contextlib.suppress(BadEpisode):  # it will be rejected
                         connecting.accumulate(accumulator, verdict.episodes)

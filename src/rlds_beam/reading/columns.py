@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from rlds_beam.encoding.example.reading import Array, Feature
-from rlds_beam.encoding.wire import OutOfRangeError
+from rlds_beam.encoding.wire import MalformedError, OutOfRangeError, decode_varints
 from rlds_beam.episodes.casting import exact_cast
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
@@ -23,16 +25,44 @@ MAX_EXPANDED = 1 << 28
 _IMAGES = ("png", "jpeg")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
-ColumnReader: TypeAlias = "Callable[[Feature], Column | None]"
-"""Reads the values of a field, [T, *shape]; None if a dimension of 0 leaves T open. Raises WrongValueError."""
-
 
 class WrongValueError(ValueError):
     """A field's values do not match the schema."""
 
 
-def column_reader(field: Field, episode_level: bool = False) -> ColumnReader:
-    """Makes a function that reads the field from any record. Picklable."""
+class ColumnReader:
+    """Reads a field's values from records. Picklable."""
+
+    def __init__(self, field: Field, episode_level: bool = False):
+        self._field = field
+        self._read = _reader(field, episode_level)
+        numbers = field.encoding == "none" and field.dtype not in ("string", "float16", "bfloat16", "float64")
+        self._together = numbers and 0 not in field.shape and not (episode_level and None in field.shape)
+
+    def read(self, feature: Feature) -> Column | None:
+        """The values in one record, [T, *shape]; None if a dimension of 0 leaves T open.
+
+        Raises:
+          WrongValueError: the values do not match the schema.
+          MalformedError: they are not a list.
+        """
+        return self._read(feature)
+
+    def read_all(self, features: Sequence[Feature]) -> list[Column | WrongValueError | MalformedError | None]:
+        """The values in several records, or the error of each; numbers of all records are decoded at once."""
+        if self._together and len(features) > 1:
+            with contextlib.suppress(WrongValueError, MalformedError):  # then one by one
+                return [*_numbers(self._field, features)]
+        return [self._attempt(feature) for feature in features]
+
+    def _attempt(self, feature: Feature) -> Column | WrongValueError | MalformedError | None:
+        try:
+            return self._read(feature)
+        except (WrongValueError, MalformedError) as error:
+            return error
+
+
+def _reader(field: Field, episode_level: bool) -> Callable[[Feature], Column | None]:
     if field.encoding in _IMAGES:
         return functools.partial(_images, field)
     if field.encoding in ("bytes", "zlib"):
@@ -49,9 +79,34 @@ _Values: TypeAlias = "Callable[[Field, Feature], Array]"
 """Reads the flat list of an unencoded field in its dtype."""
 
 
+def _numbers(field: Field, features: Sequence[Feature]) -> Iterable[Array]:
+    """The numbers of several records: views of one array.
+
+    Raises:
+      WrongValueError, MalformedError: something is wrong in one of the records, or an integer takes several bytes.
+    """
+    kind = "float" if field.dtype == "float32" else "int64"
+    for feature in features:
+        if feature.kind != kind:
+            raise WrongValueError(f"a {feature.kind} list")
+    parts = [feature.data[feature.first : feature.end] if feature.first else feature.numbers() for feature in features]
+    joined = b"".join(parts)
+    width, size = (4 if kind == "float" else 1), field.known_size
+    sizes = [*map(len, parts)]
+    if (kind == "int64" and not joined.isascii()) or any(count % (width * size) for count in {*sizes}):
+        raise WrongValueError("integers of several bytes, or not whole steps")
+    values: Array = np.frombuffer(joined, "<f4") if kind == "float" else decode_varints(joined, field.numpy_dtype)
+    values = values.reshape(-1, *field.closed_shape)
+    if len({*sizes}) == 1:
+        return values.reshape(len(parts), sizes[0] // width // size, *field.closed_shape)
+    ends = [*itertools.accumulate(sizes)]
+    return [values[(end - count) // width // size : end // width // size]
+            for count, end in zip(sizes, ends, strict=True)]  # fmt: skip
+
+
 def _images(field: Field, feature: Feature) -> Column:
     check_kind(field, feature, "bytes")
-    return StoredImages(feature.data, *feature.spans(), field.shape, field.dtype, field.encoding)
+    return StoredImages.in_record(feature.data, feature.spans, field.shape, field.dtype, field.encoding)
 
 
 def _rows(values: _Values, field: Field, feature: Feature) -> Column:

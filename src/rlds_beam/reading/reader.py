@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rlds_beam.encoding.base import CheckedRecord, Damage, Record, RecordFormat
 from rlds_beam.episodes.conformance import Conformance
@@ -11,8 +12,12 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import BadEpisode, RldsBeamError, Violation
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.changes import Snapshot
+from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.user_functions import raised
 from rlds_beam.worker_status import working_on
+
+BATCH_BYTES, MOST_RECORDS = 1 << 20, 64
+"""Maximum size of a batch: its records stay in the cache between reading, checking, and writing."""
 
 
 def read_segment(files: RecordFormat, segment: Segment) -> Iterator[Record | Damage]:
@@ -42,6 +47,9 @@ class EpisodeReader:
         self.dataset, self.files, self.decoder = source.dataset, source.files, source.decoder
         self._conformance, self._source = Conformance(source.schema), type(source).__qualname__
         self._snapshot = snapshot
+        ours = self.decoder if isinstance(self.decoder, EpisodeDecoder) else None
+        self._together = ours if source.has_files else None
+        self._conforms = ours is not None and source.schema.fast and source.schema == ours.schema
 
     def read(self, split: str, segment: Segment) -> Iterator[Episode]:
         """Reads every record of `segment` as an episode, in order; an unreadable one has `faults`.
@@ -49,9 +57,31 @@ class EpisodeReader:
         Raises:
           NotVerifiedError: at the end of the segment, if its file has changed since the snapshot.
         """
+        for episodes in self.batches(split, segment):
+            episodes.reverse()
+            while episodes:  # each is freed before the next one is read
+                yield episodes.pop()
+
+    def batches(self, split: str, segment: Segment) -> Iterator[list[Episode]]:
+        """Reads episodes as `read` does, several short ones at a time: they are cheaper to decode and check together.
+
+        A batch has at most `MOST_RECORDS` episodes of `BATCH_BYTES`, or one longer episode.
+        """
+        most = 1 if self._together is None else MOST_RECORDS
+        waiting: list[Record | Damage] = []
+        size = 0
         for record in read_segment(self.files, segment):
-            yield self.episode(split, segment, record)
-            del record  # freed before the next one is read
+            if waiting and size + len(record.payload) > BATCH_BYTES:
+                yield self.episodes(split, segment, waiting)
+                waiting, size = [], 0
+            waiting.append(record)
+            size += len(record.payload)
+            del record
+            if size >= BATCH_BYTES or len(waiting) == most:
+                yield self.episodes(split, segment, waiting)
+                waiting, size = [], 0
+        if waiting:
+            yield self.episodes(split, segment, waiting)
         self.verify(split, segment)
 
     def verify(self, split: str, segment: Segment) -> None:
@@ -61,24 +91,56 @@ class EpisodeReader:
 
     def episode(self, split: str, segment: Segment, record: Record | Damage) -> Episode:
         """Decodes one record into an episode."""
-        key = EpisodeKey(self.dataset, split, segment.shard.index, record.position)
-        if isinstance(record, Damage):
-            detail = f"{record.reason} ({segment.shard.path}, {self.files.unit} {record.position} to {record.stop})"
-            return Episode(key, {}, payload=record.payload, faults=(Violation("corrupt_record", detail),))
-        faults: Sequence[Violation]
+        return self.episodes(split, segment, [record])[0]
+
+    def episodes(self, split: str, segment: Segment, records: Sequence[Record | Damage]) -> list[Episode]:
+        """Decodes records into episodes."""
+        shard = segment.shard
+        keys = [EpisodeKey(self.dataset, split, shard.index, record.position) for record in records]
+        pairs = [*zip(records, keys, strict=True)]
+        intact = [(record.payload, key) for record, key in pairs if isinstance(record, Record)]
+        decoded = iter(self._decode(intact))
+        episodes = []
+        for record, key in pairs:
+            if isinstance(record, Damage):
+                detail = f"{record.reason} ({shard.path}, {self.files.unit} {record.position} to {record.stop})"
+                fault = Violation("corrupt_record", detail)
+                episodes.append(Episode(key, {}, payload=record.payload, faults=(fault,)))
+                continue
+            found = next(decoded)
+            faults: Sequence[Violation] = ()
+            if isinstance(found, BadEpisode):
+                faults = found.violations
+            elif not self._conforms:
+                faults = self._conformance.violations(found)
+            if faults or isinstance(found, BadEpisode):
+                episodes.append(Episode(key, {}, payload=record.payload, faults=tuple(faults)))
+            elif isinstance(record, CheckedRecord) and found.payload is record.payload:
+                episodes.append(found.with_payload_crc(record.crc))
+            else:
+                episodes.append(found)
+        return episodes
+
+    def _decode(self, records: Sequence[tuple[bytes, EpisodeKey]]) -> list[Episode | BadEpisode]:
+        if self._together is not None and len(records) > 1:
+            try:
+                return self._together.decode_all(*zip(*records, strict=True))
+            except (RldsBeamError, MemoryError, OSError):
+                raise
+            except Exception:  # decoding one by one shows whose it is
+                pass
+        return [self._attempt(payload, key) for payload, key in records]
+
+    def _attempt(self, payload: bytes, key: EpisodeKey) -> Episode | BadEpisode:
+        episode: Any
         try:
-            episode = self.decoder.decode(record.payload, key)
-            if not isinstance(episode, Episode):
-                raise BadEpisode(Violation("not_an_example", f"{self._source}: its decoder returned {episode!r:.80}"))
-            faults = self._conformance.violations(episode)
+            episode = self.decoder.decode(payload, key)
         except BadEpisode as bad:
-            faults = bad.violations
+            return bad
         except (RldsBeamError, MemoryError, OSError):
             raise
         except Exception as error:  # a user's decoder may raise anything
-            faults = (Violation("not_an_example", f"{self._source}: its decoder {raised(error)}"),)
-        if faults:
-            return Episode(key, {}, payload=record.payload, faults=tuple(faults))
-        if isinstance(record, CheckedRecord) and episode.payload is record.payload:
-            return episode.with_payload_crc(record.crc)
+            return BadEpisode(Violation("not_an_example", f"{self._source}: its decoder {raised(error)}"))
+        if not isinstance(episode, Episode):
+            return BadEpisode(Violation("not_an_example", f"{self._source}: its decoder returned {episode!r:.80}"))
         return episode

@@ -21,7 +21,7 @@ from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of
 from rlds_beam.trajectories.items import ItemMaker, Items, item_count, predict_items
 from rlds_beam.trajectories.keeping import Kept
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
-from rlds_beam.trajectories.record_encoding import Encoded, TrajectoryEncoder
+from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
 from rlds_beam.trajectories.record_layout import is_jpeg, record_fields
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 from rlds_beam.user_functions import ByValue
@@ -91,9 +91,9 @@ class Conversion:
         return predict_items([frame_count(length, self.frames) for length in steps], self.items)
 
 
-def record_encoder(conversion: Conversion) -> Callable[[Items], Encoded]:
-    """Returns a function that encodes items as records of a trajectory TFRecord."""
-    return TrajectoryEncoder(conversion.spec, conversion.images, keep=conversion.keep, jpeg_quality=JPEG_QUALITY).encode
+def record_encoder(conversion: Conversion) -> TrajectoryEncoder:
+    """Returns the encoder of items as records of a trajectory TFRecord."""
+    return TrajectoryEncoder(conversion.spec, conversion.images, keep=conversion.keep, jpeg_quality=JPEG_QUALITY)
 
 
 class Converter(Generic[T]):
@@ -104,8 +104,8 @@ class Converter(Generic[T]):
 
     Args:
       conversion: how to convert episodes to items.
-      encode: encodes items for the sink (`record_encoder`, `reverb.writing.ItemRequests`); raises BadEpisode if an
-        episode cannot be written.
+      encode: encodes items for the sink (`TrajectoryEncoder.prepare`, `reverb.writing.ItemRequests`); raises BadEpisode
+        if an episode cannot be written.
 
     Attributes:
       predicted: the number of items that the closed form predicts for the episodes so far.

@@ -9,6 +9,8 @@ filled and framed in blocks that fit in the CPU cache.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +20,15 @@ from rlds_beam.encoding.example.templates import (
     BYTES_LIST,
     FLOAT_LIST,
     INT64_LIST,
+    RECORD_LIMIT,
     Array,
     Bytes,
+    Holes,
     Room,
     Template,
     bytes_entry,
+    check_example,
+    entries_size,
     entry_heads,
     examples_of,
     template_of,
@@ -59,6 +65,32 @@ class Encoded:
     count: int
 
 
+@dataclasses.dataclass(frozen=True)
+class PreparedItems:
+    """Items of an episode that can certainly be encoded.
+
+    Attributes:
+      windows: the frames of each item.
+      holes: the holes of a record's template, for the leaves of fixed size.
+      sources: the bytes of these leaves as stored, for all frames and padding frames, uint8 [frames, ...].
+      jpegs: the JPEG of each frame, and at last of a padding frame, by leaf.
+      kept: the entries of the kept fields of each item; empty if no fields are kept.
+    """
+
+    windows: Windows
+    holes: Holes
+    sources: Sequence[Bytes]
+    jpegs: Sequence[Sequence[bytes | memoryview]]
+    kept: Sequence[bytes]
+
+    @functools.cached_property
+    def size(self) -> int:
+        """An upper bound of the bytes of the records, without names and lengths."""
+        largest = sum(max(map(len, jpegs)) for jpegs in self.jpegs) * self.windows.length
+        fixed = sum(size for _, _, size in self.holes)
+        return self.windows.count * (fixed + largest) + sum(map(len, self.kept))
+
+
 class TrajectoryEncoder:
     """Encodes the items of a dataset.
 
@@ -88,69 +120,120 @@ class TrajectoryEncoder:
         self._room: Room | None = None
 
     def encode(self, items: Items) -> Encoded:
-        """Encodes the items as records, in order.
+        """Encodes the items as records, in order; see `prepare` for errors."""
+        return self.encode_all([self.prepare(items)])
+
+    def prepare(self, items: Items) -> PreparedItems:
+        """Does everything that can fail.
 
         Raises:
           BadEpisode: an image cannot be decoded, or an item is 2 GiB or more, the limit of tf.Example.
           ValueError: a column does not have the spec's dtype and shape.
         """
-        windows, count, padding = items.windows, items.windows.count, items.windows.padding
-        if not count:
-            return Encoded([], 0)
+        windows, padding = items.windows, items.windows.padding
+        if not windows.count:
+            return PreparedItems(windows, (), (), (), ())
         sources = [_source(leaf, items.frames[leaf.path], padding) for leaf in self._leaves]
         frames = len(items.frames) + padding
         holes = tuple(
             (leaf.path, _LISTS.get(leaf.dtype, BYTES_LIST), source.nbytes // frames * windows.length)
             for leaf, source in zip(self._leaves, sources, strict=True)
         )
-        whole = not (self._jpegs or self._keep)
-        template = template_of(holes, whole)
-        blocks = self._blocks(windows, template, sources)
-        if whole:
-            return Encoded((room.finish(rows).reshape(-1).data for room, rows in blocks), count)
-        fixed = [row.tobytes() for room, rows in blocks for row in room.payload[:rows]]
-        payloads = examples_of([fixed, *self._jpeg_entries(items), *self._kept_entries(items)])
-        return Encoded(framed_blocks(payloads), count)
+        jpegs = [
+            (*jpegs_of(items.frames[leaf.path], leaf, self._quality), zero_jpeg(leaf.shape, self._quality))
+            for leaf in self._jpegs
+        ]
+        kept = [kept_entries(self._keep, items.frames.kept, index) for index in items.index] if self._keep else ()
+        prepared = PreparedItems(windows, holes, sources, jpegs, kept)
+        if prepared.size >= RECORD_LIMIT // 2:
+            self._check_sizes(prepared)
+        return prepared
 
-    def _blocks(self, windows: Windows, template: Template, sources: list[Bytes]) -> Iterator[tuple[FramedRows, int]]:
+    def encode_all(self, prepared: Sequence[PreparedItems]) -> Encoded:
+        """Encodes the items of several episodes; those of short episodes are much cheaper together."""
+        prepared = [one for one in prepared if one.windows.count]
+        groups = [[*group] for _, group in itertools.groupby(prepared, lambda one: (one.holes, one.windows.length))]
+        buffers = itertools.chain.from_iterable(map(self._encode, groups))
+        return Encoded(buffers, sum(one.windows.count for one in prepared))
+
+    def _encode(self, group: Sequence[PreparedItems]) -> Iterable[memoryview | bytes]:
+        """Encodes items of the same template."""
+        whole = not (self._jpegs or self._keep)
+        blocks = self._blocks(group, template_of(group[0].holes, whole))
+        if whole:
+            return (room.finish(rows).reshape(-1).data for room, rows in blocks)
+        fixed = [row for room, rows in blocks for row in _rows(room.payload[:rows])]
+        return framed_blocks(examples_of([fixed, *self._jpeg_entries(group), *_kept(group)]))
+
+    def _check_sizes(self, prepared: PreparedItems) -> None:
+        """Raises BadEpisode if an item is 2 GiB or more."""
+        pieces = [*self._jpeg_entries([prepared]), *_kept([prepared])]
+        check_example(
+            entries_size(prepared.holes)
+            + max(map(sum, zip(*(map(len, part) for part in pieces), strict=True)), default=0)
+        )
+
+    def _blocks(self, group: Sequence[PreparedItems], template: Template) -> Iterator[tuple[FramedRows, int]]:
         """Yields the payloads of all items in blocks that reuse one buffer, with the number of rows filled."""
         if self._room is None or self._room.template is not template:
             self._room = Room.of(template)
         _, records, holes = self._room
-        step = len(records.payload)
-        copies = [(hole, _values(windows, source, hole.dtype)) for hole, source in zip(holes, sources, strict=True)]
-        for first in range(0, windows.count, step):
-            rows = min(step, windows.count - first)
+        step, starts = len(records.payload), _starts(group)
+        length = group[0].windows.length
+        sources = zip(*(one.sources for one in group), strict=True)
+        copies = [(hole, _values(source, hole.dtype, length)) for hole, source in zip(holes, sources, strict=True)]
+        for first in range(0, len(starts), step):
+            some: Any = starts[first : first + step]
+            which = slice(some.start, some.stop, some.step) if isinstance(some, range) else some
             for hole, values in copies:
-                hole[:rows] = values[first : first + rows]
-            yield records, rows
+                hole[: len(some)] = values[which]
+            yield records, len(some)
 
-    def _jpeg_entries(self, items: Items) -> Iterator[Sequence[bytes | memoryview]]:
+    def _jpeg_entries(self, group: Sequence[PreparedItems]) -> Iterator[Sequence[bytes | memoryview]]:
         """Yields the entries of the JPEG leaves in parts: each part holds one piece for every item."""
-        index = items.index
-        for leaf in self._jpegs:
-            jpegs = jpegs_of(items.frames[leaf.path], leaf, self._quality)
-            jpegs = [*jpegs, zero_jpeg(leaf.shape, self._quality)]  # PAD is the last index
-            names = [f"{leaf.path}/{i}" for i in range(index.shape[1])] if self._jpeg_by_frame else [leaf.path]
-            if len(names) != index.shape[1]:
-                yield [bytes_entry(leaf.path, [jpegs[frame] for frame in row]) for row in index.tolist()]
+        if not self._jpegs:
+            return
+        length = group[0].windows.length
+        frames = [one.windows.index().T.tolist() for one in group]  # PAD is the last index
+        for place, leaf in enumerate(self._jpegs):
+            jpegs = [one.jpegs[place] for one in group]
+            parts = [[map(own.__getitem__, row) for row in rows] for own, rows in zip(jpegs, frames, strict=True)]
+            chosen = [[*itertools.chain.from_iterable(part)] for part in zip(*parts, strict=True)]
+            names = [f"{leaf.path}/{i}" for i in range(length)] if self._jpeg_by_frame else [leaf.path]
+            if len(names) != length:
+                yield [bytes_entry(leaf.path, row) for row in zip(*chosen, strict=True)]
                 continue
-            for name, frames in zip(names, index.T.tolist(), strict=True):
-                chosen = [jpegs[frame] for frame in frames]
-                heads = entry_heads(name, BYTES_LIST)
-                yield [heads[len(jpeg)] for jpeg in chosen]
-                yield chosen
-
-    def _kept_entries(self, items: Items) -> Iterator[Sequence[bytes]]:
-        """Yields the entries of the kept fields of each item."""
-        if self._keep:
-            yield [kept_entries(self._keep, items.frames.kept, index) for index in items.index]
+            for name, column in zip(names, chosen, strict=True):
+                yield [*map(entry_heads(name, BYTES_LIST).__getitem__, map(len, column))]
+                yield column
 
 
-def _values(windows: Windows, source: Bytes, kind: np.dtype[Any]) -> Array:
-    """The bytes of a leaf for each item, [items] of `kind`: a view in which windows may overlap."""
-    width = kind.itemsize // windows.length
-    return np.ndarray((windows.count,), kind, source, windows.start * width, (windows.stride * width,))
+def _kept(group: Sequence[PreparedItems]) -> Iterator[Sequence[bytes]]:
+    """Yields the entries of the kept fields of each item."""
+    if group[0].kept:
+        yield [entry for one in group for entry in one.kept]
+
+
+def _starts(group: Sequence[PreparedItems]) -> range | Array:
+    """The first frame of each item, in the frames of all episodes laid end to end."""
+    windows = [one.windows for one in group]
+    frames = [0, *itertools.accumulate(one.frames + one.padding for one in windows)]
+    starts = [range(at + one.start, at + one.start + one.count * one.stride, one.stride)
+              for at, one in zip(frames, windows, strict=False)]  # fmt: skip
+    return starts[0] if len(group) == 1 else np.concatenate([np.array(one, np.int64) for one in starts])
+
+
+def _values(sources: Sequence[Bytes], kind: np.dtype[Any], length: int) -> Array:
+    """The bytes of a leaf in each window of `length` frames, [windows] of `kind`: an overlapping view."""
+    source = sources[0] if len(sources) == 1 else np.concatenate([one.reshape(-1) for one in sources])
+    width = kind.itemsize // length
+    return np.ndarray((source.nbytes // width - length + 1,), kind, source, 0, (width,))
+
+
+def _rows(payload: Bytes) -> list[bytes]:
+    """The rows of a matrix of bytes."""
+    rows: list[bytes] = payload.view((np.void, payload.shape[1]))[:, 0].tolist()
+    return rows
 
 
 def _source(leaf: SpecLeaf, column: Column, padding: int) -> Bytes:

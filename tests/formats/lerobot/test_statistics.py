@@ -86,12 +86,33 @@ def test_the_batch_size_makes_no_difference(monkeypatch):
 
 
 def test_decoded_frames():
-    assert statistics.sample_places(1) == statistics.sample_places(1, 4) == [0]
+    assert statistics.sample_places(1, 1) == [0]
     assert statistics.sample_places(10, 4) == [1, 3, 6, 8]
-    assert statistics.sample_places(3, 8) == [0, 1, 2]
-    assert statistics.sample_places(50) == [25]
-    assert statistics.sample_places(51) == [12, 38]
-    assert statistics.sample_places(1000) == [125, 375, 625, 875]
+    assert statistics.sample_places(50, 1) == [25]
+    assert statistics.sample_places(51, 2) == [12, 38]
+    assert statistics.sample_places(1000, 4) == [125, 375, 625, 875]
+
+
+def test_the_number_of_decoded_frames():
+    start = statistics.FRAMES_OF_A_SAMPLE
+    assert [statistics.sample_count(length, start) for length in (1, 49, 50, 51, 1000)] == [1, 1, 1, 2, 4]
+    assert [statistics.sample_count(length, 0) for length in (1, 49, 50, 51, 1000)] == [0, 0, 1, 2, 4]
+    assert [statistics.sample_count(10, before) for before in (0, 39, 40, 60)] == [0, 0, 1, 1]
+    assert [statistics.sample_count(length, 0, 8) for length in (3, 100)] == [3, 8]
+
+
+def test_an_episode_without_decoded_frames_has_the_image_statistics_before_it(monkeypatch):
+    rng = np.random.default_rng(0)
+    numbers = columns_of(3, rng)
+    histograms = [{"image": rng.integers(0, 9, (3, statistics.LEVELS))} for _ in range(3)]
+    given = [histograms[0], {}, {}, histograms[1], histograms[2], {}]
+    own = statistics.image_statistics(np.stack([one["image"] for one in histograms]))
+    for most in (64, 2, 1):
+        monkeypatch.setattr(gathered_statistics, "_MOST_EPISODES", most)
+        some = gathered_statistics.GatheredStatistics()
+        for one in given:
+            some.add(numbers, one)
+        np.testing.assert_array_equal(some.finish()["image"], own[[0, 0, 0, 1, 2, 2]])
 
 
 def test_counted_pixels():

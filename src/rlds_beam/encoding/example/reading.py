@@ -40,7 +40,7 @@ Kind = Literal["bytes", "float", "int64"]
 
 _KINDS: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}
 ENTRY = _KEY = _PACKED = _BYTES = 1 << 3 | LEN  # the tags of a map's entry and key, of a packed list, and of bytes
-_VALUE = 2 << 3 | LEN
+VALUE = 2 << 3 | LEN
 _LONGEST = 1 + LONGEST_SIZE  # maximum bytes of such a tag and the length after it
 TAGS: dict[Kind, int] = {kind: number for number, kind in _KINDS.items()}
 """Field numbers of a feature, by kind of list."""
@@ -57,41 +57,53 @@ class Feature(NamedTuple):
     Attributes:
       kind: the kind of list; None if there is no list.
       data, start, end: the bytes of the list's message are `data[start:end]`.
+      first: the start of its numbers, if it is known to be one packed list; otherwise 0.
     """
 
     kind: Kind | None
     data: bytes = b""
     start: int = 0
     end: int = 0
+    first: int = 0
 
     def floats(self) -> Array:
         """Decodes a float_list to float32 [N]."""
         # The slice is aligned: columns are read many times, and numpy reads unaligned floats slowly.
-        packed = self._packed()
-        if packed is None:
-            packed = self._unpacked_floats()
+        packed = self.numbers()
         if len(packed) % 4:
             raise MalformedError(f"a float list of {len(packed)} bytes")
         return np.frombuffer(packed, _FLOAT)
 
     def ints(self, dtype: Any = np.int64) -> Array:
         """Decodes an int64_list to [N] of `dtype`. Raises OutOfRangeError if a value does not fit."""
-        packed = self._packed()
-        if packed is None:
-            packed = self._unpacked_ints()
-        return decode_varints(packed, dtype)
+        return decode_varints(self.numbers(), dtype)
+
+    def numbers(self) -> bytes:
+        """The numbers of a float_list or an int64_list, without tags: as in a packed list."""
+        first = self.first or self.packed_start()
+        if first:
+            return self.data[first : self.end]
+        return self._unpacked_floats() if self.kind == "float" else self._unpacked_ints()
 
     def strings(self) -> list[bytes]:
         """Decodes a bytes_list."""
         data = self.data
-        return [data[start:stop] for start, stop in zip(*self.spans(), strict=True)]
+        starts, stops, _ = self.spans()
+        return [data[start:stop] for start, stop in zip(starts, stops, strict=True)]
 
-    def spans(self) -> tuple[list[int], list[int]]:
-        """The start and stop offsets in `data` of the values of a bytes_list."""
+    def spans(self, head: bytes = b"", tail: bytes = b"") -> tuple[list[int], list[int], list[int]]:
+        """The start and stop offsets in `data` of the values of a bytes_list.
+
+        Also returns the indices of the values that do not begin with `head` and end with `tail`, which costs less here
+        than later; none without a head.
+        """
         data, at, end = self.data, self.start, self.end
         near = end - 4
         starts: list[int] = []
         stops: list[int] = []
+        unlike: list[int] = []
+        begins: Any = head and data.startswith
+        ends: Any = head and data.endswith
         for _ in itertools.repeat(None, MOST_STRINGS):
             if at >= end:
                 break
@@ -109,12 +121,14 @@ class Feature(NamedTuple):
             stop = start + size
             if stop > end:
                 read_size(data, at + 1, end)  # raises the error
+            if head and not (begins(head, start, stop) and ends(tail, start, stop)):
+                unlike.append(len(starts))
             starts.append(start)
             stops.append(stop)
             at = stop
         if at < end:
             raise MalformedError(f"a list of more than {MOST_STRINGS:,} strings at byte {self.start}")
-        return starts, stops
+        return starts, stops, unlike
 
     def check(self) -> None:
         """Decodes the list and discards it; raises MalformedError if it is malformed."""
@@ -123,15 +137,15 @@ class Feature(NamedTuple):
         elif self.kind is not None:
             self.floats() if self.kind == "float" else self.ints()
 
-    def _packed(self) -> bytes | None:
-        """The one packed list of numbers; None if they are not packed."""
+    def packed_start(self) -> int:
+        """The start of the numbers of one packed list; 0 if they are not packed, or the values are bytes."""
         data, at, end = self.data, self.start, self.end
-        if at >= end or data[at] != _PACKED:
-            return None
+        if self.kind == "bytes" or at >= end or data[at] != _PACKED:
+            return 0
         size, start = read_varint(data, at + 1, end)
         if start + size != end or start > at + _LONGEST:
             raise MalformedError(f"a list of numbers in several parts at byte {at}")
-        return data[start:end]
+        return start
 
     def _unpacked_floats(self) -> bytes:
         """The bytes of unpacked numbers, each after a tag."""
@@ -216,12 +230,17 @@ def not_an_example(error: MalformedError) -> BadEpisode:
     return BadEpisode(Violation("not_an_example", str(error)))
 
 
+def kind_of_tag(tag: int) -> Kind | None:
+    """The kind of list that begins with this byte."""
+    return _TAGS.get(tag)
+
+
 def parse_entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
     """Parses one entry of the map to (key, feature)."""
     if end - at > 4 and data[at] == _KEY and data[at + 1] < 0x80:
         # The usual case: the key, the feature, its one list, and nothing else.
         value = at + 2 + data[at + 1]
-        if value < end and data[value] == _VALUE:
+        if value < end and data[value] == VALUE:
             size, start = read_varint(data, value + 1, end)
             kind = (
                 _TAGS.get(data[start]) if size and start + size == end and start <= value + LONGEST_SIZE + 1 else None
@@ -243,10 +262,10 @@ def _any_entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
         size, start = read_size(data, at + 1, end)
         at = start + size
         spans[tag] = start, at
-    if at != end or _KEY not in spans or _VALUE not in spans:
+    if at != end or _KEY not in spans or VALUE not in spans:
         raise MalformedError(f"an entry that is not a key and a feature before byte {end}")
     start, stop = spans[_KEY]
-    return data[start:stop], _feature(data, *spans[_VALUE])
+    return data[start:stop], _feature(data, *spans[VALUE])
 
 
 def _feature(data: bytes, at: int, end: int) -> Feature:

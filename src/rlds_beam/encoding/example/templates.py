@@ -72,11 +72,16 @@ def _kept_template(holes: Holes, whole: bool) -> Template:
     return _new_template(holes, whole)
 
 
+def entries_size(holes: Holes) -> int:
+    """The bytes of the entries of an Example with these holes."""
+    return sum(len(entry_head(*hole)) + hole[2] for hole in holes)
+
+
 def _new_template(holes: Holes, whole: bool) -> Template:
     heads = [entry_head(*hole) for hole in holes]
-    size = sum(map(len, heads)) + sum(hole for _, _, hole in holes)
+    size = entries_size(holes)
+    check_example(size)
     row = bytearray(tag_and_length(1, size) if whole else b"")
-    _check_size(len(row) + size)
     places = []
     for head, (_, _, hole) in zip(heads, holes, strict=True):
         row += head
@@ -136,13 +141,14 @@ def examples_of(columns: Sequence[Sequence[bytes | memoryview]]) -> Iterator[byt
       BadEpisode: an Example would take 2 GiB or more. Raised before the first one is created.
     """
     sizes = np.sum([np.fromiter(map(len, column), np.int64, len(column)) for column in columns], axis=0)
-    largest = int(sizes.max())
-    _check_size(len(tag_and_length(1, largest)) + largest)
+    check_example(int(sizes.max()))
     heads = [tag_and_length(1, size) for size in sizes.tolist()]
     return map(b"".join, zip(heads, *columns, strict=True))
 
 
-def _check_size(size: int) -> None:
+def check_example(size: int) -> None:
+    """Raises BadEpisode if an Example with entries of `size` bytes would take 2 GiB or more."""
+    size += len(tag_and_length(1, size))
     if size >= RECORD_LIMIT:
         detail = f"an item takes {size} bytes, but a tf.Example must be smaller than 2 GiB: use shorter items"
         raise BadEpisode(Violation("too_long", detail))

@@ -55,7 +55,8 @@ def features_statistics(
         shape: tuple[int, ...] = (1,)
         counts = facts.lengths
         if feature is not None and feature.kind == "image":
-            shape, counts = (feature.shape[-1], 1, 1), facts.samples[name]
+            # An episode without a decoded frame has the statistics of an earlier one.
+            shape, counts = (feature.shape[-1], 1, 1), np.maximum(facts.samples[name], 1)
         elif feature is not None:
             shape = feature.shape or (1,)
         yield FeatureStatistics(name, every[name], shape, counts)

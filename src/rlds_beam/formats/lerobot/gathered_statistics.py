@@ -29,13 +29,15 @@ class GatheredStatistics:
         self._histograms: list[Mapping[str, Array]] = []
         self._longest = 0
         self._made: dict[str, list[Array]] = {}
+        self._images: dict[str, Array] = {}  # the image statistics of the last episode, (1, len(STATISTICS), C)
 
     def add(self, numbers: Mapping[str, Array], histograms: Mapping[str, Array]) -> None:
         """Adds an episode.
 
         Args:
           numbers: the values of each feature, (T, ...), T > 0.
-          histograms: the histogram of each image feature, (C, statistics.LEVELS).
+          histograms: the histogram of each image feature, (C, statistics.LEVELS). If empty, the episode's image
+            statistics are those of the episode before.
         """
         longest = max(self._longest, len(next(iter(numbers.values()))))
         width = sum(math.prod(values.shape[1:]) for values in numbers.values())
@@ -55,10 +57,19 @@ class GatheredStatistics:
     def _end(self) -> None:
         if self._numbers:
             by_feature = statistics.episodes_statistics(self._numbers)
-            for name in self._histograms[0]:
-                by_feature[name] = statistics.image_statistics(
-                    np.stack([one[name] for one in self._histograms]), self._levels.get(name)
-                )
+            by_feature |= self._of_images()
             for name, values in by_feature.items():
                 self._made.setdefault(name, []).append(values)
         self._numbers, self._histograms = [], []
+
+    def _of_images(self) -> dict[str, Array]:
+        """The image statistics of the batch; an episode without a histogram repeats those before."""
+        given = [one for one in self._histograms if one]
+        which = np.cumsum([bool(one) for one in self._histograms])
+        for name in given[0] if given else ():
+            own = statistics.image_statistics(np.stack([one[name] for one in given]), self._levels.get(name))
+            before = self._images.get(name, own)[-1:]
+            self._images[name] = np.concatenate([before, own])
+        every = {name: rows[which] for name, rows in self._images.items()}
+        self._images = {name: rows[-1:] for name, rows in self._images.items()}
+        return every

@@ -25,7 +25,7 @@ class LerobotOptions(Options):
     )  # fmt: skip
     image_samples: int | None = option(
         None,
-        "images to decode per camera and episode for statistics (default: 1 in 50, at most 4)",
+        "images to decode per camera and episode for statistics (default: 1 in 50 frames, at most 4)",
         least=1,
     )
     images: Literal["copy", "video"] = option("copy", "copy images unchanged, or encode them as videos")

@@ -31,6 +31,7 @@ from rlds_beam.formats.lerobot.parquet_file import renumber
 from rlds_beam.formats.lerobot.range_facts import RangeFacts, facts_file
 from rlds_beam.formats.lerobot.range_files import RangeFiles
 from rlds_beam.formats.lerobot.range_writer import LerobotWriter
+from rlds_beam.formats.lerobot.statistics import FRAMES_OF_A_SAMPLE, MOST_SAMPLES
 from rlds_beam.formats.lerobot.videos import PIXELS, Encoding
 from rlds_beam.options import options_given
 from rlds_beam.output.base import Description
@@ -157,7 +158,8 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
         depth = {f.name: dataclasses.asdict(f.depth) for f in frames.features.features if f.depth is not None}
         return {
             "lerobot": {**({"depth": depth} if depth else {}),
-                "version": self.version, "fps": frames.fps, "image_samples": frames.image_samples,
+                "version": self.version, "fps": frames.fps,
+                "image_samples": frames.image_samples or f"1 in {FRAMES_OF_A_SAMPLE}, at most {MOST_SAMPLES}",
                 "robot_type": self.robot_type, **frames.features.to_json(),
                 "video": None if frames.encoding is None else dataclasses.asdict(frames.encoding),
             }

@@ -35,7 +35,8 @@ class PreparedEpisode:
       columns: the columns of its frames by name, without the numbers that only the range knows.
       numbers: the numeric columns, (T, ...).
       texts: the text of its task: one for the episode, or one for each frame.
-      histograms, samples: the histogram and the number of sampled frames of each image feature.
+      histograms: the histogram of each image feature; empty if no frame is decoded.
+      samples: the number of decoded frames of each image feature.
       metadata: an array of one value for each column of meta/episodes.
       pixels: the video frames by feature.
 
@@ -43,7 +44,8 @@ class PreparedEpisode:
       BadEpisode: the episode cannot be written.
     """
 
-    def __init__(self, frame_format: FrameFormat, episode: Episode):
+    def __init__(self, frame_format: FrameFormat, episode: Episode, decoded: int):
+        """Args: decoded: the number of frames of each camera to decode (`statistics.sample_count`)."""
         mapped, steps = frame_format.features, episode.steps
         self.key, self.length = episode.key, len(episode)
         self.metadata = {
@@ -65,7 +67,9 @@ class PreparedEpisode:
                 self.columns[feature.name] = tables.texts(column, feature.path)
             else:
                 _check_size(feature, column)
-                self._sample(feature, column, frame_format.image_samples)
+                self.samples[feature.name] = 0
+                if decoded:
+                    self._sample(feature, column, decoded)
                 if feature.depth is not None:
                     self.pixels[feature.name] = DepthFrames(column, feature, feature.depth)
                 elif feature in frame_format.videos:
@@ -84,9 +88,9 @@ class PreparedEpisode:
         texts = language.checked_texts(feature.name, tables.texts(column, feature.path), feature.path)
         return [*texts] * (self.length if of_episode else 1)
 
-    def _sample(self, feature: LerobotFeature, column: Column, samples: int | None) -> None:
+    def _sample(self, feature: LerobotFeature, column: Column, count: int) -> None:
         """Counts the pixels of sampled frames, except `ZERO_IMAGE`. If all are, counts one zero pixel."""
-        places = statistics.sample_places(self.length, samples)
+        places = statistics.sample_places(self.length, count)
         if isinstance(column, EncodedImages):
             some: Column = column.with_data(objects([image for image in map(column.image, places) if image]))
         else:

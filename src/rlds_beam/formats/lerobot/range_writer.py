@@ -8,6 +8,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
+from rlds_beam.formats.lerobot import statistics
 from rlds_beam.formats.lerobot.episode_files import EpisodeFiles
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.frames import LerobotFrames
@@ -49,10 +50,16 @@ class LerobotWriter:
         )
         self._histograms = {f.name: np.zeros((f.shape[-1], len(f.levels)), np.int64) for f in self._map.images}
         self._preview = b""
+        self._not_decoded = statistics.FRAMES_OF_A_SAMPLE
         self.predicted = 0
 
     def write(self, batch: Batch) -> None:
-        prepared = [PreparedEpisode(self._format, episode) for episode in batch.episodes if len(episode)]
+        prepared, not_decoded = [], self._not_decoded
+        for episode in (one for one in batch.episodes if len(one)):
+            decoded = statistics.sample_count(len(episode), not_decoded, self._format.image_samples)
+            prepared.append(PreparedEpisode(self._format, episode, decoded))
+            not_decoded = 0 if decoded else not_decoded + len(episode)
+        self._not_decoded = not_decoded
         if prepared and not self._episodes:
             first = next(episode for episode in batch.episodes if len(episode))
             self._preview = part_of(

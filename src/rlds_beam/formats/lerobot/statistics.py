@@ -134,14 +134,26 @@ def to_json(statistics: Array, count: int, shape: Sequence[int]) -> dict[str, An
     return {**values, "count": [count]}
 
 
-@functools.lru_cache(maxsize=1024)
-def sample_places(length: int, samples: int | None = None) -> list[int]:
-    """The frames of an episode to decode, each in the middle of its part of the episode.
+def sample_count(length: int, before: int, samples: int | None = None) -> int:
+    """The number of frames of an episode to decode for image statistics.
 
     Args:
-      samples: the number of frames; by default one in `FRAMES_OF_A_SAMPLE`, at most `MOST_SAMPLES`.
+      length: the length of the episode.
+      before: the number of frames of the range after the last episode with a decoded frame, and before this one;
+        `FRAMES_OF_A_SAMPLE` at the start of the range, so that its first episode has one.
+      samples: the number that the user asks for. By default, one frame in `FRAMES_OF_A_SAMPLE` is decoded, at most
+        `MOST_SAMPLES` of an episode.
     """
-    count = min(length, samples or min(MOST_SAMPLES, -(-length // FRAMES_OF_A_SAMPLE)))
+    if samples is not None:
+        return min(length, samples)
+    if length >= FRAMES_OF_A_SAMPLE:
+        return min(MOST_SAMPLES, -(-length // FRAMES_OF_A_SAMPLE))
+    return int(before + length >= FRAMES_OF_A_SAMPLE)
+
+
+@functools.lru_cache(maxsize=1024)
+def sample_places(length: int, count: int) -> list[int]:
+    """`count` frames of an episode, each in the middle of its part of the episode."""
     return [(2 * i + 1) * length // (2 * count) for i in range(count)]
 
 

@@ -10,6 +10,7 @@ image                               struct<bytes: binary, path: string>: the PNG
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -169,7 +170,7 @@ def _png(pixels: Array) -> bytes:
 
 def image_parts(feature: LerobotFeature, column: Column) -> Sequence[bytes | memoryview]:
     """Like `images_of`, but without copying images from a record."""
-    if isinstance(column, StoredImages) and (column.stops > column.starts).all():
+    if isinstance(column, StoredImages) and all(map(operator.lt, *column.places)):
         return column.pieces()
     return images_of(feature, column)
 

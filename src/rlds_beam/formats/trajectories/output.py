@@ -38,10 +38,13 @@ from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.converter import Conversion, Converter, record_encoder
 from rlds_beam.trajectories.keeping import keep_fields
 from rlds_beam.trajectories.options import CASTS, FrameOptions, ItemOptions
+from rlds_beam.trajectories.record_encoding import PreparedItems
 from rlds_beam.trajectories.spec import trajectory_spec
 from rlds_beam.trajectories.spec_file import encode_spec_file
 
 SPEC = ".spec"
+BATCH_BYTES = 1 << 20
+"""Target size of the items encoded together."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +108,8 @@ class TrajectoryOutput(MetadataFiles, Sidecars, ItemCounts, WholeShards, Ignores
 
     def measure(self, batches: Sequence[Batch]) -> int:
         conversion = self.conversion.without_user_code()  # only workers run user code
-        converter = Converter(conversion, record_encoder(conversion))
-        size = 0
+        encoder = record_encoder(conversion)
+        converter, size = Converter(conversion, encoder.encode), 0
         for episode in (episode for batch in batches for episode in batch.episodes):
             try:
                 for encoded in converter.encode([episode]):  # buffers are reused: count before the next item
@@ -136,8 +139,11 @@ class TrajectoryWriter(ReportsUnusedSteps):
 
     def __init__(self, path: str, conversion: Conversion):
         self._path, self._fields = path, conversion.fields
-        self._converter = Converter(conversion, record_encoder(conversion))
+        self._encoder = record_encoder(conversion)
+        self._converter = Converter(conversion, self._encoder.prepare)
         self._shard = ShardWriter(path)
+        self._waiting: list[tuple[PreparedItems, object]] = []
+        self._waiting_bytes = 0
 
     @property
     def predicted(self) -> int:
@@ -149,11 +155,25 @@ class TrajectoryWriter(ReportsUnusedSteps):
 
     def write(self, batch: Batch) -> None:
         for items in self._converter.encode(batch.episodes):
-            self._shard.write(items.buffers, items.count, batch.episodes[0].key)
+            self._add(items, batch.episodes[0].key)
+
+    def _add(self, items: PreparedItems, key: object) -> None:
+        if items.windows.count:
+            self._waiting.append((items, key))
+            self._waiting_bytes += items.size
+        if self._waiting_bytes >= BATCH_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        self._shard.write(self._encoder.encode_all([items for items, _ in self._waiting]).buffers, 0)
+        for items, key in self._waiting:
+            self._shard.write((), items.windows.count, key)
+        self._waiting, self._waiting_bytes = [], 0
 
     def finish(self) -> ShardInfo:
         for items in self._converter.finish():
-            self._shard.write(items.buffers, items.count)
+            self._add(items, None)
+        self._write()
         info = self._shard.commit()
         storage.write_bytes(self._path + SPEC, encode_spec_file(self._fields))
         return info

@@ -136,7 +136,7 @@ def stored_frames(source: Source, key: EpisodeKey) -> Mapping[str, StoredFrames]
             for field in cameras_of(source.schema):
                 feature = features.get(f"steps/{field.path}")
                 if field.encoding in ("png", "jpeg") and feature is not None and feature.kind == "bytes":
-                    starts, stops = (np.array(places, np.int64) + start for places in feature.spans())
+                    starts, stops = (np.array(places, np.int64) + start for places in feature.spans()[:2])
                     frames[field.path] = StoredFrames(path, starts, stops)
         except MalformedError:
             return None

@@ -1,0 +1,160 @@
+"""Records decoded together equal the same records decoded one by one, whatever their bytes are."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlds_beam.encoding.base import Damage
+from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
+from rlds_beam.episodes.conformance import Conformance
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import BadEpisode
+from rlds_beam.formats.rlds.source import RldsSource
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.reading import reader as reading
+from rlds_beam.reading.base import Segment
+from rlds_beam.reading.decoding import EpisodeDecoder
+from rlds_beam.reading.reader import EpisodeReader, read_segment
+from rlds_beam.testing import make_episode, write_dataset
+
+pytestmark = pytest.mark.timeout(120)
+KEY = EpisodeKey("a/1.0.0", "train", 0, 0)
+
+
+def episode(length: int, seed: int = 0) -> Episode:
+    """An episode with every kind of column that is decoded together, and some that are not."""
+    rng = np.random.default_rng(seed)
+    jpegs = np.empty(length, object)
+    jpegs[:] = encode_jpeg(rng.integers(0, 255, (length, 8, 8, 3), np.uint8)) if length else []
+    columns: dict[str, Any] = {
+        "observation/image": EncodedImages(jpegs, (8, 8, 3)),
+        "observation/text": [f"step {i}" for i in range(length)],
+        "observation/count": np.arange(length, dtype=np.uint8) * 3,
+        "observation/large": rng.integers(-(2**40), 2**40, (length, 2)),
+        "observation/grid": rng.integers(0, 2, (length, 2, 3)).astype(bool),
+        "observation/half": rng.random((length, 2)).astype(np.float16),
+        "observation/exact": rng.random(length),
+    }
+    metadata = {"id": np.int64(seed), "name": f"episode {seed}", "scores": np.float32([seed, 1])}
+    return make_episode(length, seed=seed, observation={"state": 3}, columns=columns, metadata=metadata)
+
+
+SCHEMA = schema_of(episode(2))
+RECORDS = [encode_example(episode(length, seed), SCHEMA) for seed, length in enumerate((1, 3, 3, 10, 200, 10))]
+LESS = encode_example(episode(3).replace(steps={"action": np.zeros((3, 2), np.float32)}, metadata={}), SCHEMA)
+UNEQUAL = encode_example(episode(3).replace(steps={**episode(3).steps, "reward": np.zeros(2, np.float32)}), SCHEMA)
+MORE = encode_example(make_episode(3, observation={"state": 3}, columns={"observation/more": np.zeros(3, np.float32)}))
+
+
+def outcome(decoded: Episode | BadEpisode) -> Any:
+    if isinstance(decoded, BadEpisode):
+        return decoded.violations
+    assert not Conformance(SCHEMA).violations(decoded)
+    columns = {**decoded.steps, **{f"metadata/{name}": np.asarray(v) for name, v in decoded.metadata.items()}}
+    arrays = {path: c.data if isinstance(c, EncodedImages) else c for path, c in columns.items()}
+    return decoded.payload, {path: (type(columns[path]), a.dtype, a.shape, a.tolist()) for path, a in arrays.items()}
+
+
+def alone(payload: bytes, schema: Schema = SCHEMA) -> Any:
+    try:
+        return outcome(EpisodeDecoder(schema).decode(payload, KEY))
+    except BadEpisode as bad:
+        return outcome(bad)
+
+
+def check(payloads: list[bytes], schema: Schema = SCHEMA, decoder: EpisodeDecoder | None = None) -> None:
+    decoder = decoder or EpisodeDecoder(schema)
+    together = decoder.decode_all(payloads, [KEY] * len(payloads))
+    assert [*map(repr, map(outcome, together))] == [repr(alone(payload, schema)) for payload in payloads]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([*RECORDS, LESS, UNEQUAL, MORE]), st.integers(0, 100_000),
+            st.sampled_from(("sound", "sound", "cut", "byte", "more")),
+        ),
+        min_size=1, max_size=8,
+    ),
+    st.binary(min_size=1, max_size=12),
+)  # fmt: skip
+def test_intact_and_damaged_records(chosen: list[tuple[bytes, int, str]], other: bytes) -> None:
+    payloads = []
+    for payload, place, kind in chosen:
+        at = place % len(payload)
+        rest = {
+            "sound": payload[at:],
+            "cut": b"",
+            "byte": other + payload[at + len(other) :],
+            "more": other + payload[at:],
+        }
+        payloads.append(payload[:at] + rest[kind])
+    check(payloads)
+
+
+def test_each_changed_byte_between_intact_records() -> None:
+    payload, decoder = RECORDS[1], EpisodeDecoder(SCHEMA)
+    image = payload.index(b"\xff\xd8\xff")
+    for at in (i for i in range(len(payload)) if not image + 30 < i < image + 600):
+        changed = bytearray(payload)
+        changed[at] ^= 0x81
+        check([RECORDS[2], bytes(changed), RECORDS[2]], decoder=decoder)
+
+
+@pytest.mark.parametrize(
+    "path", ["reward", "observation/grid", "observation/image", "observation/text", "observation/count"]
+)
+def test_a_field_that_does_not_match_the_schema(path: str) -> None:
+    for field in (
+        Field(path, "float32", (5,)), Field(path, "bool"), Field(path, "int8", (3,)), Field(path, "string", (), "text"),
+        Field(path, "uint8", (8, 8, 3), "jpeg", "Image"), Field(path, "float32", (0,)),
+        Field(path, "uint8", (), "zlib"),
+    ):  # fmt: skip
+        for extra in ([], [LESS], [UNEQUAL]):
+            decoder = EpisodeDecoder(SCHEMA.with_columns(field))
+            together = decoder.decode_all([*RECORDS, *extra], [KEY] * (len(RECORDS) + len(extra)))
+            for payload, decoded in zip([*RECORDS, *extra], together, strict=True):
+                try:
+                    expected: Any = EpisodeDecoder(SCHEMA.with_columns(field)).decode(payload, KEY)
+                except BadEpisode as bad:
+                    expected = bad.violations
+                    assert isinstance(decoded, BadEpisode)
+                    assert decoded.violations == expected
+                else:
+                    assert isinstance(decoded, Episode)
+                    assert {*decoded.steps} == {*expected.steps}
+
+
+def test_a_damaged_file_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    episodes = [episode(seed % 7, seed) for seed in range(60)]
+    directory = write_dataset(tmp_path, episodes, name="toy")
+    source = RldsSource.open(str(directory))
+    shard = source.splits[0].shards[0]
+    content = bytearray(Path(shard.path).read_bytes())
+    for at in (5_000, 30_000, 30_001, 60_000):
+        content[at] ^= 0xFF
+    Path(shard.path).write_bytes(content)
+    reader, segment = EpisodeReader(source), Segment(shard)
+    records = [*read_segment(source.files, segment)]
+    assert any(isinstance(record, Damage) for record in records)
+    expected = [reader.episode("train", segment, record) for record in records]
+    for size, most in ((1 << 20, 64), (4_000, 64), (1 << 20, 3), (1, 64)):
+        monkeypatch.setattr(reading, "BATCH_BYTES", size)
+        monkeypatch.setattr(reading, "MOST_RECORDS", most)
+        batches = [*reader.batches("train", segment)]
+        assert all(len(b) == 1 or (len(b) <= most and sum(len(e.payload) for e in b) <= size) for b in batches)
+        found = [one for batch in batches for one in batch]
+        assert [*map(described, found)] == [*map(described, expected)]
+        assert [*map(described, reader.read("train", segment))] == [*map(described, expected)]
+
+
+def described(read: Episode) -> Any:
+    columns = {p: c.data.tolist() if isinstance(c, EncodedImages) else c.tolist() for p, c in read.steps.items()}
+    return read.key, read.faults, read.payload, read.payload_crc, repr(read.metadata), columns
