@@ -32,7 +32,8 @@ def check_images(images: EncodedImages, max_pixels: int, field: str | None = Non
         detail = "" if images.size is None else _size_detail(images.size, 0, images.shape[:2], max_pixels)
         return [Violation("image_too_large", detail, field, 0)] if detail else []
     asked = *images.shape[:2], max_pixels
-    if asked in _good and not images.unlike(_good[asked], JPEG_END):
+    known = _good.get(asked)
+    if known is not None and not images.unlike(known, JPEG_END):
         return []
     violations: dict[str, Violation] = {}
     steps: Iterable[int] = range(len(images))
