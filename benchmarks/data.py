@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ IMAGE_STEPS = 100
 SHORT_STEPS = 10
 """Steps of an episode of `jpeg_short` and `robot_short`."""
 CAMERAS = 4
+KINDS = ("state", "robot", "robot_short", "png", "jpeg", "jpeg_short", "jpeg256", "jpeg480", "camera256")
 SIZE = 64
 
 
@@ -35,7 +37,7 @@ def dataset(kind: str, steps: int, files: int, into: Path) -> Path:
     Args:
       kind: `state` (observation 17, action 6, float32), `robot` and `robot_short` (state 7, action 7, no images),
         `png` or `jpeg` (4 cameras of 64x64x3, state 7, action 7), `jpeg_short` (short episodes), `jpeg256` and
-        `jpeg480` (images of 256x256x3 and 480x480x3).
+        `jpeg480` (images of 256x256x3 and 480x480x3), `camera256` (one camera of 256x256x3).
       steps: the total number, in episodes of 1,000 (100 for robots and with images, 10 for the short ones).
       files: the number of shards.
       into: the folder of all datasets.
@@ -61,9 +63,10 @@ def episodes(kind: str, count: int) -> Iterator[Episode]:
         else:
             length = _length(kind)
             encoding = "png" if kind == "png" else "jpeg"
-            size = int(kind.strip("jpegn_short") or SIZE)
+            size = int(re.sub(r"\D", "", kind) or SIZE)
+            count = 1 if kind.startswith("camera") else CAMERAS
             cameras = {
-                f"observation/image_{i}": camera(encoding, CAMERAS * seed + i, size)[:length] for i in range(CAMERAS)
+                f"observation/image_{i}": camera(encoding, count * seed + i, size)[:length] for i in range(count)
             }
             yield make_episode(length, seed=seed, observation={"state": 7}, action=7, columns=cameras)
 
@@ -92,9 +95,7 @@ def camera(encoding: str, seed: int, size: int = SIZE) -> EncodedImages:
 
 def main() -> None:
     parser: Any = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "kind", choices=("state", "robot", "robot_short", "png", "jpeg", "jpeg_short", "jpeg256", "jpeg480")
-    )
+    parser.add_argument("kind", choices=KINDS)
     parser.add_argument("steps", type=int)
     parser.add_argument("files", type=int, nargs="?", default=1)
     parser.add_argument("--into", type=Path, default=Path("bench_data"))

@@ -43,6 +43,7 @@ from sections import (
     exchange,
     hdf5,
     lerobot,
+    loading,
     one_machine,
     record,
     reverb,
@@ -258,6 +259,7 @@ SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "rllib": rllib.rllib, "record": record.record, "lerobot": lerobot.lerobot,
     "rlds": rlds.rlds, "exchange": exchange.exchange, "hdf5": hdf5.hdf5,
     "zarr": zarr.zarr, "ros2": ros2.ros2, "signals": signals.signals,
+    "loading": loading.loading,
 }  # fmt: skip
 
 
