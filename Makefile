@@ -190,6 +190,10 @@ lock: full  ## resolve the dependencies and write the lock files (newer versions
 		--no-emit-package torchcodec requirements/lerobot.in --output-file requirements/peers-lerobot.lock
 	@sed -i '1i # Python 3.12, Linux x86-64: rlds-beam[arrayrecord,lerobot,test] and LeRobot, but triton (for GPUs) and torchcodec (needs FFmpeg). Written by `make lock`.' \
 		requirements/peers-lerobot.lock
+	@$(COMPILE_BASE) --python-version 3.12 --extra arrayrecord --extra lerobot --extra loading --no-emit-package triton \
+		requirements/loading.in --output-file requirements/peers-loading.lock
+	@sed -i '1i # Python 3.12, Linux x86-64: rlds-beam[arrayrecord,lerobot,loading,test], the loaders of `benchmarks/run.py loading` and all they need, but triton (for GPUs). Written by `make lock`.' \
+		requirements/peers-loading.lock
 	@$(subst manylinux_2_28,manylinux_2_31,$(COMPILE_311)) --extra lerobot $(UPGRADE) --no-emit-package triton \
 		--no-emit-package torchcodec --no-emit-package rerun-sdk pyproject.toml requirements/lerobot21.in \
 		--output-file requirements/peers-lerobot21.lock

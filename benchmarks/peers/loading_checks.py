@@ -1,4 +1,4 @@
-"""Checks a batch of a loader against the recorded frames, and measures the memory of its processes."""
+"""Checks a batch of a loader against the recorded frames, and measures the memory and time of its processes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def check(batch: Mapping[str, Any], frames: Frames, sample: Sample) -> float:
     The first action identifies the frame of each sample.
 
     Args:
-      batch: `image` [B, (history), H, W, C] or [B, (history), C, H, W], uint8, or floats from 0 to 1; `state` [B, (history),
-        7]; `action` [B, (chunk), 7]; with a chunk also `is_pad` [B, chunk].
+      batch: `image` [B, (history), H, W, C] or [B, (history), C, H, W], uint8, or floats from 0 to 1; `state`
+        [B, (history), 7]; `action` [B, (chunk), 7]; with a chunk also `is_pad` [B, chunk].
 
     Raises:
       AssertionError: the batch does not hold what it should.
@@ -47,7 +47,7 @@ def check(batch: Mapping[str, Any], frames: Frames, sample: Sample) -> float:
     ahead, padding = frames.chunk(numbers, sample.chunk or 1)
     if sample.chunk:
         found = np.asarray(batch["is_pad"])
-        # The last step of an RLDS episode has no action of its own, so a loader may leave it out.
+        # The last step of an RLDS episode has no action, so a loader may leave it out.
         early = np.pad(padding, ((0, 0), (0, 1)), constant_values=True)[:, 1:]
         assert (found >= padding).all() and (found <= early).all(), "is_pad is wrong"
         padding = found
@@ -79,24 +79,40 @@ def _decoded(jpeg: bytes, size: int) -> Array:
     return image.astype(np.float32)
 
 
-def memory_mb() -> float:
-    """Memory of this process and its descendants in MB; pages that several share are divided among them (PSS)."""
+def family() -> list[int]:
+    """The processes that this one started, directly or not, and itself."""
     parents = {}
     for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            try:
-                parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    family, added = {os.getpid()}, True
+        if process.name.isdigit() and (fields := _fields(int(process.name))):
+            parents[int(process.name)] = int(fields[1])
+    found, added = {os.getpid()}, True
     while added:
-        more = {pid for pid, parent in parents.items() if parent in family} - family
-        family, added = family | more, bool(more)
+        more = {pid for pid, parent in parents.items() if parent in found} - found
+        found, added = found | more, bool(more)
+    return sorted(found)
+
+
+def memory_mb() -> float:
+    """Memory of the family in MB; pages that several processes share are divided among them (PSS)."""
     total = 0
-    for pid in family:
+    for pid in family():
         try:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         except OSError:
             continue
         total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return total / 1024
+
+
+def processor_seconds() -> float:
+    """Processor time of the family, user and system."""
+    spent = sum(int(fields[11]) + int(fields[12]) for pid in family() if (fields := _fields(pid)))
+    return spent / os.sysconf("SC_CLK_TCK")
+
+
+def _fields(pid: int) -> list[str]:
+    """What /proc/PID/stat says after the name; nothing if the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

@@ -2,8 +2,8 @@
 
     python benchmarks/peers/loading_data.py RLDS FOLDER
 
-Writes FOLDER/frames.npz: the place of each frame's JPEG in the RLDS files, its state and action, and the mean and standard
-deviation of both. The bare loop reads by it, too.
+Writes FOLDER/frames.npz: the place of each frame's JPEG in the RLDS files, its state and action, and the mean and
+standard deviation of both. The bare loop also reads with it.
 """
 
 from __future__ import annotations
@@ -100,10 +100,8 @@ def index(rlds: Path, folder: Path) -> None:
     files = sorted(map(str, rlds.glob("*.tfrecord-*")))
     contents, file, offset, places = [Path(name).read_bytes() for name in files], 0, 0, []
     for jpeg in columns[CAMERA]:
-        found = contents[file].find(jpeg, offset)
-        if found < 0:
+        while (found := contents[file].find(jpeg, offset)) < 0:
             file, offset = file + 1, 0
-            found = contents[file].find(jpeg)
         places.append((file, found, len(jpeg)))
         offset = found + len(jpeg)
     statistics = json.loads((folder / "stats.json").read_text())["fields"]

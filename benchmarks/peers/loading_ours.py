@@ -165,7 +165,7 @@ def _resized(images: Array, size: int) -> Array:
 
 @dataclasses.dataclass
 class Bare:
-    """Threads that read the bytes of each sampled frame, decode and resize them into a batch's array, and do nothing else.
+    """Reads the bytes of each sampled frame, decodes and resizes them into a batch's array, and does nothing else.
 
     Decoding is as fast as simplejpeg allows without rougher chroma; resizing is OpenCV's default, bilinear.
     """

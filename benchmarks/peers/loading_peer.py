@@ -5,6 +5,7 @@ LOADER is one of `LOADERS`, SAMPLE one of `SAMPLES`; `sections/loading.py` prepa
 - `steps_per_second`: samples per second after a few batches; of the first epoch, from the first batch on, with --cold.
 - `first_batch`: seconds from opening the dataset to the first batch; imports are done before.
 - `from_start`: seconds from --began, when the process was started, to the first batch.
+- `processor_ms`: processor time of a sample, of all processes; other load on the machine hardly changes it.
 - `memory_mb`: memory of the process and its workers at the end, shared pages divided among them.
 - `difference`: of the images of the last batch, from those recorded. A batch of other data ends the process.
 """
@@ -14,8 +15,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
-import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 import loading_ours as ours
 import loading_tensorflow
 import loading_torch
-from loading_checks import check, memory_mb
+from loading_checks import check, memory_mb, processor_seconds
 from loading_data import BATCH, SAMPLES, load
 
 WARM_UP = 8
@@ -74,16 +73,14 @@ def measure(args: Any) -> dict[str, float]:
     for _ in range(0 if args.cold else WARM_UP + 4 * args.workers):
         batch = next(batches)
     most = len(frames.action) // BATCH - 1 if args.cold else 1 << 60
-    began, count = time.perf_counter(), 0
+    spent, began, count = processor_seconds(), time.perf_counter(), 0
     while time.perf_counter() - began < args.seconds and count < most:
         batch = next(batches)
         count += 1
     seconds = time.perf_counter() - began
-    memory = memory_mb()
-    return {
-        **result, "steps_per_second": count * BATCH / seconds, "seconds": seconds, "memory_mb": memory,
-        "difference": check(batch, frames, sample),
-    }  # fmt: skip
+    spent, memory = processor_seconds() - spent, memory_mb()
+    result.update(steps_per_second=count * BATCH / seconds, seconds=seconds, processor_ms=1000 * spent / count / BATCH)
+    return {**result, "memory_mb": memory, "difference": check(batch, frames, sample)}
 
 
 def main() -> None:
@@ -97,8 +94,6 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true")
     args = parser.parse_args()
     print(json.dumps(measure(args)))
-    sys.stdout.flush()
-    os._exit(0)  # without waiting for workers, which have batches ready that nobody takes
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ Batch = dict[str, Any]
 
 
 def tf_data(folder: Path, frames: Frames, sample: Sample, workers: int) -> Iterator[Batch]:
-    """The graph of Octo's `make_interleaved_dataset` (`octo/data/dataset.py`), which OpenVLA copied, with dlimp's calls.
+    """The graph of Octo's `make_interleaved_dataset` (`octo/data/dataset.py`), which OpenVLA copied.
 
     Images stay encoded through chunking, flattening and shuffling. AUTOTUNE would use all cores.
     """

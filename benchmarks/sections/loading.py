@@ -1,4 +1,4 @@
-"""`open_dataset` as a training loader, against the loaders of LeRobot, Lance, TFDS and Octo, and against the bare loop."""
+"""`open_dataset` as a training loader, against other projects' loaders and the bare loop."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-from measuring import COMMAND, DATA, HERE, Figure, Measurement, Sizes, best, command, make, table
+from measuring import COMMAND, DATA, HERE, Figure, Measurement, Sizes, below, best, command, make, table
 
 HOME = HERE.parent / ".venv-peers-loading"
-PEER = HERE / "peers/loading_peer.py"
+PEERS = HERE / "peers"
+CACHES = DATA / "loading_caches"
 FORMATS = ("tfrecord", "array_record", "parquet")
 WINDOWS = """
 - Normalize: {fields: [observation/state, action], mode: normal, statistics: STATS}
@@ -22,6 +23,7 @@ WINDOWS = """
 - AddColumnsFromEpisodesToTrainBatch
 - ActionChunking: {horizon: 16, preset: lerobot}
 """
+TITLES = {"plain": "one frame and action, 256x256", "policy": "history 2, chunk 16, normalized, 224x224"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Loader:
 
     Attributes:
       label: what the tables print.
-      data: its files in the folder.
+      data: its folder; {} is the kind of sample.
       workers: the numbers of workers to measure; 0 is this process.
       tensorflow: whether it runs in .venv, instead of the environment of `requirements/loading.in`.
     """
@@ -50,10 +52,10 @@ LOADERS = {
     "batches lerobot_video": Loader("batches, LeRobot with video", "lerobot_video", THREADS),
     "torch steps": Loader("torch, steps of RLDS", "rlds"),
     "grain steps": Loader("grain, steps of RLDS", "rlds"),
-    "torch tfrecord": Loader("torch, columns as TFRecord", "columns_tfrecord"),
-    "torch array_record": Loader("torch, columns as ArrayRecord", "columns_array_record"),
-    "torch parquet": Loader("torch, columns as Parquet", "columns_parquet"),
-    "grain array_record": Loader("grain, columns as ArrayRecord", "columns_array_record"),
+    "torch tfrecord": Loader("torch, columns as TFRecord", "columns_{}_tfrecord"),
+    "torch array_record": Loader("torch, columns as ArrayRecord", "columns_{}_array_record"),
+    "torch parquet": Loader("torch, columns as Parquet", "columns_{}_parquet"),
+    "grain array_record": Loader("grain, columns as ArrayRecord", "columns_{}_array_record"),
     "lerobot images": Loader("LeRobot, JPEGs", "lerobot_images"),
     "lerobot pyav": Loader("LeRobot, video, PyAV", "lerobot_video"),
     "lerobot torchcodec": Loader("LeRobot, video, torchcodec", "lerobot_video"),
@@ -62,126 +64,151 @@ LOADERS = {
     "tf.data": Loader("tf.data as Octo and OpenVLA", "rlds", THREADS, tensorflow=True),
     "as_data_source": Loader("TFDS as_data_source", "rlds_array_record", THREADS, tensorflow=True),
 }
+RATIOS = (
+    ("batches rlds", "bare", 0.8), ("batches lerobot_images", "lance images", 2.0),
+    ("batches lerobot_images", "lerobot images", 5.0), ("batches lerobot_video", "lerobot torchcodec", None),
+    ("batches rlds", "tf.data", None), ("torch parquet", "lerobot images", 1.0),
+)  # fmt: skip
+"""Ours, a peer, and the target of their ratio."""
+
+Runs = dict[tuple[str, str, int], list[Measurement]]
 
 
 def loading(sizes: Sizes) -> list[Figure]:
-    """Batches of 32 from 10,000 steps with a camera of 256x256: frames as stored, and samples of a policy at 224x224."""
+    """Shuffled batches of 32 from 10,000 steps with a camera of 256x256: frames as stored, and samples of a policy."""
     if not (HOME / "bin" / "rlds-beam").exists():
         print(f"\nloading: skipped, there is no {HOME} (make test-peers PEERS=loading makes it)")
         return []
-    folder, able = prepare(sizes.of(10_000, 2_000)), list(LOADERS)
-    runs: dict[tuple[str, str, int], list[Measurement]] = {}
+    folder = prepare(sizes.of(10_000, 2_000))
+    shutil.rmtree(CACHES, ignore_errors=True)
+    runs: Runs = {}
     for _ in range(sizes.repeats):
-        for name in list(able):
+        for name, loader in LOADERS.items():
             for sample in ("plain", "policy", "cold"):
-                for workers in LOADERS[name].workers if sample != "cold" else THREADS[-1:]:
+                for workers in THREADS[-1:] if sample == "cold" else loader.workers:
                     run = measure(folder, name, sample, workers, 0.5 if sizes.quick else 3.0)
-                    if run is None:
-                        able = [other for other in able if other != name]
-                        break
-                    runs.setdefault((name, sample, workers), []).append(run)
-                if name not in able:
-                    break
-    found = {key: best(measured) for key, measured in runs.items()}
-    for sample in ("plain", "policy"):
-        _print(found, sample)
-    return [*_figures(found), *first_batch_of_a_large_dataset(sizes)]
+                    if run is not None:
+                        runs.setdefault((name, sample, workers), []).append(run)
+    return [*report(runs), *large(folder, sizes)]
 
 
 def measure(folder: Path, name: str, sample: str, workers: int, seconds: float) -> Measurement | None:
     """A run of one loader; `cold` is `policy` after its files left the page cache. None if it cannot run here."""
-    loader = LOADERS[name]
-    python = sys.executable if loader.tensorflow else HOME / "bin" / "python"
-    kind, flags = ("policy", ["--cold"]) if sample == "cold" else (sample, [])
-    if sample == "cold":
-        forget(folder, loader.data)
-    arguments = [name, kind, folder, "--workers", workers, "--seconds", seconds, *flags, "--began", time.time()]
-    content = json.loads(command([python, PEER, *arguments])[0].splitlines()[-1])
-    if "skipped" in content:
-        print(f"\n{loader.label}: skipped, {content['skipped']}")
+    loader, caches = LOADERS[name], CACHES / name.replace(" ", "_")
+    if "torchcodec" in loader.label and not shutil.which("ffmpeg"):
+        print(f"\n{loader.label}: skipped, torchcodec needs FFmpeg's libraries (apt install ffmpeg)")
         return None
+    kind = "policy" if sample == "cold" else sample
+    if sample == "cold":
+        for start in (folder / loader.data.format(kind), caches):
+            forget(start)
+    # Where Hugging Face's datasets and we keep what was read once: each loader has its own.
+    places = [f"HF_HOME={caches}", f"RLDS_BEAM_CACHE={caches}", "HF_HUB_OFFLINE=1", "TF_CPP_MIN_LOG_LEVEL=3"]
+    python = sys.executable if loader.tensorflow else HOME / "bin" / "python"
+    arguments = [name, kind, folder, f"--workers={workers}", f"--seconds={seconds}", f"--began={time.time()}"]
+    flags = ["--cold"] if sample == "cold" else []
+    printed, _ = command(["env", *places, python, PEERS / "loading_peer.py", *arguments, *flags])
+    content = json.loads(printed.splitlines()[-1])
     return Measurement(content, content["steps_per_second"], content["seconds"], content["from_start"])
 
 
-def forget(folder: Path, data: str) -> None:
-    """Removes a loader's files from the page cache; pages that were never written to the disk would stay, hence the sync."""
+def forget(start: Path) -> None:
+    """Removes files from the page cache, after writing what is not yet on the disk, which would stay."""
     os.sync()
-    for start in (
-        folder.glob(f"{data}*") if not data.startswith("columns") else folder.glob(f"columns_policy_{data[8:]}")
-    ):
-        for path in start.resolve().rglob("*"):
-            if path.is_file():
-                file = os.open(path, os.O_RDONLY)
-                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-                os.close(file)
+    for path in start.resolve().rglob("*"):
+        if path.is_file():
+            file = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(file)
 
 
 def prepare(steps: int) -> Path:
-    """The folder with the same steps in every format, and the index; made once."""
+    """The folder with the same steps in every format; made once."""
     folder = DATA / f"loading_{steps}"
-    if (folder / "frames.npz").exists():
+    if (folder / "finished").exists():
         return folder
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    (folder / "rlds").symlink_to(make("camera256", steps, files=8))
+    prepare_rlds(folder, steps)
     rlds, tool = folder / "rlds", HOME / "bin" / "rlds-beam"
-    command([COMMAND, "stats", rlds, f"--output={folder / 'stats.json'}"])
-    (folder / "windows.yaml").write_text(WINDOWS.replace("STATS", str(folder / "stats.json")))
-    command([tool, "convert", rlds, folder / "rlds_array_record", "--to=rlds", "--format=array_record"])
     command([tool, "convert", rlds, folder / "lerobot_images", "--to=lerobot", "--fps=10"])
     command([tool, "convert", rlds, folder / "lerobot_video", "--to=lerobot", "--fps=10", "--images=video"])
-    for format in FORMATS:
-        columns = ["--to=columns", f"--format={format}"]
-        command([tool, "convert", rlds, folder / f"columns_plain_{format}", *columns])
+    for name in FORMATS:
+        columns = ["--to=columns", f"--format={name}"]
+        command([tool, "convert", rlds, folder / f"columns_plain_{name}", *columns])
         windows = f"--connectors={folder / 'windows.yaml'}"
-        command([tool, "convert", rlds, folder / f"columns_policy_{format}", *columns, windows])
+        command([tool, "convert", rlds, folder / f"columns_policy_{name}", *columns, windows])
     for kind, script in (("images", "lerobot-convert-to-lance"), ("video", "lerobot-convert-to-lance-video")):
-        source = folder / f"lerobot_{kind}"
-        flags = ["--repo-id=some/name", f"--src-root={source}", f"--output={folder / f'lance_{kind}'}"]
-        command([HOME / "bin" / script, *flags])
-    command([sys.executable, HERE / "peers/loading_data.py", rlds, folder])
+        source, target = folder / f"lerobot_{kind}", folder / f"lance_{kind}"
+        names = ["--repo-id=some/name", f"--src-root={source}", f"--output={target}"]
+        command(["env", f"HF_HOME={CACHES}", "HF_HUB_OFFLINE=1", HOME / "bin" / script, *names])
+    (folder / "finished").touch()
     return folder
 
 
-def _print(found: dict[tuple[str, str, int], Measurement], sample: str) -> None:
-    rows = []
-    for name, loader in LOADERS.items():
-        rates = {workers: found.get((name, sample, workers)) for workers in (0, 1, 2)}
-        two, cold = rates[2], found.get((name, "cold", 2))
-        if two is None:
-            continue
-        row = [loader.label, *(f"{run.rate:,.0f}" if run else "" for run in rates.values())]
-        row += [f"{two.content['first_batch']:.2f}", f"{two.content['from_start']:.1f}"]
-        row += [f"{two.content['memory_mb']:,.0f}", f"{two.content['difference']:.2f}"]
-        if sample == "policy":
-            row += [f"{cold.rate:,.0f}", f"{cold.content['first_batch']:.2f}"] if cold else ["", ""]
-        rows.append(row)
-    head = ["samples/s with workers:", "0", "1", "2", "first batch s", "from start s", "MB", "difference"]
-    cold_head = ["cold, 2", "first s"] if sample == "policy" else []
-    title = {"plain": "one frame and action, 256x256", "policy": "history 2, chunk 16, normalized, 224x224"}[sample]
-    table(f"{title}, batches of 32, shuffled", [*head, *cold_head], *rows)
+def prepare_rlds(folder: Path, steps: int) -> None:
+    """The steps as RLDS in TFRecord and ArrayRecord files, their statistics, and the index of the bare loop."""
+    folder.mkdir()
+    rlds = folder / "rlds"
+    rlds.symlink_to(make("camera256", steps, files=8))
+    command([COMMAND, "stats", rlds, f"--output={folder / 'stats.json'}"])
+    (folder / "windows.yaml").write_text(WINDOWS.replace("STATS", str(folder / "stats.json")))
+    command([COMMAND, "convert", rlds, folder / "rlds_array_record", "--to=rlds", "--format=array_record"])
+    command([sys.executable, PEERS / "loading_data.py", rlds, folder])
+
+
+def report(runs: Runs) -> list[Figure]:
+    """Prints the tables."""
+    found = {key: best(measured) for key, measured in runs.items()}
+    for sample, title in TITLES.items():
+        rows = [_row(runs, found, name, sample) for name in LOADERS if (name, sample, 2) in found]
+        head = ["samples/s, workers: 0", "1", "2", "ms of a core", "once s", "first batch s", "from start s", "MB"]
+        cold = ["cold: samples/s", "first batch s"] if sample == "policy" else []
+        table(f"{title}, batches of 32, shuffled", ["", *head, "difference", *cold], *rows)
+    print(
+        "  once: to the first batch when nothing was cached; ms of a core: processor time of a sample with 2 workers;\n"
+        "  difference: of the images from those stored, of 255; cold: 2 workers, the first epoch."
+    )
+    return _figures(found)
+
+
+def _row(runs: Runs, found: dict[tuple[str, str, int], Measurement], name: str, sample: str) -> list[str]:
+    loader, two, cold = LOADERS[name], found[name, sample, 2], found.get((name, "cold", 2))
+    own = [run.content for workers in loader.workers for run in runs.get((name, sample, workers), [])]
+    fastest = min(run.content["first_batch"] for run in runs[name, sample, 2])
+    rates = [found.get((name, sample, workers)) for workers in (0, 1, 2)]
+    row = [loader.label, *(f"{run.rate:,.0f}" if run else "" for run in rates)]
+    row += [f"{two.content['processor_ms']:.2f}", f"{own[0]['first_batch']:.2f}", f"{fastest:.2f}"]
+    row += [f"{min(run.start_up for run in runs[name, sample, 2]):.1f}", f"{two.content['memory_mb']:,.0f}"]
+    row.append(f"{two.content['difference']:.2f}")
+    if sample == "policy":
+        row += [f"{cold.rate:,.0f}", f"{cold.content['first_batch']:.2f}"] if cold else ["", ""]
+    return row
 
 
 def _figures(found: dict[tuple[str, str, int], Measurement]) -> list[Figure]:
-    """Ratios of the best number of workers of each."""
+    """Ratios, each with its best number of workers."""
     figures = []
-    for sample in ("plain", "policy"):
-        rates = {
-            name: max((run.rate for (one, kind, _), run in found.items() if (one, kind) == (name, sample)), default=0.0)
-            for name in LOADERS
-        }
-        targets = [
-            ("batches rlds", "bare", 0.8), ("batches lerobot_images", "lance images", 2.0),
-            ("batches lerobot_images", "lerobot images", 5.0), ("batches lerobot_video", "lerobot torchcodec", None),
-            ("torch parquet", "lerobot images", 1.0),
-        ]  # fmt: skip
-        for name, peer, target in targets:
-            if rates[name] and rates[peer]:
-                label = f"{sample}: {LOADERS[name].label}: times {LOADERS[peer].label}"
-                figures.append(Figure(label, rates[name] / rates[peer], target))
+    for sample in TITLES:
+        rates: dict[str, float] = {}
+        for (name, kind, _), run in found.items():
+            if kind == sample:
+                rates[name] = max(run.rate, rates.get(name, 0.0))
+        for ours, peer, target in RATIOS:
+            if ours in rates and peer in rates:
+                label = f"{sample}: {LOADERS[ours].label}: times {LOADERS[peer].label}"
+                figures.append(Figure(label, rates[ours] / rates[peer], target))
     return figures
 
 
-def first_batch_of_a_large_dataset(sizes: Sizes) -> list[Figure]:
-    """Seconds to the first batch with the index of a dataset of 1 TB."""
-    return []
+def large(folder: Path, sizes: Sizes) -> list[Figure]:
+    """The first shuffled batch of a dataset of 1 TB, of which only the index exists; its images share a few files."""
+    name = f"{sizes.of(1000, 10):,} GB"
+    where = DATA / "loading_large"
+    arguments = [folder, where, f"--gigabytes={sizes.of(1000, 10)}"]
+    runs = [json.loads(command([HOME / "bin" / "python", PEERS / "loading_large.py", *arguments])[0].splitlines()[-1])
+            for _ in range(sizes.repeats)]  # fmt: skip
+    shutil.rmtree(where)
+    seconds = min(run["first_batch"] for run in runs)
+    rows = [[f"{runs[0]['steps']:,} steps, {name}", f"{seconds:.2f}", f"{runs[0]['memory_mb']:,.0f}"]]
+    table("an index that exists: from opening to the first batch", ["", "first batch s", "MB"], *rows)
+    return [below(f"first shuffled batch of {name}: seconds", seconds, 1.0)]
