@@ -85,7 +85,7 @@ def loading(sizes: Sizes) -> list[Figure]:
     for _ in range(sizes.repeats):
         for name, loader in LOADERS.items():
             for sample in ("plain", "policy", "cold"):
-                for workers in THREADS[-1:] if sample == "cold" else loader.workers:
+                for workers in loader.workers[-1:] if sample == "cold" or sizes.quick else loader.workers:
                     run = measure(folder, name, sample, workers, 0.5 if sizes.quick else 3.0)
                     if run is not None:
                         runs.setdefault((name, sample, workers), []).append(run)
