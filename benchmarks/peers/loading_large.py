@@ -52,6 +52,7 @@ def write(folder: Path, into: Path, gigabytes: int) -> None:
                 file.write(data * min(AT_ONCE, copies - copy))
     content.update(steps=content["steps"] * copies, episodes=content["episodes"] * copies)
     (making / "index.json").write_text(json.dumps(content))
+    os.sync()
     making.rename(large)
 
 

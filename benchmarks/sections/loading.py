@@ -197,6 +197,8 @@ def _figures(found: dict[tuple[str, str, int], Measurement]) -> list[Figure]:
             if ours in rates and peer in rates:
                 label = f"{sample}: {LOADERS[ours].label}: times {LOADERS[peer].label}"
                 figures.append(Figure(label, rates[ours] / rates[peer], target))
+                spent = [found[name, sample, 2].content["processor_ms"] for name in (peer, ours)]
+                figures.append(Figure(f"{label}, by processor time", spent[0] / spent[1]))
     return figures
 
 
@@ -204,6 +206,7 @@ def large(folder: Path, sizes: Sizes) -> list[Figure]:
     """The first shuffled batch of a dataset of 1 TB, of which only the index exists; its images share a few files."""
     name = f"{sizes.of(1000, 10):,} GB"
     where = DATA / "loading_large"
+    shutil.rmtree(where, ignore_errors=True)
     arguments = [folder, where, f"--gigabytes={sizes.of(1000, 10)}"]
     runs = [json.loads(command([HOME / "bin" / "python", PEERS / "loading_large.py", *arguments])[0].splitlines()[-1])
             for _ in range(sizes.repeats)]  # fmt: skip
