@@ -24,9 +24,9 @@ def batches(name: str) -> Loader:
     def load(folder: Path, frames: Frames, sample: Sample, workers: int) -> Iterator[Batch]:
         from rlds_beam import open_dataset
 
-        wanted: dict[str, Any] = {}
+        wanted: dict[str, Any] = {"drop_last": True}
         if sample.history:
-            wanted = {"history": sample.history, "chunk": sample.chunk, "image_size": (sample.size, sample.size)}
+            wanted.update(history=sample.history, chunk=sample.chunk, image_size=(sample.size, sample.size))
         dataset = open_dataset(folder / name, unit="steps", connectors=_normalizing(folder, sample))
         for batch in dataset.batches(BATCH, shuffle=True, seed=0, threads=workers, epochs=None, **wanted):
             found = {"image": batch[CAMERA], "state": batch[STATE], "action": batch["action"]}
