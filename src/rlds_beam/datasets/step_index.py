@@ -22,6 +22,7 @@ import dataclasses
 import functools
 import json
 import math
+import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -44,6 +45,9 @@ PLACE = np.dtype([("offset", "<i8"), ("size", "<u4"), ("crc", "<u4"), ("file", "
 `file` is `BLOB` for blob.bin, and `FIRST_VIDEO - v` for the frame `offset` of video v. `size` is 0 for an image of
 zeros. `edit` is the number of the image's pending edits (`StepIndex.edits`), 0 for none.
 """
+
+_LARGE = 64 << 20
+"""Bytes from which a file of the index is read row by row."""
 
 BLOB = -1
 FIRST_VIDEO = -2
@@ -294,9 +298,11 @@ class StepIndex:
             raise self._damaged(name)
         if not count:  # an empty file cannot be mapped
             return np.empty([max(n, 0) for n in shape], dtype)
-        # bfloat16 and the like cannot be mapped by name
-        mapped: Array = np.asarray(np.memmap(path, np.uint8, "r")).view(dtype)
-        return mapped.reshape(shape)
+        with open(path, "rb") as file:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if size > _LARGE:  # rows are read at random: without this, each brings its neighbors into memory
+            content.madvise(mmap.MADV_RANDOM)
+        return np.frombuffer(content, dtype).reshape(shape)
 
     def _damaged(self, name: str) -> UsageError:
         return UsageError(

@@ -13,6 +13,8 @@ SHOWN = f"![The cameras of the first episodes]({PREVIEW})"
 """The line of README.md that shows it."""
 
 _EPISODES, _CAMERAS, _FRAMES, _HEIGHT = 3, 3, 6, 96
+RANGES = 2 * _EPISODES
+"""The first ranges of a split, of which `part_of` is used: more than are shown, as some may have no episodes."""
 
 
 def part_of(cameras: Sequence[Column]) -> bytes:

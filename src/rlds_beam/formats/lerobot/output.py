@@ -46,7 +46,7 @@ from rlds_beam.output.capabilities import (
     StoredNames,
 )
 from rlds_beam.output.files import to_json
-from rlds_beam.output.preview import PREVIEW, joined
+from rlds_beam.output.preview import PREVIEW, RANGES, joined
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.text import did_you_mean
@@ -141,8 +141,8 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
     @property
     def metadata_of_all(self) -> tuple[str, ...]:
         """Metadata files of every version."""
-        preview = [PREVIEW] if self.frames.features.images else []
-        return (layout.STATS, layout.FIELDS, layout.CARD, *preview, layout.INFO)
+        shown = [PREVIEW] if self.frames.features.images else []
+        return (layout.STATS, layout.FIELDS, layout.CARD, *shown, layout.INFO)
 
     @property
     def episodes_files(self) -> int:
@@ -208,7 +208,7 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
     def open_range(self, work: WorkRange) -> LerobotWriter:
         data, facts, *videos = self.files(work)
         files = self.files_class(self.directory, self.frames, (data, *videos))
-        return LerobotWriter(self.directory, self.frames, files, facts)
+        return LerobotWriter(self.directory, self.frames, files, facts, previewed=work.index < RANGES)
 
     def facts(self, commit: RangeCommit) -> RangeFacts:
         """The facts that a finished range kept."""
@@ -272,10 +272,10 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
             self._write(layout.MODALITY, self.modality)
         self._write(layout.STATS, json.dumps(stats, indent=4) + "\n")
         self._write(layout.FIELDS, to_json(self.frames.features.to_json()))
-        preview = joined(previews)
-        if preview:
-            storage.write_bytes(storage.below(self.directory, PREVIEW), preview)
-        self._write(layout.CARD, card(self.name, info, preview=bool(preview)))
+        picture = joined(previews)
+        if picture:
+            storage.write_bytes(storage.below(self.directory, PREVIEW), picture)
+        self._write(layout.CARD, card(self.name, info, preview=bool(picture)))
         self._write(layout.INFO, json.dumps(info, indent=4, ensure_ascii=False) + "\n")
         return {"lerobot": {"version": self.version, "episodes": totals.episodes, "tasks": len(totals.tasks)}}
 

@@ -34,13 +34,22 @@ class LerobotWriter:
       frame_format: how frames are stored.
       files: writes the files of the range.
       facts: the name of the facts file.
+      previewed: whether the preview may show its first episode.
 
     Attributes:
       predicted: the number of frames so far.
     """
 
-    def __init__(self, directory: str, frame_format: FrameFormat, files: RangeFiles | EpisodeFiles, facts: str):
+    def __init__(
+        self,
+        directory: str,
+        frame_format: FrameFormat,
+        files: RangeFiles | EpisodeFiles,
+        facts: str,
+        previewed: bool = True,
+    ):
         self._directory, self._format, self._files, self._facts = directory, frame_format, files, facts
+        self._previewed = previewed
         self._map = frame_format.features
         self._tasks: dict[str, int] = {}
         self._frame_tasks: list[Array] = []
@@ -60,7 +69,7 @@ class LerobotWriter:
             prepared.append(PreparedEpisode(self._format, episode, decoded))
             not_decoded = 0 if decoded else not_decoded + len(episode)
         self._not_decoded = not_decoded
-        if prepared and not self._episodes:
+        if prepared and self._previewed and not self._episodes:
             first = next(episode for episode in batch.episodes if len(episode))
             self._preview = part_of(
                 [first.steps[f.path] for f in self._map.images if f.fields[0].dtype in ("uint8", "uint16")]
