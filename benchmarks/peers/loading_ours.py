@@ -37,6 +37,20 @@ def batches(name: str) -> Loader:
     return load
 
 
+def column_batches(format: str) -> Loader:
+    """`Dataset.batches` of columns; connectors cut the windows and normalized when they were written."""
+
+    def load(folder: Path, frames: Frames, sample: Sample, workers: int) -> Iterator[Batch]:
+        columns = Columns(folder, format, sample)
+        wanted: dict[str, Any] = {"image_size": (sample.size, sample.size)} if sample.size else {}
+        for batch in columns.rows.batches(
+            BATCH, shuffle=True, threads=workers, epochs=None, drop_last=True, columns=list(columns.names), **wanted
+        ):
+            yield {name: batch[path] for path, name in columns.names.items()}
+
+    return load
+
+
 def _normalizing(folder: Path, sample: Sample) -> list[Any]:
     from rlds_beam.connectors import Normalize
 
@@ -128,20 +142,20 @@ class Columns:
         from rlds_beam import open_dataset
 
         kind = "policy" if sample.size else "plain"
-        self._rows, self._sample = open_dataset(folder / f"columns_{kind}_{format}"), sample
-        self._columns = {"obs/image_0": "image", "obs/state": "state", "actions": "action"}
+        self.rows, self._sample = open_dataset(folder / f"columns_{kind}_{format}"), sample
+        self.names = {"obs/image_0": "image", "obs/state": "state", "actions": "action"}
         if sample.chunk:
-            self._columns["action_is_pad"] = "is_pad"
+            self.names["action_is_pad"] = "is_pad"
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def __getitem__(self, index: int) -> Batch:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Batch]:
-        read = self._rows.select(np.asarray(indices), list(self._columns))
-        batch = {name: read[path] for path, name in self._columns.items()}
+        read = self.rows.select(np.asarray(indices), list(self.names))
+        batch = {name: read[path] for path, name in self.names.items()}
         if self._sample.size:
             images = batch["image"]
             resized = _resized(images.reshape(-1, *images.shape[-3:]), self._sample.size)

@@ -48,6 +48,7 @@ LOADERS = {
         "rlds", "rlds_array_record", "lerobot_images", "lerobot_video")},
     "torch steps": Loader(ours.torch_steps, (*OURS, *TORCH, "cv2")),
     "grain steps": Loader(ours.grain_steps, (*OURS, "grain.python", "cv2")),
+    "batches parquet": Loader(ours.column_batches("parquet"), OURS),
     **{f"torch {name}": Loader(ours.torch_columns(name), (*OURS, *TORCH, "cv2")) for name in (
         "tfrecord", "array_record", "parquet")},
     "grain array_record": Loader(ours.grain_columns("array_record"), (*OURS, "grain.python", "cv2")),
