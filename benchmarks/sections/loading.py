@@ -23,7 +23,7 @@ WINDOWS = """
 - AddColumnsFromEpisodesToTrainBatch
 - ActionChunking: {horizon: 16, preset: lerobot}
 """
-SHORT = {"plain": "one frame", "policy": "a policy's sample"}
+SHORT = {"plain": "frames", "policy": "windows"}
 TITLES = {"plain": "one frame and action, 256x256", "policy": "history 2, chunk 16, normalized, 224x224"}
 
 
@@ -71,7 +71,7 @@ RATIOS: tuple[tuple[str, str, float | None, str], ...] = (
     ("batches lerobot_images", "lance images", 2.0, "lerobot-lancedb"),
     ("batches lerobot_images", "lerobot images", 5.0, "LeRobot"),
     ("batches lerobot_video", "lance video", 1.0, "lerobot-lancedb"),
-    ("batches lerobot_video", "lerobot torchcodec", 1.0, "LeRobot, torchcodec"),
+    ("batches lerobot_video", "lerobot torchcodec", 1.0, "LeRobot"),
     ("batches rlds", "tf.data", 1.0, "Octo's tf.data"),
     ("batches parquet", "lerobot images", 1.0, "LeRobot"),
     ("torch parquet", "lerobot images", 1.0, "LeRobot"),
