@@ -120,7 +120,7 @@ class IndexWriter:
         self.columns = [IndexedColumn(i, field, level) for i, (field, level) in enumerate(fields)]
         self._directory = directory
         names = [_STARTS, _PACKETS, _BLOB_FILE, *(c.file(part) for c in self.columns for part in _PARTS[c.kind])]
-        self._files = {name: storage.open_write(storage.join(directory, name)) for name in names}
+        self._files = {name: storage.open_write(storage.below(directory, name)) for name in names}
         self._tables: dict[int, dict[bytes, int]] = {c.number: {} for c in self.columns if c.kind == "text"}
         self._blob = self.steps = self.episodes = 0
         self._write(_STARTS, np.zeros(1, np.int64))
@@ -188,7 +188,7 @@ class IndexWriter:
             "version": VERSION, "episodes": self.episodes, "steps": self.steps,
             "columns": [column.to_json() for column in self.columns], **content,
         }  # fmt: skip
-        storage.write_text(storage.join(self._directory, INDEX), json.dumps(described) + "\n")
+        storage.write_text(storage.below(self._directory, INDEX), json.dumps(described) + "\n")
 
     def close(self) -> None:
         for file in self._files.values():
