@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rlds_beam.checking.report import Report
-    from rlds_beam.checking.signals.context import Context
     from rlds_beam.checking.signals.dataset import DatasetFinding
     from rlds_beam.checking.signals.results import SignalsWriter
     from rlds_beam.connectors.runner import ConnectorRunner
@@ -130,6 +129,7 @@ def define_pipeline(
     source: Source | None = None,
     connecting: ConnectorRunner | None = None,
     writer: SignalsWriter | None = None,
+    directory: str | None = None,
 ) -> Any:
     """Reads and checks the dataset under `root`, and measures the signals of every episode.
 
@@ -139,10 +139,13 @@ def define_pipeline(
       source: the dataset, if already open.
       connecting: the connectors, if already prepared.
       writer: writes the results; by default to the files of the config.
+      directory: a directory that all workers share, for temporary files; None if there is none.
 
     Returns:
       PCollection of one `CheckedSignals`.
     """
+    from rlds_beam.checking.signals.context import Context
+    from rlds_beam.checking.signals.table import EpisodeTable
     from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.connectors.runner import ConnectorRunner
     from rlds_beam.formats.sources import open_input
@@ -153,7 +156,8 @@ def define_pipeline(
     source = source or open_input(config)
     connecting = connecting or ConnectorRunner.for_options(config, source)
     rules = dataclasses.replace(config, reject=None, write_exclude=None)  # here, --reject only lists
-    checked = root | CheckDataset(source, rules, connecting, _context(source, config))
+    measured = EpisodeTable(Context.of(source.schema, fps=source.fps, decoded=config.decode), directory)
+    checked = root | CheckDataset(source, rules, connecting, measured)
     return checked.signals | WriteSignals(writer or _writer(config), checked.report)
 
 
@@ -174,7 +178,7 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
     from rlds_beam.formats.sources import open_input
     from rlds_beam.jobs.cost import check_seconds
     from rlds_beam.pipelines import outcome
-    from rlds_beam.pipelines.running import run_checks
+    from rlds_beam.pipelines.running import run_checks, shared_directory
     from rlds_beam.runners import check as check_runner
 
     check_runner(config)
@@ -187,20 +191,15 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
         writer = dataclasses.replace(writer, output=storage.join(temporary.name, "signals.parquet"))
     source = open_input(config)
     connecting = ConnectorRunner.for_options(config, source)
-    report, content = run_checks(
-        "check", config, source, check_seconds(source, config, config.decode),
-        lambda root: define_pipeline(root, config, source, connecting, writer), "report",
-    )  # fmt: skip
+    with shared_directory(config) as directory:
+        report, content = run_checks(
+            "check", config, source, check_seconds(source, config, config.decode),
+            lambda root: define_pipeline(root, config, source, connecting, writer, directory), "report",
+        )  # fmt: skip
     findings = tuple(DatasetFinding(**one) for one in content["findings"])
     return CheckOutcome(
         report, content["signals"], findings, content["rows"], content["chosen"], writer.output, temporary
     )
-
-
-def _context(source: Source, config: CheckConfig) -> Context:
-    from rlds_beam.checking.signals.context import Context
-
-    return Context.of(source.schema, fps=source.fps, decoded=config.decode)
 
 
 def _writer(config: CheckConfig) -> SignalsWriter:

@@ -79,7 +79,11 @@ class ReportConfig(RunOptions, PrintOptions, ConnectorOptions, CheckOptions, Sou
 
 
 def define_pipeline(
-    root: Any, config: ReportConfig, writer: ReportWriter | None = None, connecting: tuple[ConnectorRunner, ...] = ()
+    root: Any,
+    config: ReportConfig,
+    writer: ReportWriter | None = None,
+    connecting: tuple[ConnectorRunner, ...] = (),
+    directory: str | None = None,
 ) -> Any:
     """Reads and checks the datasets under `root`, and writes the report.
 
@@ -87,6 +91,7 @@ def define_pipeline(
       root: a Beam pipeline.
       config: the job's config.
       writer, connecting: the result of `prepare`, if already known.
+      directory: a directory that all workers share, for temporary files; None if there is none.
 
     Returns:
       PCollection of one `WrittenReport`.
@@ -95,7 +100,7 @@ def define_pipeline(
 
     if writer is None:
         writer, connecting = prepare(config)
-    return root | WriteDatasetReport(writer, connecting)
+    return root | WriteDatasetReport(writer, connecting, directory)
 
 
 def prepare(config: ReportConfig) -> tuple[ReportWriter, tuple[ConnectorRunner, ...]]:
@@ -137,6 +142,7 @@ def report(config: ReportConfig) -> ReportOutcome:
     from rlds_beam.console.progress import Progress, Total
     from rlds_beam.jobs.cost import stats_seconds
     from rlds_beam.pipelines import outcome
+    from rlds_beam.pipelines.running import shared_directory
     from rlds_beam.reading.changes import AGAIN, Snapshot
     from rlds_beam.runners import check
     from rlds_beam.runners.results import run_for_result
@@ -148,9 +154,9 @@ def report(config: ReportConfig) -> ReportOutcome:
     snapshots = [Snapshot.of(source, AGAIN) for source in sources]
     seconds = sum(stats_seconds(source, config) for source in sources)
     total = Total("report", bytes=sum(source.size for source in sources))
-    with Progress(total, config.progress).shown() as progress:
+    with Progress(total, config.progress).shown() as progress, shared_directory(config) as directory:
         content, _ = run_for_result(
-            lambda root: define_pipeline(root, config, writer, connecting), config, seconds, progress
+            lambda root: define_pipeline(root, config, writer, connecting, directory), config, seconds, progress
         )
     for snapshot in snapshots:
         snapshot.verify_all()

@@ -1,9 +1,11 @@
-"""Shared by the jobs: `run_ranges` for `convert` and `record`, `run_checks` for `validate` and `stats`."""
+"""Shared by the jobs: `run_ranges` for `convert` and `record`, `run_checks` for those that only read."""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from rlds_beam.jobs.convert import ConvertJob
     from rlds_beam.reading.base import Source
     from rlds_beam.reading.plan import WorkRange
+    from rlds_beam.runners.options import RunOptions
 
 
 def _disk(text: str, directory: str) -> str:
@@ -70,6 +73,16 @@ def run_ranges(
         if error.exit_code != RldsBeamError.exit_code:
             raise
         raise type(error)(f"{error} ({job.progress()})") from error
+
+
+@contextlib.contextmanager
+def shared_directory(options: RunOptions) -> Iterator[str | None]:
+    """A directory for temporary files that all workers share; None if they are on other machines."""
+    if options.runner != "local":
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True) as directory:
+        yield directory
 
 
 def run_checks(

@@ -14,7 +14,6 @@ from apache_beam.utils.windowed_value import WindowedValue
 from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.checking.verdicts import IgnoredValues, count_verdict
 from rlds_beam.connectors.base import Batch
@@ -56,7 +55,7 @@ class ValidateEpisodes(beam.PTransform):
       duplicates: the result of `FindDuplicateEpisodes`, to reject the second of two equal episodes.
       connecting: the connectors that run over accepted episodes; the result has what they return.
       fitted: the result of `FitConnectors`; None if no connector needs fitting.
-      measured: the fields whose signals are measured; None to measure nothing.
+      measured: an empty table for the signals; None to measure nothing.
 
     Raises:
       FailedRuleError: while running, at the first violation of a rule whose policy is `fail`.
@@ -68,7 +67,7 @@ class ValidateEpisodes(beam.PTransform):
         duplicates: Any = None,
         connecting: ConnectorRunner | None = None,
         fitted: Any = None,
-        measured: Context | None = None,
+        measured: EpisodeTable | None = None,
     ):
         super().__init__()
         self._measured = measured
@@ -93,8 +92,8 @@ def _merge(reports: Iterable[Report]) -> Report:
     return Report().merge(*reports)
 
 
-def _merge_signals(tables: Iterable[EpisodeTable], measured: Context) -> EpisodeTable:
-    return EpisodeTable(measured).merge(*tables)
+def _merge_signals(tables: Iterable[EpisodeTable], measured: EpisodeTable) -> EpisodeTable:
+    return measured.merge(*tables)
 
 
 class CheckDataset(beam.PTransform):
@@ -104,11 +103,11 @@ class CheckDataset(beam.PTransform):
       source: the dataset.
       options: the policy of each rule.
       connecting: the connectors.
-      measured: the fields whose signals are measured; None to measure nothing.
+      measured: an empty table for the signals; None to measure nothing.
     """
 
     def __init__(
-        self, source: Source, options: CheckOptions, connecting: ConnectorRunner, measured: Context | None = None
+        self, source: Source, options: CheckOptions, connecting: ConnectorRunner, measured: EpisodeTable | None = None
     ):
         super().__init__()
         self._source, self._options, self._connecting, self._measured = source, options, connecting, measured
@@ -131,12 +130,12 @@ class CheckDataset(beam.PTransform):
 
 
 class _CheckFn(beam.DoFn):
-    def __init__(self, options: CheckOptions, connecting: ConnectorRunner, measured: Context | None):
+    def __init__(self, options: CheckOptions, connecting: ConnectorRunner, measured: EpisodeTable | None):
         self._options, self._connecting, self._measured = options, connecting, measured
 
     def start_bundle(self) -> None:
         self._report = Report()
-        self._signals = None if self._measured is None else EpisodeTable(self._measured)
+        self._signals = None if self._measured is None else self._measured.merge()
         self._fitted: ConnectorRunner | None = None
 
     def process(

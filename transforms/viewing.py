@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton
@@ -27,16 +27,17 @@ class WriteDatasetReport(beam.PTransform):
     Args:
       writer: the datasets, and where the report goes.
       connecting: the connectors of each dataset.
+      directory: a directory that all workers share, for temporary files; None if there is none.
     """
 
-    def __init__(self, writer: ReportWriter, connecting: Sequence[ConnectorRunner]):
+    def __init__(self, writer: ReportWriter, connecting: Sequence[ConnectorRunner], directory: str | None = None):
         super().__init__()
-        self._writer, self._connecting = writer, connecting
+        self._writer, self._connecting, self._directory = writer, connecting, directory
 
     def expand(self, root: Any) -> Any:
         start = root.pipeline | "Start" >> beam.Create([None])
         gathered = [
-            root | f"Gather{place}" >> _Gather(place, one, connecting)
+            root | f"Gather{place}" >> _Gather(place, one, connecting, self._directory)
             for place, (one, connecting) in enumerate(zip(self._writer.inputs, self._connecting, strict=True))
         ]
         all_gathered = gathered | beam.Flatten(pipeline=root.pipeline)
@@ -44,24 +45,35 @@ class WriteDatasetReport(beam.PTransform):
 
 
 class _Gather(beam.PTransform):
-    """What a pass over one dataset finds: a PCollection of its place in the report, and one `Gathered`."""
+    """What a pass over one dataset finds: a PCollection of one `_Found`."""
 
-    def __init__(self, place: int, input: Input, connecting: ConnectorRunner):
+    def __init__(self, place: int, input: Input, connecting: ConnectorRunner, directory: str | None):
         super().__init__()
-        self._place, self._input, self._connecting = place, input, connecting
+        self._place, self._input, self._connecting, self._directory = place, input, connecting, directory
 
     def expand(self, root: Any) -> Any:
         one = self._input
-        checked = root | CheckDataset(one.source, one.settings.check, self._connecting, one.context)
+        measured = EpisodeTable(one.context, self._directory)
+        checked = root | CheckDataset(one.source, one.settings.check, self._connecting, measured)
         statistics = checked.accepted | ComputeStatistics()
         sides = AsSingleton(statistics), AsSingleton(checked.signals)
-        return checked.report | "Gather" >> beam.Map(_gathered, self._place, *sides)
+        return checked.report | "Gather" >> beam.Map(_found, self._place, *sides)
 
 
-def _gathered(report: Report, place: int, statistics: DatasetStatistics, signals: EpisodeTable) -> tuple[int, Gathered]:
-    return place, Gathered(report, statistics, signals.finish(), tuple(signals.dataset_findings()))
+class _Found(NamedTuple):
+    """What a pass over one dataset finds, and its place in the report."""
+
+    place: int
+    report: Report
+    statistics: DatasetStatistics
+    signals: EpisodeTable
 
 
-def _write(start: None, writer: ReportWriter, gathered: Sequence[tuple[int, Gathered]]) -> WrittenReport:
+def _found(report: Report, place: int, statistics: DatasetStatistics, signals: EpisodeTable) -> _Found:
+    return _Found(place, report, statistics, signals)
+
+
+def _write(start: None, writer: ReportWriter, found: Sequence[_Found]) -> WrittenReport:
     del start
-    return writer.write([one for _, one in sorted(gathered, key=lambda pair: pair[0])])
+    ordered = sorted(found, key=lambda one: one.place)
+    return writer.write([Gathered.of(one.report, one.statistics, one.signals) for one in ordered])

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rlds_beam.checking.signals.rows import Rows
-from rlds_beam.checking.signals.scoring import group_scales
+from rlds_beam.checking.signals.scoring import fields_of, group_scales
 from rlds_beam.text import count, shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -88,8 +88,7 @@ def _of_metadata(rows: Rows) -> Iterator[DatasetFinding]:
 
 
 def _of_motion(rows: Rows) -> Iterator[DatasetFinding]:
-    for path in dict.fromkeys(field for field, _ in rows.vectors):
-        field = {name: values.astype(np.float64) for (one, name), values in rows.vectors.items() if one == path}
+    for path, field in fields_of(rows).items():
         known = ~np.isnan(field["low"]).any(axis=1)
         if known.sum() < _FEWEST:
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -10,9 +11,10 @@ from rlds_beam.checking.signals import images, texts
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.measuring import MeasuredSteps
 from rlds_beam.checking.signals.motion import Laid
-from rlds_beam.checking.signals.rows import Rows
+from rlds_beam.checking.signals.rows import Key, Rows
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.images.encoded_images import EncodedImages
 
 if TYPE_CHECKING:
@@ -32,7 +34,8 @@ class Block:
 
     def __init__(self, context: Context):
         self.context = context
-        self._rows = Rows([], {}, {}, {})
+        self._keys: list[Key] = []
+        self._values: dict[str, list[Any]] = {}
         self._lists: dict[str, list[float]] = {}
         self._lengths: list[int] = []
         self._void: list[bool] = []
@@ -44,7 +47,7 @@ class Block:
         self._steps = self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._keys)
 
     @property
     def full(self) -> bool:
@@ -57,7 +60,7 @@ class Block:
         values = self._add_texts(episode, length, row)
         if verdict is not None and verdict.rejected is not None:
             values["rule"], values["detail"] = verdict.rejected.rule, texts.text_of(verdict.rejected.detail)
-        self._rows.add(key, values)
+        self._add_row(key, values)
         self._bytes += len(episode.payload)
         if not length:
             return
@@ -73,6 +76,14 @@ class Block:
         self._hashes.append(self._hash(episode, length - void) if self.context.only is None else 0)
         for path in self.context.cameras:
             self._add_camera(path, steps.get(path), row)
+
+    def _add_row(self, key: EpisodeKey, values: Mapping[str, Any]) -> None:
+        if values.keys() - self._values.keys():
+            for name in values:
+                self._values.setdefault(name, [None] * len(self))
+        for name, known in self._values.items():
+            known.append(values.get(name))
+        self._keys.append((key.dataset, key.split, key.shard, key.position, key.part))
 
     def _put(self, name: str, row: int, value: float) -> None:
         column = self._lists.setdefault(name, [])
@@ -131,25 +142,26 @@ class Block:
 
     def finish(self) -> Rows:
         """Measures the episodes; the block is empty afterward."""
-        rows, size = self._rows, len(self)
-        for name, column in self._lists.items():
-            rows.numbers[name] = np.array(column + [np.nan] * (size - len(column)))
-        rows.numbers["steps"] = np.zeros(size)
+        size = len(self)
+        numbers = {name: np.array(column + [np.nan] * (size - len(column))) for name, column in self._lists.items()}
+        numbers["steps"] = np.zeros(size)
+        vectors: dict[tuple[str, str], Array] = {}
         if self._lengths:
             laid = Laid.of(self._lengths, self._void)
             at = np.array(self._measured, np.int64)
-            rows.numbers["steps"][at] = laid.lengths
-            rows.numbers["#actions"] = np.zeros(size, np.uint64)
-            rows.numbers["#actions"][at] = np.array(self._hashes, np.uint64)
+            numbers["steps"][at] = laid.lengths
+            numbers["#actions"] = np.zeros(size, np.uint64)
+            numbers["#actions"][at] = np.array(self._hashes, np.uint64)
             found = MeasuredSteps.of(self.context, laid, self._columns, self._repeats)
             for name, values in found.numbers.items():
-                rows.numbers[name] = np.full(size, np.nan)
-                rows.numbers[name][at] = values
-            for key, vectors in found.vectors.items():
-                rows.vectors[key] = np.full((size, vectors.shape[1]), np.nan, np.float32)
-                rows.vectors[key][at] = vectors
+                numbers[name] = np.full(size, np.nan)
+                numbers[name][at] = values
+            for key, rows in found.vectors.items():
+                vectors[key] = np.full((size, rows.shape[1]), np.nan, np.float32)
+                vectors[key][at] = rows
+        made = Rows(self._keys, numbers, vectors, self._values)
         self.__init__(self.context)  # type: ignore[misc]
-        return rows
+        return made
 
 
 def _is_plain(column: Column) -> bool:

@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+import io
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam import storage
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+Key: TypeAlias = tuple[str, str, int, int, int]
+Name = TypeVar("Name")
+Column = TypeVar("Column")
+
+_INDEX = 8
+"""Bytes of the place of a file's index, at its end."""
 
 
-@dataclasses.dataclass
+class Columns(Mapping[Name, Column]):
+    """Columns that are loaded each time they are used: together they may take too much memory."""
+
+    def __init__(self, names: Iterable[Name], load: Callable[[Name], Column]):
+        self._names, self._load = dict.fromkeys(names), load
+
+    def __getitem__(self, name: Name) -> Column:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._load(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[Name]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+@dataclasses.dataclass(frozen=True)
 class Rows:
     """The measurements of E episodes.
 
@@ -25,42 +54,36 @@ class Rows:
       values: column -> texts, numbers, or None.
     """
 
-    keys: list[tuple[str, str, int, int, int]]
-    numbers: dict[str, Array]
-    vectors: dict[tuple[str, str], Array]
-    values: dict[str, list[Any]]
+    keys: Sequence[Key]
+    numbers: Mapping[str, Array]
+    vectors: Mapping[tuple[str, str], Array]
+    values: Mapping[str, list[Any]]
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def add(self, key: EpisodeKey, values: Mapping[str, Any]) -> None:
-        """Adds a row with its key and `values`."""
-        size = len(self.keys)
-        self.keys.append((key.dataset, key.split, key.shard, key.position, key.part))
-        if values.keys() - self.values.keys():
-            for name in values:
-                self.values.setdefault(name, [None] * size)
-        for name, known in self.values.items():
-            known.append(values.get(name))
-
     @staticmethod
     def concatenate(parts: Sequence[Rows]) -> Rows:
-        """All rows; what a part lacks is missing."""
-        sizes = [len(part) for part in parts]
+        """All rows; what a part lacks is missing. Columns are put together when they are used."""
+
+        def numbers(name: str) -> Array:
+            columns = [part.numbers.get(name) for part in parts]
+            kind = next(column.dtype for column in reversed(columns) if column is not None)
+            return np.concatenate(
+                [_numbers(column, len(part), kind) for column, part in zip(columns, parts, strict=True)]
+            )
+
+        def vectors(name: tuple[str, str]) -> Array:
+            return np.concatenate(_padded([part.vectors.get(name) for part in parts], [len(part) for part in parts]))
+
+        def values(name: str) -> list[Any]:
+            return [value for part in parts for value in part.values.get(name) or [None] * len(part)]
+
         return Rows(
             [key for part in parts for key in part.keys],
-            {
-                name: np.concatenate([_numbers(part.numbers.get(name), len(part), kind) for part in parts])
-                for name, kind in _kinds(part.numbers for part in parts).items()
-            },
-            {
-                name: np.concatenate(_padded([part.vectors.get(name) for part in parts], sizes))
-                for name in _names(part.vectors for part in parts)
-            },
-            {
-                name: [value for part in parts for value in part.values.get(name, [None] * len(part))]
-                for name in _names(part.values for part in parts)
-            },
+            Columns(_names(part.numbers for part in parts), numbers),
+            Columns(_names(part.vectors for part in parts), vectors),
+            Columns(_names(part.values for part in parts), values),
         )
 
     def in_order(self) -> Rows:
@@ -69,22 +92,50 @@ class Rows:
         places = np.array(order, np.int64)
         return Rows(
             [self.keys[i] for i in order],
-            {name: column[places] for name, column in self.numbers.items()},
-            {name: rows[places] for name, rows in self.vectors.items()},
-            {name: [values[i] for i in order] for name, values in self.values.items()},
+            Columns(self.numbers, lambda name: self.numbers[name][places]),
+            Columns(self.vectors, lambda name: self.vectors[name][places]),
+            Columns(self.values, lambda name: [*map(self.values[name].__getitem__, order)]),
         )
+
+    def loaded(self) -> Rows:
+        """The rows with all columns in memory."""
+        return Rows(self.keys, dict(self.numbers), dict(self.vectors), dict(self.values))
+
+    def write(self, path: str) -> None:
+        """Writes the rows to a file for `read`.
+
+        Raises:
+          DiskError: the disk is full.
+        """
+        file = io.BytesIO()
+        places: list[dict[Any, int]] = [{}, {}, {}]
+        for found, columns in zip(places, (self.numbers, self.vectors, self.values), strict=True):
+            for name, column in columns.items():
+                found[name] = file.tell()
+                pickle.dump(column, file, pickle.HIGHEST_PROTOCOL)
+        index = file.tell()
+        pickle.dump((self.keys, places), file, pickle.HIGHEST_PROTOCOL)
+        file.write(index.to_bytes(_INDEX, "little"))
+        storage.write_bytes(path, file.getvalue())
+
+    @staticmethod
+    def read(path: str) -> Rows:
+        """The rows of a file that `write` wrote; its columns are read when they are used."""
+
+        def load(place: int) -> Any:
+            with open(path, "rb") as file:
+                file.seek(place)
+                return pickle.load(file)
+
+        with open(path, "rb") as file:
+            file.seek(-_INDEX, io.SEEK_END)
+            index = int.from_bytes(file.read(), "little")
+        keys, places = load(index)
+        return Rows(keys, *(Columns(one, lambda name, one=one: load(one[name])) for one in places))  # type: ignore[misc]
 
 
 def _names(parts: Iterable[Any]) -> list[Any]:
     return sorted({name for part in parts for name in part})
-
-
-def _kinds(parts: Iterable[dict[str, Array]]) -> dict[str, np.dtype[Any]]:
-    kinds: dict[str, np.dtype[Any]] = {}
-    for part in parts:
-        for name, column in part.items():
-            kinds[name] = column.dtype
-    return dict(sorted(kinds.items()))
 
 
 def _numbers(column: Array | None, size: int, kind: np.dtype[Any]) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 from rlds_beam.checking.signals.clocks import rate_of
 from rlds_beam.checking.signals.context import Context, is_gripper
 from rlds_beam.checking.signals.following import pairs
-from rlds_beam.checking.signals.rows import Rows
+from rlds_beam.checking.signals.rows import Columns, Rows
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -50,11 +50,7 @@ def scored(rows: Rows, context: Context) -> dict[str, Array]:
     found: dict[str, Array] = {}
     if len(rows) < _FEWEST:
         return found
-    fields = dict.fromkeys(path for path, _ in rows.vectors)
-    vectors = {
-        path: {name: values.astype(np.float64) for (field, name), values in rows.vectors.items() if field == path}
-        for path in fields
-    }
+    vectors = fields_of(rows)
     for path, field in vectors.items():
         for score in (_jump, _saturation):
             found |= score(path, field, rows.numbers["steps"])
@@ -67,6 +63,17 @@ def scored(rows: Rows, context: Context) -> dict[str, Array]:
     found |= _duplicates(rows)
     found |= _groups(rows)
     return found
+
+
+def fields_of(rows: Rows) -> dict[str, Mapping[str, Array]]:
+    """Field of motion -> statistic -> float64 (E, D), which is loaded when it is used."""
+    found: dict[str, list[str]] = {}
+    for path, statistic in rows.vectors:
+        found.setdefault(path, []).append(statistic)
+    return {
+        path: Columns(names, lambda name, path=path: rows.vectors[path, name].astype(np.float64))  # type: ignore[misc]
+        for path, names in found.items()
+    }
 
 
 def usual_change(field: Mapping[str, Array]) -> Array:
@@ -150,10 +157,10 @@ def _grippers(rows: Rows, vectors: Mapping[str, Mapping[str, Array]]) -> dict[st
     at least half its usual range, at least 4 times, so noise of a resting gripper does not count.
     """
     found: dict[str, Array] = {}
-    for name, crossings in rows.numbers.items():
+    for name in rows.numbers:
         if not name.startswith("#crossings/"):
             continue
-        path = name.partition("/")[2]
+        path, crossings = name.partition("/")[2], rows.numbers[name]
         field = vectors[path]
         width = field["high"][:, -1] - field["low"][:, -1]
         used = width[width > 0]

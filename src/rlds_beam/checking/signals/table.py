@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from rlds_beam import storage
 from rlds_beam.checking.signals import texts
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.dataset import DatasetFinding, findings_of
 from rlds_beam.checking.signals.gathering import Block
-from rlds_beam.checking.signals.rows import Rows
+from rlds_beam.checking.signals.rows import Columns, Rows
 from rlds_beam.checking.signals.scoring import scored
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
@@ -28,6 +30,8 @@ PLACES = ("@step", "@stop")
 """The ends of the columns that say where the worst is, [step, stop)."""
 
 _MOST_PARTS = 32
+_MOST_ROWS = 4096
+"""Rows that are kept in memory if there is a directory for files: about 6 MB."""
 
 
 class EpisodeTable:
@@ -44,15 +48,15 @@ class EpisodeTable:
 
     Args:
       context: the fields to measure.
+      directory: a directory for files with the rows, which must outlive the table. Then only the files' names are
+        pickled, and `finish` loads one column at a time. None keeps all rows in memory.
     """
 
-    def __init__(self, context: Context):
-        self.context = context
+    def __init__(self, context: Context, directory: str | None = None):
+        self.context, self.directory = context, directory
         self._block = Block(context)
         self._parts: list[Rows] = []
-
-    def __len__(self) -> int:
-        return len(self._block) + sum(map(len, self._parts))
+        self._files: list[str] = []
 
     def add(self, episode: Episode, verdict: Verdict | None = None) -> EpisodeTable:
         """Measures one record as read, in place; returns itself, as a Beam CombineFn requires.
@@ -67,10 +71,11 @@ class EpisodeTable:
 
     def merge(self, *others: EpisodeTable) -> EpisodeTable:
         """The rows of all tables, as a new one; order and grouping do not matter."""
-        merged = EpisodeTable(self.context)
+        merged = EpisodeTable(self.context, self.directory)
         for table in (self, *others):
             table._flush()
             merged._parts += table._parts
+            merged._files += table._files
         merged._compact()
         return merged
 
@@ -80,17 +85,29 @@ class EpisodeTable:
             self._compact()
 
     def _compact(self) -> None:
+        if self.directory is not None and sum(map(len, self._parts)) >= _MOST_ROWS:
+            self._spill()
         if len(self._parts) > _MOST_PARTS:
-            self._parts = [Rows.concatenate(self._parts)]
+            self._parts = [Rows.concatenate(self._parts).loaded()]
+
+    def _spill(self) -> None:
+        """Moves the rows from memory to a file."""
+        if self._parts and self.directory is not None:
+            self._files.append(storage.join(self.directory, f"{uuid.uuid4().hex}.rows"))
+            Rows.concatenate(self._parts).write(self._files[-1])
+            self._parts = []
 
     def __getstate__(self) -> dict[str, Any]:
         self._flush()
+        self._spill()
         return self.__dict__
 
     def finish(self) -> pa.Table:
         """The table, sorted by key, with the signals that compare episodes."""
         rows = self._rows()
-        return _table(rows, {**rows.numbers, **scored(rows, self.context)})
+        scores = scored(rows, self.context)
+        columns = Columns([*rows.numbers, *scores], lambda name: scores[name] if name in scores else rows.numbers[name])
+        return _table(rows, columns)
 
     def dataset_findings(self) -> list[DatasetFinding]:
         """What is worth a look in the dataset as a whole: constant metadata, normalized values, mixed scales, ..."""
@@ -98,7 +115,8 @@ class EpisodeTable:
 
     def _rows(self) -> Rows:
         self._flush()
-        return Rows.concatenate(self._parts or [Block(self.context).finish()]).in_order()
+        parts = [*self._parts, *map(Rows.read, self._files)]
+        return Rows.concatenate(parts or [Block(self.context).finish()]).in_order()
 
 
 def row_of(episode: Episode, context: Context) -> dict[str, Any]:
@@ -121,20 +139,20 @@ def _plain(values: Array | None) -> float | None:
     return None if values is None or np.isnan(values[0]) else float(values[0])
 
 
-def _table(rows: Rows, columns: dict[str, Array]) -> pa.Table:
+def _table(rows: Rows, columns: Mapping[str, Array]) -> pa.Table:
     import pyarrow as pa
 
-    keys = [EpisodeKey(*key) for key in rows.keys]
     found: dict[str, Any] = {
-        "key": pa.array(map(str, keys), pa.string(), size=len(keys)),
-        "split": pa.array([key.split for key in keys], pa.string()),
-        "shard": pa.array([key.shard for key in keys], pa.int64()),
-        "position": pa.array([key.position for key in keys], pa.int64()),
-        "part": pa.array([key.part for key in keys], pa.int64()),
+        "key": pa.array((str(EpisodeKey(*key)) for key in rows.keys), pa.string(), size=len(rows)),
+        "split": pa.array((key[1] for key in rows.keys), pa.string(), size=len(rows)),
+        **{
+            name: pa.array((key[place] for key in rows.keys), pa.int64(), size=len(rows))
+            for place, name in enumerate(("shard", "position", "part"), 2)
+        },
         "steps": pa.array(columns["steps"].astype(np.int64)),
         "return": _numbers(columns.get("return", np.full(len(rows), np.nan))),
         **{name: _texts(rows.values.get(name), len(rows)) for name in ("instruction", "rule", "detail")},
-        **{name: _values(values) for name, values in rows.values.items() if name.startswith("metadata/")},
+        **{name: _values(rows.values[name]) for name in rows.values if name.startswith("metadata/")},
     }
     for signal in SIGNALS:
         for name, values in signal_columns(signal, columns, len(rows)).items():

@@ -6,6 +6,7 @@ The choice depends on the keys alone, not on the order of the rows, so it is the
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def sampled(keys: Iterable[str], count: int) -> list[str]:
     """Up to `count` keys, chosen as if at random: those with the smallest hashes."""
-    return sorted(keys, key=lambda key: (hashlib.blake2b(key.encode(), digest_size=8).digest(), key))[:count]
+    return heapq.nsmallest(count, keys, lambda key: (hashlib.blake2b(key.encode(), digest_size=8).digest(), key))
 
 
 def accepted_keys(table: pa.Table) -> list[str]:

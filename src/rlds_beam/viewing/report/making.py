@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.signals.dataset import DatasetFinding
+from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.checking.verdicts import find_violations
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.episodes.episode import Episode
@@ -56,6 +57,11 @@ class Gathered(NamedTuple):
     statistics: DatasetStatistics
     table: pa.Table
     findings: tuple[DatasetFinding, ...]
+
+    @classmethod
+    def of(cls, report: Report, statistics: DatasetStatistics, signals: EpisodeTable) -> Gathered:
+        """What a pass found, with the signals that it measured."""
+        return cls(report, statistics, signals.finish(), tuple(signals.dataset_findings()))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -71,7 +71,7 @@ class Input:
                     table.add(episode, verdict)
                 for one in (one for batch in batches for one in batch.episodes):
                     statistics.add(one)
-        return Gathered(report, statistics.finish(), table.finish(), tuple(table.dataset_findings()))
+        return Gathered.of(report, statistics.finish(), table)
 
     def part(self, gathered: Gathered) -> DatasetPart:
         """Its part of the report; reads the episodes that it shows."""
