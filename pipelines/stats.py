@@ -91,7 +91,11 @@ class StatsConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, Inp
 
 
 def define_pipeline(
-    root: Any, config: StatsConfig, source: Source | None = None, connecting: ConnectorRunner | None = None
+    root: Any,
+    config: StatsConfig,
+    source: Source | None = None,
+    connecting: ConnectorRunner | None = None,
+    directory: str | None = None,
 ) -> Any:
     """Reads and checks the dataset under `root`, and computes statistics of the accepted episodes.
 
@@ -100,6 +104,7 @@ def define_pipeline(
       config: the job's config.
       source: the dataset, if already open.
       connecting: the connectors, if already prepared.
+      directory: a directory that all workers share, for temporary files; None if there is none.
 
     Returns:
       PCollection of one `CheckedStatistics`.
@@ -111,7 +116,8 @@ def define_pipeline(
     config = with_preset(config)
     source = source or _source(config)
     checked = root | CheckDataset(source, config, connecting or _connecting(config, source))
-    return checked.accepted | ComputeStatistics(config.by, config.target_propensity_fn) | WithReport(checked.report)
+    computing = ComputeStatistics(config.by, config.target_propensity_fn, directory)
+    return checked.accepted | computing | WithReport(checked.report)
 
 
 def stats(config: StatsConfig) -> StatsOutcome:
@@ -124,7 +130,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
     from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.jobs.cost import stats_seconds
     from rlds_beam.pipelines import outcome
-    from rlds_beam.pipelines.running import run_checks
+    from rlds_beam.pipelines.running import run_checks, shared_directory
     from rlds_beam.runners import check
 
     check(config)
@@ -134,10 +140,11 @@ def stats(config: StatsConfig) -> StatsOutcome:
     connecting = _connecting(config, source)
     _check_fields(config, connecting.probed.schema)
     _check_format(config, connecting.probed.schema)
-    report, content = run_checks(
-        "stats", config, source, stats_seconds(source, config),
-        lambda root: define_pipeline(root, config, source, connecting), "report",
-    )  # fmt: skip
+    with shared_directory(config) as directory:
+        report, content = run_checks(
+            "stats", config, source, stats_seconds(source, config),
+            lambda root: define_pipeline(root, config, source, connecting, directory), "report",
+        )  # fmt: skip
     statistics = {"dataset": source.dataset, **content["statistics"]}
     if config.output is not None and statistics["episodes"]:
         try:

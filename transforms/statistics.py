@@ -15,6 +15,7 @@ from rlds_beam.checking.report import Report
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics, Groups
 from rlds_beam.connectors.statistics.propensity_statistics import TARGET
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.transforms.sharing import Shared
 
 
 class ComputeStatistics(beam.PTransform):
@@ -27,18 +28,20 @@ class ComputeStatistics(beam.PTransform):
       by: a field; each of its values gets its own statistics (see `DatasetStatistics`).
       target_propensity_fn: a `module:function` that returns the propensities of a target policy. They replace the step
         field `target_propensity`.
+      directory: a directory that all workers share, for temporary files; None if there is none.
     """
 
-    def __init__(self, by: str | None = None, target_propensity_fn: str | None = None):
+    def __init__(self, by: str | None = None, target_propensity_fn: str | None = None, directory: str | None = None):
         super().__init__()
-        self._by = by
+        self._by, self._directory = by, directory
         self._target = target_propensity_fn
 
     def expand(self, episodes: beam.PCollection[Episode]) -> beam.PCollection[DatasetStatistics]:
         if self._target is not None:
             episodes = episodes | "AddTargetPropensities" >> beam.Map(_with_target, self._target)
-        parts = episodes | "Count" >> beam.ParDo(_CountFn(self._by))
-        return parts | "Merge" >> beam.CombineGlobally(_merge)
+        parts = episodes | "Count" >> beam.ParDo(_CountFn(self._by, self._directory))
+        merged = parts | "Merge" >> beam.CombineGlobally(_merge, self._directory)
+        return merged | "Load" >> beam.Map(_value)
 
 
 class CheckedStatistics(NamedTuple):
@@ -70,13 +73,17 @@ def _with_target(episode: Episode, function: str) -> Episode:
     return episode.with_columns({TARGET: propensities_of(function, episode, "--target_propensity_fn")})
 
 
-def _merge(parts: Iterable[DatasetStatistics]) -> DatasetStatistics:
-    return DatasetStatistics().merge(*parts)
+def _merge(parts: Iterable[Shared[DatasetStatistics]], directory: str | None) -> Shared[DatasetStatistics]:
+    return Shared(DatasetStatistics().merge(*(part.value for part in parts)), directory)
+
+
+def _value(shared: Shared[DatasetStatistics]) -> DatasetStatistics:
+    return shared.value
 
 
 class _CountFn(beam.DoFn):
-    def __init__(self, by: str | None):
-        self._by = by
+    def __init__(self, by: str | None, directory: str | None):
+        self._by, self._directory = by, directory
 
     def start_bundle(self) -> None:
         self._groups = Groups(self._by)
@@ -85,4 +92,4 @@ class _CountFn(beam.DoFn):
         self._groups.add(episode)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        yield WindowedValue(self._groups.finish(), MIN_TIMESTAMP, [GlobalWindow()])
+        yield WindowedValue(Shared(self._groups.finish(), self._directory), MIN_TIMESTAMP, [GlobalWindow()])

@@ -13,6 +13,7 @@ from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.transforms.checking import CheckDataset
+from rlds_beam.transforms.sharing import Shared
 from rlds_beam.transforms.statistics import ComputeStatistics
 from rlds_beam.viewing.report.making import Gathered
 from rlds_beam.viewing.report.writing import Input, ReportWriter, WrittenReport
@@ -55,9 +56,9 @@ class _Gather(beam.PTransform):
         one = self._input
         measured = EpisodeTable(one.context, self._directory)
         checked = root | CheckDataset(one.source, one.settings.check, self._connecting, measured)
-        statistics = checked.accepted | ComputeStatistics()
-        sides = AsSingleton(statistics), AsSingleton(checked.signals)
-        return checked.report | "Gather" >> beam.Map(_found, self._place, *sides)
+        statistics = checked.accepted | ComputeStatistics(directory=self._directory)
+        sides = AsSingleton(checked.report), AsSingleton(checked.signals)
+        return statistics | "Gather" >> beam.Map(_found, self._place, self._directory, *sides)
 
 
 class _Found(NamedTuple):
@@ -65,15 +66,17 @@ class _Found(NamedTuple):
 
     place: int
     report: Report
-    statistics: DatasetStatistics
+    statistics: Shared[DatasetStatistics]
     signals: EpisodeTable
 
 
-def _found(report: Report, place: int, statistics: DatasetStatistics, signals: EpisodeTable) -> _Found:
-    return _Found(place, report, statistics, signals)
+def _found(
+    statistics: DatasetStatistics, place: int, directory: str | None, report: Report, signals: EpisodeTable
+) -> _Found:
+    return _Found(place, report, Shared(statistics, directory), signals)
 
 
 def _write(start: None, writer: ReportWriter, found: Sequence[_Found]) -> WrittenReport:
     del start
     ordered = sorted(found, key=lambda one: one.place)
-    return writer.write([Gathered.of(one.report, one.statistics, one.signals) for one in ordered])
+    return writer.write([Gathered.of(one.report, one.statistics.value, one.signals) for one in ordered])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -25,8 +26,8 @@ EPISODES = list(make_episodes(40, camera=True, broken=3))
 CONTEXT = Context.of_episode(EPISODES[0], decoded=2)
 
 
-def table_of(*episodes: Episode, context: Context = CONTEXT) -> EpisodeTable:
-    table = EpisodeTable(context)
+def table_of(*episodes: Episode, context: Context = CONTEXT, directory: Path | None = None) -> EpisodeTable:
+    table = EpisodeTable(context, directory and str(directory))
     for episode in episodes:
         table.add(episode, validate_episode(episode, CheckOptions()))
     return table
@@ -49,6 +50,21 @@ def test_any_order_and_any_parts_give_the_same_bytes(order: list[int], cuts: lis
     parts = [pickle.loads(pickle.dumps(part)) for part in parts]
     first, *others = reversed(parts)
     assert parquet(first.merge(*others)) == WHOLE
+
+
+@pytest.mark.parametrize("most", [1, 7, 4096])
+def test_rows_in_files_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr("rlds_beam.checking.signals.table._MOST_ROWS", most)
+    parts = [table_of(*EPISODES[a::3], directory=tmp_path) for a in range(3)]
+    pickled = [pickle.dumps(part) for part in parts]
+    assert max(map(len, pickled)) < 3000
+    first, *others = map(pickle.loads, pickled)
+    merged, whole = first.merge(*others), table_of(*EPISODES)
+    assert parquet(merged) == parquet(pickle.loads(pickle.dumps(merged))) == WHOLE
+    assert merged.dataset_findings() == whole.dataset_findings()
+    unsaved = table_of(*EPISODES[::2], directory=tmp_path).merge(table_of(*EPISODES[1::2]))
+    assert parquet(unsaved) == WHOLE
+    assert parquet(EpisodeTable(CONTEXT, str(tmp_path)).merge()) == parquet(EpisodeTable(CONTEXT))
 
 
 def test_there_is_one_row_for_each_record_also_for_rejected_and_unreadable_ones() -> None:
@@ -100,15 +116,15 @@ def test_values_that_are_not_finite_do_no_harm() -> None:
     assert np.isfinite(np.array(table["jump"].to_pylist(), float)).all()
 
 
-def test_hostile_names_and_texts_are_only_text() -> None:
+def test_hostile_names_and_texts_are_only_text(tmp_path: Path) -> None:
     hostile = {"a\ud800": b"\xff\xfe", "b": "\udc80<script>", "c": 2**70, "d": np.zeros(3), "jump": np.float32(3)}
     columns = {
         "observation/x@step": np.zeros((12, 2), np.float32),
         "language_instruction": np.full(12, b"\x00\xff", object),
     }
     episodes = [make_episode(12, seed=i, metadata=hostile, columns=columns) for i in range(12)]
-    table = table_of(*episodes, context=Context.of_episode(episodes[0]))
-    rows = table.finish().to_pylist()
+    table = table_of(*episodes, context=Context.of_episode(episodes[0]), directory=tmp_path)
+    rows = pickle.loads(pickle.dumps(table)).finish().to_pylist()
     assert rows[0]["metadata/b"] == "?<script>"
     assert rows[0]["metadata/c"] == str(2**70)
     assert rows[0]["instruction"] == "\x00\ufffd"
@@ -116,7 +132,7 @@ def test_hostile_names_and_texts_are_only_text() -> None:
     assert {one.check for one in table.dataset_findings()} >= {"constant_metadata"}
 
 
-def test_fields_that_change_their_size_or_are_missing_do_no_harm() -> None:
+def test_fields_that_change_their_size_or_are_missing_do_no_harm(tmp_path: Path) -> None:
     episodes = [
         make_episode(
             12, seed=i, observation=3 if i % 2 else 5, columns={} if i % 3 else {"observation/more": np.ones(12)}
@@ -126,6 +142,8 @@ def test_fields_that_change_their_size_or_are_missing_do_no_harm() -> None:
     contexts = [Context.of_episode(episode) for episode in episodes]
     table = table_of(*episodes, context=contexts[0])
     assert len(table.finish()) == 24
+    kept = [table_of(*part, context=contexts[0], directory=tmp_path) for part in (episodes[:7], episodes[7:])]
+    assert parquet(pickle.loads(pickle.dumps(kept[0])).merge(kept[1])) == parquet(table)
     ragged = np.array([np.ones(i) for i in range(12)] + [None], object)[:-1]
     strange = make_episode(12, seed=99, columns={"action": ragged, "observation": np.ones((12, 2), bool)})
     assert len(table_of(*episodes, strange, context=contexts[0]).finish()) == 25

@@ -27,7 +27,7 @@ def accepted_keys(table: pa.Table) -> list[str]:
     """The keys of accepted records."""
     import pyarrow.compute as pc
 
-    keys: list[str] = table.filter(pc.is_null(table["rule"]))["key"].to_pylist()
+    keys: list[str] = table["key"].filter(pc.is_null(table["rule"])).to_pylist()
     return keys
 
 

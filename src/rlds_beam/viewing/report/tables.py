@@ -40,9 +40,9 @@ def text_columns(table: pa.Table) -> dict[str, Any]:
     """The instructions and the metadata of accepted episodes: field -> column."""
     import pyarrow.compute as pc
 
-    accepted = table.filter(pc.is_null(table["rule"]))
+    accepted = pc.is_null(table["rule"])
     names = [name for name in table.column_names if name == "instruction" or name.startswith("metadata/")]
-    return {name.removeprefix("metadata/"): accepted[name] for name in names}
+    return {name.removeprefix("metadata/"): table[name].filter(accepted) for name in names}
 
 
 def counts_of(column: Any) -> dict[str, int]:
