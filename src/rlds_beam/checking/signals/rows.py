@@ -108,9 +108,10 @@ class Rows:
           DiskError: the disk is full.
         """
         file = io.BytesIO()
-        places: list[dict[Any, int]] = [{}, {}, {}]
-        for found, columns in zip(places, (self.numbers, self.vectors, self.values), strict=True):
-            for name, column in columns.items():
+        tables: tuple[Mapping[Any, Any], ...] = (self.numbers, self.vectors, self.values)
+        places: tuple[dict[Any, int], ...] = ({}, {}, {})
+        for table, found in zip(tables, places, strict=True):
+            for name, column in table.items():
                 found[name] = file.tell()
                 pickle.dump(column, file, pickle.HIGHEST_PROTOCOL)
         index = file.tell()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
@@ -241,8 +242,8 @@ class StatisticsBuilder:
     def __init__(self, fields: StepFields | None = None):
         self._fields = fields or StepFields()
         self._leaves: dict[str, LeafBuilder] = {}
-        self._lengths: list[int] = []
-        self._returns: list[float] = []
+        self._lengths = array.array("q")
+        self._returns = array.array("d")
         self._propensities: list[PropensityStatistics] = []
 
     def add(self, episode: Episode) -> None:
