@@ -1,6 +1,6 @@
 """A soak: gigabytes of camera episodes through every job, each once undisturbed and once killed in the middle.
 
-    python benchmarks/soak.py [--gigabytes 20] [--quick] [--job JOB ...]
+    python benchmarks/soak.py [--gigabytes 20] [--quick] [--short] [--job JOB ...]
 
 Each job is a command with two workers. The undisturbed run gives the figures: whether memory stays flat, and whether
 the last gigabytes are as fast as the first. Throughput is also in bytes per processor second, which other load on the
@@ -68,30 +68,34 @@ class SoakError(Exception):
     """A job failed, or did something wrong."""
 
 
-def episodes() -> Iterator[Episode]:
-    """Endless episodes of 50 to 150 steps with 4 cameras of 256x256, whose frames are drawn from a pool."""
-    pool = [data.camera("jpeg", camera, 256) for camera in range(data.CAMERAS)]
+def episodes(short: bool) -> Iterator[Episode]:
+    """Endless episodes with 4 cameras, whose frames are drawn from a pool.
+
+    They have 50 to 150 steps and images of 256x256, or if they are short, 5 steps and 64x64.
+    """
+    size, lengths = (64, (5, 6)) if short else (256, (50, 151))
+    pool = [data.camera("jpeg", camera, size) for camera in range(data.CAMERAS)]
     number = 0
     while True:
         rng = np.random.default_rng(number)
-        length = int(rng.integers(50, 151))
+        length = int(rng.integers(*lengths))
         cameras = {f"observation/image_{i}": one[rng.integers(0, len(one), length)] for i, one in enumerate(pool)}
         yield make_episode(length, seed=number, observation={"state": 7}, action=7, columns=cameras)
         number += 1
 
 
-def generate(home: Path, gigabytes: float) -> tuple[Path, dict[str, int]]:
+def generate(home: Path, gigabytes: float, short: bool) -> tuple[Path, dict[str, int]]:
     """The dataset, and what a job must count in it."""
     counts = dict.fromkeys(COUNTS, 0)
 
     def payloads() -> Iterator[bytes]:
-        for episode in episodes():
+        for episode in episodes(short):
             payload = encode_example(episode, schema)
             for name, more in zip(COUNTS, (1, 1, 1, len(episode), len(payload)), strict=True):
                 counts[name] += more
             yield payload
 
-    first = next(episodes())
+    first = next(episodes(short))
     schema = schema_of(first)
     shards = max(4, round(gigabytes * GIGA / SHARD))
     return bulk.write(home, "soak", first, payloads(), [gigabytes * GIGA / shards] * shards), counts
@@ -338,6 +342,10 @@ def main() -> int:
         help=f"size of the data (default: {FULL}); the first quarter of a few is mostly start-up",
     )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="one gigabyte; docs/figures.json stays as it is")
+    parser.add_argument(
+        "--short", action="store_true",
+        help="short episodes, 20,000 a gigabyte: shows what a job keeps of each; docs/figures.json stays as it is",
+    )  # fmt: skip
     parser.add_argument("--job", action="append", choices=JOBS, help="only this one; may be repeated (default: all)")
     args = parser.parse_args()
     gigabytes = 1 if args.quick else args.gigabytes
@@ -348,7 +356,7 @@ def main() -> int:
     results = []
     with tempfile.TemporaryDirectory(dir=DATA, prefix="soak-") as room:
         home = Path(room)
-        source, counts = generate(home, gigabytes)
+        source, counts = generate(home, gigabytes, args.short)
         for name in args.job or JOBS:
             results.append(soak(name, source, home, counts))
             print(json.dumps(results[-1]), flush=True)
@@ -365,7 +373,7 @@ def main() -> int:
           *([f.name, f.target_text, f"{f.measured:.2f}", f.verdict] for f in measured))  # fmt: skip
     content = {"gigabytes": gigabytes, "counts": counts, "jobs": results}
     (DATA / "soak.json").write_text(json.dumps(content, indent=2) + "\n")
-    if gigabytes >= FULL:
+    if gigabytes >= FULL and not args.short:
         save("soak.py", measured)
     return int(any(figure.verdict == "MISSED" for figure in measured) and not args.quick)
 
