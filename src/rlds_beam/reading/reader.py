@@ -67,22 +67,29 @@ class EpisodeReader:
 
         A batch has at most `MOST_RECORDS` episodes of `BATCH_BYTES`, or one longer episode.
         """
+        with working_on(stretch(self.files, segment)):  # also while the last batch is checked and written
+            for records in self._together_or_alone(segment):
+                yield self.episodes(split, segment, records)
+                del records  # freed before the next ones are read
+        self.verify(split, segment)
+
+    def _together_or_alone(self, segment: Segment) -> Iterator[list[Record | Damage]]:
+        """The records of a segment in batches."""
         most = 1 if self._together is None else MOST_RECORDS
         waiting: list[Record | Damage] = []
         size = 0
-        for record in read_segment(self.files, segment):
+        for record in self.files.read(segment.shard.path, segment.start, segment.stop):
             if waiting and size + len(record.payload) > BATCH_BYTES:
-                yield self.episodes(split, segment, waiting)
+                yield waiting
                 waiting, size = [], 0
             waiting.append(record)
             size += len(record.payload)
             del record
             if size >= BATCH_BYTES or len(waiting) == most:
-                yield self.episodes(split, segment, waiting)
+                yield waiting
                 waiting, size = [], 0
         if waiting:
-            yield self.episodes(split, segment, waiting)
-        self.verify(split, segment)
+            yield waiting
 
     def verify(self, split: str, segment: Segment) -> None:
         """Raises NotVerifiedError if the segment's file has changed since the snapshot."""
