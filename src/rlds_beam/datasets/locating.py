@@ -49,7 +49,7 @@ def find_images(images: Iterable[bytes], spans: Sequence[Span]) -> dict[bytes, P
             for j in range(i, len(wanted)):
                 image = wanted[j]
                 if not image or image in found:
-                    i = j + 1
+                    i += i == j  # those before it that were not found may be in the next span
                     continue
                 place = at + _LENGTH  # the next value, or a new page
                 if content[place : place + len(image)] != image:
