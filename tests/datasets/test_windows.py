@@ -60,3 +60,8 @@ def test_windows_that_make_no_sense(history: Any, chunk: Any, said: str) -> None
 def test_a_number_needs_fields_of_that_name() -> None:
     with pytest.raises(UsageError, match=r"there is no field action; name the fields: chunk=\{'field': 8\}"):
         offsets_of(None, 8, ["obs", "actions"])
+
+
+def test_a_field_that_is_named_like_padding_is_not_overwritten() -> None:
+    with pytest.raises(UsageError, match="there is also a field action_is_pad"):
+        offsets_of(None, {"action": 2}, ["action", "action_is_pad"])

@@ -188,6 +188,8 @@ def _indexed(source: Source, options: LoadOptions, unit: Unit | None) -> Rows:
             "`rlds-beam validate` lists them, and `rlds-beam help rules` says which can be accepted or repaired",
             stacklevel=3,
         )
+    for note in index.content["notes"]:
+        warnings.warn(f"{source.dataset}: {note}", stacklevel=3)
     steps = IndexedSteps(index, edited_images(recipe, index))
     if unit == "steps":
         return steps

@@ -43,6 +43,10 @@ def offsets_of(history: Size, chunk: Size, paths: Iterable[str]) -> dict[str, In
         for path, steps in sizes.items():
             if path in offsets:
                 raise UsageError(f"{path} has both a history and a chunk: choose one")
+            if path + IS_PAD in known:
+                raise UsageError(
+                    f"{path} cannot have a window: there is also a field {path}{IS_PAD}, which would mark padding"
+                )
             offsets[path] = np.arange(steps) - (steps - 1 if name == "history" else 0)
     return offsets
 
