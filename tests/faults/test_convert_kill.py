@@ -125,7 +125,7 @@ def test_27_overwrite_replaces_everything(tmp_path, source, undisturbed, capsys)
     output = tmp_path / "out"
     with running(["convert", source, output, "--shards=4", "--items=frames", "--max_rejected=2"]) as process:
         wait_until(lambda: commits_in(output), process)
-    assert not (output / "manifest.json").exists()
+    (output / "manifest.json").unlink(missing_ok=True)  # it may finish before it is killed
     assert main(["convert", str(source), str(output), *FLAGS]) == 2
     assert "--overwrite" in capsys.readouterr().err
     (output / "notes.txt").write_text("mine")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from directories import bytes_of
 from exchanging import export
 from hub_server import TOKEN, HubServer, hub_server
 from lerobot_data import write_moving_data
-from processes import run, running, wait_until
+from processes import DEADLINE, run, running, wait_until
 
 import rlds_beam
 from rlds_beam.errors import BucketAccessError, BucketError, NotVerifiedError, UsageError
@@ -192,18 +194,23 @@ def test_a_killed_upload_resumes(data: Path, hub: HubServer, tmp_path: Path) -> 
     """Killed when two large files were sent: these are not sent again."""
     export(data, tmp_path / "out", "rlds", shards=6)
 
-    def slow(request: Request) -> Answer | None:
-        if request.method == "PUT" and len(hub.puts) >= 2:
-            stopped.append(request)
-            return HALF
-        return None
+    sent, killed = itertools.count(), threading.Event()
 
-    stopped: list[Request] = []
-    hub.fault = slow
+    def hold(request: Request) -> Answer | None:
+        """Passes two large files on; holds the others until the process is killed."""
+        if request.method != "PUT" or next(sent) < 2:
+            return None
+        held.append(request)
+        killed.wait(DEADLINE)
+        return Answer(503)
+
+    held: list[Request] = []
+    hub.fault = hold
     with running(["upload", tmp_path / "out", HUB]) as process:
-        wait_until(lambda: len(stopped) > 0, process)
+        wait_until(lambda: held and len(hub.puts) == 2, process)
     hub.fault = lambda _: None
-    assert len(hub.puts) >= 2 and "manifest.json" not in there(hub)
+    killed.set()
+    assert len(hub.puts) == 2 and "manifest.json" not in there(hub)
     assert run(["upload", tmp_path / "out", HUB])[0] == 0
     assert set(hub.puts.values()) == {1}
     assert there(hub) == expected(tmp_path / "out")
