@@ -35,7 +35,7 @@ class Shared(Generic[Value]):
 
     def __getstate__(self) -> dict[str, Any]:
         if self._directory is not None and not self._path:
-            path = storage.join(self._directory, f"{uuid.uuid4().hex}.pickle")
+            path = storage.below(self._directory, f"{uuid.uuid4().hex}.pickle")
             storage.write_bytes(path, pickle.dumps(self._value, pickle.HIGHEST_PROTOCOL))
             self._path = path
             del self._value
