@@ -96,9 +96,9 @@ def convert(config: Config) -> ConvertOutcome:
       NotVerifiedError: the output differs from the prediction.
       RldsBeamError: the pipeline failed.
     """
-    from rlds_beam.console.progress import planning
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.output.lock import locked
+    from rlds_beam.progress.job_progress import planning
     from rlds_beam.runners import check
 
     began, metrics = time.monotonic(), {}
@@ -166,10 +166,10 @@ class ConvertOutcome:
 def main(config: Config) -> int:
     """Runs the command: prints the summary and returns the exit code."""
     from rlds_beam.console import terminal
-    from rlds_beam.console.progress import planning
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.pipelines import outcome
     from rlds_beam.pipelines.advice import repair_lines
+    from rlds_beam.progress.job_progress import planning
     from rlds_beam.runners import check
 
     if config.dry_run:

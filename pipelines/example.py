@@ -58,11 +58,11 @@ def example(config: ExampleConfig) -> str:
       UsageError: the dataset already exists or cannot be written.
     """
     from rlds_beam import worker_status
-    from rlds_beam.console.progress import Total, in_this_process
     from rlds_beam.encoding.tfds.rlds_dataset import write_dataset
     from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
     from rlds_beam.jobs.example import NAME, VERSION, make_episodes
     from rlds_beam.jobs.example_camera import NAME as CAMERA_NAME
+    from rlds_beam.progress.job_progress import Total, in_this_process
 
     name = CAMERA_NAME if config.camera else NAME
     path = os.path.join(config.directory, name, VERSION)

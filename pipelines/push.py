@@ -182,10 +182,10 @@ def push(config: PushConfig) -> PushOutcome:
 
 def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]) -> PushOutcome:
     """Runs the job; calls `filled` once the embedded server has all items, before it ends."""
-    from rlds_beam.console.progress import planning
     from rlds_beam.jobs.push import open_input
     from rlds_beam.output.directory import check_apart
     from rlds_beam.pipelines import outcome
+    from rlds_beam.progress.job_progress import planning
     from rlds_beam.reverb.serving.served_tables import parse_tables
     from rlds_beam.reverb.serving.server import EmbeddedServer, verify_checkpoint
     from rlds_beam.runners import check
@@ -222,8 +222,8 @@ def _keep(config: PushConfig, done: PushOutcome) -> PushOutcome:
 def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict[str, Any]]:
     """Fills the tables of running servers; returns the tables' content, the report, and the metrics."""
     from rlds_beam.checking.dataset import check_counts
-    from rlds_beam.console.progress import Progress, Total
     from rlds_beam.jobs.push import prepare
+    from rlds_beam.progress.job_progress import Progress, Total
     from rlds_beam.reverb.pushing import Pushed
     from rlds_beam.reverb.verifying import Verified
     from rlds_beam.runners.results import run_for_result

@@ -139,10 +139,10 @@ def report(config: ReportConfig) -> ReportOutcome:
       RldsBeamError: a dataset cannot be read at all, the pipeline failed, or the report cannot be written.
     """
     from rlds_beam.checking.report import Report
-    from rlds_beam.console.progress import Progress, Total
     from rlds_beam.jobs.cost import stats_seconds
     from rlds_beam.pipelines import outcome
     from rlds_beam.pipelines.running import shared_directory
+    from rlds_beam.progress.job_progress import Progress, Total
     from rlds_beam.reading.changes import AGAIN, Snapshot
     from rlds_beam.runners import check
     from rlds_beam.runners.results import run_for_result

@@ -45,7 +45,7 @@ def run_ranges(
     """
     import apache_beam as beam
 
-    from rlds_beam.console.progress import Progress, Total
+    from rlds_beam.progress.job_progress import Progress, Total
     from rlds_beam.runners import run_pipeline
 
     finished = len(job.ranges) - len(pending)
@@ -107,7 +107,7 @@ def run_checks(
     """
     from rlds_beam.checking.dataset import check_counts, check_source
     from rlds_beam.checking.report import Report
-    from rlds_beam.console.progress import Progress, Total
+    from rlds_beam.progress.job_progress import Progress, Total
     from rlds_beam.reading.changes import AGAIN, Snapshot
     from rlds_beam.runners.results import run_for_result
 

@@ -100,9 +100,9 @@ def upload(config: UploadConfig) -> UploadOutcome:
       NotVerifiedError: a file of the output differs from its manifest.
       BucketError: the Hub failed, or refuses this token; the same call resumes.
     """
-    from rlds_beam.console.progress import Total, in_this_process
     from rlds_beam.hub.repository import DEFAULT_BRANCH
     from rlds_beam.hub.upload import publish
+    from rlds_beam.progress.job_progress import Total, in_this_process
 
     publication, repository, work = prepare(config)
     loaded = publication.tags if repository.branch == DEFAULT_BRANCH else ()  # other branches are loaded by name

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import rlds_data
 from exchanging import rich_dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import DEADLINE, start, wait_until
 from rlds_data import EditSome
 
 import rlds_beam
@@ -28,6 +30,8 @@ from rlds_beam.datasets import indexing
 from rlds_beam.encoding.tfds.rlds_dataset import write_dataset as write_with_schema
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.progress import job_progress
+from rlds_beam.progress.displays import PlainLines, Status
 from rlds_beam.testing import make_episode, write_dataset
 
 
@@ -206,15 +210,49 @@ def test_a_cache_that_cannot_be_written(data: Path, monkeypatch: pytest.MonkeyPa
 _OPEN = "import sys, rlds_beam; print(len(rlds_beam.open_dataset(sys.argv[1], unit='steps')))"
 
 
-def test_a_killed_build_is_begun_again(tmp_path: Path, cache: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_build_is_begun_again(tmp_path: Path, cache: Path, number: signal.Signals) -> None:
     path = write_dataset(tmp_path, [make_episode(2000, seed=seed) for seed in range(300)], name="large", shards=4)
-    process = subprocess.Popen([sys.executable, "-c", _OPEN, str(path)], stdout=subprocess.PIPE, text=True)
-    while process.poll() is None and not list(cache.glob("steps/*.new/starts.bin")):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait(60)
+    with start([sys.executable, "-c", _OPEN, path]) as process:
+        wait_until(lambda: list(cache.glob("steps/*.new/starts.bin")), process)
+        process.send_signal(number)
+        process.wait(DEADLINE)
+    if number == signal.SIGINT:
+        assert not [name for name in (cache / "steps").iterdir() if name.suffix]
     assert len(open_dataset(path, unit="steps")) == 600_000
     assert [name.suffix for name in (cache / "steps").iterdir()] == [""]
+
+
+class WaitsForProgress(EpisodeConnector):
+    """Holds the second episode until the first is shown."""
+
+    shown = threading.Event()
+
+    def edit(self, episode: rlds_beam.Episode, fields: Any) -> rlds_beam.Episode:
+        assert episode.key.position == 0 or self.shown.wait(DEADLINE)
+        return episode
+
+
+def test_the_progress_of_a_large_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_dataset(tmp_path, [make_episode(20, seed=seed) for seed in range(3)], name="large")
+    lines: list[str] = []
+
+    def update(_: Any, status: Status) -> None:
+        lines.append(status.line())
+        if "20 steps" in lines[-1]:
+            WaitsForProgress.shown.set()
+
+    monkeypatch.setattr(indexing, "_LARGE", 0)
+    monkeypatch.setattr(job_progress, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(PlainLines, "update", update)
+    open_dataset(path, unit="steps", connectors=[WaitsForProgress()])
+    assert re.fullmatch(r"rlds-beam: indexing the steps of large/1\.0\.0 \(.* kB\), once\n", capsys.readouterr().err)
+    assert any(line.startswith("index 0 of 1 part, 20 steps") for line in lines)
+    lines.clear()
+    open_dataset(path, unit="steps", connectors=[WaitsForProgress()])
+    assert not lines and not capsys.readouterr().err
 
 
 def test_processes_build_one_index(tmp_path: Path, cache: Path) -> None:

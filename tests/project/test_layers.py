@@ -22,6 +22,7 @@ TESTING = "testing"
 
 BELOW = {
     "buckets": "",
+    "progress": "",
     "images": "",
     "episodes": "images",
     "encoding": "episodes",
@@ -32,7 +33,7 @@ BELOW = {
     "output": "connectors trajectories",
     "hub": "output buckets",
     "formats": "output",
-    "datasets": "formats",
+    "datasets": "formats progress",
     "reverb": "formats",
     "recording": "datasets",
     "viewing": "datasets",

@@ -27,10 +27,11 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from rlds_beam import storage
+from rlds_beam import storage, worker_status
 from rlds_beam.checking.duplicates import Duplicates, duplicates_among, find_duplicates, marked
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.verdicts import IgnoredValues
+from rlds_beam.checking.screening import screened
+from rlds_beam.checking.verdicts import IgnoredValues, count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.datasets.indexed_videos import VideoWriter
@@ -47,6 +48,8 @@ from rlds_beam.images.pixels import EditedImages
 from rlds_beam.images.stored import StoredImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.output.range_conversion import RangeFitter, check_and_connect
+from rlds_beam.progress.displays import Kind
+from rlds_beam.progress.job_progress import Total, in_this_process
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges
@@ -141,15 +144,29 @@ def open_index(recipe: Recipe) -> StepIndex:
 @contextlib.contextmanager
 def _locked(directory: str) -> Iterator[bool]:
     """Waits until no other process builds this index; yields False if the file system has no locks."""
-    with open(f"{directory}.lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            alone = True
-        except OSError:
-            alone = False
-        yield alone
-        with contextlib.suppress(OSError):
-            os.remove(lock.name)
+    path = f"{directory}.lock"
+    while True:
+        with open(path, "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError:
+                yield False
+                return
+            if not _is_file(lock.fileno(), path):  # the process that had the lock has removed it
+                continue
+            try:
+                yield True
+            finally:
+                os.remove(path)
+            return
+
+
+def _is_file(descriptor: int, path: str) -> bool:
+    """Whether an open file is still the one at this path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _build(recipe: Recipe, directory: str) -> None:
@@ -196,25 +213,29 @@ class _Builder:
 
     def build(self) -> None:
         source, framing = self._source, Framing(self._source)
-        ranges = plan_ranges(source, starts=framing.record_starts)
-        if source.size > _LARGE:
-            what = f"rlds-beam: indexing the steps of {source.dataset} ({format_size(source.size)}), once"
-            print(what, file=sys.stderr, flush=True)
-        segments = [(work.split, segment) for work in ranges for segment in work.segments]
-        duplicates = duplicates_among(source.dataset, [])
-        if self._check.policy("duplicate_episode") != "accept":
-            duplicates = find_duplicates(source, framing, segments)
-        fitted = self._fit(ranges, duplicates)
-        self._connecting = self._connecting.fit(fitted)
+        large = source.size > _LARGE
+        if large:
+            text = f"rlds-beam: indexing the steps of {source.dataset} ({format_size(source.size)}), once"
+            print(text, file=sys.stderr, flush=True)
+        kind: Kind = "auto" if large else "none"
+        with in_this_process(Total("index"), kind):
+            ranges = plan_ranges(source, starts=framing.record_starts)
+            segments = [(work.split, segment) for work in ranges for segment in work.segments]
+            duplicates = duplicates_among(source.dataset, [])
+            if self._check.policy("duplicate_episode") != "accept":
+                duplicates = find_duplicates(source, framing, segments)
         rejected: Counter[str] = Counter()
-        try:
-            for part in _in_order(lambda work: self._read(work, duplicates), ranges):
-                for length, values in part.episodes:
-                    self._writer.add(length, values)
-                rejected += part.rejected
-                self._videos.write(self._writer)
-        finally:
-            self._writer.close()
+        with in_this_process(Total("index", len(ranges) * (1 + self._connecting.unfitted)), kind):
+            fitted = self._fit(ranges, duplicates)
+            self._connecting = self._connecting.fit(fitted)
+            try:
+                for part in _in_order(lambda work: self._read(work, duplicates), ranges):
+                    for length, values in part.episodes:
+                        self._writer.add(length, values)
+                    rejected += part.rejected
+                    self._videos.write(self._writer)
+            finally:
+                self._writer.close()
         self._writer.finish(
             dataset=source.dataset, files=self._files, fitted=fitted, edits=self._edits.records, notes=self.notes,
             rejected=dict(rejected), videos=self._videos.videos, scales=self._videos.scales,
@@ -236,7 +257,8 @@ class _Builder:
         for segment in work.segments:
             path = segment.shard.path
             file = self._numbers[path] if _is_addressable(self._source, path) else None
-            for episode in reader.read(work.split, segment):
+            for episode, sound in screened(reader.batches(work.split, segment)):
+                episode = marked(episode, duplicates)
                 made: list[tuple[int, list[Any]]] = []
 
                 def write(batch: Batch, made: Any = made, segment: Any = segment, file: int | None = file) -> None:
@@ -245,7 +267,8 @@ class _Builder:
                         origin = _Origin(batch.read, i, self._source, segment.shard, file)
                         made.append((len(one), self._values(one, origin)))
 
-                verdict = check_and_connect(marked(episode, duplicates), self._check, self._connecting, ignored, write)
+                verdict = check_and_connect(episode, self._check, self._connecting, ignored, write, sound=sound)
+                count_verdict(verdict)
                 if verdict.rejected is not None:
                     part.rejected[verdict.rejected.rule] += 1
                 part.episodes += made
@@ -356,12 +379,18 @@ def _places(blobs: Mapping[int, bytes], count: int) -> Array:
 
 
 def _in_order(function: Any, ranges: Sequence[WorkRange]) -> Iterator[Any]:
-    """Maps a function over ranges in threads; yields the results in order, at most `_AHEAD` ahead."""
+    """Maps a function over ranges in threads, and counts them; yields the results in order, at most `_AHEAD` ahead."""
     pending: deque[Future[Any]] = deque()
+
+    def mapped(work: WorkRange) -> Any:
+        result = function(work)
+        worker_status.count(ranges=1)
+        return result
+
     with ThreadPoolExecutor(min(_AHEAD, os.cpu_count() or 1)) as pool:
         try:
             for work in ranges:
-                pending.append(pool.submit(function, work))
+                pending.append(pool.submit(mapped, work))
                 if len(pending) >= _AHEAD:
                     yield pending.popleft().result()
             while pending:

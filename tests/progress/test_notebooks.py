@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 
-from rlds_beam.console.displays import Fact, PlainLines, Status, display_for
-from rlds_beam.console.notebooks import bar_html, in_notebook
+from rlds_beam.progress.displays import Fact, PlainLines, Status, display_for
+from rlds_beam.progress.notebooks import bar_html, in_notebook
 
 
 def test_a_bar() -> None:

@@ -21,12 +21,13 @@ from flink_gate import Gate
 from processes import DEADLINE, running, start, wait_until
 
 from rlds_beam import worker_status
-from rlds_beam.console import displays, progress
-from rlds_beam.console.displays import PlainLines, Status
-from rlds_beam.console.progress import Progress, Total, planning
 from rlds_beam.formats.sources import open_source
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.convert import ConvertConfig
+from rlds_beam.progress import displays
+from rlds_beam.progress import job_progress as progress
+from rlds_beam.progress.displays import PlainLines, Status
+from rlds_beam.progress.job_progress import Progress, Total, planning
 from rlds_beam.runners import base
 from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
 from rlds_beam.text import format_size
@@ -91,7 +92,7 @@ def test_a_terminal_has_a_live_line(data, tmp_path, gate, workers) -> None:
 def test_nothing_of_the_bar_stays(ends: str, variables: dict[str, str]) -> None:
     script = (
         "import sys\n"
-        "from rlds_beam.console.progress import Progress, Total\n"
+        "from rlds_beam.progress.job_progress import Progress, Total\n"
         "from rlds_beam.worker_status import Done\n"
         "with Progress(Total('convert', ranges=4)).shown() as progress:\n"
         "    progress.tick(Done(records=8, ranges=2, steps=9, rejected=1))\n"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from rlds_beam import worker_status
-from rlds_beam.console.displays import Fact, Kind, Nothing, Status, display_for
+from rlds_beam.progress.displays import Fact, Kind, Nothing, Status, display_for
 from rlds_beam.text import count, format_size
 from rlds_beam.worker_status import Done
 

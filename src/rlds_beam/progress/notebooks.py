@@ -6,7 +6,7 @@ import html
 import sys
 from typing import Any, TextIO
 
-from rlds_beam.console.displays import PlainLines, Status
+from rlds_beam.progress.displays import PlainLines, Status
 
 _TRACK = "display:inline-block;width:16em;height:.6em;border-radius:.3em;background:rgba(128,128,128,.3)"
 _COLORS = {"": "", "done": "color:#10b981", "warning": "color:#d97706", "faint": "opacity:.7"}

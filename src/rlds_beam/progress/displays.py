@@ -75,7 +75,7 @@ def display_for(kind: Kind, stream: TextIO | None = None) -> Display:
       kind: `auto` is a bar if the stream is a terminal that can overwrite a line, or in a notebook, else plain lines.
       stream: the stream to print to; standard error by default, because standard output is for the result.
     """
-    from rlds_beam.console.notebooks import NotebookBar, in_notebook
+    from rlds_beam.progress.notebooks import NotebookBar, in_notebook
 
     stream = sys.stderr if stream is None else stream
     if kind == "none":
