@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import logging
 import os
 import shutil
@@ -20,6 +22,7 @@ _WATCH_SECONDS = 0.2
 
 def main() -> None:
     """Serves the runner that started this process, while the file `sys.argv[1]` and the runner's process exist."""
+    atexit.register(_end_at_once)
     alive = sys.argv.pop(1)
     # Ctrl-C in a terminal reaches all processes, but only the runner handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -38,6 +41,19 @@ def main() -> None:
     from apache_beam.runners.worker import sdk_worker_main
 
     sdk_worker_main.main(sys.argv)
+    _finished.set()
+
+
+_finished = threading.Event()
+
+
+def _end_at_once() -> None:
+    """Runs after all other exit functions, because it was registered first. Freeing every object takes 0.3 s."""
+    if _finished.is_set():
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(0)
 
 
 def _end_without_threads() -> None:

@@ -20,8 +20,8 @@ def statistics(sizes: Sizes) -> list[Figure]:
     Our rates cover the last 80% of the data: the time of a full run minus that of a run over a fifth.
     """
     return [
-        *_compared(sizes, "state", "half-cheetah", sizes.of(2_000_000, 500_000), 0.2),
-        *_compared(sizes, "jpeg", "4 cameras", sizes.of(150_000, 5_000), 0.9),
+        *_compared(sizes, "state", "half-cheetah", sizes.of(10_000_000, 500_000), 0.2),
+        *_compared(sizes, "jpeg", "4 cameras", sizes.of(500_000, 5_000), 0.9),
     ]
 
 
