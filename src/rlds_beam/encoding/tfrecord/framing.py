@@ -159,8 +159,10 @@ class Window:
                 return count
         self._move_to(position, max(held, 0) if self.base <= position else 0)
         want = max(count, self.block)
+        if self.size is not None and len(self.data) < count:
+            self._grow(want + want // 4)  # the next record may be a little longer
         while self.filled < count:
-            if self.filled == len(self.data):  # double, so that a wrong length does not allocate memory
+            if self.filled == len(self.data):  # double: a gzip stream may be shorter than a wrong length
                 self._grow(min(want, 2 * len(self.data)))
             got = self._file.readinto(self.view[self.filled : want])  # type: ignore[union-attr]
             if not got:
