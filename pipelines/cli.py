@@ -22,6 +22,7 @@ from rlds_beam.pipelines import completion, flags, topics
 from rlds_beam.pipelines.options import PrintOptions
 from rlds_beam.pipelines.parsers import COMMANDS, JOBS, command_parser, job_parser
 from rlds_beam.runners import quiet
+from rlds_beam.runners.allocator import keep_freed_memory
 from rlds_beam.runners.kernels import choose_kernels
 from rlds_beam.text import did_you_mean
 
@@ -134,6 +135,7 @@ def _run(arguments: list[str], of_this_process: bool) -> int:
 def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
     if of_this_process:
         choose_kernels()
+        keep_freed_memory()
     ours, beam_options = _split(arguments)
     job, config_class, parser = job_parser(name, ours)
     try:

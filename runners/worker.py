@@ -13,6 +13,7 @@ import threading
 import time
 
 from rlds_beam.lazy import hide_clients_as_the_parent
+from rlds_beam.runners.allocator import keep_freed_memory
 from rlds_beam.runners.kernels import choose_kernels
 from rlds_beam.user_functions import search_as_the_parent
 from rlds_beam.worker_status import is_verbose, keep_note
@@ -38,6 +39,7 @@ def main() -> None:
     _end_without_threads()
     hide_clients_as_the_parent()
     choose_kernels()
+    keep_freed_memory()
     from apache_beam.runners.worker import sdk_worker_main
 
     sdk_worker_main.main(sys.argv)

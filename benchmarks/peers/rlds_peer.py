@@ -129,6 +129,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="steps of the copied dataset")
     parser.add_argument("--episodes", type=int, default=1)
     given = parser.parse_intermixed_args()
+    from rlds_beam.runners.allocator import keep_freed_memory
+
+    keep_freed_memory()  # as the command does; for the peers as well
     room = Path(tempfile.mkdtemp(dir=given.dataset.parents[1]))
     try:
         if given.kind == "copy":

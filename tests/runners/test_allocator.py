@@ -1,0 +1,36 @@
+"""The memory of freed records."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+from processes import DEADLINE
+
+FAULTS = """
+import resource
+from rlds_beam.runners.allocator import keep_freed_memory
+
+keep_freed_memory()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for size in range(6_000_000, 8_000_000, 20_000):
+    bytearray(b"x") * size
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="for glibc")
+def test_memory_of_records_is_used_again() -> None:
+    """The system provides the pages once, and not for each of 100 records; a user's own setting stays."""
+
+    def faults(**settings: str) -> int:
+        environment = {**os.environ, **settings}
+        command = [sys.executable, "-c", FAULTS]
+        return int(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=DEADLINE).stdout)
+
+    pages = 8_000_000 // os.sysconf("SC_PAGE_SIZE")
+    assert faults() < 4 * pages
+    assert faults(MALLOC_MMAP_THRESHOLD_="131072") > 50 * pages
