@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from directories import bytes_of
 from jobs import complaints
-from processes import DEADLINE, kill, running, wait_until
+from processes import DEADLINE, kill, running, stop_when, wait_until
 
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, read_items, write_dataset
@@ -156,9 +156,10 @@ def test_27_a_finished_job_is_not_done_again(tmp_path, source, undisturbed, caps
 def test_interrupted_by_the_user(tmp_path, source, undisturbed, number, workers):
     output = tmp_path / "out"
     with running(["convert", source, output, *FLAGS, f"--workers={workers}"]) as process:
-        wait_until(lambda: temporaries_in(output), process)
+        stop_when(lambda: temporaries_in(output), process)
         # A terminal sends Ctrl-C to all processes, `kill` sends SIGTERM to one.
         (kill if number == signal.SIGINT else subprocess.Popen.send_signal)(process, number)
+        kill(process, signal.SIGCONT)
         out, err = process.communicate(timeout=DEADLINE)
     assert (process.returncode, out) == (130, ""), err
     assert complaints(err) == ["rlds-beam: interrupted; finished work is kept, run the same command to resume"]

@@ -14,7 +14,7 @@ from checkout import SUPPORT
 from directories import bytes_of
 from exchanging import export
 from jobs import complaints
-from processes import DEADLINE, kill, running, wait_until
+from processes import DEADLINE, kill, running, stop_when
 from recorded import GREEDY, WALK, recorded
 
 from rlds_beam.pipelines.cli import main
@@ -54,12 +54,18 @@ def test_a_recording_is_interrupted(tmp_path, monkeypatch):
     _interrupted(["record", tmp_path / "out", *flags], tmp_path)
 
 
+def _is_writing(output):
+    begun = [*output.rglob("*.tmp")] or [*output.glob("_commits/*.json")]
+    return begun and not (output / "manifest.json").exists()
+
+
 def _interrupted(command, tmp_path):
     """Ctrl-C while it writes: one line, exit code 130, and the same command resumes."""
     output = Path(command[1] if command[0] == "record" else command[2])
     with running([*command, "--progress=none"]) as process:
-        wait_until(lambda: [*output.rglob("*.tmp")] or [*output.glob("_commits/*.json")], process)
+        stop_when(lambda: _is_writing(output), process)
         kill(process, signal.SIGINT)
+        kill(process, signal.SIGCONT)
         out, err = process.communicate(timeout=DEADLINE)
     assert (process.returncode, out) == (130, ""), err
     assert complaints(err) == ["rlds-beam: interrupted; finished work is kept, run the same command to resume"]

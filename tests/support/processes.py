@@ -67,6 +67,19 @@ def kill(process: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:
         os.killpg(process.pid, number)
 
 
+def stop_when(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    """Stops the process group (SIGSTOP) while the condition holds; signals wait until it continues."""
+
+    def stopped() -> bool:
+        kill(process, signal.SIGSTOP)
+        found = bool(condition())
+        if not found:
+            kill(process, signal.SIGCONT)
+        return found
+
+    wait_until(stopped, process)
+
+
 def members(group: int, module: str = "") -> list[int]:
     """The live processes of a group that run a Python module (any by default), oldest first."""
     living = []
