@@ -149,15 +149,16 @@ def _locked(directory: str) -> Iterator[bool]:
         with open(path, "w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
+                alone = True
             except OSError:
-                yield False
-                return
-            if not _is_file(lock.fileno(), path):  # the process that had the lock has removed it
+                alone = False
+            if alone and not _is_file(lock.fileno(), path):  # the process that had the lock has removed it
                 continue
             try:
-                yield True
+                yield alone
             finally:
-                os.remove(path)
+                with contextlib.suppress(OSError):
+                    os.remove(path)
             return
 
 
