@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import json
 import os
 import signal
@@ -21,7 +20,7 @@ from jobs import Ran
 
 from rlds_beam.pipelines.cli import main
 
-pytest_plugins = ["cases", "optional"]
+pytest_plugins = ["cases", "optional", "watchdog"]
 
 # No test may depend on the speed of the machine.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -39,36 +38,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Indexes of datasets: in a directory of this run, also for the processes that tests start.
 _cache = tempfile.TemporaryDirectory(prefix="rlds-beam-cache-")
 os.environ["RLDS_BEAM_CACHE"] = _cache.name
-
-GRACE = 120.0
-"""Seconds that a test has to fail after its deadline, and its fixtures to clean up after a failure."""
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    global _watchdog_log
-    _watchdog_log = os.dup(sys.__stderr__.fileno())  # while nothing is captured
-
-
-def _end_process_after(seconds: float) -> None:
-    """Dumps the stacks and ends this process if the same test is still running after `seconds`.
-
-    A C thread does this without running Python, since a test may be stuck in a library that holds the GIL.
-    """
-    faulthandler.dump_traceback_later(seconds, exit=True, file=_watchdog_log)
-
-
-def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
-    _end_process_after(settings.timeout + GRACE)
-
-
-def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
-    faulthandler.cancel_dump_traceback_later()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> None:
-    # pytest and pytest-timeout cancel their deadlines when a test fails; this one covers fixture teardown.
-    _end_process_after(GRACE)
 
 
 @pytest.fixture(scope="session", autouse=True)

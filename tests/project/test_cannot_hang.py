@@ -177,12 +177,14 @@ def test_a_child_is_started_without_fork_handlers(tmp_path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+# Seconds enough for a test to reach the place where it is stuck, also on a busy machine: a deadline that passes in
+# pytest's own code is an internal error of pytest.
 STUCK = """
-import ctypes, threading, time
-import conftest, pytest
+import ctypes, threading
+import pytest, watchdog
 
-conftest.GRACE = 1.0
-stuck = pytest.mark.timeout(0.5)
+watchdog.GRACE = 5.0
+stuck = pytest.mark.timeout(5)
 
 @pytest.fixture
 def endless():
@@ -208,14 +210,14 @@ def test_sound(): pass
 def test_a_stuck_test_fails_and_shows_where(tmp_path) -> None:
     (tmp_path / "test_stuck.py").write_text(STUCK)
     (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout_method = signal\n")
-    path = os.pathsep.join([str(ROOT / "tests"), str(ROOT / "tests" / "support")])
     done = run_python(
-        "-m", "pytest", "-n", 1, "--dist=worksteal", "-p", "conftest", tmp_path / "test_stuck.py", PYTHONPATH=path
+        "-m", "pytest", "-n", 1, "--dist=worksteal", "-p", "watchdog", "-p", "no:hypothesispytest",
+        tmp_path / "test_stuck.py", PYTHONPATH=str(ROOT / "tests" / "support"),
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 1, done.stdout + done.stderr
     said = done.stdout + done.stderr
     assert "4 failed, 1 passed" in said, said
-    assert "Failed: Timeout (>0.5s) from pytest-timeout" in said
+    assert "Failed: Timeout (>5.0s) from pytest-timeout" in said
     assert "AssertionError: the failure" in said
     for test, place in (("in_c_with_the_gil", "test_in_c_with_the_gil"), ("fails_and_cannot_clean_up", "endless")):
         assert f"crashed while running 'test_stuck.py::test_{test}'" in said
