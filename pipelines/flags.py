@@ -114,7 +114,8 @@ def choices(config_class: type[Options], argv: Sequence[str], *, lenient: bool =
         return chosen
     listing = lenient or bool({"-h", "--help"} & set(argv))
     try:
-        return chosen | config_class.implied(values, look=listing)
+        given = {name: value for name, value in values.items() if value != reader.get_default(name)}
+        return chosen | config_class.implied(given, look=listing)
     except UsageError:
         if listing:
             return chosen

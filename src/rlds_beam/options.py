@@ -174,7 +174,7 @@ def belongs_to(config_class: type[Options], name: str, chosen: tuple[Group, ...]
         return None
     instead = [group.choice for group in chosen if group.field in {owner.field for owner in owners}]
     choices = joined([owner.choice for owner in owners])
-    return f"--{flag_name(name)} is an option of {choices}, not {' or '.join(instead)}"
+    return f"--{flag_name(name)} is an option of {choices}" + (f", not {' or '.join(instead)}" if instead else "")
 
 
 def flag_name(name: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from fuzzed_datasets import DATASETS
 from own_options import (
     Clashing,
     Foreign,
@@ -34,7 +35,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot.options import LerobotOptions
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES, output_class, output_group, source_class, source_group
 from rlds_beam.formats.trajectories.options import TrajectoryOptions
-from rlds_beam.options import type_hints
+from rlds_beam.options import belongs_to, type_hints
 from rlds_beam.pipelines import flags
 from rlds_beam.pipelines.cli import JOBS, main
 from rlds_beam.pipelines.convert import ConvertConfig
@@ -231,3 +232,20 @@ def test_the_table_of_formats_is_up_to_date() -> None:
     script = runpy.run_path(str(path))
     assert script["PAGE"].read_text() == script["page"](), "run `make docs`, or python docs/format_table.py"
     assert all(f"`{name}`" in script["table"]() for name in FORMATS)
+
+
+@pytest.mark.parametrize("format", ["hdf5", "npz", "zarr", "ros2"])
+def test_options_of_a_recognized_format_work_in_python(format: str, tmp_path: Path) -> None:
+    """As in the command, and also if the value is the default."""
+    DATASETS[format].make(tmp_path / "data")
+    data = Path(DATASETS[format].arguments(str(tmp_path / "data"))[0])
+    for value in ("png", "raw"):
+        config = ConvertConfig.create(data, tmp_path / "out", raw_images=value)
+        assert config.source_format == format
+        assert config.from_options == source_group(format).options_class(raw_images=value)
+    with pytest.raises(UsageError, match=r"^--fps is an option of --to=lerobot, not --to=trajectories$"):
+        ConvertConfig.create(data, tmp_path / "out", fps=10)
+
+
+def test_an_option_of_no_chosen_format_is_named_whole() -> None:
+    assert belongs_to(ValidateConfig, "topics", ()) == "--topics is an option of --from=ros2"

@@ -88,9 +88,8 @@ class SourceOptions(Options):
         given = values.get(cls.reads)
         if not given or any(values.get(name) is not None for name in ("from_", "recognized")):
             return {}
-        known = (field for name in SOURCES for field in dataclasses.fields(source_group(name).options_class))
-        of_formats = {field.name: field.default for field in known if field.name not in names_of(cls)}
-        used = any(values.get(name) not in (None, [], default) for name, default in of_formats.items())
+        of_formats = {name for source in SOURCES for name in names_of(source_group(source).options_class)}
+        used = any(values.get(name) not in (None, []) for name in of_formats.difference(names_of(cls)))
         return {"recognized": recognize(given)} if used or look else {}
 
     @classmethod

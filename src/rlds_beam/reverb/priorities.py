@@ -96,7 +96,7 @@ class LeafPriority:
         else:
             hint = did_you_mean(self.path, usable, most=3)
             reason = f"no such leaf{hint} (--policy_info_fields=NAME adds a step field as policy_info/NAME)"
-        raise UsageError(f"{_FLAG}={self.path}: {reason}. Available: {', '.join(usable)}")
+        raise UsageError(f"{_FLAG}={self.path}: {reason}. Available: {', '.join(usable) or 'none'}")
 
     def of(self, items: Items) -> Array:
         if not len(items):

@@ -286,7 +286,7 @@ def _lets_in(table: TableInfo, items: int) -> bool:
 
 def _no_table(server: str, name: str, info: ServerInfo) -> str:
     hint = did_you_mean(name, info.tables) or "."
-    return f"{server}: no table {name!r}{hint} It has: {', '.join(info.tables)}"
+    return f"{server}: no table {name!r}{hint} It has: {', '.join(info.tables) or 'none'}"
 
 
 def _no_room(server: str, table: TableInfo, items: int) -> str:

@@ -109,3 +109,25 @@ def test_tfds_reads_an_import(tmp_path):
 def _root(output: Path) -> Path:
     """The dataset's directory in an output."""
     return next((path.parent for path in output.rglob("features.json")), output)
+
+
+def test_an_episode_of_one_row_that_ends_by_a_timeout(tmp_path):
+    """`.npz` files of the same arrays keep it, and so does d3rlpy's format."""
+    h5py = pytest.importorskip("h5py")
+    d4rl(tmp_path / "x.hdf5", terminals=[2], timeouts=[0], rows=5)
+    with h5py.File(tmp_path / "x.hdf5") as file:
+        np.savez(tmp_path / "x.npz", **{name: array[()] for name, array in file.items()})
+    both = [read_back(tmp_path / f"x.{ending}", source) for ending, source in (("hdf5", "d4rl"), ("npz", "npz"))]
+    for episodes in both:
+        assert [episode.steps["is_last"].tolist() for episode in episodes] == [
+            [True],
+            [False, False, True],
+            [False] * 2,
+        ]
+        assert not episodes[0].steps["is_terminal"].any() and episodes[0].steps["is_first"].all()
+    with h5py.File(tmp_path / "y.h5", "w") as file:
+        file["num_episodes"], file["version"] = 1, "2.1"
+        file["observations_0"], file["actions_0"] = np.zeros((1, 2), np.float32), np.zeros((1, 1), np.float32)
+        file["rewards_0"], file["terminated_0"] = np.ones((1, 1), np.float32), False
+    (episode,) = read_back(tmp_path / "y.h5", "d3rlpy")
+    assert episode.steps["is_last"].tolist() == [True] and not episode.faults

@@ -78,7 +78,7 @@ class MeanStdFilter(FittedConnector):
         known = self.statistics["fields"] if "fields" in self.statistics else self.statistics["agents"].get(agent, {})
         if path not in known:
             whose = f" for agent {agent}" if agent else ""
-            raise UsageError(f"MeanStdFilter: no statistics of {path}{whose}, only of {', '.join(known)}")
+            raise UsageError(f"MeanStdFilter: no statistics of {path}{whose}, only of {', '.join(known) or 'nothing'}")
         leaf, y = known[path], x.astype(np.float64)
         if self.de_mean_to_zero:
             y = y - array(leaf, "mean")

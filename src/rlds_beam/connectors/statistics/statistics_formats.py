@@ -73,7 +73,7 @@ def leaf_of(content: Mapping[str, Any], path: str, flag: str) -> Mapping[str, An
     """The statistics of a vector field; raises UsageError if there are none."""
     if path not in content["fields"]:
         near = did_you_mean(path, content["fields"])
-        raise UsageError(f"{flag}={path}: no such numeric field, only {', '.join(content['fields'])}{near}")
+        raise UsageError(f"{flag}={path}: no such numeric field, only {', '.join(content['fields']) or 'none'}{near}")
     leaf: Mapping[str, Any] = content["fields"][path]
     if not isinstance(leaf["mean"], list):
         raise UsageError(f"{flag}={path}: the field is a scalar, but the format needs a vector")

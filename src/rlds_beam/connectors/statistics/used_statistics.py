@@ -58,7 +58,9 @@ def picked(leaves: Mapping[str, Leaf], names: Sequence[str], connector: str) -> 
     for path, leaf in leaves.items():
         missing = [name for name in names if name not in leaf]
         if missing:
-            raise UsageError(f"{connector}: the statistics of {path} lack {missing[0]}; there are {', '.join(leaf)}")
+            raise UsageError(
+                f"{connector}: the statistics of {path} lack {missing[0]}; there are {', '.join(leaf) or 'none'}"
+            )
     return {path: {name: leaf[name] for name in names} for path, leaf in leaves.items()}
 
 

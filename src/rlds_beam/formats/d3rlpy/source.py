@@ -27,7 +27,7 @@ from rlds_beam.formats.arrays.array_episodes import (
     ArrayFormat,
     Arrays,
     discounts,
-    flags,
+    flags_at_end,
     number_field,
     with_last,
 )
@@ -112,9 +112,7 @@ class D3rlpyDecoder(ArrayDecoder):
         steps[self.reward] = self._cast(self.reward, arrays["rewards"].reshape(rows, *fields[self.reward].shape))
         if terminated:
             steps = {path: with_last(column) for path, column in steps.items()}
-        transitions = rows if terminated else rows - 1
-        ends = np.arange(transitions) == transitions - 1
-        marks = flags(ends, ends & terminated)
+        marks = flags_at_end(rows + terminated, ended=True, terminated=terminated)
         return {**steps, **marks, "discount": discounts(marks["is_terminal"])}, {}
 
     def _cast(self, path: str, column: Array) -> Array:

@@ -33,7 +33,7 @@ from rlds_beam.formats.arrays.array_episodes import (
     ArrayFormat,
     Arrays,
     discounts,
-    flags,
+    flags_at_end,
     number_field,
     with_last,
 )
@@ -195,8 +195,7 @@ class D4rlDecoder(ArrayDecoder):
             last = {"observation": after} if after is not None else {}
             steps = {path: with_last(column, last.get(path)) for path, column in steps.items()}
             rows += 1
-        end = np.arange(rows - 1) == rows - 2
-        marks = flags(end & ended, end & terminal)
+        marks = flags_at_end(rows, ended=ended, terminated=terminal)
         return {**steps, **marks, "discount": discounts(marks["is_terminal"])}, {}
 
 

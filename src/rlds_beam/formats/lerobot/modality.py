@@ -117,7 +117,7 @@ def _wrong_entry(
         return None if key in known else f"there is no integer feature {key}; {_TASK} uses task_index"
     key = entry.get("original_key", _VECTORS[section])
     if key not in numbers:
-        hint = did_you_mean(str(key), numbers, otherwise=f"there are {', '.join(numbers)}")
+        hint = did_you_mean(str(key), numbers, otherwise=f"there are {', '.join(numbers) or 'none'}")
         return f"there is no feature {key}{hint}"
     size, start, end = numbers[key].size, entry.get("start"), entry.get("end")
     if type(start) is not int or type(end) is not int or not 0 <= start < end <= size:

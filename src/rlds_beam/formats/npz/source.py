@@ -186,8 +186,8 @@ def _first_layout(paths: Sequence[str], where: str, options: NpzOptions) -> Layo
                     profile = shipped_profiles(npz=True)[choose_profile(found, where)]
                 else:
                     raise UsageError(
-                        f"{path} has {', '.join(whole.leaves)}, which no profile fits. Here is a proposal: edit it, "
-                        "save it as profile.yaml, and pass --profile=profile.yaml\n\n"
+                        f"{path} has {', '.join(whole.leaves) or 'no arrays'}, which no profile fits. Here is a "
+                        "proposal: edit it, save it as profile.yaml, and pass --profile=profile.yaml\n\n"
                         + propose(naming.to_name(storage.split(path)[1].rpartition(".")[0]), "file", whole.leaves)
                     )
                 if not profile.per_file:

@@ -20,6 +20,7 @@ from rlds_beam.formats.arrays.array_episodes import (
     ArrayDecoder,
     Arrays,
     discounts,
+    flags_at_end,
     number_field,
     with_last,
 )
@@ -210,11 +211,9 @@ class ProfileDecoder(ArrayDecoder):
         if self.layout.final or (terminal and profile.last_step == "added_if_terminal"):
             steps = {path: with_last(column, self._last(arrays, path, place)) for path, column in steps.items()}
         count = len(steps["reward"]) if rows else 0
-        last, first = np.zeros(count, bool), np.zeros(count, bool)
-        first[:1], last[-1:] = True, True
-        is_terminal = last & terminal
-        steps |= {"is_first": first, "is_last": last & bool(arrays[_ENDED][0]), "is_terminal": is_terminal}
-        steps.setdefault("discount", discounts(is_terminal))
+        marks = flags_at_end(count, ended=bool(arrays[_ENDED][0]), terminated=terminal)
+        steps |= marks
+        steps.setdefault("discount", discounts(marks["is_terminal"]))
         if TEXT in self.schema.steps:
             if _STEPS + TEXT not in arrays:
                 raise BadEpisode(Violation("missing_field", f"{place} has no text of the task", TEXT))
