@@ -27,6 +27,12 @@ EXAMPLES = """
     rlds-beam browse data/point_mass/1.0.0 --items=sequences --sequence_length=16
 """
 
+REDIRECT = """<!doctype html>
+<meta name="referrer" content="no-referrer"><meta http-equiv="refresh" content="0; url={url}">
+<a href="{url}">rlds-beam browse</a>
+"""
+"""The page that takes a web browser to the address with the token."""
+
 
 @dataclasses.dataclass(frozen=True)
 class BrowseConfig(OutputOptions, ConnectorOptions, CheckOptions, SourceOptions):
@@ -69,18 +75,42 @@ def browse(config: BrowseConfig) -> BrowserServer:
 
 
 def main(config: BrowseConfig) -> int:
-    """Runs the command: serves until SIGINT or SIGTERM, and returns the exit code."""
+    """Runs the command: serves until a signal ends it, and returns the exit code."""
     with _until_interrupted() as ended, browse(config) as server:
         for dataset in server.datasets:
             print(f"dataset   {dataset.source.describe()}")
         print(f"browse    {server.url}")
         print("          for this machine only; Ctrl-C ends it", flush=True)
-        if not config.no_open and _has_display():
-            import webbrowser
-
-            webbrowser.open(server.url)
-        ended.wait()
+        if config.no_open or not _has_display():
+            ended.wait()
+        else:
+            _open_page(server, ended)
     return 0
+
+
+def _open_page(server: BrowserServer, ended: threading.Event) -> None:
+    """Opens the page in the user's web browser, and waits for the end.
+
+    Every user of a machine can read the arguments of a process, so the web browser is given a file that only this user
+    can read. It is in the home directory, because a web browser in a sandbox reads neither /tmp nor hidden directories.
+    """
+    import pathlib
+    import tempfile
+    import webbrowser
+
+    home = os.path.expanduser("~")
+    at = home if os.access(home, os.W_OK) else None
+    number, name = tempfile.mkstemp(".html", "rlds-beam-browse-", at)
+    file = pathlib.Path(name)
+    try:
+        with open(number, "w") as page:
+            page.write(REDIRECT.format(url=server.url))
+        webbrowser.open(file.as_uri())
+        while not (server.opened.is_set() or ended.is_set()):
+            ended.wait(0.5)
+    finally:
+        file.unlink(missing_ok=True)
+    ended.wait()
 
 
 def _has_display() -> bool:
@@ -91,9 +121,10 @@ def _has_display() -> bool:
 
 @contextmanager
 def _until_interrupted() -> Iterator[threading.Event]:
-    """An event set by SIGINT or SIGTERM."""
+    """An event set by SIGINT, SIGTERM, or the end of the terminal."""
     ended = threading.Event()
-    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda *_: ended.set()) for number in numbers}
     try:
         yield ended
     finally:

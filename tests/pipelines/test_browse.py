@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import textwrap
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from browsing import httpx
-from processes import DEADLINE, running
+from processes import DEADLINE, running, wait_until
 
 from rlds_beam.errors import UsageError
 from rlds_beam.pipelines.browse import BrowseConfig, browse
@@ -44,6 +46,46 @@ def test_the_command_serves_until_it_is_interrupted(dataset: Path, number: int) 
             process.send_signal(number)  # while the connection is open
             _, err = process.communicate(timeout=DEADLINE)
         assert (process.returncode, err) == (0, "")
+
+
+def test_the_token_is_not_in_the_arguments_of_the_web_browser(dataset: Path, tmp_path: Path) -> None:
+    """Every user of the machine can read them."""
+    browser, home = tmp_path / "browser", tmp_path / "home"
+    home.mkdir()
+    browser.write_text('#!/bin/sh\necho "$1" > "$0.part" && mv "$0.part" "$0.arguments"\n')
+    browser.chmod(0o700)
+    reading, terminal = os.openpty()
+    environment = {**os.environ, "BROWSER": f"{browser} %s", "DISPLAY": ":0", "HOME": str(home)}
+    with running(["browse", dataset], stdout=terminal, env=environment) as process:
+        given = browser.with_name("browser.arguments")
+        wait_until(given.exists, process)
+        (page,) = home.iterdir()
+        assert given.read_text() == f"{page.as_uri()}\n"
+        assert stat.S_IMODE(page.stat().st_mode) == 0o600
+        (url,) = set(re.findall(r"http://[^\"]+", page.read_text()))
+        assert url in os.read(reading, 10_000).decode()  # it is printed for those who open it elsewhere
+        token = url.partition("token=")[2]
+        shown = [path.read_bytes() for path in Path(f"/proc/{process.pid}").glob("cmdline")]
+        assert len(token) >= 32 and token not in given.read_text() and token.encode() not in b"".join(shown)
+        with httpx.Client(timeout=DEADLINE) as client:
+            assert client.get(url).status_code == 200
+        wait_until(lambda: not page.exists(), process)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(DEADLINE) == 0
+    os.close(reading)
+    os.close(terminal)
+
+
+def test_the_page_is_removed_if_nobody_opens_it(dataset: Path, tmp_path: Path) -> None:
+    reading, terminal = os.openpty()
+    environment = {**os.environ, "BROWSER": "true", "DISPLAY": ":0", "HOME": str(tmp_path)}
+    with running(["browse", dataset], stdout=terminal, env=environment) as process:
+        wait_until(lambda: list(tmp_path.glob("*.html")), process)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(DEADLINE) == 0
+    assert not list(tmp_path.iterdir())
+    os.close(reading)
+    os.close(terminal)
 
 
 def test_a_port_that_is_taken(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:

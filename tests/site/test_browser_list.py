@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import browser_data
@@ -9,6 +10,7 @@ import pytest
 from browser_page import opened
 
 from rlds_beam.jobs.example import make_episodes
+from rlds_beam.pipelines.browse import REDIRECT
 from rlds_beam.testing import write_dataset
 
 pytestmark = pytest.mark.timeout(300)
@@ -180,3 +182,19 @@ def test_a_phone(browser: Any, hostile: str, theme: str) -> None:
             "Math.max(...getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3))"
         )
         assert (brightness > 200) == (theme == "light")
+
+
+def test_the_page_opens_from_a_private_file(browser: Any, example: str, tmp_path: Path) -> None:
+    """The cookie is strict, and a file is another site."""
+    with opened(browser, example, no_scan=True) as tab:
+        server = tab.page.url  # the tab has a cookie: another context has none
+        context = browser.new_context()
+        page = context.new_page()
+        file = tmp_path / "page.html"
+        file.write_text(REDIRECT.format(url=tab.address))
+        page.goto(file.as_uri())
+        page.locator("#row-0").wait_for()
+        assert page.url.startswith(server.partition("?")[0]) and "token" not in page.url
+        assert page.evaluate("document.referrer") == ""
+        assert page.evaluate("document.cookie") == ""
+        context.close()

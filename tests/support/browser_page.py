@@ -41,12 +41,13 @@ class Tab:
 
     Attributes:
       page: Playwright's page.
+      address: the address of the server, with the token.
       base: the address of the server, without the token.
       noticed: what went wrong in the page: messages of the console, exceptions, requests to other sites.
     """
 
     def __init__(self, page: Any, url: str):
-        self.page, self.base = page, url.split("?")[0]
+        self.page, self.address, self.base = page, url, url.split("?")[0]
         self.noticed: list[str] = []
         page.set_default_timeout(DEADLINE)
         page.on("console", self._console)

@@ -86,13 +86,16 @@ class Query:
 Answer = Callable[[Query], Any]
 
 
-def create_app(datasets: Sequence[BrowsedDataset], token: str, port: int) -> ASGIApp:
+def create_app(
+    datasets: Sequence[BrowsedDataset], token: str, port: int, on_login: Callable[[], object] = lambda: None
+) -> ASGIApp:
     """The ASGI application.
 
     Args:
       datasets: the datasets to show.
       token: the secret in the address.
       port: the port of the server, for the check of the host.
+      on_login: called when a browser has sent the token.
     """
     from starlette.applications import Starlette
     from starlette.routing import Route
@@ -108,7 +111,7 @@ def create_app(datasets: Sequence[BrowsedDataset], token: str, port: int) -> ASG
     routes = [Route(path, _endpoint(datasets, functools.partial(_json, answer))) for path, answer in answers.items()]
     routes += [Route("/image", _endpoint(datasets, _image)), Route("/video", _endpoint(datasets, _video))]
     routes += [Route(path, _static(file)) for path, file in static_files().items()]
-    return Guard(Starlette(routes=routes), token, port)
+    return Guard(Starlette(routes=routes), token, port, on_login)
 
 
 def _episodes(query: Query) -> Any:

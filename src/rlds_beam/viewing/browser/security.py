@@ -6,6 +6,7 @@ import http.cookies
 import json
 import re
 import secrets
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -38,8 +39,8 @@ class Guard:
     are shared between the ports of a host, so the cookie's name has the port.
     """
 
-    def __init__(self, app: ASGIApp, token: str, port: int):
-        self._app, self._token, self._cookie = app, token, f"rlds_beam_{port}"
+    def __init__(self, app: ASGIApp, token: str, port: int, on_login: Callable[[], object]):
+        self._app, self._token, self._cookie, self._on_login = app, token, f"rlds_beam_{port}", on_login
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -60,6 +61,7 @@ class Guard:
                         headers.append((name.encode(), value.encode()))
                 if cookie is not None:
                     headers.append((b"set-cookie", cookie.encode()))
+                    self._on_login()
                 message = {**message, "headers": headers}
             await send(message)
 
@@ -68,7 +70,8 @@ class Guard:
             return
         status, error = refusal
         body = json.dumps({"error": error}).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        length = str(len(body)).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", length), (b"connection", b"close")]
         if status == 405:
             headers.append((b"allow", b"GET, HEAD"))
         await guarded({"type": "http.response.start", "status": status, "headers": headers})

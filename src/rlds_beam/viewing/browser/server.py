@@ -107,6 +107,10 @@ class BrowserServer:
       datasets: the datasets to show.
       port: the port on 127.0.0.1; 0 for a free one.
 
+    Attributes:
+      token: the secret in the address.
+      opened: set when a browser has opened the address.
+
     Raises:
       UsageError: the port is taken.
       MissingExtraError: the extra `browse` is not installed.
@@ -117,14 +121,15 @@ class BrowserServer:
         import uvicorn
 
         from rlds_beam.viewing.browser.app import create_app
+        from rlds_beam.viewing.browser.connections import MAX_WAITING, BrowserConnection
 
         self._socket = _listening(port)
         self.port: int = self._socket.getsockname()[1]
-        self.token, self.datasets = secrets.token_urlsafe(24), tuple(datasets)
+        self.token, self.datasets, self.opened = secrets.token_urlsafe(24), tuple(datasets), threading.Event()
         config = uvicorn.Config(
-            create_app(datasets, self.token, self.port), log_level="warning", access_log=False, lifespan="off",
-            http="h11", ws="none", loop="asyncio", server_header=False, timeout_graceful_shutdown=2,
-            limit_concurrency=256,
+            create_app(datasets, self.token, self.port, self.opened.set), log_level="error", access_log=False,
+            lifespan="off", http=BrowserConnection, ws="none", loop="asyncio", server_header=False,
+            timeout_graceful_shutdown=2, backlog=MAX_WAITING // 2,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
