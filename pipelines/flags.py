@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rlds_beam.errors import UsageError
-from rlds_beam.options import Options, belongs_to, distinct_groups, flag_name, names_of, type_hints
-from rlds_beam.text import did_you_mean
+from rlds_beam.options import Options, belongs_to, distinct_groups, flag_name, names_of, nearest_option, type_hints
 
 Config = TypeVar("Config", bound=Options)
 
@@ -110,6 +109,7 @@ def choices(config_class: type[Options], argv: Sequence[str], *, lenient: bool =
     add_config(reader, config_class, chosen)  # with the options of all formats: their values are not inputs
     try:
         values = vars(reader.parse_known_intermixed_args(list(argv))[0])
+        _check_paths(config_class, values)
     except UsageError:  # the parser with the right options reports it
         return chosen
     listing = lenient or bool({"-h", "--help"} & set(argv))
@@ -181,10 +181,15 @@ def parse_config(
     Raises:
       UsageError: a flag is unknown (the nearest name is suggested) or of another format, or its value is not allowed.
     """
-    namespace, unknown = parser.parse_known_intermixed_args(list(argv))
-    if unknown:
-        raise UsageError(_unknown(unknown[0], parser, config_class, argv))
+    if (unknown := _unknown_flag(parser, argv)) is not None:
+        raise UsageError(_refusal(unknown, parser, config_class, argv))
+    namespace, rest = parser.parse_known_intermixed_args(list(argv))
+    if rest:
+        raise UsageError(
+            f"unexpected argument {rest[0]!r}; see {parser.prog} --help, and quote patterns: '*.tfrecord*'"
+        )
     values = {**vars(namespace), "beam_options": beam_options}
+    _check_paths(config_class, values)
     own = names_of(config_class)
     if beam_options and "beam_options" not in own:
         raise UsageError(f"{parser.prog} runs nothing on Beam: it takes no flags after --")
@@ -194,6 +199,27 @@ def parse_config(
     return config_class.create(**{name: values[name] for name in own if name in values})
 
 
+def _unknown_flag(parser: argparse.ArgumentParser, argv: Sequence[str]) -> str | None:
+    """The first unknown flag. Argparse would take one with a space (`--taks=a b`) for a path or a value."""
+    known = parser._option_string_actions
+    for argument in argv:
+        flag = re.match(r"--?[^\W\d][^\s=]*", argument)
+        attached = argument[:2] in known  # -ofile
+        if flag and flag[0] not in known and not attached:
+            return flag[0]
+    return None
+
+
+def _check_paths(config_class: type[Options], values: Mapping[str, Any]) -> None:
+    """Raises UsageError if a path begins with a dash: it is a slip, for example -5 or a lonely -."""
+    for field in dataclasses.fields(config_class):
+        if field.metadata.get("positional"):
+            given = values.get(field.name)
+            for path in given if isinstance(given, list) else [given]:
+                if isinstance(path, str) and path.startswith("-"):
+                    raise UsageError(f"{field.name.upper()} is {path!r}: write a path that begins with - as './{path}'")
+
+
 def _check_last_is_no_input(values: Mapping[str, Any]) -> None:
     """Raises UsageError if the output is a file: a shell expanded a pattern, and no output was named."""
     inputs, output = values.get("input"), values.get("output")
@@ -201,15 +227,18 @@ def _check_last_is_no_input(values: Mapping[str, Any]) -> None:
         raise UsageError(f"OUTPUT is missing: the last argument, {output}, is a file; name the directory to write to")
 
 
-def _unknown(argument: str, parser: argparse.ArgumentParser, config_class: type[Options], argv: Sequence[str]) -> str:
-    if not argument.startswith("-"):
-        return f"unexpected argument {argument!r}; see {parser.prog} --help, and quote patterns: '*.tfrecord*'"
-    flag = argument.split("=")[0]
+def _refusal(flag: str, parser: argparse.ArgumentParser, config_class: type[Options], argv: Sequence[str]) -> str:
+    """The error for an unknown flag: the format that has it, or the flag that it may mean."""
+    name = flag.lstrip("-")
     groups = config_class.groups(choices(config_class, argv))
-    if (belongs := belongs_to(config_class, flag.removeprefix("--"), groups)) is not None:
+    if (belongs := belongs_to(config_class, name, groups)) is not None:
         return belongs
-    known = [name.removeprefix("--") for name in parser._option_string_actions]
-    hint = did_you_mean(flag.removeprefix("--"), known).replace("mean ", "mean --")
+    nearest, hint = nearest_option(config_class, name, groups, ("verbose", "quiet", "help")), ""
+    field = None if nearest is None else config_class.__dataclass_fields__.get(nearest.name)
+    if field is not None and field.metadata.get("positional"):
+        hint = f"; {field.name.upper()} is given without a flag"
+    elif nearest is not None:
+        hint = f"; did you mean {nearest}?"
     command = parser.prog.removeprefix("rlds-beam ")
     return f"{command} has no flag {flag}{hint} (Beam's own flags go after --; {parser.prog} --help lists the others)"
 

@@ -11,12 +11,13 @@ A format's options are a group in one field of the config: `--to=lerobot` puts a
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 import numbers
 import os
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam import lazy
@@ -175,6 +176,86 @@ def belongs_to(config_class: type[Options], name: str, chosen: tuple[Group, ...]
     instead = [group.choice for group in chosen if group.field in {owner.field for owner in owners}]
     choices = joined([owner.choice for owner in owners])
     return f"--{flag_name(name)} is an option of {choices}" + (f", not {' or '.join(instead)}" if instead else "")
+
+
+SYNONYMS = {
+    "images=video": "video videos use_video use_videos mp4",
+    "fps": "framerate frame_rate rate hz frequency",
+    "to": "output_format out_format target_format",
+    "from_": "input_format source_format in_format",
+    "overwrite": "force clobber f",
+    "workers": "jobs j n_jobs num_workers num_proc n_proc threads processes parallel cores cpus",
+    "sequence_length": "window window_size horizon seq_len seq_length chunk_size",
+    "stride_length": "stride",
+    "vcodec": "codec video_codec",
+    "robot_type": "robot",
+    "progress=none": "no_progress silent",
+    "dry_run": "plan simulate n",
+    "repair": "fix",
+    "env": "environment gym",
+    "policy": "agent",
+    "steps": "num_steps n_steps total_steps",
+    "episodes": "num_episodes n_episodes max_episodes",
+    "split=train[:N]": "limit max_episodes num_episodes n_episodes episodes head",
+    "output": "o out out_dir output_dir output_path dst dest target",
+    "input": "i in input_dir input_path src dataset data path",
+}
+"""Option, perhaps with a value -> what people call it who come from other programs."""
+
+
+class Nearest(NamedTuple):
+    """The option that a mistyped or foreign name may mean.
+
+    Attributes:
+      name: the option: `images`.
+      value: the value that it may need: `video`; empty if any.
+      choices: the formats that have the option, if none of them was chosen: `["--to=lerobot"]`.
+    """
+
+    name: str
+    value: str = ""
+    choices: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        flag = f"--{flag_name(self.name)}{'=' * bool(self.value)}{self.value}"
+        return f"{flag}, an option of {joined(self.choices)}" if self.choices else flag
+
+
+def nearest_option(
+    config_class: type[Options], name: str, chosen: Sequence[Group] = (), also: Sequence[str] = ()
+) -> Nearest | None:
+    """The option that a name may mean which is none: one of the job, of the chosen formats, or of the others.
+
+    Args:
+      config_class: the options of the job.
+      name: the name.
+      chosen: the groups of the formats that were chosen.
+      also: more names that the job has.
+    """
+    name = name.replace("-", "_").lower()
+    places = [("", config_class, tuple(also)), *(("", group.options_class, ()) for group in chosen)]
+    places += [(group.choice, group.options_class, ()) for group in config_class.known_groups() if group not in chosen]
+    meant = [(name, ""), *(called.partition("=")[::2] for called, words in SYNONYMS.items() if name in words.split())]
+    near = [one for one in meant if any(_takes(options_class, *one) for _, options_class, _ in places)]
+    for choices in ({""}, {choice for choice, *_ in places}):
+        names = [one for choice, c, more in places if choice in choices for one in (*_shown_names(c), *more)]
+        near += [(one, "") for one in difflib.get_close_matches(name, names, n=1)]
+    if not near:
+        return None
+    having = [choice for choice, options_class, _ in places if _takes(options_class, *near[0])]
+    return Nearest(*near[0], () if "" in having else having)
+
+
+def _shown_names(options_class: type[Options]) -> list[str]:
+    return [field.name for field in dataclasses.fields(options_class) if not field.metadata.get("hidden")]
+
+
+def _takes(options_class: type[Options], name: str, value: str) -> bool:
+    """Whether a group has this option with this value; an empty value stands for any."""
+    if name not in names_of(options_class):
+        return False
+    hint = type_hints(options_class)[name]
+    return not value or typing.get_origin(hint) is not typing.Literal or value in typing.get_args(hint)
 
 
 def flag_name(name: str) -> str:

@@ -212,7 +212,7 @@ def called(factory: Callable[..., Any], flag: str, hint: str, **arguments: Any) 
 def _imported(name: str, flag: str) -> Callable[..., Any]:
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
-        raise UsageError(f"{flag}={name}: expected module:function, for example my_project.policies:log_probability")
+        raise UsageError(f"{flag}={name}: expected module:function, for example my_module:my_function")
     top = module.partition(".")[0]
     if top != "rlds_beam":
         lazy.show_clients()

@@ -16,9 +16,11 @@ from processes import DEADLINE
 from processes import run as execute
 
 from rlds_beam import worker_status
+from rlds_beam.options import SYNONYMS, nearest_option
 from rlds_beam.pipelines.cli import JOBS, main
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.pipelines.inspect import InspectConfig
+from rlds_beam.pipelines.parsers import job_parser
 from rlds_beam.pipelines.validate import ValidateConfig
 from rlds_beam.testing import make_episode, read_items, shard_paths, write_dataset
 
@@ -372,3 +374,90 @@ def test_a_flag_of_another_command_is_not_treated_as_a_typo(capsys):
     assert main(["validate", "data", "--fps=10"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("rlds-beam: validate has no flag --fps (Beam's own flags") and "mean" not in said
+
+
+UNKNOWN = [
+    ["--splt=a b"],
+    ["--splt", "a b"],
+    ["-z x"],
+    ["-z=a b"],
+    ["-z", "a b"],
+    ["--split", "--splt=a b"],
+    ["-5"],
+    ["-"],
+    ["- a b"],
+]
+
+
+@pytest.mark.parametrize("words", UNKNOWN, ids=" ".join)
+@pytest.mark.parametrize("command", JOBS)
+def test_a_mistyped_flag_is_no_path(command, words, source, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    before = {"convert": [source], "record": [], "upload": [source], "example": []}.get(command, [source])
+    assert main([command, *map(str, before), *words]) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 1
+    fields = job_parser(command, {}).config_class.__dataclass_fields__
+    if words[-1] == "--splt=a b" and "split" in fields:
+        assert f"{command} has no flag --splt; did you mean --split?" in err
+
+
+def test_a_value_may_have_spaces_and_dashes(source, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["show", str(source), "-oa b.jpg", "--fps=-1"]) == 2
+    assert "--fps=-1: expected a number above 0" in capsys.readouterr().err
+    assert main(["example", "./-data", "--episodes=1", "--shards=1"]) == 0
+    assert (tmp_path / "-data").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["convert", "--videos"], "did you mean --images=video, an option of --to=lerobot?"),
+        (["convert", "--to=lerobot", "--videos"], "did you mean --images=video?"),
+        (["convert", "--frame-rate=10"], "did you mean --fps, an option of --to=lerobot?"),
+        (["convert", "--fsp=10"], "did you mean --fps, an option of --to=lerobot?"),
+        (["convert", "--sequence-length=8"], "did you mean --sequence_length?"),
+        (["convert", "--seq-len=8", "--to=columns"], "did you mean --sequence_length, an option of --to=trajectories?"),
+        (["convert", "-o", "pairs"], "OUTPUT is given without a flag"),
+        (["validate", "--num-workers=2"], "did you mean --workers?"),
+        (["validate", "--limit=10"], "did you mean --split=train[:N]?"),
+        (["record", "--num_episodes=10"], "did you mean --episodes?"),
+        (["show", "--video"], "(Beam's own"),
+    ],
+)
+def test_words_of_other_programs_lead_to_ours(run, source, words, hint):
+    code, out, err = run(words[0], source, *words[1:])
+    assert (code, out) == (2, "")
+    assert hint in err and ("mean" in hint or "mean" not in err)
+
+
+def test_every_synonym_is_of_an_option():
+    configs = [job_parser(job, {}).config_class for job in JOBS]
+    for meant, words in SYNONYMS.items():
+        for word in words.split():
+            near = [one for config in configs if (one := nearest_option(config, word))]
+            name, _, value = meant.partition("=")
+            assert any((one.name, one.value) == (name, value) for one in near), word
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["record", "out", "--policy=random", "--episodes=1", "--env=CartPole-v1"],
+            "--env=CartPole-v1: say where it comes from: gymnasium:CartPole-v1, dm_control:cheetah/run, or "
+            "module:function",
+        ),
+        (
+            ["validate", "data", "--connectors=DropIdleSteps"],
+            "--connectors=DropIdleSteps: expected a YAML or JSON file, for example with a line `- DropIdleSteps: {}`, "
+            "or module:name",
+        ),
+    ],
+)
+def test_a_name_without_its_place_says_where_it_may_come_from(words, said, source, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert capsys.readouterr() == ("", f"rlds-beam: {said}\n")

@@ -208,6 +208,9 @@ def make_environment(name: str, config: Mapping[str, Any]) -> Environment:
 
 def _make(name: str, config: Mapping[str, Any]) -> Environment:
     kind, _, rest = name.partition(":")
+    if not (isinstance(name, ByValue) or ":" in name):
+        places = f"gymnasium:{name}, dm_control:cheetah/run, or module:function"
+        raise UsageError(f"--env={name}: say where it comes from: {places}")
     if isinstance(name, ByValue) or kind not in KINDS:
         return _of_factory(name, config)
     if kind == "gymnasium":
