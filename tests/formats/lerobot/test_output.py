@@ -246,6 +246,17 @@ def test_invalid_options_are_refused(source, tmp_path, options, message):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_rate_that_contradicts_the_data_is_refused(source, tmp_path):
+    """All frames are kept, so another rate would be a recording in slow motion."""
+    rlds_beam.convert(source[0], tmp_path / "first", to="lerobot", fps=30)
+    with pytest.raises(UsageError, match=r"--fps=10: the data is 30 Hz.*0\.333 times its speed.*Leave --fps out"):
+        rlds_beam.convert(tmp_path / "first", tmp_path / "slow", to="lerobot", fps=10)
+    assert not (tmp_path / "slow").exists()
+    for name, options in {"same": {"fps": 30}, "known": {}}.items():
+        rlds_beam.convert(tmp_path / "first", tmp_path / name, to="lerobot", **options)
+        assert json.loads((tmp_path / name / "meta" / "info.json").read_text())["fps"] == 30
+
+
 def test_videos_need_an_extra(source, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(UsageError, match=r"rlds-beam\[lerobot\]"):

@@ -17,8 +17,8 @@ class LerobotOptions(Options):
     """LeRobot output."""
 
     lerobot_version: Version = option("3.0", "3.0, or 2.1 (one file per episode; read by GR00T and openpi)")
-    fps: float | None = option(None, "recorded frames per second, if not in the data")
-    round_fps: bool = option(False, "round a fractional --fps instead of refusing it")
+    fps: float | None = option(None, "recorded frames per second, if the data does not say it")
+    round_fps: bool = option(False, "round a fractional rate instead of refusing it")
     map: tuple[str, ...] = option(
         (), "NAME=PATH: store a field as feature NAME (PATH+PATH joins vectors, task=PATH sets the instruction); "
         "-PATH leaves a field out (comma separated)", metavar="NAME=PATH"
@@ -55,18 +55,23 @@ def whole_fps(options: LerobotOptions, recorded: float | None = None) -> int:
       recorded: the rate of the data, if known.
 
     Raises:
-      UsageError: it is unknown, or not a whole number.
+      UsageError: it is unknown, contradicts the data, or is not a whole number.
     """
     fps = options.fps if options.fps is not None else recorded
     if fps is None:
         raise UsageError("--to=lerobot: the data does not say its frames per second; pass --fps, for example --fps=10")
     if not 0 < fps < 1e6:
         raise UsageError(f"--fps={fps:g}: expected a number above 0")
+    if recorded is not None and fps != recorded:
+        raise UsageError(
+            f"--fps={fps:g}: the data is {recorded:g} Hz, and every frame is kept, so it would play at "
+            f"{fps / recorded:.3g} times its speed. Leave --fps out; if the data says a wrong rate, correct it there"
+        )
     if float(fps).is_integer():
         return int(fps)
     if not options.round_fps or round(fps) < 1:
         raise UsageError(
-            f"--fps={fps:g}: LeRobot's videos and tools need a whole number of frames per second; pass one, or "
+            f"{fps:g} Hz: LeRobot's videos and tools need a whole number of frames per second; pass "
             "--round_fps to use the nearest (timestamps then follow the rounded rate)"
         )
     return round(float(fps))
