@@ -154,6 +154,30 @@ def test_more_ranks_can_resume(steps: Dataset) -> None:
     np.testing.assert_array_equal(np.concatenate([next(part)["action"] for part in two]), next(one)["action"])
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 20), st.integers(1, 8), st.integers(1, 3), st.booleans(), st.data())
+def test_ranks_that_keep_the_last_batch_read_each_row_once(
+    steps: Dataset, batch_size: int, ranks: int, threads: int, shuffle: bool, data: Any
+) -> None:
+    """Each rank is stopped anywhere and resumed from its state."""
+    actions = []
+    for rank in range(ranks):
+        options: dict[str, Any] = {"rank": rank, "ranks": ranks, "drop_last": False, "threads": threads}
+        batches = steps.batches(batch_size, shuffle=shuffle, columns=["action"], **options)
+        number = len(batches)
+        stop = data.draw(st.integers(0, number))
+        actions += [next(batches)["action"] for _ in range(stop)]
+        state = json.loads(json.dumps(batches.state_dict()))
+        resumed = steps.batches(batch_size, shuffle=shuffle, columns=["action"], **options)
+        resumed.load_state_dict(state)
+        assert len(resumed) == number - stop
+        left = [batch["action"] for batch in resumed]
+        assert len(left) == number - stop
+        actions += left
+    found, expected = np.concatenate(actions), steps[:]["action"]
+    np.testing.assert_array_equal(found[np.lexsort(found.T)], expected[np.lexsort(expected.T)])
+
+
 def test_a_state_of_other_batches_is_refused(steps: Dataset) -> None:
     state = steps.batches(6, shuffle=True).state_dict()
     for options, said in (({"seed": 1}, "seed was 0, but is 1"), ({"shuffle": False}, "shuffle was True")):

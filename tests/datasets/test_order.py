@@ -80,6 +80,40 @@ def test_ranks_share_each_global_batch(count: int, batch_size: int, ranks: int, 
     assert [np.concatenate(batch).tolist() for batch in zip(*parts, strict=True)] == [rows.tolist() for rows in whole]
 
 
+@given(
+    st.integers(1, 120), st.integers(1, 9), st.integers(1, 8), st.integers(1, 3), st.booleans(), SEEDS, st.data()
+)  # fmt: skip
+def test_all_ranks_together_have_each_row_once(
+    count: int, batch_size: int, ranks: int, epochs: int, shuffle: bool, seed: int, data: Any
+) -> None:
+    """With drop_last=False, also if the run is stopped after any global batch and resumed with other ranks."""
+    count = max(count, ranks)
+    common: dict[str, Any] = {"counts": (count,), "epochs": epochs, "shuffle": shuffle, "seed": seed}
+    plans = [plan(**common, batch_size=batch_size, rank=rank, ranks=ranks) for rank in range(ranks)]
+    parts = [drawn(one) for one in plans]
+    rows = np.sort(np.concatenate([batch for part in parts for batch in part]))
+    np.testing.assert_array_equal(rows, np.repeat(np.arange(count), epochs))
+    last = count % (batch_size * ranks) or batch_size * ranks
+    for one, part in zip(plans, parts, strict=True):
+        sizes = [len(batch) for batch in part]
+        assert max(sizes) <= batch_size and set(sizes) <= {batch_size, last // ranks, last // ranks + 1} - {0}
+        assert len(part) == one.left_after(0)
+        if last >= ranks:
+            assert len(part) == one.batches  # the same for all ranks
+    whole = drawn(plan(**common, batch_size=batch_size * ranks))
+    stop = data.draw(st.integers(0, len(whole)))
+    others = data.draw(st.sampled_from([n for n in range(1, count + 1) if batch_size * ranks % n == 0]))
+    after = []
+    for rank in range(others):
+        resumed = plan(**common, batch_size=batch_size * ranks // others, rank=rank, ranks=others)
+        sampler = Sampler(resumed)
+        sampler.restore({"batches": stop, "used": [0]})
+        after.append([one.rows for one in iter(sampler.draw, None)])
+        assert len(after[-1]) == resumed.left_after(stop)
+    left = [row for part in after for batch in part for row in batch.tolist()]
+    assert sorted(left) == sorted(row for batch in whole[stop:] for row in batch.tolist())
+
+
 @given(st.sampled_from([None, (0.7, 0.3), (1.0, 2.0, 5.0)]), st.integers(0, 60), st.booleans())
 def test_a_restored_sampler_continues(weights: Any, before: int, shuffle: bool) -> None:
     counts = (50,) if weights is None else (50, 7, 20)[: len(weights)]
@@ -126,7 +160,7 @@ def test_blocks_do_not_change_the_order(monkeypatch: pytest.MonkeyPatch) -> None
         ({"batch_size": 2.5}, "batch_size=2.5"),
         ({"epochs": 0}, "epochs=0"),
         ({"rank": 2, "ranks": 2, "drop_last": True}, "rank=2: expected a number from 0 to 1"),
-        ({"ranks": 2}, "drop_last=False is for one rank"),
+        ({"ranks": 11}, "ranks=11: there are only 10 rows, so some have none"),
         ({"counts": (0,)}, "there are no rows"),
         ({"batch_size": 11, "drop_last": True}, "a batch of 11 rows is larger than the dataset, which has 10"),
     ],

@@ -108,9 +108,10 @@ class Batches(Iterator[dict[str, Any]]):
 
     def __len__(self) -> int:
         """The batches that are left; TypeError if there is no end."""
-        if self.plan.batches is None:
+        left = self.plan.left_after(int(self._delivered["batches"]))
+        if left is None:
             raise TypeError("these batches have no end (epochs=None)")
-        return self.plan.batches - int(self._delivered["batches"])
+        return left
 
     def __next__(self) -> dict[str, Any]:
         if self._pool is None:

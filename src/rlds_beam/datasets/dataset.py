@@ -128,7 +128,8 @@ class Dataset(Viewable):
           image_size: height and width to which images are resized (`pixels.decode_resized`); needs the extra `loading`.
           columns: the columns to read; None for all.
           rank, ranks: this process, and how many share each global batch of `ranks * batch_size` rows.
-          drop_last: whether a last batch with fewer rows is left out; by default if there are several ranks.
+          drop_last: whether a last global batch with fewer rows is left out; by default if there are several ranks. If
+            not, its rows are split evenly among the ranks, and a rank for which none is left has one batch less.
           arrays: `numpy`, or `torch` or `jax`, which share the memory; text stays numpy.
           threads: threads that read and decode; None for one for each core.
 

@@ -84,7 +84,8 @@ class Plan:
       seed: the seed of the order.
       epochs: how often each row is read; None for no end.
       rank, ranks: the number of this process among those that share each global batch.
-      drop_last: whether a last batch with fewer rows is left out.
+      drop_last: whether a last global batch with fewer rows is left out. If not, its rows are split among the ranks; a
+        rank without any has one batch less in this epoch.
       weights: the share of each dataset; None if there is only one.
     """
 
@@ -108,10 +109,10 @@ class Plan:
                 raise UsageError(f"{name}={value}: expected a whole number, {least} or more")
         if not 0 <= self.rank < self.ranks:
             raise UsageError(f"rank={self.rank}: expected a number from 0 to {self.ranks - 1}, as ranks={self.ranks}")
-        if self.ranks > 1 and not self.drop_last:
-            raise UsageError("drop_last=False is for one rank: with several, the last batches would differ in number")
         if 0 in self.counts:
             raise UsageError("there are no rows to make batches from")
+        if self.weights is None and self.counts[0] < self.ranks:
+            raise UsageError(f"ranks={self.ranks}: there are only {self.counts[0]:,} rows, so some have none")
         if self.per_epoch == 0:
             raise UsageError(
                 f"a batch of {self.together:,} rows is larger than the dataset, which has {self.counts[0]:,}: choose a "
@@ -132,8 +133,20 @@ class Plan:
 
     @property
     def batches(self) -> int | None:
-        """All batches; None if there is no end."""
+        """All global batches; None if there is no end."""
         return None if self.epochs is None or self.per_epoch is None else self.epochs * self.per_epoch
+
+    def share(self, rows: int) -> slice:
+        """This rank's rows of a global batch: all ranks have equally many, or one more or less than the others."""
+        return slice(rows * self.rank // self.ranks, rows * (self.rank + 1) // self.ranks)
+
+    def left_after(self, drawn: int) -> int | None:
+        """This rank's batches after as many global ones; None if there is no end."""
+        if self.batches is None or self.epochs is None or self.per_epoch is None:
+            return None
+        last = self.share(self.counts[0] - (self.per_epoch - 1) * self.together)
+        without = self.epochs - drawn // self.per_epoch if last.start == last.stop else 0
+        return self.batches - drawn - without
 
     def identity(self) -> dict[str, Any]:
         """What must be the same to resume: the ranks may differ if their batches have as many rows together."""
@@ -161,17 +174,17 @@ class Sampler:
     def draw(self) -> Drawn | None:
         """The rows of this rank's next batch; None at the end."""
         plan = self._plan
-        if plan.batches is not None and self._step >= plan.batches:
-            return None
-        mine = slice(plan.rank * plan.batch_size, (plan.rank + 1) * plan.batch_size)
         if plan.weights is not None:
-            return self._mixed_batch(plan.weights, mine)
+            return self._mixed_batch(plan.weights, plan.share(plan.together))
         assert plan.per_epoch is not None
-        epoch, batch = divmod(self._step, plan.per_epoch)
-        first = batch * plan.together
-        positions = np.arange(first, min(first + plan.together, plan.counts[0]))[mine]
-        self._step += 1
-        return Drawn(self._rows(0, epoch, positions))
+        while plan.batches is None or self._step < plan.batches:
+            epoch, batch = divmod(self._step, plan.per_epoch)
+            first = batch * plan.together
+            together = np.arange(first, min(first + plan.together, plan.counts[0]))
+            self._step += 1
+            if len(mine := together[plan.share(len(together))]):
+                return Drawn(self._rows(0, epoch, mine))
+        return None
 
     def _mixed_batch(self, weights: Sequence[float], mine: slice) -> Drawn:
         """Chooses a dataset for each row of the global batch; each is read in its own order, again and again."""
