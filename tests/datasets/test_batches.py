@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import rlds_beam
 from rlds_beam import Dataset, EncodedImages, Episode, mix_batches, open_dataset
@@ -102,6 +104,35 @@ def test_images_are_resized_as_one_by_one(steps: Dataset, path: Path, size: tupl
     if size == (24, 32):
         np.testing.assert_array_equal(everything(steps.batches(5, image_size=size))["observation/png"],
                                       whole["observation/png"])  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", ["steps", "episodes"])
+def test_accurate_jpegs_are_those_of_pillow(path: Path, tmp_path: Path, unit: Any) -> None:
+    """In single rows, in columns, in batches, in a mixture, and in the output of `convert`."""
+    rlds_beam.convert(path, tmp_path / "columns", to="columns", format="parquet")
+    name, column = ("observation/jpeg", "obs/jpeg") if unit == "steps" else ("steps/observation/jpeg", "obs/jpeg")
+    cases = [(open_dataset(path, unit=unit, jpeg="accurate"), open_dataset(path, unit=unit, images="encoded"), name),
+             (open_dataset(tmp_path / "columns", jpeg="accurate"), open_dataset(tmp_path / "columns", images="encoded"),
+              column)]  # fmt: skip
+    for dataset, encoded, field in cases:
+        assert dataset.jpeg == "accurate"
+        for row, data in zip(dataset.columns[field], encoded.columns[field], strict=True):
+            images = [data] if isinstance(data, bytes) else data
+            expected = np.stack([np.asarray(Image.open(io.BytesIO(image))) for image in images])
+            np.testing.assert_array_equal(row, expected.reshape(row.shape))
+        if field != name or unit == "steps":
+            np.testing.assert_array_equal(everything(dataset.batches(9, columns=[field]))[field], dataset[:][field])
+    if unit == "steps":
+        accurate, fast = cases[0][0], open_dataset(path, unit="steps")
+        assert (accurate[3][name] != fast[3][name]).any()
+        mixed = mix_batches([(accurate, 1), (fast, 1)], 40, shuffle=False, columns=[name])
+        both = next(mixed)[name]
+        datasets = np.random.default_rng((0, 0)).choice(2, size=40, p=[0.5, 0.5])
+        for number, dataset in enumerate((accurate, fast)):
+            found = both[datasets == number]
+            np.testing.assert_array_equal(found, dataset[: len(found)][name])
+        resized = next(accurate.batches(9, columns=[name], image_size=(12, 16)))[name]
+        assert (resized.astype(int) - next(fast.batches(9, columns=[name], image_size=(12, 16)))[name]).max() < 13
 
 
 @pytest.mark.parametrize(("size", "target"), [(64, 16), (64, 24), (60, 17), (48, 32)])

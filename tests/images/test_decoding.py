@@ -27,7 +27,7 @@ from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.verdicts import validate_episode
 from rlds_beam.errors import BadEpisode
 from rlds_beam.images.checking import check_images
-from rlds_beam.images.decoding import _fast_png
+from rlds_beam.images.decoding import _fast_png, decode_image
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
@@ -297,6 +297,31 @@ def test_chroma_subsampling_unknown_to_simplejpeg() -> None:
             assert not accepted
         else:
             np.testing.assert_array_equal(pixels[0], tensorflow(bytes(image), 3))
+
+
+@pytest.mark.parametrize("subsampling", ["444", "422", "420", "440", "411", "Gray"])
+@pytest.mark.parametrize("quality", [10, 50, 75, 90, 95, 100])
+def test_accurate_jpegs_equal_pillow_and_opencv(quality: int, subsampling: str) -> None:
+    import cv2
+    import simplejpeg
+    from PIL import Image
+
+    different = 0
+    for size in [(1, 1), (2, 3), (7, 9), (8, 8), (5, 40), (15, 17), (33, 31), (64, 48)]:
+        gray = subsampling == "Gray"
+        kind: dict[str, Any] = {"colorspace": "GRAY"} if gray else {"colorsubsampling": subsampling}
+        image = np.ascontiguousarray(picture(*size, 1 if gray else 3))
+        data = simplejpeg.encode_jpeg(image, quality=quality, **kind)
+        for channels in (3, 1) if gray else (3,):
+            found = decode_image(data, channels, "uint8", jpeg="accurate")
+            pillow = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))[..., :channels]
+            opencv = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)[..., ::-1][..., :channels]
+            np.testing.assert_array_equal(found, pillow)
+            np.testing.assert_array_equal(found, opencv)
+            fast = decode_image(data, channels, "uint8")
+            np.testing.assert_array_equal(fast, tensorflow(data, channels))
+            different += int((fast != found).any())
+    assert different
 
 
 def test_sizes_that_differ_from_the_schema(files: dict[str, bytes]) -> None:

@@ -29,6 +29,7 @@ from rlds_beam.datasets.windows import IS_PAD, window
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
+from rlds_beam.images.decoding import Jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError
 from rlds_beam.images.video_frames import VideoFrames
@@ -43,6 +44,21 @@ _FRAMES = 8
 """Frames that a thread reads and decodes at a time."""
 
 _IMAGES = ("png", "jpeg")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One of the datasets of batches.
+
+    Attributes:
+      rows: its rows.
+      name: its name, for errors.
+      jpeg: how its JPEGs are decoded.
+    """
+
+    rows: Rows
+    name: str
+    jpeg: Jpeg
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,11 +104,9 @@ class Batches(Iterator[dict[str, Any]]):
       plan: the order.
     """
 
-    def __init__(
-        self, datasets: Sequence[Rows], names: Sequence[str], content: Content, plan: Plan, threads: int | None
-    ):
+    def __init__(self, parts: Sequence[Part], content: Content, plan: Plan, threads: int | None):
         self.plan = plan
-        self._datasets, self._names, self._content = tuple(datasets), tuple(names), content
+        self._parts, self._content = tuple(parts), content
         self._threads = threads or len(os.sched_getaffinity(0))
         self._sampler = Sampler(plan)
         self._delivered = self._sampler.state()
@@ -164,10 +178,10 @@ class Batches(Iterator[dict[str, Any]]):
     def _start(self, pool: ThreadPoolExecutor, drawn: Drawn) -> _Filling:
         """Fills in what needs no decoding, and starts the rest."""
         filling = _Filling(self._content, len(drawn.rows), self._buffers)
-        for number, dataset in enumerate(self._datasets):
+        for number, part in enumerate(self._parts):
             slots = np.arange(len(drawn.rows)) if drawn.datasets is None else np.flatnonzero(drawn.datasets == number)
             if len(slots):
-                filling.fill(pool, dataset, self._names[number], drawn.rows[slots], slots)
+                filling.fill(pool, part, drawn.rows[slots], slots)
         return filling
 
 
@@ -188,11 +202,12 @@ class _Filling:
                 self._arrays[path] = _stacked(array, path)
         return self._arrays
 
-    def fill(self, pool: ThreadPoolExecutor, dataset: Rows, name: str, rows: Indices, slots: Indices) -> None:
+    def fill(self, pool: ThreadPoolExecutor, part: Part, rows: Indices, slots: Indices) -> None:
         """Fills rows of one dataset into these places of the batch."""
         plain = [
             p for p, f in self._content.fields.items() if p not in self._content.offsets and f.encoding not in _IMAGES
         ]
+        dataset = part.rows
         for path, column in dataset.read(rows, plain).items():
             self._put(path, np.asarray(column), slots)
         for path, field in self._content.fields.items():
@@ -204,7 +219,7 @@ class _Filling:
                 wanted, padding = window(rows, starts, offsets)
                 self._put(path + IS_PAD, padding, slots)
             if field.encoding in _IMAGES:
-                self._start_images(pool, dataset, name, path, wanted, slots)
+                self._start_images(pool, part, path, wanted, slots)
             elif offsets is not None:
                 flat = np.asarray(dataset.read(wanted.ravel(), [path])[path])
                 self._put(path, flat.reshape(*wanted.shape, *flat.shape[1:]), slots)
@@ -217,9 +232,7 @@ class _Filling:
             self._arrays[path] = np.empty((self._rows, *values.shape[1:]), values.dtype)
         self._arrays[path][slots] = values
 
-    def _start_images(
-        self, pool: ThreadPoolExecutor, dataset: Rows, name: str, path: str, wanted: Indices, slots: Indices
-    ) -> None:
+    def _start_images(self, pool: ThreadPoolExecutor, part: Part, path: str, wanted: Indices, slots: Indices) -> None:
         field, per_row = self._content.fields[path], wanted.size // len(wanted)
         size = self._content.size_of(field)
         shape = (self._rows, *wanted.shape[1:], *field.closed_shape[:-3])
@@ -237,7 +250,7 @@ class _Filling:
         for start in range(0, len(unique), _FRAMES):
             some = slice(start, start + _FRAMES)
             mine = copies[(inverse[copies] >= start) & (inverse[copies] < start + _FRAMES)]
-            task = _Images(dataset, name, path, frames, resized, unique[some], places[first[some]],
+            task = _Images(part, path, frames, resized, unique[some], places[first[some]],
                            places[mine], places[first[inverse[mine]]])  # fmt: skip
             self._tasks.append(pool.submit(task))
 
@@ -250,15 +263,14 @@ class _Images:
     """Reads and decodes a few frames.
 
     Attributes:
-      dataset, name, path: the column.
+      part, path: the column.
       frames: the array to fill, [N, H, W, C]; [N] of objects, if the size of images is unknown.
       resized: whether images get the size of the array.
       rows: the rows to read, [k], and the `places` of their images in the array, [k, images of a row].
       copies: further places, which get copies of those in `copied`.
     """
 
-    dataset: Rows
-    name: str
+    part: Part
     path: str
     frames: Array
     resized: bool
@@ -268,7 +280,7 @@ class _Images:
     copied: Indices
 
     def __call__(self) -> None:
-        column = self.dataset.read(self.rows, [self.path])[self.path]
+        column = self.part.rows.read(self.rows, [self.path])[self.path]
         assert isinstance(column, EncodedImages)
         if isinstance(column, VideoFrames) and column.is_plain:
             self._fill_from_videos(column)
@@ -284,11 +296,11 @@ class _Images:
             try:
                 for place, image in zip(places, images, strict=True):
                     if self.frames.dtype == object:
-                        self.frames[place] = column.with_data(objects([image])).decode(self.path)[0]
+                        self.frames[place] = column.with_data(objects([image])).decode(self.path, self.part.jpeg)[0]
                     else:
-                        decode(self.frames[place], image, column.dtype)
+                        decode(self.frames[place], image, column.dtype, self.part.jpeg)
             except (UndecodableImageError, RldsBeamError) as error:
-                raise RldsBeamError(f"{self.name}: {self.path}, row {row}: {error}") from error
+                raise RldsBeamError(f"{self.part.name}: {self.path}, row {row}: {error}") from error
 
     def _fill_from_videos(self, column: VideoFrames) -> None:
         put = resize_into if self.resized else copy_into
@@ -300,7 +312,7 @@ class _Images:
                 else:
                     put(self.frames[place], pixels)
         except (BadEpisode, UndecodableImageError) as error:
-            raise RldsBeamError(f"{self.name}: {self.path}: {error}") from error
+            raise RldsBeamError(f"{self.part.name}: {self.path}: {error}") from error
 
 
 class _Buffers:

@@ -16,6 +16,7 @@ from rlds_beam.episodes.describing import fields_text, tree
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, RldsBeamError
+from rlds_beam.images.decoding import Jpeg
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.lazy import Viewable
@@ -44,10 +45,11 @@ class Dataset(Viewable):
 
     Attributes:
       fields: dtype and shape of each column of a row; a dimension that varies between rows is None.
+      jpeg: how JPEGs are decoded.
     """
 
-    def __init__(self, rows: Rows, name: str, images: Images = "pixels"):
-        self._rows, self._name, self._images = rows, name, images
+    def __init__(self, rows: Rows, name: str, images: Images = "pixels", jpeg: Jpeg = "fast"):
+        self._rows, self._name, self._images, self.jpeg = rows, name, images, jpeg
 
     @property
     def name(self) -> str:
@@ -193,7 +195,7 @@ class Dataset(Viewable):
         try:
             if self._images == "encoded":
                 return objects([row.data if isinstance(row, VideoFrames) else row for row in column.data])
-            return _pixels(column, path)
+            return _pixels(column, path, self.jpeg)
         except BadEpisode as bad:
             raise RldsBeamError(f"{self._name}: {path}: {bad}") from bad
 
@@ -220,25 +222,25 @@ def _rows(columns: Mapping[str, Array]) -> Iterator[Row]:
         yield {path: column[i] for path, column in columns.items()}
 
 
-def _pixels(images: EncodedImages, path: str) -> Array:
+def _pixels(images: EncodedImages, path: str, jpeg: Jpeg) -> Array:
     """Decodes to [k, H, W, C], or [k, L, H, W, C] for rows of several images; an object array if shapes differ."""
     if isinstance(images, VideoFrames) and images.is_direct:
         return images.stacked()
-    decoded = [_decoded(row, images, path) for row in images.data]
+    decoded = [_decoded(row, images, path, jpeg) for row in images.data]
     shapes = {one.shape for one in decoded}
     if len(shapes) == 1:
         return np.stack(decoded)
     return objects(decoded) if decoded else np.empty((0, *(d or 0 for d in images.shape)), images.dtype)
 
 
-def _decoded(row: Any, images: EncodedImages, path: str) -> Array:
+def _decoded(row: Any, images: EncodedImages, path: str, jpeg: Jpeg) -> Array:
     """The pixels of one image or of a row's images; zeros for `ZERO_IMAGE`."""
     if isinstance(row, VideoFrames):
         return row.decode(path)
     several = not isinstance(row, bytes)
     data = objects(list(row) if several else [row])
     there = np.array([image != ZERO_IMAGE for image in data], bool)
-    real = EncodedImages(data[there], images.shape, images.dtype).decode(path)
+    real = EncodedImages(data[there], images.shape, images.dtype).decode(path, jpeg)
     pixels = real
     if not there.all():
         pixels = np.zeros((len(data), *real.shape[1:]), images.dtype)

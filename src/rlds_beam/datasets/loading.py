@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import get_args
 
 from rlds_beam.datasets.base import starts_of
-from rlds_beam.datasets.batches import Arrays, Batches, Content
+from rlds_beam.datasets.batches import Arrays, Batches, Content, Part
 from rlds_beam.datasets.dataset import Dataset
 from rlds_beam.datasets.order import Plan
 from rlds_beam.datasets.windows import Size, offsets_of
@@ -101,7 +101,8 @@ def batches_of(
         ranks > 1 if drop_last is None else bool(drop_last), weights,
     )  # fmt: skip
     content = Content(fields, offsets, size, arrays)
-    return Batches([d.rows for d in datasets], [d.name for d in datasets], content, plan, threads)
+    parts = [Part(d.rows, d.name, d.jpeg) for d in datasets]
+    return Batches(parts, content, plan, threads)
 
 
 def _image_size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
@@ -31,6 +31,7 @@ from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
 from rlds_beam.formats.rlds.source import RldsSource
 from rlds_beam.formats.sources import open_input
 from rlds_beam.formats.trajectories.output import read_fields, read_kept_fields
+from rlds_beam.images.decoding import Jpeg
 from rlds_beam.output.directory import holding, is_output
 from rlds_beam.output.manifest import load_manifest, read_manifest
 from rlds_beam.reading.base import Source, Split
@@ -55,6 +56,7 @@ def open_dataset(
     *,
     unit: Unit | None = None,
     images: Images = "pixels",
+    jpeg: Jpeg = "fast",
     **options: Any,
 ) -> Dataset:
     """Opens a dataset for random access; needs neither TensorFlow nor torch.
@@ -77,6 +79,8 @@ def open_dataset(
       unit: the unit of a row of a dataset of episodes: an episode (the default), whose steps are columns
         `steps/...` [T, ...], or one step.
       images: `pixels`, or `encoded` for the stored JPEG or PNG `bytes`.
+      jpeg: the pixels of JPEGs: `fast` gives those of TensorFlow and TFDS, `accurate` those of Pillow, OpenCV, and
+        LeRobotDataset. They differ by up to 12 of 255.
       options: the options of `convert` for the input, the rules, and the connectors: `connectors=[Normalize()]`,
         `from_="hdf5"`, `accept="duplicate_episode"`, `preset="bridge"`, `exclude="flagged.json"`.
 
@@ -86,7 +90,10 @@ def open_dataset(
       MissingExtraError: ArrayRecord files need the extra `arrayrecord`.
     """
     where = os.fspath(path)
-    for name, value, known in (("unit", unit, (None, "episodes", "steps")), ("images", images, ("pixels", "encoded"))):
+    for name, value, known in (
+        ("unit", unit, (None, "episodes", "steps")), ("images", images, ("pixels", "encoded")),
+        ("jpeg", jpeg, get_args(Jpeg)),
+    ):  # fmt: skip
         if value not in known:
             names = [one for one in known if one is not None]
             raise UsageError(f"{name}={value}: expected {' or '.join(names)}{did_you_mean(str(value), names)}")
@@ -97,14 +104,14 @@ def open_dataset(
         for name in [*(["unit"] if unit else []), *options]:
             raise UsageError(f"{name} is for datasets of episodes; the rows of {where}, which is converted, are items")
         rows, named = _open_converted(where, split, module)
-        return Dataset(rows, named, images)
+        return Dataset(rows, named, images, jpeg)
     if module is not None:
         raise UsageError(f"module={module} is for the output of `rlds-beam convert --to=columns`, not for {where}")
     given = LoadOptions.create(where, split=split, **options)
     source = open_input(given)
     if unit != "steps" and isinstance(source, RldsSource) and not options.keys() - _OF_INPUT:
-        return Dataset(_episode_rows(source), where, images)
-    return Dataset(_indexed(source, given, unit), where, images)
+        return Dataset(_episode_rows(source), where, images, jpeg)
+    return Dataset(_indexed(source, given, unit), where, images, jpeg)
 
 
 def _is_module(path: str) -> bool:

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.errors import needs
-from rlds_beam.images.decoding import decode_image
+from rlds_beam.images.decoding import Jpeg, decode_image
 from rlds_beam.images.encoded_images import ZERO_IMAGE
 from rlds_beam.images.headers import UndecodableImageError
 
 Array = np.ndarray[Any, Any]
 
 
-def decode_into(place: Array, data: bytes, dtype: str) -> None:
+def decode_into(place: Array, data: bytes, dtype: str, jpeg: Jpeg = "fast") -> None:
     """Decodes an image into an array of its size, [H, W, C] of `dtype`.
 
     Raises:
@@ -23,7 +23,7 @@ def decode_into(place: Array, data: bytes, dtype: str) -> None:
     if data == ZERO_IMAGE:
         place[:] = 0
         return
-    image = decode_image(data, place.shape[-1], dtype, place)
+    image = decode_image(data, place.shape[-1], dtype, place, jpeg)
     if image is not place:
         copy_into(place, image)
 
@@ -35,7 +35,7 @@ def copy_into(place: Array, image: Array) -> None:
     place[:] = image
 
 
-def decode_resized(place: Array, data: bytes, dtype: str) -> None:
+def decode_resized(place: Array, data: bytes, dtype: str, jpeg: Jpeg = "fast") -> None:
     """Decodes an image of any size into an array, [H, W, C] of `dtype`.
 
     Bilinear, if the image is less than twice as large. A larger JPEG is first decoded at a half, a quarter, or an
@@ -48,9 +48,9 @@ def decode_resized(place: Array, data: bytes, dtype: str) -> None:
         place[:] = 0
         return
     height, width, channels = place.shape
-    image = _reduced_jpeg(data, height, width, channels) if dtype == "uint8" else None
+    image = _reduced_jpeg(data, height, width, channels, jpeg) if dtype == "uint8" else None
     if image is None:
-        image = decode_image(data, channels, dtype)
+        image = decode_image(data, channels, dtype, jpeg=jpeg)
     resize_into(place, image)
 
 
@@ -70,7 +70,7 @@ def resize_into(place: Array, image: Array) -> None:
         place[:] = cv2.resize(image, (width, height), interpolation=method).reshape(place.shape)
 
 
-def _reduced_jpeg(data: bytes, height: int, width: int, channels: int) -> Array | None:
+def _reduced_jpeg(data: bytes, height: int, width: int, channels: int, jpeg: Jpeg) -> Array | None:
     """Decodes a color JPEG at the smallest of 1/1, 1/2, 1/4, 1/8 that is not below the size; None if it is not one."""
     if not data.startswith(b"\xff\xd8\xff") or channels != 3:
         return None
@@ -81,7 +81,8 @@ def _reduced_jpeg(data: bytes, height: int, width: int, channels: int) -> Array 
         if stored in ("CMYK", "YCCK") or rows < 2 * height or columns < 2 * width:
             return None
         image: Array = simplejpeg.decode_jpeg(
-            data, colorspace="RGB", fastdct=True, fastupsample=False, min_height=height, min_width=width, min_factor=2,
+            data, colorspace="RGB", fastdct=jpeg == "fast", fastupsample=False, min_height=height, min_width=width,
+            min_factor=2,
         )  # fmt: skip
     except (ValueError, KeyError) as error:
         raise UndecodableImageError(f"the JPEG is damaged ({error})") from None

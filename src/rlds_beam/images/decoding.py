@@ -1,4 +1,4 @@
-"""Decodes images to exactly the same pixels as `tf.image.decode_image`, which TFDS uses.
+"""Decodes images to exactly the same pixels as `tf.image.decode_image`, which TFDS uses, or as Pillow and OpenCV.
 
 simplejpeg and imagecodecs decode the usual formats several times faster. TensorFlow decodes the rest (palettes, 16 bits
 read as 8, alpha dropped, BMP, CMYK) and, if installed, has the last word on bytes that the fast decoders reject.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import struct
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from rlds_beam.errors import needs
 from rlds_beam.images.headers import UndecodableImageError, png_chunks, read_image_header
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+Jpeg = Literal["fast", "accurate"]
+"""libjpeg's integer DCT: the fast one, as TensorFlow, or the accurate one, as Pillow and OpenCV."""
 
 _PNG_CHANNELS = {0: 1, 2: 3, 6: 4}  # color type -> channels, without palette and gray + alpha
 # Chunks that do not affect how the pixels are stored. (As TensorFlow calls it, libpng does no color correction.)
@@ -25,16 +27,19 @@ _MOST_INFLATION = 1032  # the maximum compression ratio of deflate
 _STORED_BLOCK = 65535  # the maximum bytes of an uncompressed deflate block
 
 
-def decode_image(data: bytes, channels: int | None, dtype: str, place: Array | None = None) -> Array:
+def decode_image(
+    data: bytes, channels: int | None, dtype: str, place: Array | None = None, jpeg: Jpeg = "fast"
+) -> Array:
     """Decodes to [H, W, C], like `tf.image.decode_image(data, channels, dtype)`.
 
     Args:
       place: an array to decode into; used and returned if its shape fits.
+      jpeg: the DCT of JPEGs; not of those in CMYK, which only TensorFlow decodes.
     """
     image = None
     try:
         if dtype == "uint8" and data.startswith(b"\xff\xd8\xff"):
-            image = _fast_jpeg(data, channels, place)
+            image = _libjpeg(data, channels, place, jpeg)
         elif data.startswith(b"\x89PNG\r\n\x1a\n"):
             image = _fast_png(data, channels, dtype)
         else:
@@ -45,7 +50,7 @@ def decode_image(data: bytes, channels: int | None, dtype: str, place: Array | N
     return _decode_with_tensorflow(data, channels, dtype) if image is None else image
 
 
-def _fast_jpeg(data: bytes, channels: int | None, place: Array | None) -> Array | None:
+def _libjpeg(data: bytes, channels: int | None, place: Array | None, jpeg: Jpeg) -> Array | None:
     """Decodes a JPEG; None if only TensorFlow decodes its format correctly."""
     import simplejpeg
 
@@ -56,9 +61,9 @@ def _fast_jpeg(data: bytes, channels: int | None, place: Array | None) -> Array 
         if channels not in (1, 3) or stored in ("CMYK", "YCCK"):
             return None
         fits = place is not None and place.shape == (height, width, channels)
-        # The settings of tf.io.decode_jpeg.
+        # With the fast DCT, the settings of tf.io.decode_jpeg.
         image: Array = simplejpeg.decode_jpeg(
-            data, colorspace="RGB" if channels == 3 else "GRAY", fastdct=True, fastupsample=False,
+            data, colorspace="RGB" if channels == 3 else "GRAY", fastdct=jpeg == "fast", fastupsample=False,
             buffer=place if fits else None,
         )  # fmt: skip
     except (ValueError, KeyError) as error:  # KeyError: chroma subsampling without a name

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rlds_beam.errors import BadEpisode, Violation
-from rlds_beam.images.decoding import decode_image
+from rlds_beam.images.decoding import Jpeg, decode_image
 from rlds_beam.images.headers import UndecodableImageError
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -75,11 +75,12 @@ class EncodedImages:
             some = steps[start : start + count]
             yield some, self[some].decode(field)
 
-    def decode(self, field: str | None = None) -> Array:
+    def decode(self, field: str | None = None, jpeg: Jpeg = "fast") -> Array:
         """Decodes the images to [T, H, W, C] of `dtype`, as TFDS would.
 
         Args:
           field: the field's path, for the violation.
+          jpeg: the DCT of JPEGs.
 
         Raises:
           BadEpisode: undecodable_image; or image_too_large if an image's size differs from the schema or, if the schema
@@ -90,7 +91,8 @@ class EncodedImages:
         pixels: Array | None = None
         for step, data in enumerate(self.data):
             try:
-                image = decode_image(data, self.shape[-1], self.dtype, None if pixels is None else pixels[step])
+                place = None if pixels is None else pixels[step]
+                image = decode_image(data, self.shape[-1], self.dtype, place, jpeg)
             except UndecodableImageError as error:
                 raise BadEpisode(Violation("undecodable_image", f"{error} at step {step}", field, step)) from None
             if pixels is None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from rlds_beam.errors import BadEpisode, Violation, needs
+from rlds_beam.images.decoding import Jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.videos import Video
 
@@ -130,8 +131,8 @@ class VideoFrames(EncodedImages):
             images[step] = image
         return images
 
-    def decode(self, field: str | None = None) -> Array:
-        return self.stacked() if self.is_direct else super().decode(field)
+    def decode(self, field: str | None = None, jpeg: Jpeg = "fast") -> Array:
+        return self.stacked() if self.is_direct else super().decode(field, jpeg)
 
     def parts(self, count: int, field: str | None = None) -> Iterator[tuple[Array, Array]]:
         if not self.is_direct:
