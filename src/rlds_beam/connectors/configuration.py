@@ -79,7 +79,7 @@ def load(name: str) -> Configuration:
       UsageError: the file, the function, the connector, or an argument does not exist.
     """
     if isinstance(name, ByValue) or not name.endswith((".yaml", ".yml", ".json")):
-        if ":" not in name:
+        if ":" not in name and not isinstance(name, ByValue):
             example = f"a line `- {name if name in CONNECTORS else 'DropIdleSteps'}: {{}}`"
             raise UsageError(
                 f"--connectors={name}: expected a YAML or JSON file, for example with {example}, or module:name"
