@@ -13,7 +13,7 @@ from pathlib import Path
 
 TUTORIALS = Path(__file__).parent / "tutorials"
 LINK = '<p><a href="{name}.ipynb" download>Download this tutorial as a notebook</a></p>'
-SCRATCH = "import os, tempfile\n\nos.chdir(tempfile.mkdtemp())"
+SCRATCH = 'import os, tempfile\n\nos.environ["OLDPWD"] = os.getcwd()\nos.chdir(tempfile.mkdtemp())'
 """The cell of `cd "$(mktemp -d)"`: a `%%bash` cell cannot change the notebook's directory."""
 
 _BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

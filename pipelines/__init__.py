@@ -8,7 +8,10 @@ Only the modules are public names of this package: `rlds_beam.pipelines.convert`
 import importlib
 from typing import Any
 
-__all__ = ["check", "convert", "doctor", "example", "inspect", "push", "record", "report", "serve", "stats", "validate"]
+__all__ = [
+    "browse", "check", "convert", "doctor", "example", "inspect", "push", "record", "report", "serve", "show", "stats",
+    "upload", "validate",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

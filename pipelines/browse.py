@@ -20,6 +20,8 @@ from rlds_beam.options import option
 if TYPE_CHECKING:
     from rlds_beam.viewing.browser.server import BrowserServer
 
+__all__ = ["BrowseConfig", "browse"]
+
 USAGE = "PATH..."
 EXAMPLES = """
     rlds-beam browse data/point_mass/1.0.0

@@ -16,6 +16,8 @@ from rlds_beam.options import option
 if TYPE_CHECKING:
     from rlds_beam.viewing.episodes import ShownEpisode
 
+__all__ = ["ShowConfig", "show"]
+
 USAGE = "PATH"
 EXAMPLES = """
     rlds-beam show data/point_mass/1.0.0 --episode=3
@@ -34,8 +36,8 @@ class ShowConfig(SourceOptions):
     _: dataclasses.KW_ONLY
     episode: str = option("0", "its number, from 0 (-1 is the last one), or its key", metavar="EPISODE")
     output: str | None = option(
-        None, "file to write it to: .png or .jpg (pictures of all cameras), .mp4 (needs rlds-beam[lerobot]), "
-        "or .rrd (needs rlds-beam[rerun])", metavar="FILE", short=("-o",),
+        None, "file to write it to: .png or .jpg (pictures of all cameras), .mp4 (needs the extra lerobot), "
+        "or .rrd (needs the extra rerun)", metavar="FILE", short=("-o",),
     )  # fmt: skip
     curves: bool = option(False, "draw curves beneath the images of a .png, .jpg, or .mp4 file")
     images: Literal["auto", "always", "never"] = option(

@@ -156,7 +156,7 @@ def _formats(word: str) -> str:
     for name, known in FORMATS.items():
         parts = [f"{known.opens}."] if known.opens else []
         if known.extra:
-            parts.append(f"Needs rlds-beam[{known.extra}]{f' for {known.extra_for}' if known.extra_for else ''}.")
+            parts.append(f"Needs the extra {known.extra}{f' for {known.extra_for}' if known.extra_for else ''}.")
         if parts:
             details.append((name, _plain(" ".join(parts))))
     return "\n\n".join(
@@ -246,7 +246,7 @@ def _dataflow(word: str) -> str:
     return _runner(
         DataflowOptions,
         "--runner=dataflow runs a job on Google Cloud Dataflow, with the same output and exit codes as on this "
-        "machine. It needs rlds-beam[gcp] here, and an image with rlds-beam for the workers:",
+        "machine. It needs the extra gcp here, and an image with rlds-beam for the workers:",
         "rlds-beam convert gs://BUCKET/INPUT gs://BUCKET/OUTPUT --runner=dataflow --project=PROJECT "
         "--region=us-central1 --temp_location=gs://BUCKET/tmp --worker_container=IMAGE",
     )

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from rlds_beam.errors import EXTRAS, install
+from rlds_beam.errors import EXTRAS, install, pip_install
 from rlds_beam.text import format_size
 
 Status = Literal["ok", "absent", "problem"]
@@ -82,7 +82,7 @@ def packages() -> Finding:
     names = (_PACKAGE, "apache-beam", "numpy", "protobuf")
     detail = ", ".join(f"{name} {_version(name) or 'not installed'}" for name in names)
     if wrong:
-        return Finding("packages", "problem", f"{detail}; {'; '.join(wrong)}", f"pip install --upgrade {_PACKAGE}")
+        return Finding("packages", "problem", f"{detail}; {'; '.join(wrong)}", pip_install(None, "--upgrade"))
     return Finding("packages", "ok", detail)
 
 
@@ -95,7 +95,7 @@ def imports() -> Finding:
         except Exception as error:  # a broken installation may raise anything
             failed.append(f"{name} ({type(error).__name__}: {' '.join(str(error).split())})")
     if failed:
-        remedy = f"pip install --force-reinstall {_PACKAGE}, in a fresh environment"
+        remedy = f"{pip_install(None, '--force-reinstall')}, in a fresh environment"
         return Finding("imports", "problem", "; ".join(failed), remedy)
     crc32c = importlib.import_module("google_crc32c").implementation
     if crc32c != "c":
@@ -131,11 +131,11 @@ def reverb() -> Finding:
     version = _version("dm-reverb")
     if version is None:
         detail = "dm-reverb is not installed; serve and --reverb=embedded need it, push does not"
-        return Finding(name, "absent", detail, f"pip install '{_PACKAGE}[agents]'")
+        return Finding(name, "absent", detail, pip_install("agents"))
     failure = _import_failure("reverb")
     if failure is None:
         return Finding(name, "ok", f"dm-reverb {version} with TensorFlow {_version('tensorflow')}")
-    remedy = f"pip install --force-reinstall '{_PACKAGE}[agents]', in a fresh environment"
+    remedy = f"{pip_install('agents', '--force-reinstall')}, in a fresh environment"
     return Finding(name, "problem", f"dm-reverb {version} does not import: {failure}", remedy)
 
 

@@ -1,6 +1,6 @@
 """Trains two RLlib modules, one of them recurrent, on a recorded dataset of two agents.
 
-    pip install 'rlds-beam[rllib]'
+    pip install '.[rllib]'
     python examples/rllib/two_modules.py
 
 RLlib itself does not read multi-agent data. Here connectors split the agents and map them to modules, each module gets

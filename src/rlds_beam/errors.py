@@ -74,9 +74,19 @@ _TENSORFLOW = ("tf", "agents", "envlogger", "demo")
 """The extras that need TensorFlow 2.15, which has no wheels for newer Pythons."""
 
 
+PACKAGE = "."
+"""What pip installs: a checkout, until a release is on PyPI. The docs print the same (a test compares them)."""
+
+
+def pip_install(extra: Extra | None = None, *options: str) -> str:
+    """The command that installs rlds-beam."""
+    package = f"'{PACKAGE}[{extra}]'" if extra else PACKAGE
+    return " ".join(["pip install", *options, package]) + " (in the checkout)" * (PACKAGE == ".")
+
+
 def install(extra: Extra) -> str:
     """The command that installs an extra, and the Python it needs if this one is too new."""
-    command = f"pip install 'rlds-beam[{extra}]'"
+    command = pip_install(extra)
     if extra in _TENSORFLOW and sys.version_info >= (3, 12):
         python = ".".join(map(str, sys.version_info[:2]))
         command += f", on Python 3.10 or 3.11 (this is {python}): TensorFlow 2.15 supports no newer version"

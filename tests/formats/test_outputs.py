@@ -291,7 +291,9 @@ def test_fields_that_a_format_cannot_hold_are_refused(tmp_path):
 @pytest.mark.parametrize("to", ["d3rlpy", "minari"])
 def test_hdf5_is_refused_without_h5py(rich, tmp_path, monkeypatch, to):
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(MissingExtraError, match=rf"--to={to} writes HDF5 .*: pip install 'rlds-beam\[hdf5\]'$"):
+    with pytest.raises(
+        MissingExtraError, match=rf"--to={to} writes HDF5 .*: pip install '\.\[hdf5\]' \(in the checkout\)$"
+    ):
         prepare(ConvertOptions.create(str(rich[0]), str(tmp_path / "out"), to=to))
 
 

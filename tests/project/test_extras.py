@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import re
+import subprocess
 import sys
 import typing
 from collections.abc import Callable
@@ -16,6 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 from checkout import ROOT
+from packaging.requirements import Requirement
+from processes import DEADLINE
 
 import rlds_beam
 from rlds_beam import errors, load_trajectories
@@ -35,21 +39,35 @@ SPEC = TrajectorySpec((SpecLeaf("reward", "float32", ()),), (2,))
 
 
 def written_extras() -> dict[str, set[str]]:
-    """The extras of each `rlds-beam[a,b]` in our files, and the files that name them."""
+    """The extras of each `'.[a,b]'` in our files, and the files that name them."""
     files = [file for top in WRITTEN_IN for file in (ROOT / top, *(ROOT / top).rglob("*")) if file.is_file()]
     texts = {file: file.read_text() for file in files if file.suffix in (".py", ".md") or file.name == "Dockerfile"}
     found: dict[str, set[str]] = {}
     for file, text in texts.items():
-        for names in re.findall(r"rlds-beam\[([\w,-]+)\]", text):
-            for name in names.split(","):
-                found.setdefault(name, set()).add(str(file.relative_to(ROOT)))
+        for names in re.findall(r"(?:'\.|OLDPWD}|rlds-beam)\[([\w,-]+)\]", text):
+            found.setdefault(names, set()).add(str(file.relative_to(ROOT)))
     return found
 
 
+def test_every_page_installs_what_the_messages_say() -> None:
+    """From the checkout, until there is a release."""
+    files = [file for top in WRITTEN_IN for file in (ROOT / top, *(ROOT / top).rglob("*")) if file.is_file()]
+    texts = {file: file.read_text() for file in files if file.suffix in (".py", ".md") and file.name != "CHANGELOG.md"}
+    other = [
+        f"{file.relative_to(ROOT)}: {line.strip()}"
+        for file, text in texts.items()
+        for line in text.splitlines()
+        if re.search(r"pip install '?rlds-beam|rlds-beam\[", line)
+    ]
+    assert other == []
+    assert errors.PACKAGE == "." and len(written_extras()) > 10
+
+
 def test_every_extra_that_is_named_exists() -> None:
-    named = {**written_extras(), **{name: {"errors.EXTRAS"} for name in errors.EXTRAS}}
-    assert {name: where for name, where in named.items() if name not in EXTRAS} == {}
-    assert {"agents", "gcs", "gcp"} <= set(written_extras())
+    written = written_extras()
+    named = {name for names in (*written, *errors.EXTRAS) for name in names.split(",")}
+    assert {name: [names for names in written if name in names] for name in named - EXTRAS} == {}
+    assert {"agents", "gcs", "gcp", "all,lerobot"} <= set(written)
 
 
 def test_the_purpose_of_every_extra_is_stated_once() -> None:
@@ -61,16 +79,89 @@ def test_the_purpose_of_every_extra_is_stated_once() -> None:
 def test_the_python_that_an_extra_needs(python: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors.sys, "version_info", python)
     assert ("on Python 3.10 or 3.11" in str(errors.missing("agents", "a"))) == (python >= (3, 12))
-    assert str(errors.missing("gcs", "a")) == "a: pip install 'rlds-beam[gcs]'"
+    assert str(errors.missing("gcs", "a")) == "a: pip install '.[gcs]' (in the checkout)"
 
 
 def test_an_import_that_fails_is_a_usage_error_and_an_import_error() -> None:
     with pytest.raises(ImportError) as caught, errors.needs("tf", "this needs that"):
         importlib.import_module("no_such_module")
     assert isinstance(caught.value, UsageError) and caught.value.exit_code == 2
-    assert str(caught.value).startswith(
-        "this needs that (No module named 'no_such_module'): pip install 'rlds-beam[tf]'"
+    assert str(caught.value).startswith("this needs that (No module named 'no_such_module'): pip install '.[tf]'")
+
+
+def requirements(extra: str) -> list[Requirement]:
+    """What an extra requires, with what it includes, on Python 3.11."""
+    tomllib = pytest.importorskip("tomllib")
+    lists = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    own = [Requirement(text) for text in lists[extra]]
+    inner = [one for need in own if need.name == "rlds-beam" for name in need.extras for one in requirements(name)]
+    python = {"python_version": "3.11"}
+    return [*inner, *(need for need in own if need.marker is None or need.marker.evaluate(python))]
+
+
+def excluding(first: str, second: str) -> set[str]:
+    """The packages of which no version satisfies both extras, judged by the versions in their bounds."""
+    found = set()
+    for one, other in itertools.product(requirements(first), requirements(second)):
+        both = one.specifier & other.specifier
+        if one.name == other.name and not any(both.contains(v) for v in ("0", *(bound.version for bound in both))):
+            found.add(one.name)
+    return found
+
+
+def test_installers_refuse_extras_that_exclude_each_other_at_once() -> None:
+    """By bounds on the same package, without looking at other packages; the page on installing lists these pairs."""
+    page = (ROOT / "docs" / "how_to" / "install.md").read_text()
+    rows = re.findall(r"^\| `\[(\w+)\]` \| (`\[.*?) \| \w", page, re.MULTILINE)
+    listed = {frozenset((one, other)) for one, others in rows for other in re.findall(r"\[(\w+)\]", others)}
+    users = sorted(set(errors.EXTRAS) | {"all", "rlds"})
+    assert {frozenset(pair) for pair in itertools.combinations(users, 2) if excluding(*pair)} == listed
+
+
+def test_older_pips_see_the_bounds_of_tensorflow_first() -> None:
+    """They look at included extras last, after they chose the newest numpy."""
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    base = {Requirement(text).name for text in project["dependencies"]} | {"protobuf", "typing-extensions"}
+    for extra, texts in project["optional-dependencies"].items():
+        own = {need.name for need in map(Requirement, texts)}
+        bounded = {
+            need.name for need in requirements(extra) if "<" in str(need.specifier) or "==" in str(need.specifier)
+        }
+        if extra != "dev":
+            assert bounded & base <= own, extra
+
+
+TOGETHER = {
+    "3.11": "all,arrayrecord,gcp,gcs,lerobot,s3",
+    "3.13": "arrayrecord,browse,gcp,gcs,hdf5,hub,lerobot,loading,record,rerun,rllib,ros,s3",
+}
+"""Python -> extras that go together; `all` includes what it says."""
+
+
+def test_the_extras_that_the_docs_name_together_go_together() -> None:
+    allowed = [set(names.split(",")) for names in TOGETHER.values()]
+    allowed[0] |= set().union(*(need.extras for need in requirements("all")))
+    for names in written_extras():
+        assert any(set(names.split(",")) <= group for group in allowed), names
+
+
+@pytest.mark.parametrize("python", TOGETHER)
+def test_extras_that_go_together_resolve(python: str) -> None:
+    """All together, so also each pair of them. gymnasium stays at what LeRobot accepts."""
+    uv = Path(sys.executable).with_name("uv")
+    if not uv.exists():
+        pytest.skip("uv is not installed")
+    flags = [f"--extra={name}" for name in TOGETHER[python].split(",")]
+    command = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", f"--python-version={python}", *flags]
+    done = subprocess.run(
+        [*map(str, command), "pyproject.toml"], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE, check=False
     )
+    if done.returncode and re.search(r"(?i)failed to fetch|network|connect|dns|timed out", done.stderr):
+        pytest.skip("the package index cannot be reached")
+    assert done.returncode == 0, done.stderr
+    version = re.search(r"^gymnasium==(\d+)\.(\d+)", done.stdout, re.MULTILINE)
+    assert version is not None and (int(version[1]), int(version[2])) >= (1, 1)
 
 
 # Tests with packages that are really missing: environments of `make test-pythons`.
@@ -88,12 +179,12 @@ def without(*modules: str) -> None:
 
 def test_rllib_features_need_ray(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     without("ray")
-    with pytest.raises(MissingExtraError, match=r"needs Ray.*: pip install 'rlds-beam\[rllib\]'"):
+    with pytest.raises(MissingExtraError, match=r"needs Ray.*: pip install '\.\[rllib\]'"):
         importlib.import_module("rlds_beam.formats.rllib.training")
     (tmp_path / "pieces.yaml").write_text("- FromRllib: {connector: 'my_pieces:Clip'}\n")
     flags = [str(toy(tmp_path)), str(tmp_path / "out"), f"--connectors={tmp_path / 'pieces.yaml'}"]
     assert main(["convert", *flags]) == 2
-    assert "FromRllib needs Ray: pip install 'rlds-beam[rllib]'" in capsys.readouterr().err
+    assert "FromRllib needs Ray: pip install '.[rllib]'" in capsys.readouterr().err
 
 
 def toy(directory: Path, **columns: Any) -> Path:
@@ -170,14 +261,16 @@ def test_a_command_names_the_extra_in_one_line(case: str, tmp_path: Path, capsys
     without(module)
     assert main(arguments(tmp_path)) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(rf"rlds-beam: .+: pip install 'rlds-beam\[{extra}\]'(, on Python 3\.10 or 3\.11.*)?", line)
+    assert re.fullmatch(
+        rf"rlds-beam: .+: pip install '\.\[{extra}\]' \(in the checkout\)(, on Python 3\.10 or 3\.11.*)?", line
+    )
 
 
 def test_two_workers_name_the_extra_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     without("tensorflow")
     assert main([*bitmaps(tmp_path), "--workers=2"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "BMP" in line and "pip install 'rlds-beam[tf]'" in line
+    assert "BMP" in line and "pip install '.[tf]'" in line
 
 
 def load(directory: Path) -> None:
@@ -216,7 +309,7 @@ CALLS: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("case", CALLS)
 def test_a_call_names_the_extra(case: str, tmp_path: Path) -> None:
     without("tensorflow", "tf_agents", "reverb")
-    with pytest.raises(MissingExtraError, match=r"pip install 'rlds-beam\[agents\]'") as caught:
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[agents\]'") as caught:
         CALLS[case](tmp_path)
     assert len(str(caught.value).splitlines()) == 1
     assert ("this is 3." in str(caught.value)) == (sys.version_info >= (3, 12))

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from checkout import ROOT
 
+from rlds_beam.pipelines.cli import JOBS
+
 PACKAGES = (
     "rlds_beam",
     "rlds_beam.connectors",
@@ -27,6 +29,7 @@ MODULES = (
     *(
         f"rlds_beam.pipelines.{job}"
         for job in (
+            "browse",
             "check",
             "convert",
             "doctor",
@@ -36,6 +39,7 @@ MODULES = (
             "record",
             "report",
             "serve",
+            "show",
             "stats",
             "upload",
             "validate",
@@ -193,5 +197,5 @@ def test_the_job_modules_are_the_names_of_their_package() -> None:
     from rlds_beam import pipelines
     from rlds_beam.pipelines.convert import convert
 
-    assert inspect.ismodule(pipelines.convert)
+    assert all(inspect.ismodule(getattr(pipelines, job)) for job in JOBS) and dir(pipelines) == sorted(JOBS)
     assert pipelines.convert.convert is convert

@@ -95,7 +95,7 @@ def test_a_remote_server_is_accepted() -> None:
 def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "dataflow" in name else find(name))
-    with pytest.raises(UsageError, match=r"pip install 'rlds-beam\[gcp\]'"):
+    with pytest.raises(UsageError, match=r"pip install '\.\[gcp\]'"):
         dataflow.check(ValidateConfig("gs://bucket/in", **CLOUD))
 
 

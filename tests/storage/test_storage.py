@@ -121,8 +121,8 @@ def test_a_move_stays_in_its_store() -> None:
 @pytest.mark.parametrize(
     ("path", "module", "hint"),
     [
-        ("gs://bucket/a", "google.auth.exceptions", r"pip install 'rlds-beam\[gcs\]'"),
-        ("s3://bucket/a", "boto3", r"pip install 'rlds-beam\[s3\]'"),
+        ("gs://bucket/a", "google.auth.exceptions", r"pip install '\.\[gcs\]'"),
+        ("s3://bucket/a", "boto3", r"pip install '\.\[s3\]'"),
         ("nosuch://bucket/a", "", "no filesystem for nosuch://; use a local path or gs://, s3://"),
     ],
 )
