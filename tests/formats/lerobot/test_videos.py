@@ -17,6 +17,8 @@ from memory_store import memory_store
 import rlds_beam
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.errors import BadEpisode
+from rlds_beam.formats.lerobot.options import LerobotOptions
+from rlds_beam.formats.lerobot.videos import Encoding, VideoFile
 from rlds_beam.images import videos
 from rlds_beam.images.encoding import encode_jpeg, encode_png
 from rlds_beam.images.video_frames import video_frames
@@ -166,6 +168,16 @@ def test_a_video_does_not_depend_on_uninitialized_memory(tmp_path):
             subprocess.run(command, env=environment, text=True, capture_output=True, check=True, timeout=240).stdout
         )
     assert len(found) == 1 and len(found.pop().splitlines()) == 3
+
+
+def test_encoding_leaves_the_priority_of_threads(tmp_path):
+    """SVT-AV1 asks for real-time threads, which root gets: nothing else on the machine would run meanwhile."""
+    video = VideoFile(str(tmp_path / "video.mp4"), Encoding.of(LerobotOptions()), 10, 64, 64)
+    video.add([np.zeros((64, 64, 3), np.uint8)] * 3, "key")
+    policies = {os.sched_getscheduler(int(thread)) for thread in os.listdir("/proc/self/task")}
+    video.commit()
+    assert policies == {os.SCHED_OTHER}
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 def test_a_video_of_huge_frames_is_not_decoded(source, output, tmp_path, monkeypatch):

@@ -145,8 +145,10 @@ class VideoFile:
         for image in pixels:
             frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(image), self._array)
             frame.pts = self.frames
+            with contextlib.nullcontext() if self.frames else _same_priority():  # the first frame opens the encoder
+                packets = self._stream.encode(frame)
             self.frames += 1
-            self._container.mux(self._stream.encode(frame))
+            self._container.mux(packets)
         self._keys[1:] = [str(key)]
 
     def content(self) -> bytes:
@@ -180,6 +182,24 @@ class VideoFile:
     def _close(self) -> None:
         container, self._container = self._container, None
         container.close()
+
+
+@contextlib.contextmanager
+def _same_priority() -> Iterator[None]:
+    """Undoes that SVT-AV1, for root, makes its threads and ours real-time threads of the highest priority.
+
+    Other programs of the machine would stand still, and so would our own other processes.
+    """
+    threads = "/proc/self/task"
+    if not os.path.isdir(threads):  # not Linux
+        yield
+        return
+    before = {int(thread): os.sched_getscheduler(int(thread)) for thread in os.listdir(threads)}
+    yield
+    for thread in map(int, os.listdir(threads)):
+        usual = before.get(thread, os.SCHED_OTHER)
+        if os.sched_getscheduler(thread) != usual == os.SCHED_OTHER:
+            os.sched_setscheduler(thread, usual, os.sched_param(0))
 
 
 def encoded_video(
