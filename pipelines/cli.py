@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import cast
 
 from rlds_beam import lazy, worker_status
-from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError
+from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_memory
 from rlds_beam.pipelines import completion, flags, topics
 from rlds_beam.pipelines.options import PrintOptions
 from rlds_beam.pipelines.parsers import COMMANDS, JOBS, command_parser, job_parser
@@ -148,7 +148,12 @@ def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
     verbose = not {"-v", "--verbose"}.isdisjoint(ours)
     if of_this_process and not (verbose or beam_options) and getattr(config, "runner", None) == "local":
         lazy.hide_clients()
-    with _logging(verbose), _sigterm_as_ctrl_c(), _stdout(silent and not getattr(config, "json", False)):
+    with (
+        naming_memory(),
+        _logging(verbose),
+        _sigterm_as_ctrl_c(),
+        _stdout(silent and not getattr(config, "json", False)),
+    ):
         return job.main(config)
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import UsageError, naming_memory
 from rlds_beam.options import Options, names_of
 from rlds_beam.pipelines.check import CheckConfig
 from rlds_beam.pipelines.convert import ConvertConfig
@@ -55,7 +55,7 @@ def _takes(config_class: type[Any]) -> Callable[[Function], Function]:
             for f in _all_options(config_class)
         ]
         own = [p for p in positional if p.kind is not introspection.Parameter.VAR_KEYWORD]
-        calling = cast(Function, quiet(function))
+        calling = cast(Function, naming_memory()(quiet(function)))
         vars(calling)["__signature__"] = introspection.Signature([*own, *named])
         return calling
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import rlds_beam.errors
 from rlds_beam import worker_status
-from rlds_beam.errors import DiskError, RldsBeamError, UsageError
+from rlds_beam.errors import DiskError, OutOfMemoryError, RldsBeamError, UsageError
 from rlds_beam.runners.base import Define, Runner
 from rlds_beam.runners.threads import NO_MORE_THREADS, no_more_threads, thread_errors
 from rlds_beam.runners.watching import watched
@@ -32,6 +32,8 @@ EFFICIENCY = 0.8
 _OURS = re.compile(r"rlds_beam\.errors\.(?P<name>\w+): (?P<message>[^\n]*?)(?: \[while running|\\n|\n|$)")
 _ERRNO = re.compile(r"Error: \[Errno (?P<number>\d+)\] [^\n']*: '(?P<path>[^']+)'")
 """An OSError that names a file, in a worker's traceback."""
+_MEMORY = re.compile(r"\b_?\w*MemoryError(: )?(?P<said>.*?)(?: \[while running|\\n|$)")
+"""A MemoryError in the last line of a worker's traceback."""
 _STEP = re.compile(r" \[while running '[^']*'\]$")
 """The suffix that Beam adds to an error message in a step."""
 
@@ -138,6 +140,9 @@ def plain(error: Exception) -> RldsBeamError:
     if match is not None and (disk := DiskError.of(int(match["number"]), match["path"])) is not None:
         return disk
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    memory = _MEMORY.search(lines[-1] if lines else "")
+    if isinstance(error, MemoryError) or memory is not None:
+        return OutOfMemoryError.of(memory["said"] if memory else _STEP.sub("", str(error)))
     return RldsBeamError(f"{type(error).__name__}: {lines[-1] if lines else error}")
 
 

@@ -144,6 +144,27 @@ class DiskError(RldsBeamError):
         return str(self).endswith((" is full", " is used up"))
 
 
+class OutOfMemoryError(RldsBeamError, MemoryError):
+    """This machine, or a limit of this process, has too little memory for the work (exit code 1)."""
+
+    @classmethod
+    def of(cls, detail: object) -> OutOfMemoryError:
+        """The error for a MemoryError's text, which may be empty."""
+        said = f" ({' '.join(str(detail).split())})" if str(detail).strip() else ""
+        return cls(f"there is not enough memory{said}: use fewer --workers, or a machine with more memory")
+
+
+@contextlib.contextmanager
+def naming_memory() -> Iterator[None]:
+    """Turns a MemoryError in the block into an `OutOfMemoryError`, which is one line for the user."""
+    try:
+        yield
+    except OutOfMemoryError:
+        raise
+    except MemoryError as error:
+        raise OutOfMemoryError.of(error) from error
+
+
 class NotVerifiedError(RldsBeamError):
     """The output differs from the prediction (exit code 4)."""
 

@@ -40,7 +40,7 @@ def checked_source(source: Any, from_: str) -> Source:
     try:
         json.dumps(source.plan())
         source.most_steps()
-    except RldsBeamError:
+    except (RldsBeamError, MemoryError):
         raise
     except Exception as error:
         raise UsageError(f"{where}: its plan {raised(error)}") from error
@@ -57,7 +57,7 @@ def _attribute(of: Any, name: str, where: str) -> Any:
             f"{where}: {type(of).__qualname__} has no {name} ({error}); see rlds_beam.reading.base.Source for what a "
             "source has"
         ) from error
-    except RldsBeamError:
+    except (RldsBeamError, MemoryError):
         raise
     except Exception as error:  # raised by a property
         raise UsageError(f"{where}: its {name} {raised(error)}") from error

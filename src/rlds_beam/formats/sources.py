@@ -102,7 +102,7 @@ def _naming(input: str | Sequence[str], from_: str) -> Iterator[None]:
         if (written := written_by_convert(input, from_)) is not None:
             raise UsageError(written) from error
         raise
-    except RldsBeamError:
+    except (RldsBeamError, MemoryError):
         raise
     except Exception as error:
         if from_ not in SOURCES:

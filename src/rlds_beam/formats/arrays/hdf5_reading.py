@@ -32,6 +32,15 @@ _MOST_RATIO = 2000
 _UNSTORED = 16 << 20
 """Bytes that may be missing in the file: a dataset that was never written reads as its fill value."""
 
+_MAX_PIECE_BYTES = 64 << 20
+"""Bytes to read at once: h5py holds the interpreter's lock meanwhile, and no signal can end it."""
+
+_MIN_TEXT_BYTES = 64
+"""Memory of a value of text or bytes, however short."""
+
+_MAX_ALIASES = 2
+"""How often the datasets of an episode may hold the same values of varying length, by links."""
+
 _MOST_ATTRIBUTE = 64 << 20
 """Maximum size of an attribute."""
 
@@ -134,6 +143,8 @@ class Hdf5Group:
         stored = attributes.get_id(name)
         if math.prod(stored.shape or (1,)) * stored.dtype.itemsize > _MOST_ATTRIBUTE:
             raise ValueError(f"the attribute {name} is larger than {_MOST_ATTRIBUTE >> 20} MiB")
+        if stored.dtype.kind == "O" and stored.shape:  # each value may be as large as the file
+            raise TypeError(f"the attribute {name} holds neither numbers nor one text")
         value = attributes[name]
         if isinstance(value, str | bytes):
             return value.encode() if isinstance(value, str) else value
@@ -269,21 +280,84 @@ def read_array(dataset: Any, rows: slice | None = None) -> Array:
       ValueError: the values are larger than `MOST_BYTES`, or the dataset claims more than the file stores.
     """
     check_readable(check_stored(dataset))
-    size = dataset.nbytes
-    if rows is not None and dataset.size:
-        size = size // dataset.shape[0] * len(range(dataset.shape[0])[rows])
+    shape = dataset.shape
+    if shape and rows is not None:
+        start, stop, _ = rows.indices(shape[0])
+        shape = (max(stop - start, 0), *shape[1:])
+    else:
+        start = 0
+    width = max(dataset.dtype.itemsize, _MIN_TEXT_BYTES) if is_text(dataset) else dataset.dtype.itemsize
+    size = math.prod(shape) * width
     if size > MOST_BYTES:
         raise ValueError(f"{dataset.name} has {size:,} bytes; an episode may have at most {MOST_BYTES:,}")
-    values: Any = dataset[()] if rows is None else dataset[rows]
-    if not isinstance(values, np.ndarray):
-        values = np.asarray(values, object) if isinstance(values, str | bytes) else np.asarray(values)
-    if values.dtype.kind in "SU":
-        values = values.astype(object)
-    if values.dtype != object:
-        return np.asarray(values)
-    flat = [_bytes(value) for value in values.reshape(-1)]
-    objects = np.fromiter(flat, object, len(flat))
-    return objects.reshape(values.shape)
+    if is_text(dataset):
+        return _read_text(dataset, start, shape)
+    if size <= _MAX_PIECE_BYTES or not shape:
+        return np.asarray(dataset[start : start + shape[0]] if shape else dataset[()])
+    values = np.empty(shape, dataset.dtype)
+    chunk = (dataset.chunks or (1,))[0]
+    step = chunk * max(_MAX_PIECE_BYTES // (chunk * size // shape[0]), 1)
+    for low in range(start - start % chunk, start + shape[0], step):
+        piece = slice(max(low, start), min(low + step, start + shape[0]))
+        dataset.read_direct(values, piece, slice(piece.start - start, piece.stop - start))
+    return values
+
+
+def _read_text(dataset: Any, start: int, shape: tuple[int, ...]) -> Array:
+    """Reads text or bytes in pieces.
+
+    All values of varying length may be the same large one of a small file, so each piece has at most as many as fit in
+    `_MAX_PIECE_BYTES` if each were as large as the file, and together they have at most the bytes of the file, which
+    never compresses them.
+    """
+    limit, total = _file_size(dataset) if dataset.dtype.kind == "O" else MOST_BYTES, 0
+    values, count = np.empty(shape, object), (1, *shape)[-1]
+    step = max(1, _MAX_PIECE_BYTES // (max(limit, 1) if dataset.dtype.kind == "O" else dataset.dtype.itemsize))
+    for index in np.ndindex(shape[:-1]):
+        place = (index[0] + start, *index[1:]) if index else ()
+        first = start if len(shape) == 1 else 0
+        for low in range(0, count, step):
+            high = min(low + step, count)
+            read = dataset[(*place, slice(first + low, first + high))] if shape else [dataset[()]]
+            piece = [_bytes(value) for value in read]
+            total += sum(map(len, piece))
+            if total > limit:
+                raise ValueError(f"{dataset.name} claims more bytes than its file has ({limit:,})")
+            if shape:
+                values[(*index, slice(low, high))] = piece
+            else:
+                values[()] = piece[0]
+    return values
+
+
+def _file_size(dataset: Any) -> int:
+    return min(int(dataset.file.id.get_filesize()), MOST_BYTES)
+
+
+class DatasetReader:
+    """Reads the datasets of one episode, and bounds what they hold together: many names may lead to one dataset."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._texts: dict[str, int] = {}
+
+    def read(self, dataset: Any, rows: slice | None = None) -> Array:
+        """Like `read_array`.
+
+        Raises:
+          TypeError: the values have another type.
+          ValueError: the values are too large, alone or together with those that were read before.
+        """
+        values = read_array(dataset, rows)
+        is_varying = dataset.dtype.kind == "O"
+        sizes, most = self._numbers, MOST_BYTES
+        if is_varying:
+            sizes, most = self._texts, _MAX_ALIASES * _file_size(dataset)
+        size = sum(map(len, values.reshape(-1))) if is_varying else values.nbytes
+        sizes[dataset.name] = max(size, sizes.get(dataset.name, 0))
+        if (total := sum(sizes.values())) > most:
+            raise ValueError(f"its arrays have {total:,} bytes up to {dataset.name}; at most {most:,} are supported")
+        return values
 
 
 def _bytes(value: Any) -> bytes:

@@ -31,7 +31,14 @@ from rlds_beam.formats.arrays.array_episodes import (
     number_field,
     with_last,
 )
-from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE, check_stored, has_objects, open_hdf5, read_array
+from rlds_beam.formats.arrays.hdf5_reading import (
+    UNREADABLE,
+    DatasetReader,
+    check_stored,
+    has_objects,
+    open_hdf5,
+    read_array,
+)
 from rlds_beam.formats.arrays.leaves import LeafColumn, field_from_json
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, find_files, no_features, splits_of_files
 from rlds_beam.formats.d3rlpy.output import SCHEMA
@@ -71,12 +78,13 @@ def _count(file: Any, path: str) -> int:
 
 
 def _arrays(file: Any, i: int) -> dict[str, Array]:
-    of_transitions = {name: read_array(file[f"{name}_{i}"]) for name in ("actions", "rewards", "terminated")}
+    read = DatasetReader().read
+    of_transitions = {name: read(file[f"{name}_{i}"]) for name in ("actions", "rewards", "terminated")}
     if f"observations_{i}" in file:
-        return {"observations": read_array(file[f"observations_{i}"]), **of_transitions}
+        return {"observations": read(file[f"observations_{i}"]), **of_transitions}
     several: dict[str, Array] = {}
     while f"observations_{i}_{len(several)}" in file:
-        several[f"observations/{len(several)}"] = read_array(file[f"observations_{i}_{len(several)}"])
+        several[f"observations/{len(several)}"] = read(file[f"observations_{i}_{len(several)}"])
     if not several:
         raise KeyError(f"there are no observations_{i}")
     return several | of_transitions
@@ -151,7 +159,7 @@ def _decoder(path: str) -> D3rlpyDecoder:
     try:
         with open_hdf5(path) as file:
             if SCHEMA in file:
-                return _own_decoder(parse_json(file[SCHEMA][()], f"{path}: {SCHEMA}"), path)
+                return _own_decoder(parse_json(read_array(file[SCHEMA]).item(), f"{path}: {SCHEMA}"), path)
             arrays = _shapes(file)
     except UNREADABLE as error:
         raise UsageError(f"{path} cannot be read: {error}") from error

@@ -37,7 +37,16 @@ from rlds_beam.formats.arrays.array_episodes import (
     number_field,
     with_last,
 )
-from rlds_beam.formats.arrays.hdf5_reading import ENDINGS, UNREADABLE, check_stored, datasets_of, has_objects, open_hdf5
+from rlds_beam.formats.arrays.hdf5_reading import (
+    ENDINGS,
+    UNREADABLE,
+    DatasetReader,
+    check_stored,
+    datasets_of,
+    has_objects,
+    open_hdf5,
+    read_array,
+)
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, find_files, no_features, splits_of_files
 from rlds_beam.text import joined
 
@@ -112,7 +121,7 @@ def _flag(file: Any, name: str, rows: int, wrong: list[tuple[str, Array, Array]]
     """
     if name not in file or not rows:
         return np.zeros(rows, bool)
-    values: Array = np.asarray(file[name][()]).reshape(len(file[name]), -1)[:rows, 0]
+    values: Array = read_array(file[name]).reshape(len(file[name]), -1)[:rows, 0]
     if not is_number(values.dtype):
         raise OSError(f"{name} holds {values.dtype.name} values, expected 0 or 1")
     flags = values.astype(bool)
@@ -130,7 +139,8 @@ def _jumps(file: Any, rows: int) -> Array:
         return jumps
     for start in range(0, rows - 1, _ROWS):
         stop = min(start + _ROWS, rows - 1)
-        after, following = file[_NEXT][start:stop], file["observations"][start + 1 : stop + 1]
+        after = read_array(file[_NEXT], slice(start, stop))
+        following = read_array(file["observations"], slice(start + 1, stop + 1))
         jumps[start:stop] = (after != following).reshape(stop - start, -1).any(axis=1)
     return jumps if jumps.mean() <= _NOISE else np.zeros(rows, bool)
 
@@ -151,20 +161,16 @@ class D4rlFormat(ArrayFormat):
             for i in range(start, stop):
                 first, last = (int(row) for row in bounds.starts[i : i + 2])
                 try:
-                    arrays = {name: read_array_rows(file[name], first, last) for name in names}
+                    read = DatasetReader().read
+                    arrays = {name: read(file[name], slice(first, last)) for name in names}
                     if _NEXT in file:
-                        arrays[_NEXT] = read_array_rows(file[_NEXT], last - 1, last)
+                        arrays[_NEXT] = read(file[_NEXT], slice(last - 1, last))
                 except UNREADABLE as error:
                     yield Damage(i, i + 1, f"rows {first} to {last} cannot be read: {error}", b"")
                 else:
                     if i in bounds.wrong:
                         arrays[_WRONG] = np.array([bounds.wrong[i].encode()], object)
                     yield {**arrays, "end": np.array([bounds.terminal[i], bounds.ended[i]])}
-
-
-def read_array_rows(dataset: Any, start: int, stop: int) -> Array:
-    """Rows of a dataset of numbers."""
-    return np.asarray(check_stored(dataset)[start:stop])
 
 
 def _columns(file: Any) -> Iterator[tuple[str, Any]]:

@@ -13,8 +13,8 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.formats.arrays.hdf5_reading import (
+    DatasetReader,
     Hdf5Group,
-    check_stored,
     datasets_of,
     is_dataset,
     is_readable,
@@ -42,6 +42,7 @@ class Hdf5Episode:
     def __init__(self, path: str, root: Hdf5Group, group: str = ""):
         self.path, self.group, self._root = path, group, root
         self._group: Any = root[group] if group else root
+        self._reader = DatasetReader()
         if is_dataset(self._group):
             raise OSError(f"{group} is a dataset, not a group")
 
@@ -62,7 +63,7 @@ class Hdf5Episode:
 
     def read(self, name: str, rows: slice | None = None) -> Array:
         """Rows of a dataset; text and images as an object array of bytes."""
-        return read_array(check_stored(self._datasets[name]), rows)
+        return self._reader.read(self._datasets[name], rows)
 
     def attribute(self, place: str) -> Any:
         """An attribute of the episode (`@name`) or of another group (`/data@name`)."""
@@ -113,7 +114,7 @@ def masks_of(root: Hdf5Group) -> dict[str, frozenset[str]]:
         return {}
     masks = {}
     for name, dataset in datasets_of(root[_MASKS]):
-        values = read_array(check_stored(dataset)).reshape(-1)
+        values = read_array(dataset).reshape(-1)
         if values.dtype == object and "/" not in name:
             masks[name] = frozenset(value.decode("utf-8", "replace") for value in values)
     return masks

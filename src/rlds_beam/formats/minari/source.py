@@ -35,12 +35,12 @@ from rlds_beam.formats.arrays.array_episodes import (
 )
 from rlds_beam.formats.arrays.hdf5_reading import (
     UNREADABLE,
+    DatasetReader,
     check_readable,
     datasets_of,
     is_readable,
     is_text,
     open_hdf5,
-    read_array,
 )
 from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features, shards_of, splits_of
@@ -74,8 +74,8 @@ class MinariFormat(ArrayFormat):
         with open_hdf5(path) as file:
             for i in range(start, stop):
                 try:
-                    datasets = datasets_of(file[f"episode_{i}"])
-                    yield {place: read_array(dataset) for place, dataset in datasets if is_readable(dataset)}
+                    datasets, reader = datasets_of(file[f"episode_{i}"]), DatasetReader()
+                    yield {place: reader.read(dataset) for place, dataset in datasets if is_readable(dataset)}
                 except UNREADABLE as error:
                     yield Damage(i, i + 1, f"episode_{i} cannot be read: {error}", b"")
 
