@@ -1,21 +1,23 @@
 """Reads single values out of serialized messages (CDR) by a path: `pose.position.x`, `position`, `transforms[0].child`.
 
 Only what leads to a value is read; images are never copied as a whole. Lengths in a message are compared with its
-size before anything is allocated.
+size before anything is allocated. The definitions of types are untrusted: a value of a fixed size is skipped at once,
+whatever it is made of, and the others take at least 4 bytes each.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.definitions import Definitions, Fields
-from rlds_beam.text import did_you_mean
+from rlds_beam.text import did_you_mean, shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -25,9 +27,20 @@ _DTYPES = {
     "float32": "float32", "float64": "float64",
 }  # fmt: skip
 _BASE, _NAME, _ARRAY, _SEQUENCE = 1, 2, 3, 4
-_DEPTH = 32
+_MAX_DEPTH = 32
+_MAX_VALUES = 300_000
+"""Maximum number of texts, sequences, and messages that are skipped or read one by one in a message."""
 _STEP = re.compile(r"([A-Za-z_]\w*)(?:\[(\d{1,6})\])?")
-_LAYOUTS = {b"\x00\x00": ">", b"\x00\x01": "<"}
+_ORDERS = {b"\x00\x00": ">", b"\x00\x01": "<"}
+
+Sizes: TypeAlias = "tuple[int, ...]"
+"""The bytes that values of a fixed size take, with their alignment, by their position modulo 8."""
+
+_NO_BYTES: Sizes = (0,) * 8
+_SIZES: Mapping[str, Sizes] = {
+    dtype: tuple(-at % size + size for at in range(8))
+    for dtype, size in ((dtype, np.dtype(dtype).itemsize) for dtype in _DTYPES.values())
+}
 
 
 class BadMessage(ValueError):
@@ -37,13 +50,13 @@ class BadMessage(ValueError):
 class Cursor:
     """A position in a serialized message."""
 
-    __slots__ = ("at", "data", "order")
+    __slots__ = ("_values_left", "at", "data", "order")
 
     def __init__(self, data: memoryview):
-        order = _LAYOUTS.get(bytes(data[:2]))
+        order = _ORDERS.get(bytes(data[:2]))
         if order is None or len(data) < 4:
             raise BadMessage("its bytes are not plain CDR")
-        self.data, self.at, self.order = data[4:], 0, order
+        self.data, self.at, self.order, self._values_left = data[4:], 0, order, _MAX_VALUES
 
     def number(self, form: str, size: int) -> Any:
         """A number, with its alignment."""
@@ -71,6 +84,31 @@ class Cursor:
         """A string, without the NUL at its end."""
         return bytes(self.block(self.number("I", 4))).removesuffix(b"\0")
 
+    def texts(self, count: int) -> list[bytes]:
+        """Strings."""
+        self._spend(count)
+        return [self.text() for _ in range(count)]
+
+    def pass_parts(self, parts: Sequence[Part]) -> None:
+        """Skips values."""
+        for count, sizes, inner in parts:
+            if count is None:
+                count = self.length()
+            if sizes is not None:
+                self.skip((sizes if count == 1 else _repeated(sizes, count))[self.at & 7])
+                continue
+            self._spend(count)
+            for _ in range(count):
+                if inner:
+                    self.pass_parts(inner)
+                else:
+                    self.skip(self.number("I", 4))
+
+    def _spend(self, count: int) -> None:
+        self._values_left -= count
+        if self._values_left < 0:
+            raise BadMessage(f"it has more than {_MAX_VALUES:,} texts, sequences, and messages")
+
     def length(self) -> int:
         """The length of a sequence whose elements take at least a byte each."""
         size: int = self.number("I", 4)
@@ -86,12 +124,84 @@ class Cursor:
         return np.frombuffer(block, dtype.newbyteorder(self.order)).astype(dtype)  # type: ignore[arg-type]
 
 
-class Step(NamedTuple):
-    """A step of a path: the fields before it, its own type, and the element to take, if any."""
+class Part(NamedTuple):
+    """Values in a row.
 
-    before: Fields
-    kind: Any
-    element: int | None
+    Attributes:
+      length: their number; None if it precedes them in the message.
+      sizes: the bytes of each, if that is fixed.
+      inner: the parts of each otherwise; none for a text.
+    """
+
+    length: int | None
+    sizes: Sizes | None
+    inner: Parts = ()
+
+
+Parts: TypeAlias = "tuple[Part, ...]"
+"""How to skip a value."""
+
+_TEXT: Parts = (Part(1, None),)
+
+
+def _joined(first: Sizes, second: Sizes) -> Sizes:
+    """The sizes of two values in a row."""
+    return tuple(size + second[(at + size) & 7] for at, size in enumerate(first))
+
+
+@functools.lru_cache(maxsize=4096)
+def _repeated(sizes: Sizes, count: int) -> Sizes:
+    """The sizes of `count` values in a row, by squaring."""
+    whole = _NO_BYTES
+    while count:
+        if count & 1:
+            whole = _joined(whole, sizes)
+        sizes, count = _joined(sizes, sizes), count >> 1
+    return whole
+
+
+def _row(parts: Parts, count: int | None) -> Parts:
+    """How to skip `count` values; None if their number precedes them."""
+    if not parts or (len(parts) == 1 and parts[0].length == 1 and parts[0].sizes):
+        sizes = (parts[0].sizes if parts else None) or _NO_BYTES
+        return (Part(None, sizes) if count is None else Part(1, _repeated(sizes, count)),)
+    if count == 0:
+        return ()
+    if count == 1 and len(parts) == 1:
+        return parts
+    return (Part(count, None, () if parts == _TEXT else parts),)
+
+
+class Layout(NamedTuple):
+    """What is known about a type.
+
+    Attributes:
+      parts: how to skip a value.
+      dtypes: the dtypes of the numbers in it; None among them for anything else.
+      length: how many numbers.
+      depth: how deep messages are nested in it.
+    """
+
+    parts: Parts
+    dtypes: frozenset[str | None] = frozenset({None})
+    length: int = 0
+    depth: int = 0
+
+
+class Step(NamedTuple):
+    """A step of a path.
+
+    Attributes:
+      before: the values before its field.
+      element: the index of the element to take from a list; None for the whole value.
+      length: the length of that list; None if it is in the message.
+      skipped: the elements before it.
+    """
+
+    before: Parts
+    element: int | None = None
+    length: int | None = None
+    skipped: Parts = ()
 
 
 class ValuePath(NamedTuple):
@@ -101,12 +211,14 @@ class ValuePath(NamedTuple):
       text: the path as given.
       steps: what leads to it.
       dtype: the dtype of its numbers; `string` for text; `strings` for a list of them.
+      length: how many values it has; None if that is in the message.
       is_scalar: whether it is one value, not a list.
     """
 
     text: str
     steps: tuple[Step, ...]
     dtype: str
+    length: int | None
     is_scalar: bool
 
 
@@ -115,6 +227,7 @@ class Reader:
 
     def __init__(self, definitions: Definitions):
         self._definitions = definitions
+        self._layouts: dict[str, Layout] = {}
 
     def fields(self, kind: str) -> Fields:
         """The fields of a type. Raises UsageError if it is unknown."""
@@ -129,31 +242,32 @@ class Reader:
         """Finds a value in a type.
 
         Raises:
-          UsageError: the type has no such field, or the field is neither numbers nor text.
+          UsageError: the type has no such field, the field is neither numbers nor text, or a field before it cannot be
+            skipped.
         """
         steps: list[Step] = []
         here: Any = (_NAME, kind)
-        for part in path.split("."):
-            match = _STEP.fullmatch(part)
+        for text in path.split("."):
+            match = _STEP.fullmatch(text)
             if match is None:
                 raise UsageError(f"{path!r} is not the path of a field; write for example pose.position.x")
             if here[0] != _NAME:
-                raise UsageError(f"{kind} has no field {path}: {part} is not in a message")
+                raise UsageError(f"{kind} has no field {path}: {text} is not in a message")
             fields = self.fields(here[1])
             names = [name for name, _ in fields]
             if match[1] not in names:
-                hint = did_you_mean(match[1], names, otherwise=f"it has {', '.join(names)}")
+                hint = did_you_mean(match[1], names, otherwise=shortened(f"it has {', '.join(names)}"))
                 raise UsageError(f"{here[1]} has no field {match[1]}{hint}")
             index = names.index(match[1])
-            own = fields[index][1]
-            here, element = own, None
-            if match[2] is not None:
-                if own[0] not in (_ARRAY, _SEQUENCE):
-                    raise UsageError(f"{kind}: {match[1]} is not a list, so it has no element {match[2]}")
-                here, element = own[1][0], int(match[2])
-            steps.append(Step(fields[:index], own, element))
-        dtype, scalar = self._type_of(here, path, kind)
-        return ValuePath(path, tuple(steps), dtype, scalar)
+            before, here = self._message(here[1], index).parts, fields[index][1]
+            if match[2] is None:
+                steps.append(Step(before))
+                continue
+            if here[0] not in (_ARRAY, _SEQUENCE):
+                raise UsageError(f"{kind}: {match[1]} is not a list, so it has no element {match[2]}")
+            element, count, here = int(match[2]), None if here[0] == _SEQUENCE else here[1][1], here[1][0]
+            steps.append(Step(before, element, count, _row(self._layout(here, kind).parts, element)))
+        return ValuePath(path, tuple(steps), *self._value_type(here, path, kind))
 
     def read(self, path: ValuePath, data: memoryview) -> Any:
         """The value in a message: an array (of shape () or (n,)), bytes, or a list of bytes.
@@ -163,50 +277,37 @@ class Reader:
           IndexError: a list in it has no such element.
         """
         cursor = Cursor(data)
-        for step in path.steps:
-            for _, kind in step.before:
-                self._skip(cursor, kind, 0)
-            here = step.kind
-            if step.element is not None:
-                here = here[1][0]
-                count = cursor.length() if step.kind[0] == _SEQUENCE else step.kind[1][1]
-                if step.element >= count:
+        for before, element, count, skipped in path.steps:
+            cursor.pass_parts(before)
+            if element is not None:
+                count = cursor.length() if count is None else count
+                if element >= count:
                     raise IndexError(f"{path.text}: the list has {count} elements")
-                for _ in range(step.element):
-                    self._skip(cursor, here, 0)
-        return self._value(cursor, here, path.dtype)
-
-    def _value(self, cursor: Cursor, kind: Any, dtype: str) -> Any:
-        if dtype == "string":
+                cursor.pass_parts(skipped)
+        if path.dtype == "string":
             return cursor.text()
-        if dtype == "strings":
-            count = cursor.length() if kind[0] == _SEQUENCE else kind[1][1]
-            return [cursor.text() for _ in range(count)]
-        form = np.dtype(dtype)
-        if kind[0] == _BASE:
-            return cursor.array(form, 1)[0]
-        if kind[0] == _NAME:
-            return np.concatenate([np.atleast_1d(self._value(cursor, one, dtype)) for _, one in self.fields(kind[1])])
-        count = cursor.number("I", 4) if kind[0] == _SEQUENCE else kind[1][1]
-        return cursor.array(form, count)
+        count = cursor.length() if path.length is None else path.length
+        if path.dtype == "strings":
+            return cursor.texts(count)
+        values = cursor.array(np.dtype(path.dtype), count)
+        return values[0] if path.is_scalar else values
 
-    def _type_of(self, kind: Any, path: str, owner: str, depth: int = 0) -> tuple[str, bool]:
-        """The dtype of a value, and whether it is one value."""
+    def _value_type(self, kind: Any, path: str, owner: str) -> tuple[str, int | None, bool]:
+        """The dtype of a value, the number of values in it if known, and whether it is one value."""
+        if kind[0] == _NAME:
+            layout = self._layout(kind, owner)
+            dtype, *others = layout.dtypes
+            if dtype is None or others:
+                inside = shortened(", ".join(f"{path}.{name}" for name, _ in self.fields(kind[1])))
+                raise UsageError(f"{owner}: {path} is a {kind[1]}; name what to take of it: {inside}")
+            return dtype, layout.length, False
         if kind[0] == _BASE:
-            return self._base(kind[1][0], path, owner), True
-        if kind[0] in (_ARRAY, _SEQUENCE):
-            if kind[1][0][0] != _BASE:
-                raise UsageError(f"{owner}: {path} is a list of messages; name one: {path}[0]")
-            dtype = self._base(kind[1][0][1][0], path, owner)
-            return ("strings" if dtype == "string" else dtype), False
-        if depth > _DEPTH:
-            raise UsageError(f"{owner}: {path} is nested more than {_DEPTH} levels deep")
-        fields = self.fields(kind[1])
-        types = {self._type_of(one, f"{path}.{name}", owner, depth + 1)[0] for name, one in fields}
-        if len(types) != 1 or types & {"string", "strings"} or any(one[0] == _SEQUENCE for _, one in fields):
-            inside = ", ".join(f"{path}.{name}" for name, _ in fields)
-            raise UsageError(f"{owner}: {path} is a {kind[1]}; name what to take of it: {inside}")
-        return types.pop(), False
+            return self._base(kind[1][0], path, owner), 1, True
+        element, size = kind[1]
+        if element[0] != _BASE:
+            raise UsageError(f"{owner}: {path} is a list of messages; name one: {path}[0]")
+        dtype = self._base(element[1][0], path, owner)
+        return "strings" if dtype == "string" else dtype, None if kind[0] == _SEQUENCE else size, False
 
     @staticmethod
     def _base(name: str, path: str, owner: str) -> str:
@@ -214,36 +315,47 @@ class Reader:
             raise UsageError(f"{owner}: {path} has the type {name}, which cannot be read")
         return _DTYPES.get(name, name)
 
-    def _skip(self, cursor: Cursor, kind: Any, depth: int) -> None:
-        if depth > _DEPTH:
-            raise BadMessage(f"its type is nested more than {_DEPTH} levels deep")
-        if kind[0] == _BASE:
-            self._skip_base(cursor, kind[1][0], 1)
-        elif kind[0] == _NAME:
-            for _, one in self.fields(kind[1]):
-                self._skip(cursor, one, depth + 1)
-        else:
-            count = cursor.length() if kind[0] == _SEQUENCE else kind[1][1]
-            element = kind[1][0]
-            if element[0] == _BASE:
-                self._skip_base(cursor, element[1][0], count)
-                return
-            for _ in range(count):
-                before = cursor.at
-                self._skip(cursor, element, depth + 1)
-                if cursor.at == before:  # a type without fields would take no time limit
-                    raise BadMessage("its type has elements of no bytes")
+    def _message(self, name: str, stop: int | None = None, outside: int = 0) -> Layout:
+        """The layout of a message type, or of its first fields; `outside` counts the messages around it."""
+        layout = self._layouts.get(name) if stop is None else None
+        if outside + (layout.depth if layout else 0) > _MAX_DEPTH:
+            raise UsageError(f"the message type {name} is nested more than {_MAX_DEPTH} levels deep")
+        if layout is None:
+            layout = _struct([self._layout(kind, name, outside) for _, kind in self.fields(name)[:stop]])
+            if stop is None:
+                self._layouts[name] = layout
+        return layout
 
-    @staticmethod
-    def _skip_base(cursor: Cursor, name: str, count: int) -> None:
-        if name == "string":
-            for _ in range(count):
-                cursor.skip(cursor.number("I", 4))
-        elif name not in _DTYPES:
-            raise BadMessage(f"it has a field of type {name}")
-        elif count:
-            size = np.dtype(_DTYPES[name]).itemsize
-            cursor.skip(-cursor.at % size + count * size)
+    def _layout(self, kind: Any, owner: str, outside: int = 0) -> Layout:
+        """The layout of a field's type. Raises UsageError if such a value cannot be skipped."""
+        if kind[0] == _BASE:
+            name = kind[1][0]
+            if name == "string":
+                return Layout(_TEXT)
+            dtype = self._base(name, "a field", owner)
+            return Layout((Part(1, _SIZES[dtype]),), frozenset({dtype}), 1)
+        if kind[0] == _NAME:
+            layout = self._message(kind[1], outside=outside + 1)
+            return layout._replace(parts=_row(layout.parts, 1), depth=layout.depth + 1)
+        element, size = self._layout(kind[1][0], owner, outside), None if kind[0] == _SEQUENCE else kind[1][1]
+        parts = _row(element.parts, size)
+        if size is None or kind[1][0][0] == _NAME:
+            return Layout(parts, depth=element.depth)
+        return Layout(parts, element.dtypes, element.length * size)
+
+
+def _struct(fields: Sequence[Layout]) -> Layout:
+    """The layout of a message with these fields."""
+    parts: list[Part] = []
+    for part in (part for field in fields for part in field.parts):
+        before = parts[-1] if parts else _TEXT[0]
+        if before.length == part.length == 1 and before.sizes and part.sizes:
+            parts[-1] = Part(1, _joined(before.sizes, part.sizes))
+        else:
+            parts.append(part)
+    dtypes = frozenset[str | None]().union(*(field.dtypes for field in fields))
+    numbers, depth = sum(field.length for field in fields), max((field.depth for field in fields), default=0)
+    return Layout(tuple(parts), dtypes or frozenset({None}), numbers, depth)
 
 
 def concatenated(values: Sequence[Array]) -> Array:

@@ -20,10 +20,24 @@ Fields: TypeAlias = "list[tuple[str, Any]]"
 Definitions: TypeAlias = "Mapping[str, Fields]"
 """The fields of each message type."""
 
-_MOST_TEXT = 1 << 20
+_MAX_TEXT = 1 << 20
+"""Maximum characters of a definition, with its comments."""
+_MAX_PARSED = 64 << 10
+"""Maximum characters of a definition without comments; the parser takes up to 30 microseconds for each."""
+_MAX_PARSED_OF_BAG = 256 << 10
+_MAX_ARRAY = (1 << 32) - 1
+_IDL = ("ros2idl", "omgidl")
 _RULE = "=" * 80 + "\n"
 _SERVICE = re.compile(r"^---[ \t]*$\n?", re.MULTILINE)
 """Between the request and the response of a service."""
+_NOTHING = re.compile(r"^[ \t]*(?:#[^\n]*)?\n", re.MULTILINE)
+"""Lines of comments, and empty ones."""
+_IDL_TOKENS = re.compile(
+    r'(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))|(?P<text>"(?:\\.|[^"\\])*(?:"|\\?\Z))|(?P<annotation>@\w+\s*\(?)|[^"@/()]+|.',
+    re.DOTALL,
+)
+_COMPUTED = re.compile(r"[(*]|<<")
+"""Expressions that rosbags computes: nested ones take exponential time, products and shifts take any memory."""
 
 
 def distributions() -> list[str]:
@@ -59,26 +73,59 @@ def definitions_of(topics: Iterable[Topic], distribution: str, recorded: str) ->
     """
     chosen = distribution or (recorded if recorded in distributions() else "")
     known = dict(of_distribution(chosen))
-    for topic in topics:
-        if topic.definition:
-            known.update(_parsed(topic.type, topic.language, topic.definition))
+    texts = dict.fromkeys((one.type, one.language, one.definition) for one in topics if one.definition)
+    if sum(len(_essence(*text)) for text in texts) > _MAX_PARSED_OF_BAG:
+        raise UsageError(f"the definitions of its types have more than {_MAX_PARSED_OF_BAG:,} characters")
+    for text in texts:
+        known.update(_parsed(*text))
     return known
+
+
+@functools.lru_cache(maxsize=256)
+def _essence(kind: str, language: str, text: str) -> str:
+    """A definition without comments and annotations. Raises UsageError if the parser may not be given it."""
+    if len(text) > _MAX_TEXT:
+        raise UsageError(f"the definition of {kind} has {len(text):,} characters")
+    if language == "ros2msg":
+        text = _NOTHING.sub("", text)
+    elif language in _IDL:
+        text = _plain_idl(kind, text)
+    if len(text) > _MAX_PARSED:
+        raise UsageError(f"the definition of {kind} has {len(text):,} characters without its comments")
+    return text
+
+
+def _plain_idl(kind: str, text: str) -> str:
+    """IDL without comments and annotations. Raises UsageError if it computes a value."""
+    kept, depth = [], 0
+    for token in _IDL_TOKENS.finditer(text):
+        if depth:
+            depth += (token[0] == "(") - (token[0] == ")")
+        elif token["annotation"]:
+            depth = token[0].endswith("(")
+        elif token["comment"]:
+            kept.append(" ")
+        elif not token["text"] and (computed := _COMPUTED.search(token[0])):
+            raise UsageError(f"the definition of {kind} computes a value ({computed[0]}), which is not supported")
+        else:
+            kept.append(token[0])
+    return "".join(kept)
 
 
 @functools.lru_cache(maxsize=256)
 def _parsed(kind: str, language: str, text: str) -> Definitions:
     """The types that a definition contains. Raises UsageError if it cannot be parsed."""
+    from rosbags.interfaces import Nodetype
     from rosbags.typesys import get_types_from_idl, get_types_from_msg
 
-    if len(text) > _MOST_TEXT:
-        raise UsageError(f"the definition of {kind} has {len(text):,} characters")
+    text = _essence(kind, language, text)
     types: dict[str, Any] = {}
     try:
         if language == "ros2msg" and kind.endswith("_Event") and _SERVICE.search(text):
             types.update(_service_event(kind, text))
         elif language == "ros2msg":
             types.update(get_types_from_msg(text, kind))
-        elif language in ("ros2idl", "omgidl"):
+        elif language in _IDL:
             parts = text.split(_RULE)[1:] if text.startswith(f"{_RULE}IDL: ") else [text]
             for part in parts:
                 types.update(get_types_from_idl(part.partition("\n")[2] if part.startswith("IDL: ") else part))
@@ -88,7 +135,11 @@ def _parsed(kind: str, language: str, text: str) -> Definitions:
         raise
     except Exception as error:  # the parser meets a stranger's text
         raise UsageError(f"the definition of {kind} cannot be read: {shortened(error)}") from error
-    return {name: list(fields) for name, (_, fields) in types.items()}
+    definitions = {name: list(fields) for name, (_, fields) in types.items()}
+    for field, (node, about) in (field for fields in definitions.values() for field in fields):
+        if node == Nodetype.ARRAY and not 0 <= about[1] <= _MAX_ARRAY:
+            raise UsageError(f"the definition of {kind} cannot be read: {field} has {shortened(about[1])} elements")
+    return definitions
 
 
 def _service_event(kind: str, text: str) -> dict[str, Any]:
