@@ -6,7 +6,9 @@ import contextlib
 import sqlite3
 import struct
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,6 +147,10 @@ def test_a_claim_of_terabytes_in_a_chunk(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(UsageError, match="4,398,046,511,104 bytes; at most"):
         opened(path, GAPS)
+    data[at + 9 + 16 : at + 9 + 24] = struct.pack("<Q", 200 << 20)
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match="claims 209,715,200 bytes, but the file stores only"):
+        opened(path, GAPS)
 
 
 @pytest.mark.parametrize("at", [4, 8, 12, 16, 24, 28, 36, 40, 52])
@@ -206,7 +212,19 @@ def test_databases_that_are_no_bags(tmp_path: Path) -> None:
         CREATE TABLE topics(id INTEGER PRIMARY KEY, name TEXT, type TEXT, serialization_format TEXT);
         CREATE TABLE messages(id INTEGER PRIMARY KEY, topic_id INT, timestamp INT, data AS (zeroblob(900000000)));
     """
-    for script, said in [("", "no table"), (views, "no table messages"), (computed, "no column data")]:
+    virtual = """
+        CREATE TABLE topics(id INTEGER PRIMARY KEY, name TEXT, type TEXT, serialization_format TEXT);
+        PRAGMA writable_schema=ON;
+        INSERT INTO sqlite_master
+          VALUES ('table', 'messages', 'messages', 0, 'CREATE VIRTUAL TABLE messages USING module(id)');
+    """
+    scripts = (
+        ("", "no table"),
+        (views, "no table messages"),
+        (computed, "no column data"),
+        (virtual, "no table messages"),
+    )
+    for script, said in scripts:
         path.unlink(missing_ok=True)
         base = sqlite3.connect(path)
         base.executescript(script)
@@ -215,6 +233,47 @@ def test_databases_that_are_no_bags(tmp_path: Path) -> None:
             opened(path, GAPS)
     path.write_bytes(b"not a database at all" * 100)
     with pytest.raises(UsageError, match="cannot be read"):
+        opened(path, GAPS)
+
+
+def test_a_database_whose_pages_are_linked_many_times(tmp_path: Path) -> None:
+    """Six pages that link to the next one forty times each: 4,096,000,000 rows of a kilobyte."""
+    (path,) = write_bag(tmp_path / "a", [text(T0, "x")], "db3").glob("*.db3")
+    with contextlib.closing(sqlite3.connect(path)) as base:
+        (size,) = base.execute("PRAGMA page_size").fetchone()
+        (root,) = base.execute("SELECT rootpage FROM sqlite_master WHERE name = 'messages'").fetchone()
+    data = bytearray(path.read_bytes())
+    pages = len(data) // size
+    last = data[(root - 1) * size : root * size]
+    for i in range(6):
+        cells = struct.pack(">IB", pages + 1 + i, 1) * 40
+        page = struct.pack(">BHHHBI", 5, 0, 40, size - len(cells), 0, pages + 1 + i)
+        page += b"".join(struct.pack(">H", size - len(cells) + 5 * j) for j in range(40))
+        page += bytes(size - len(page) - len(cells)) + cells
+        if i:
+            data += page
+        else:
+            data[(root - 1) * size : root * size] = page
+    data += last
+    data[28:32] = struct.pack(">I", len(data) // size)
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match="more rows than the file has bytes for"):
+        opened(path, "reference: /task\nfields: {language_instruction: {topic: /task, field: data}}")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("UPDATE messages SET topic_id = 77 WHERE id = 15", "1 messages are of no topic"),
+        ("UPDATE messages SET timestamp = 1e30 WHERE id = 15", "a message has no time"),
+        ("UPDATE messages SET timestamp = -1 WHERE id = 15", "a message has no time"),
+    ],
+)
+def test_a_message_that_no_query_would_find(tmp_path: Path, change: str, said: str) -> None:
+    (path,) = write_bag(tmp_path / "a", spread(2), "db3").glob("*.db3")
+    with contextlib.closing(sqlite3.connect(path)) as base, base:
+        base.execute(change)
+    with pytest.raises(UsageError, match=said):
         opened(path, GAPS)
 
 
@@ -357,7 +416,7 @@ def test_unordered_and_equal_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("storage", ["mcap", "db3"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=12), st.sampled_from([1, 60, 100, 100_000]))
 def test_the_last_message_before_a_time(storage: str, offsets: list[int], chunk_size: int) -> None:
     sent = [text(T0 + at, str(i)) for i, at in enumerate(offsets)]
@@ -367,13 +426,112 @@ def test_the_last_message_before_a_time(storage: str, offsets: list[int], chunk_
         else:
             file = SqliteFile(str(*write_bag(Path(directory) / "a", sent, "db3").glob("*.db3")))
         for time in range(T0, T0 + 7):
-            earlier = [(one.time, i) for i, one in enumerate(sent) if one.time < time]
-            message = file.last_before("/task", time)
-            assert (message is not None) == bool(earlier)
-            if message is not None:  # a string of CDR: 4 bytes of encapsulation, its length, and a zero at the end
-                at, index = max(earlier)
-                assert (message.time, bytes(message.data[8:-1])) == (at, str(index).encode())
+            earlier = [one.time for one in sent if one.time < time]
+            assert file.last_time("/task", time) == max(earlier, default=None)
         file.close()
+
+
+def with_summary(data: bytes, change: Callable[[list[tuple[int, bytes]]], None]) -> bytes:
+    """An MCAP file whose summary was changed, as records (kind, content), and has no checksum."""
+    start, _, _ = struct.unpack_from("<QQI", data, len(data) - 28)
+    at, records = start, []
+    while data[at] != 2:
+        kind, length = struct.unpack_from("<BQ", data, at)
+        records.append((kind, data[at + 9 : at + 9 + length]))
+        at += 9 + length
+    change(records)
+    chunks = sum(kind == 8 for kind, _ in records)
+    summary = b""
+    for kind, content in records:
+        if kind == 11:
+            content = content[:22] + struct.pack("<I", chunks) + content[26:]
+        if kind != 14:  # an offset in the summary
+            summary += struct.pack("<BQ", kind, len(content)) + content
+    return data[:start] + summary + struct.pack("<BQQQI", 2, 20, start, 0, 0) + data[-8:]
+
+
+def repeat_a_chunk(records: list[tuple[int, bytes]]) -> None:
+    chunks = [record for record in records if record[0] == 8]
+    records += chunks[1:2] * 1000
+
+
+def overlap_chunks(records: list[tuple[int, bytes]]) -> None:
+    (at, content), *_ = [(i, content) for i, (kind, content) in enumerate(records) if kind == 8]
+    records[at] = 8, content[:24] + struct.pack("<Q", struct.unpack_from("<Q", content, 24)[0] + 1) + content[32:]
+
+
+def share_message_indexes(records: list[tuple[int, bytes]]) -> None:
+    chunks = [i for i, (kind, _) in enumerate(records) if kind == 8]
+    first = records[chunks[0]][1][32:46]
+    for i in chunks:
+        records[i] = 8, records[i][1][:32] + first + records[i][1][46:]
+
+
+def forget_a_channel(records: list[tuple[int, bytes]]) -> None:
+    records[:] = [record for record in records if record[0] != 4]
+    records.append((4, struct.pack("<HHI2sI3sI", 77, 1, 2, b"/x", 3, b"cdr", 0)))
+
+
+def forget_what_is_in_a_chunk(records: list[tuple[int, bytes]]) -> None:
+    for i, (kind, content) in enumerate(records):
+        if kind == 8:
+            records[i] = 8, content[:32] + struct.pack("<I", 10) + b"\x01\0" + b"\xff" * 8 + content[46:]
+
+
+@pytest.mark.parametrize(
+    "change", [repeat_a_chunk, overlap_chunks, share_message_indexes, forget_a_channel, forget_what_is_in_a_chunk]
+)
+def test_a_summary_that_does_not_describe_the_file(tmp_path: Path, change: Any) -> None:
+    """The file is scanned instead: each message is read once."""
+    sent = spread()
+    path = write_mcap(tmp_path / "a.mcap", sent, chunk_size=600)
+    path.write_bytes(with_summary(path.read_bytes(), lambda records: None))
+    whole = read(path, GAPS)
+    path.write_bytes(with_summary(path.read_bytes(), change))
+    file = McapFile(str(path))
+    assert file.times("/joint_states").tolist() == [one.time for one in sent]
+    assert [one.time for one in file.messages(["/joint_states"], 0, 1 << 63)] == [one.time for one in sent]
+    file.close()
+    episodes = read(path, GAPS)
+    assert [one.steps["observation/x"].tolist() for one in episodes] == [  # type: ignore[union-attr]
+        one.steps["observation/x"].tolist()  # type: ignore[union-attr]
+        for one in whole
+    ]
+
+
+@pytest.mark.parametrize("at", ["channel", "count", "time", "chunk's start"])
+def test_what_no_checksum_covers(tmp_path: Path, at: str) -> None:
+    """Message indexes, and the first fields of a chunk, are compared with the rest of the file."""
+    path = write_mcap(tmp_path / "a.mcap", spread(), chunk_size=600)
+    data = bytearray(path.read_bytes())
+    places = [place for place in _records(data) if data[place] == (6 if at == "chunk's start" else 7)]
+    place = places[2] + 9
+    struct.pack_into(*{
+        "channel": ("<H", data, place, 9), "count": ("<I", data, place + 2, 7),
+        "time": ("<Q", data, place + 6, T0 + 10**12), "chunk's start": ("<Q", data, place, 5),
+    }[at])  # fmt: skip
+    path.write_bytes(data)
+    try:
+        said = [one.faults[0].detail for one in read(path, GAPS) if one.faults]
+    except UsageError as error:
+        said = [str(error)]
+    assert any("is damaged" in detail or "as the summary describes" in detail for detail in said)
+
+
+def test_messages_before_a_chunk_of_equal_times(tmp_path: Path) -> None:
+    """Without a summary, the file's order counts as well: the last one of equal times is in the chunk."""
+    first = write_mcap(tmp_path / "a.mcap", [text(T0, "first")], chunk_size=0).read_bytes()
+    second = write_mcap(tmp_path / "b.mcap", [text(T0, "second")], chunk_size=100).read_bytes()
+    alone = [place for place in _records(first) if first[place] in (1, 3, 4, 5)][:4]
+    (chunk,) = [place for place in _records(second) if second[place] == 6]
+    parts = [(first, place) for place in alone] + [(second, chunk)]
+    joined = first[:8] + b"".join(
+        data[place : place + 9 + struct.unpack_from("<Q", data, place + 1)[0]] for data, place in parts
+    )
+    path = tmp_path / "c.mcap"
+    path.write_bytes(joined + struct.pack("<BQI", 15, 4, 0) + struct.pack("<BQQQI", 2, 20, 0, 0, 0) + first[:8])
+    (episode,) = read(path, "reference: /task\nfields: {language_instruction: {topic: /task, field: data}}")
+    assert episode.steps["language_instruction"].tolist() == [b"second"]  # type: ignore[union-attr]
 
 
 def test_a_topic_of_two_types(tmp_path: Path) -> None:

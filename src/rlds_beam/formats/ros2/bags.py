@@ -130,11 +130,10 @@ class Bag:
         found = np.concatenate([np.zeros(0, np.int64), *(file.times(topic) for file in self._files)])
         return np.sort(found, kind="stable")
 
-    def last_before(self, topic: str, time: int) -> Message | None:
-        """The last message of a topic before a log time. Raises DamagedBag."""
-        found = [one for file in self._files if (one := file.last_before(topic, time)) is not None]
-        last = max(found, key=lambda one: one.time, default=None)
-        return None if last is None else self._plain(last)
+    def last_time(self, topic: str, before: int) -> int | None:
+        """The log time of a topic's last message before a log time. Raises DamagedBag."""
+        times = [time for file in self._files if (time := file.last_time(topic, before)) is not None]
+        return max(times, default=None)
 
     def first(self, topic: str) -> Message | None:
         """The first message of a topic in the order of the files; None if there is none. Raises DamagedBag."""

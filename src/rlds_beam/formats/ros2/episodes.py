@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,10 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 START, DROPPED, LACKING, TIMES = "start_time_ns", "dropped_frames", "dropped", "timestamp_ns"
 _MOST_STEPS = 10_000_000
+_MAX_EPISODE_BYTES = 4 << 30
+"""Maximum bytes of the messages of an episode."""
+_NEAR_NS = 1_000_000_000
+"""Messages of a topic that are less far from each other are read at once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,14 +55,15 @@ class Ros2Format(ArrayFormat):
 
     def windows(self, path: str) -> tuple[Window, ...]:
         """Where the episodes of a bag are. Raises OSError if it cannot be read."""
-        layout = _layout(path)
-        stamps = tuple(storage.stamp(one) for one in (path, *layout.files))
-        return _windows(path, self.mapping, self.distribution, stamps)
+        return _windows(path, self.mapping, self.distribution, _stamps_of_files(path))
 
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
         windows = self.windows(path)[start:stop]
         with Bag(_layout(path)) as bag:
-            reading = _Reading(bag, self)
+            timelines = None
+            if self.mapping.by_stamp and self.mapping.boundaries.kind != "bag":
+                timelines = _timelines(path, self.mapping, self.distribution, _stamps_of_files(path))
+            reading = _Reading(bag, self, timelines)
             for i, window in enumerate(windows, start):
                 if window.damage:
                     yield Damage(i, i + 1, window.damage, b"")
@@ -75,6 +81,10 @@ def _layout(path: str) -> Any:
         raise OSError(str(error)) from error
 
 
+def _stamps_of_files(path: str) -> object:
+    return tuple(storage.stamp(one) for one in (path, *_layout(path).files))
+
+
 @functools.lru_cache(maxsize=256)
 def _windows(path: str, mapping: TopicMapping, distribution: str, stamps: object) -> tuple[Window, ...]:
     layout = _layout(path)
@@ -88,6 +98,47 @@ def _windows(path: str, mapping: TopicMapping, distribution: str, stamps: object
             return windows_of(bag, mapping, definitions)
         except (BadMessage, UsageError) as error:
             raise OSError(str(error)) from error
+
+
+class _Timeline(NamedTuple):
+    """The times of all messages of a topic by the chosen clock, ascending, and the log time of each."""
+
+    times: Array
+    logs: Array
+
+
+@functools.lru_cache(maxsize=4)
+def _timelines(path: str, mapping: TopicMapping, distribution: str, stamps: object) -> Mapping[str, _Timeline]:
+    """The timelines of a bag. Those of stamps are known only after all messages were read.
+
+    Raises:
+      OSError: a part of the bag cannot be read.
+      UsageError: the definition of a type cannot be read.
+    """
+    found: dict[str, list[tuple[int, int]]] = {name: [] for name in mapping.topics}
+    with Bag(_layout(path)) as bag:
+        stamped = _stamped(bag, mapping, distribution)
+        for one in bag.messages(mapping.topics):
+            with contextlib.suppress(BadMessage):  # it costs the episodes that need it
+                time = stamp_of(one.data) if one.topic in stamped else one.time
+                if time is not None:
+                    found[one.topic].append((time, one.time))
+    timelines = {}
+    for name, pairs in found.items():
+        times, logs = np.array(pairs, np.int64).reshape(-1, 2).T
+        order = np.lexsort((logs, times))
+        timelines[name] = _Timeline(times[order], logs[order])
+    return timelines
+
+
+def _stamped(bag: Bag, mapping: TopicMapping, distribution: str) -> set[str]:
+    """The topics whose messages are taken by their stamps."""
+    topics = [topic for name, topic in bag.topics.items() if name in mapping.topics and mapping.by_stamp]
+    return {
+        topic.name
+        for topic in topics
+        if has_header(topic.type, definitions_of([topic], distribution, bag.layout.distribution))
+    }
 
 
 def count_incomplete(path: str, files: Ros2Format) -> tuple[int, dict[str, int]]:
@@ -131,7 +182,7 @@ def steps_at(mapping: TopicMapping, inside: Mapping[str, Array]) -> Array:
 
 
 class _Stream(NamedTuple):
-    """The messages of a topic around an episode, by time; `inside` says which were recorded in the episode."""
+    """The messages that may count for an episode, by time; `inside` says which were recorded in it."""
 
     times: Array
     inside: Array
@@ -141,17 +192,17 @@ class _Stream(NamedTuple):
 class _Reading:
     """Reads the episodes of a bag."""
 
-    def __init__(self, bag: Bag, files: Ros2Format):
-        self._bag, self._mapping = bag, files.mapping
+    def __init__(self, bag: Bag, files: Ros2Format, timelines: Mapping[str, _Timeline] | None):
+        self._bag, self._mapping, self._timelines = bag, files.mapping, timelines
         topics = [topic for name, topic in bag.topics.items() if name in files.mapping.topics]
-        self._definitions = definitions_of(topics, files.distribution, bag.layout.distribution)
+        definitions = {
+            topic.name: definitions_of([topic], files.distribution, bag.layout.distribution) for topic in topics
+        }
         for topic in topics:
             if topic.encoding != "cdr":
                 raise OSError(f"{bag.layout.path}: {topic.name} is serialized as {topic.encoding!r}, not as cdr")
-        self._readers = [one.bound(bag.topics, self._definitions) for one in files.readers]
-        self._stamped = {
-            topic.name for topic in topics if files.mapping.by_stamp and has_header(topic.type, self._definitions)
-        }
+        self._readers = [one.bound(bag.topics, definitions.get(one.field.topic, {})) for one in files.readers]
+        self._stamped = _stamped(bag, files.mapping, files.distribution)
 
     def episode(self, window: Window) -> Arrays:
         """The arrays of an episode: those of its fields, and what is known about it."""
@@ -190,32 +241,61 @@ class _Reading:
         return f"no step is complete; lacking or older than max_age_s: {'; '.join(said)}"
 
     def _streams(self, window: Window) -> tuple[dict[str, _Stream], dict[str, int]]:
-        """The messages of each topic in a window, and of the time before it that may still count."""
-        found: dict[str, list[tuple[int, bool, memoryview]]] = {name: [] for name in self._mapping.topics}
-        ages = {name: self._mapping.max_age(name) for name in found}
+        """The messages of each topic that may count for an episode, and how many in it have no stamp."""
+        found: dict[str, list[tuple[int, int, memoryview]]] = {name: [] for name in self._mapping.topics}
         unstamped: dict[str, int] = {}
-        earlier = max((age for age in ages.values() if age is not None), default=0) if window.start > 0 else 0
-        wanted = {reader.field.topic: reader for reader in self._readers}
-        for name, age in ages.items():
-            if age is None and window.start > 0:
-                last = self._bag.last_before(name, window.start)
-                if last is not None:
-                    found[name].append((last.time, False, bytes_of(last.data)))
-        for one in self._bag.messages(tuple(found), max(0, window.start - earlier), window.stop):
-            time = one.time
-            if one.topic in self._stamped:
-                time = stamp_of(one.data)
-                if not time:
-                    unstamped[one.topic] = unstamped.get(one.topic, 0) + 1
+        wanted, size = {reader.field.topic for reader in self._readers}, 0
+        for topics, start, stop in self._spans(window):
+            for one in self._bag.messages(topics, start, stop):
+                time = stamp_of(one.data) if one.topic in self._stamped else one.time
+                if time is None:
+                    unstamped[one.topic] = unstamped.get(one.topic, 0) + (window.start <= one.time < window.stop)
                     continue
-            kept = one.data if one.topic in wanted else one.data[:0]
-            found[one.topic].append((time, one.time >= window.start, bytes_of(kept)))
+                kept = one.data if one.topic in wanted else one.data[:0]
+                found[one.topic].append((time, one.time, bytes_of(kept)))
+                size += len(kept)
+                if size > _MAX_EPISODE_BYTES:
+                    raise BadMessage(f"its messages are larger than {_MAX_EPISODE_BYTES >> 30} GB")
         streams: dict[str, _Stream] = {}
         for name, messages in found.items():
-            messages.sort(key=lambda message: message[0])
-            times, inside = (np.array([one[i] for one in messages], dtype) for i, dtype in enumerate((np.int64, bool)))
+            messages.sort(key=lambda message: message[:2])
+            times, logs = (np.array([one[i] for one in messages], np.int64) for i in range(2))
+            inside = (logs >= window.start) & (logs < window.stop)
             streams[name] = _Stream(times, inside, [one[2] for one in messages])
-        return streams, unstamped
+        return streams, {name: number for name, number in unstamped.items() if number}
+
+    def _spans(self, window: Window) -> list[tuple[tuple[str, ...], int, int]]:
+        """Topics and intervals of log time with all messages that may count for the steps of an episode."""
+        topics = self._mapping.topics
+        if self._timelines is not None:
+            logs = self._chosen_logs(window, self._timelines)
+            before, after = logs[logs < window.start], logs[logs >= window.stop]
+            spans = [(int(group[0]), int(group[-1]) + 1) for some in (before, after) for group in _groups(some)]
+            return [(topics, *span) for span in sorted([*spans, (window.start, window.stop)])]
+        ages = {name: self._mapping.max_age(name) for name in topics}
+        start = max(0, window.start - max((age for age in ages.values() if age is not None), default=0))
+        carried = []
+        for name in [name for name, age in ages.items() if age is None and window.start]:
+            time = self._bag.last_time(name, window.start)
+            if time is not None and time < start:
+                carried.append(((name,), time, time + 1))
+        return [*carried, (topics, start, window.stop)]
+
+    def _chosen_logs(self, window: Window, timelines: Mapping[str, _Timeline]) -> Array:
+        """The log times of the messages that count for the steps of an episode, ascending."""
+        inside = {
+            name: one.times[(one.logs >= window.start) & (one.logs < window.stop)] for name, one in timelines.items()
+        }
+        steps, logs = steps_at(self._mapping, inside), [np.zeros(0, np.int64)]
+        for name, one in timelines.items():
+            chosen = align(steps, {name: one.times}, {name: self._mapping.max_age(name)}).chosen[name]
+            logs.append(one.logs[chosen])
+        return np.unique(np.concatenate(logs))
+
+
+def _groups(times: Array) -> list[Array]:
+    """Times, separated where they are far from each other."""
+    return np.split(times, np.flatnonzero(np.diff(times) > _NEAR_NS) + 1) if len(times) else []
 
 
 def bytes_of(data: memoryview) -> memoryview:

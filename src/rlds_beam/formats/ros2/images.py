@@ -173,7 +173,8 @@ def _after_header(data: memoryview) -> Cursor:
     return cursor
 
 
-def stamp_of(data: memoryview) -> int:
-    """The stamp of a message that begins with a std_msgs/Header, in nanoseconds."""
+def stamp_of(data: memoryview) -> int | None:
+    """The stamp of a message that begins with a std_msgs/Header, in nanoseconds; None if there is none."""
     cursor = Cursor(data)
-    return int(cursor.number("i", 4)) * 1_000_000_000 + int(cursor.number("I", 4))
+    stamp = int(cursor.number("i", 4)) * 1_000_000_000 + int(cursor.number("I", 4))
+    return stamp if stamp > 0 else None

@@ -24,6 +24,7 @@ from rlds_beam.formats.ros2.mcap_records import (
     FOOTER,
     MAGIC,
     MESSAGE,
+    MESSAGE_INDEX,
     SCHEMA,
     STATISTICS,
     Channel,
@@ -32,6 +33,7 @@ from rlds_beam.formats.ros2.mcap_records import (
     Schema,
     checked_crc,
     decompress,
+    place_chunks,
     records,
 )
 from rlds_beam.formats.ros2.messages import MOST_BYTES, BagFile, DamagedBag, Message, Topic
@@ -44,6 +46,9 @@ _MOST_SUMMARY = 512 << 20
 _HEAD = struct.Struct("<BQ")
 _MESSAGE = struct.Struct("<HIQQ")
 _INDEX = struct.Struct("<HI")
+_ROW = np.dtype([("key", "u2"), ("time", "u8"), ("start", "u8"), ("stop", "u8")])
+"""A message in a chunk: its channel, its log time, and where its bytes are."""
+_MAX_TIME = (1 << 63) - 1
 _FOOTER = _HEAD.size + 20 + len(MAGIC)
 
 
@@ -62,6 +67,7 @@ class McapFile(BagFile):
         self._channels: dict[int, Channel] = {}
         self._counts: Mapping[int, int] | None = None
         self._chunks: list[Chunk] = []
+        self._table: tuple[Chunk, memoryview, Array] | None = None
         try:
             if self._file.read(len(MAGIC)) != MAGIC:
                 raise DamagedBag(f"{path} is not an MCAP file")
@@ -86,18 +92,15 @@ class McapFile(BagFile):
         found = [self._chunk_times(chunk, ids) for chunk in self._chunks if chunk.may_hold(ids)]
         return np.concatenate([np.zeros(0, np.int64), *found])
 
-    def last_before(self, topic: str, time: int) -> Message | None:
-        names = {key: one.topic for key, one in self._channels.items() if one.topic == topic}
-        best: Message | None = None
-        best_rank = (-1, -1)  # its time and the position of its chunk: of equal times, the last one in the file counts
-        for chunk in sorted(self._chunks, key=lambda one: one.end, reverse=True):
-            if chunk.end < best_rank[0]:
+    def last_time(self, topic: str, before: int) -> int | None:
+        ids = {key for key, one in self._channels.items() if one.topic == topic}
+        last = -1
+        for chunk in sorted(self._chunks, key=lambda chunk: chunk.end, reverse=True):
+            if chunk.end <= last:
                 break
-            if chunk.start < time and chunk.may_hold(names):
-                for one in self._in_chunk(chunk, names, 0, time):
-                    if (one.time, chunk.offset) >= best_rank:
-                        best, best_rank = one, (one.time, chunk.offset)
-        return best
+            if chunk.start < before and chunk.may_hold(ids):
+                last = max([last, *self._select(chunk, ids, 0, before)["time"].tolist()])
+        return None if last < 0 else last
 
     def _topics(self) -> dict[str, Topic]:
         topics: dict[str, Topic] = {}
@@ -111,13 +114,26 @@ class McapFile(BagFile):
         return topics
 
     def _in_chunk(self, chunk: Chunk, names: Mapping[int, str], start: int, stop: int) -> Iterator[Message]:
-        for kind, at, end, data in records(self._bytes_of(chunk), self._where(chunk)):
-            if kind == MESSAGE:
-                if end - at < _MESSAGE.size:
-                    raise DamagedBag(f"{self._where(chunk)}: a message of {end - at} bytes")
-                key, _, time, _ = _MESSAGE.unpack_from(data, at)
-                if key in names and start <= time < stop:
-                    yield Message(names[key], time, data[at + _MESSAGE.size : end])
+        rows = self._select(chunk, names, start, stop)
+        assert self._table is not None
+        data = self._table[1]
+        for key, time, first, last in rows.tolist():
+            yield Message(names[key], time, data[first:last])
+
+    def _select(self, chunk: Chunk, ids: Collection[int], start: int, stop: int) -> Array:
+        """The messages of a chunk on these channels with a log time in [start, stop), as rows."""
+        if self._table is None or self._table[0] is not chunk:
+            self._table = None  # not two chunks in memory
+            data = self._bytes_of(chunk)
+            rows = np.fromiter(_message_rows(data, self._where(chunk)), _ROW)
+            if len(rows) and not chunk.start <= rows["time"].min() <= rows["time"].max() <= min(chunk.end, _MAX_TIME):
+                raise DamagedBag(f"{self._where(chunk)}: a message has another time than the chunk")
+            if not {*np.unique(rows["key"]).tolist()} <= (chunk.indexes or self._channels).keys():
+                raise DamagedBag(f"{self._where(chunk)}: a message has an unknown channel")
+            self._table = chunk, data, rows
+        rows = self._table[2]
+        times = rows["time"]
+        return rows[np.isin(rows["key"], list(ids)) & (times >= start) & (times < stop)]
 
     def _where(self, chunk: Chunk) -> str:
         return f"{self.path}: the chunk at byte {chunk.offset:,}"
@@ -129,7 +145,9 @@ class McapFile(BagFile):
             return memoryview(data)
         where = self._where(chunk)
         fields = Fields(memoryview(data)[_HEAD.size :], where)
-        _, _, size, crc = fields.take(struct.Struct("<QQQI"))
+        start, end, size, crc = fields.take(struct.Struct("<QQQI"))
+        if (*_HEAD.unpack_from(data), start, end) != (CHUNK, len(data) - _HEAD.size, chunk.start, chunk.end):
+            raise DamagedBag(f"{where} is not as the summary describes it")
         compression = fields.text()
         stored = fields.block(fields.take(struct.Struct("<Q"))[0])
         return checked_crc(decompress(stored, compression, size, where), crc, where)
@@ -137,19 +155,23 @@ class McapFile(BagFile):
     def _chunk_times(self, chunk: Chunk, ids: Collection[int]) -> Array:
         """The log times of a chunk's messages, from its message indexes if it has any."""
         if chunk.indexes is None:
-            names = dict.fromkeys(ids, "")
-            times = [one.time for one in self._in_chunk(chunk, names, 0, 1 << 63)]
-            return np.array(times, np.int64)
-        found = []
-        for key in chunk.indexes.keys() & set(ids):
-            at = chunk.indexes[key]
+            return self._select(chunk, ids, 0, _MAX_TIME)["time"].astype(np.int64)
+        found, after = [np.zeros(0, np.int64)], 0
+        for at, key in sorted((at, key) for key, at in chunk.indexes.items()):
+            if key not in ids:
+                continue
             kind, length = _HEAD.unpack(self._read(at, _HEAD.size))
-            body = self._read(at + _HEAD.size, length) if length <= MOST_BYTES else b""
-            if kind != 7 or len(body) < _INDEX.size or _INDEX.unpack_from(body)[1] != len(body) - _INDEX.size:
+            stop = at + _HEAD.size + length
+            body = self._read(at + _HEAD.size, length) if after <= at < stop <= chunk.limit else b""
+            if kind != MESSAGE_INDEX or len(body) < _INDEX.size or len(body) % 16 != _INDEX.size:
                 raise DamagedBag(f"{self.path}: the message index at byte {at:,} is damaged")
-            entries = np.frombuffer(body, "<u8", (len(body) - _INDEX.size) // 16 * 2, _INDEX.size)
-            found.append(entries[::2].astype(np.int64))
-        return np.concatenate([np.zeros(0, np.int64), *found])
+            times = np.frombuffer(body, "<u8", offset=_INDEX.size)[::2]
+            within = not len(times) or chunk.start <= times.min() <= times.max() <= min(chunk.end, _MAX_TIME)
+            if not within or _INDEX.unpack_from(body) != (key, len(body) - _INDEX.size):
+                raise DamagedBag(f"{self.path}: the message index at byte {at:,} is damaged")
+            found.append(times.astype(np.int64))
+            after = stop
+        return np.concatenate(found)
 
     def _read(self, at: int, size: int) -> bytes:
         if size > MOST_BYTES or at + size > self._size:
@@ -176,17 +198,17 @@ class McapFile(BagFile):
         data = self._file.read(end - start)
         try:
             checked_crc(memoryview(data + footer[: _HEAD.size + 16]), crc, self.path)
-            return self._parse_summary(memoryview(data))
+            return self._parse_summary(memoryview(data), start)
         except DamagedBag:
             self._schemas, self._channels, self._chunks = {}, {}, []
             return False
 
-    def _parse_summary(self, data: memoryview) -> bool:
+    def _parse_summary(self, data: memoryview, start: int) -> bool:
         expected = messages = 0
         for kind, at, end, _ in records(data, f"{self.path}: its summary"):
             fields = Fields(data[at:end], f"{self.path}: its summary")
             if kind == CHUNK_INDEX:
-                self._chunks.append(Chunk.from_index(fields, self._size))
+                self._chunks.append(Chunk.from_index(fields))
             elif kind == STATISTICS:
                 messages, _, _, _, _, expected, _, _ = fields.take(struct.Struct("<QHIIIIQQ"))
                 counts = fields.block(fields.take(struct.Struct("<I"))[0])
@@ -195,7 +217,9 @@ class McapFile(BagFile):
                 self._take(kind, fields)
         if len(self._chunks) != expected or (messages and not (self._chunks and self._channels)):
             raise DamagedBag("the summary does not list all chunks")
-        self._chunks.sort(key=lambda one: one.offset)
+        if any(not (chunk.indexes or {}).keys() <= self._channels.keys() for chunk in self._chunks):
+            raise DamagedBag("the summary does not list all channels")
+        self._chunks = place_chunks(self._chunks, start)
         return True
 
     def _take(self, kind: int, fields: Fields) -> None:
@@ -236,6 +260,7 @@ class McapFile(BagFile):
         except DamagedBag as error:
             self.damage = f"{error}. Messages after it are lost; `mcap recover` writes a file with those before it"
         run.end(self._chunks)
+        self._chunks.sort(key=lambda chunk: chunk.offset)  # a run ends after the chunks that follow it
         self._counts = counts
 
     def _look_inside(self, chunk: Chunk, counts: dict[int, int]) -> None:
@@ -245,6 +270,15 @@ class McapFile(BagFile):
                 counts[key] = counts.get(key, 0) + 1
             elif kind in (SCHEMA, CHANNEL):
                 self._take(kind, Fields(data[start:end], self._where(chunk)))
+
+
+def _message_rows(data: memoryview, where: str) -> Iterator[tuple[int, int, int, int]]:
+    for kind, at, end, _ in records(data, where):
+        if kind == MESSAGE:
+            if end - at < _MESSAGE.size:
+                raise DamagedBag(f"{where}: a message of {end - at} bytes")
+            key, _, time, _ = _MESSAGE.unpack_from(data, at)
+            yield key, time, at + _MESSAGE.size, end
 
 
 class _Run:

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 from rlds_beam.formats.ros2.messages import MOST_BYTES, DamagedBag
 
+MAX_EXPANSION = 1 << 15
+"""Maximum ratio of zstd's compression: 128 KiB from a block of 4 bytes. That of LZ4 is 255."""
 MAGIC = b"\x89MCAP0\r\n"
-FOOTER, SCHEMA, CHANNEL, MESSAGE, CHUNK, CHUNK_INDEX, STATISTICS, DATA_END = 2, 3, 4, 5, 6, 8, 11, 15
+FOOTER, SCHEMA, CHANNEL, MESSAGE, CHUNK, MESSAGE_INDEX, CHUNK_INDEX, STATISTICS, DATA_END = 2, 3, 4, 5, 6, 7, 8, 11, 15
 
 _HEAD = struct.Struct("<BQ")
 _U32 = struct.Struct("<I")
@@ -38,6 +40,7 @@ class Chunk(NamedTuple):
       offset, length: where its record is; of a run, where its records are.
       start, end: the first and the last log time.
       indexes: the offset of the message index of each channel in it; None if there are none.
+      limit: where its message indexes end at the latest.
       is_run: whether these are messages outside of a chunk.
     """
 
@@ -47,20 +50,39 @@ class Chunk(NamedTuple):
     end: int
     indexes: Mapping[int, int] | None = None
     is_run: bool = False
+    limit: int = 0
 
     def may_hold(self, ids: Collection[int]) -> bool:
         """Whether it may hold messages of these channels."""
         return bool(ids) and (self.indexes is None or not self.indexes.keys().isdisjoint(ids))
 
     @classmethod
-    def from_index(cls, fields: Fields, size: int) -> Chunk:
-        """The chunk that a ChunkIndex record describes. Raises DamagedBag if it is not in the file."""
+    def from_index(cls, fields: Fields) -> Chunk:
+        """The chunk that a ChunkIndex record describes."""
         start, end, offset, length = fields.take(struct.Struct("<QQQQ"))
         entries = fields.block(fields.take(_U32)[0])
-        if offset + length > size or len(entries) % 10:
-            raise DamagedBag(f"the chunk at byte {offset:,} is outside of the file")
-        indexes = dict(struct.iter_unpack("<HQ", entries))
+        indexes = dict(struct.iter_unpack("<HQ", entries[: len(entries) // 10 * 10]))
         return cls(offset, length, start, end, indexes or None)
+
+
+def place_chunks(chunks: Collection[Chunk], end: int) -> list[Chunk]:
+    """The chunks of a summary in the order of the file, with their limits.
+
+    Args:
+      end: where the chunks and their indexes end.
+
+    Raises:
+      DamagedBag: chunks overlap, or a message index is not between its chunk and the next one. A small file could list
+        the same messages again and again.
+    """
+    placed: list[Chunk] = []
+    for chunk in sorted(chunks, key=lambda chunk: chunk.offset, reverse=True):
+        stop = chunk.offset + chunk.length
+        if stop > end or any(not stop <= at < end for at in (chunk.indexes or {}).values()):
+            raise DamagedBag(f"the chunk at byte {chunk.offset:,} or its indexes are beyond byte {end:,}")
+        placed.append(chunk._replace(limit=end))
+        end = chunk.offset
+    return placed[::-1]
 
 
 class Fields:
@@ -112,6 +134,8 @@ def decompress(stored: memoryview, compression: str, size: int, where: str) -> m
     """
     if size > MOST_BYTES:
         raise DamagedBag(f"{where} claims {size:,} bytes; at most {MOST_BYTES:,} are supported")
+    if size > len(stored) * MAX_EXPANSION:
+        raise DamagedBag(f"{where} claims {size:,} bytes, but the file stores only {len(stored):,}")
     if not compression:
         data: Any = stored
     elif compression in ("zstd", "lz4"):

@@ -78,8 +78,8 @@ class BagFile(abc.ABC):
         """The log times of a topic's messages, int64, in the order of the file. Raises DamagedBag."""
 
     @abc.abstractmethod
-    def last_before(self, topic: str, time: int) -> Message | None:
-        """The last message of a topic before a log time. Raises DamagedBag."""
+    def last_time(self, topic: str, before: int) -> int | None:
+        """The log time of a topic's last message before a log time. Raises DamagedBag."""
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import sqlite3
 import urllib.parse
@@ -23,6 +24,14 @@ _TABLES = {
     "topics": ("id", "name", "type", "serialization_format"),
     "messages": ("id", "topic_id", "timestamp", "data"),
 }
+
+_MAX_INSTRUCTIONS = 1_000_000, 16
+"""Maximum number of SQLite's instructions for a query: some, and for each byte of the file.
+
+A page can be linked many times, so that a small file has any number of rows.
+"""
+_TICK = 10_000
+"""Instructions between two looks at their number."""
 
 _LEFT_OVER = {
     "-wal": ("holds its last messages", "PRAGMA wal_checkpoint(TRUNCATE)"),
@@ -51,7 +60,9 @@ class SqliteFile(BagFile):
                 )
         uri = f"file:{urllib.parse.quote(os.path.abspath(path))}?mode=ro&immutable=1"
         self.path, self._base = path, sqlite3.connect(uri, uri=True, isolation_level=None)
+        self._ticks = self._ticks_left = (_MAX_INSTRUCTIONS[0] + _MAX_INSTRUCTIONS[1] * storage.size(path)) // _TICK
         try:
+            self._base.set_progress_handler(self._tick, _TICK)
             with self._reading():
                 self._base.execute("PRAGMA trusted_schema=OFF")
                 self._check_tables()
@@ -84,25 +95,30 @@ class SqliteFile(BagFile):
             raise DamagedBag(f"{self.path}: a message of {topic} has no time")
         return np.array(rows, np.int64)
 
-    def last_before(self, topic: str, time: int) -> Message | None:
+    def last_time(self, topic: str, before: int) -> int | None:
         ids = self._ids.get(topic, ())
-        query = (
-            f"SELECT timestamp, data FROM messages WHERE topic_id IN ({_marks(ids)}) AND timestamp < ? "
-            "ORDER BY timestamp DESC, id DESC LIMIT 1"
-        )
+        query = f"SELECT max(timestamp) FROM messages WHERE topic_id IN ({_marks(ids)}) AND timestamp < ?"
         with self._reading():
-            row = self._base.execute(query, (*ids, time)).fetchone()
-        return None if row is None else self._message(topic, *row)
+            (time,) = self._base.execute(query, (*ids, before)).fetchone()
+        if time is not None and type(time) is not int:
+            raise DamagedBag(f"{self.path}: a message of {topic} has no time")
+        return time
 
     def _message(self, topic: str, time: Any, data: Any) -> Message:
         if type(time) is not int or type(data) is not bytes or len(data) > MOST_BYTES:
             raise DamagedBag(f"{self.path}: a message of {topic} has no time, or no bytes")
         return Message(topic, time, memoryview(data))
 
+    def _tick(self) -> bool:
+        """Whether to stop a query."""
+        self._ticks_left -= 1
+        return self._ticks_left < 0
+
     def _check_tables(self) -> None:
         for table, columns in _TABLES.items():
             found = self._base.execute("SELECT type, sql FROM sqlite_master WHERE name = ?", (table,)).fetchone()
-            if found is None or found[0] != "table" or not isinstance(found[1], str):
+            text = found[1] if found and found[0] == "table" and isinstance(found[1], str) else ""
+            if not re.match(r"\s*CREATE\s+TABLE\b", text, re.IGNORECASE):  # a virtual table runs code of modules
                 raise DamagedBag(f"{self.path} is not a ROS 2 bag: it has no table {table}")
             known = {row[1]: row[6] for row in self._base.execute(f"PRAGMA table_xinfo({table})")}
             if lacking := [name for name in columns if known.get(name) != 0]:  # not 0: computed by the file's code
@@ -118,7 +134,14 @@ class SqliteFile(BagFile):
                 "SELECT topic_type, encoding, encoded_message_definition FROM message_definitions"
             )
             definitions = {str(name): (str(text), str(language)) for name, language, text in rows}
-        counts = dict(self._base.execute("SELECT topic_id, count(*) FROM messages GROUP BY topic_id"))
+        rows = self._base.execute(
+            "SELECT topic_id, count(*), count(CASE WHEN typeof(timestamp) = 'integer' AND timestamp >= 0 THEN 1 END) "
+            "FROM messages GROUP BY topic_id"
+        )
+        counts: dict[Any, int] = {}
+        for key, counts[key], timed in rows:
+            if timed != counts[key]:
+                raise DamagedBag(f"{self.path}: a message has no time")
         topics: dict[str, Topic] = {}
         self._ids: dict[str, list[int]] = {}
         for key, name, kind, encoding in self._base.execute(
@@ -129,15 +152,19 @@ class SqliteFile(BagFile):
             self._ids.setdefault(name, []).append(key)
             before = topics[name].total or 0 if name in topics else 0
             definition, language = definitions.get(kind, ("", ""))
-            topics[name] = Topic(name, kind, before + counts.get(key, 0), definition, language, encoding)
+            topics[name] = Topic(name, kind, before + counts.pop(key, 0), definition, language, encoding)
+        if counts:
+            raise DamagedBag(f"{self.path}: {sum(counts.values()):,} messages are of no topic")
         return topics
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
+        self._ticks_left = self._ticks
         try:
             yield
         except (sqlite3.Error, OverflowError, UnicodeError) as error:
-            raise DamagedBag(f"{self.path} cannot be read: {shortened(error)}") from error
+            why = shortened(error) if self._ticks_left >= 0 else "a query has more rows than the file has bytes for"
+            raise DamagedBag(f"{self.path} cannot be read: {why}") from error
 
 
 def _marks(values: Collection[Any]) -> str:
