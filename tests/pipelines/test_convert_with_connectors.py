@@ -71,6 +71,21 @@ def test_a_list_of_objects(data, tmp_path):
     assert max(abs(reward).max() for reward in rewards(tmp_path / "out")) <= np.float32(0.2)
 
 
+def test_functions_and_objects_that_no_module_holds(data, tmp_path):
+    """As in a notebook: alone or in a list."""
+
+    def keep_all(batch):
+        return batch
+
+    class Keep:
+        def __call__(self, batch):
+            return batch
+
+    for place, own in enumerate((keep_all, [keep_all], Keep(), [Keep(), MinimumLength(1), keep_all])):
+        done = rlds_beam.convert(data, tmp_path / str(place), connectors=own, items="episodes")
+        assert done.report.items_written == len(LENGTHS)
+
+
 def test_a_connector_is_fitted_to_the_whole_dataset_and_a_second_run_does_not_fit_it_again(data, tmp_path):
     pieces = [MinimumLength(7), SubtractMeanReward(), SubtractMeanReward()]
     outputs = [tmp_path / "one", tmp_path / "two"]

@@ -12,6 +12,7 @@ import numpy as np
 
 from rlds_beam.connectors.base import Batch, Columns, Connector, full_name_of, returned, run
 from rlds_beam.connectors.configuration import Configuration
+from rlds_beam.connectors.dimension_names import Names, names_after
 from rlds_beam.connectors.fields import agent_of, module_of
 from rlds_beam.connectors.fitting import FittedConnector
 from rlds_beam.connectors.learner.batching import by_module
@@ -50,6 +51,13 @@ class Probed:
     connectors: tuple[Connector, ...]
     given: Schema = dataclasses.field(default_factory=lambda: Schema({}))
 
+    @property
+    def unnamed(self) -> list[str]:
+        """The fields that still exist, but whose values lost their names because connectors change them."""
+        after = {path: field for schema in self.schemas for path, field in schema.steps.items()}
+        return [path for path, field in self.given.steps.items() if field.names and path in after
+                and not after[path].names]  # fmt: skip
+
     @functools.cached_property
     def schema(self) -> Schema:
         """The common schema of all episodes; raises UsageError if they differ."""
@@ -78,12 +86,14 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
         connector = _fitted(connector, batches[0])
         connectors.append(connector)
         batches = [_after(connector, batch) for batch in batches]
+    probed = _zeros(schema, _LENGTHS[0], _UNKNOWN[0])
+    names = names_after(schema, probed, functools.partial(_run, connectors, configuration))
     of_agent: dict[tuple[str, str], list[Episode]] = {}
     for episode in (episode for batch in batches for episode in batch.episodes):
         of_agent.setdefault((agent_of(episode), module_of(episode)), []).append(episode)
     schemas = tuple(
         Schema(
-            _merge([_fields_of(episode.steps, schema.steps) for episode in episodes]),
+            _with_names(_merge([_fields_of(episode.steps, schema.steps) for episode in episodes]), names),
             _merge([_metadata(episode, schema.metadata) for episode in episodes]),
         )
         for episodes in of_agent.values()
@@ -95,6 +105,17 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
     fields = {name: _merge([_fields_of(columns, {}) for columns in parts]) for name, parts in modules.items()}
     made_of = {name: columns for name, columns in sorted(fields.items()) if columns}
     return Probed(schemas, made_of, tuple(connectors), schema)
+
+
+def _run(connectors: Sequence[Connector], configuration: Configuration, episode: Episode) -> tuple[Episode, ...]:
+    batch = Batch((episode,), fields=configuration.fields)
+    for connector in connectors:
+        batch = _after(connector, batch)
+    return batch.episodes
+
+
+def _with_names(fields: Mapping[str, Field], names: Names) -> dict[str, Field]:
+    return {path: field.with_names(names.get(path, ())) for path, field in fields.items()}
 
 
 def _fitted(connector: Connector, batch: Batch) -> Connector:

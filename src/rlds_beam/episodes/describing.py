@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,10 @@ from rlds_beam.text import count, format_size, printable
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Column, Episode
     from rlds_beam.episodes.schema import Field, Schema
+
+
+MAX_NAMES = 32
+"""Names of a vector's values that are shown."""
 
 
 def schema_tree(schema: Schema) -> str:
@@ -36,9 +40,15 @@ def fields_text(fields: Mapping[str, Field]) -> dict[str, str]:
 
 
 def kind_of(field: Field) -> str:
-    """The type of a value: `float32 (7,)`, `uint8 (96, 96, 3) jpeg`, `text`."""
+    """The type of a value: `float32 (2,): x, y`, `uint8 (96, 96, 3) jpeg`, `text`."""
     encoding = f" {field.encoding}" if field.encoding not in ("none", "text") else ""
-    return f"{_kind('text' if field.dtype == 'string' else field.dtype, field.shape)}{encoding}"
+    return f"{_kind('text' if field.dtype == 'string' else field.dtype, field.shape)}{encoding}{_names(field.names)}"
+
+
+def _names(names: Sequence[str]) -> str:
+    """The names of a vector's values: all of them up to 32, as many as two arms with hands have."""
+    shown = names if len(names) <= MAX_NAMES else [*names[: MAX_NAMES - 1], f"... {len(names) - MAX_NAMES + 1} more"]
+    return f": {', '.join(printable(name, 40) for name in shown)}" if names else ""
 
 
 def episode_tree(episode: Episode) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +41,7 @@ class Field:
       feature: the TFDS class name, for messages (`Tensor`, `Image`, `ClassLabel`).
       fast: False if only TFDS's decoder can read it (ragged, video, optional).
       optional: True if a record may omit it.
+      names: the names of the values along the last axis (`("shoulder_pan.pos", ...)`); empty if unknown.
     """
 
     path: str
@@ -50,6 +51,7 @@ class Field:
     feature: str = "Tensor"
     fast: bool = True
     optional: bool = False
+    names: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @functools.cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -74,7 +76,13 @@ class Field:
 
     def to_json(self) -> dict[str, Any]:
         """The field as JSON; an unknown dimension is null."""
-        return {"dtype": self.dtype, "shape": list(self.shape), "encoding": self.encoding, "feature": self.feature}
+        names = {"names": list(self.names)} if self.names else {}
+        stored = {"dtype": self.dtype, "shape": list(self.shape), "encoding": self.encoding, "feature": self.feature}
+        return {**stored, **names}
+
+    def with_names(self, names: Sequence[str]) -> Field:
+        """A copy with these names; without any if their number is not that of the values along the last axis."""
+        return dataclasses.replace(self, names=tuple(names) if self.shape and len(names) == self.shape[-1] else ())
 
     def __str__(self) -> str:
         dims = ", ".join("?" if d is None else str(d) for d in self.shape)

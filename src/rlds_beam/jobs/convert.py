@@ -244,6 +244,8 @@ class ConvertJob:
         manifest = load_manifest(self.directory) or {}
         notes = self.output.notes(manifest) if isinstance(self.output, Notes) else []
         read = [f"note      {note}" for note in self.source.notes]
+        for path in self.connecting.probed.unnamed:
+            read.append(f"note      the connectors change {path}, so the names of its values are left out")
         return [*(empty if several else []), *read, *notes]
 
     def read_report(self) -> Report:

@@ -150,6 +150,7 @@ class Source(Viewable, abc.ABC):
       splits: the selected splits.
       violations: the faults of the dataset as a whole (missing and extra shards).
       fps: frames per second, if the dataset says so.
+      robot: the name of the robot, if the dataset says so.
       left_out: the parts of the dataset that are not read, with the reasons.
       notes: what a user should know about how the data are read.
       has_files: whether the shards are files. Those of a recording are not: there is nothing to fingerprint, sample, or
@@ -158,6 +159,7 @@ class Source(Viewable, abc.ABC):
     """
 
     fps: float | None = None
+    robot: str | None = None
     left_out: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
     has_files: ClassVar[bool] = True

@@ -181,6 +181,7 @@ _FIELD = {
     "shape": [Maybe(COUNT)],
     "encoding": Kind(f"one of {', '.join(_ENCODINGS)}", lambda encoding: encoding in _ENCODINGS),
     "feature": checked_json.TEXT,
+    "names?": [checked_json.TEXT],
 }
 
 
@@ -188,4 +189,5 @@ def field_from_json(content: Any, where: str) -> Field:
     """The inverse of `field_json`. Raises UsageError, with the file (`where`), if it is not a field."""
     check_json(content, _FIELD, where)
     shape = tuple(content["shape"])
-    return Field(content["path"], content["dtype"], shape, content["encoding"], content["feature"])
+    field = Field(content["path"], content["dtype"], shape, content["encoding"], content["feature"])
+    return field.with_names(content.get("names", ()))

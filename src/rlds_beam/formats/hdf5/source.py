@@ -48,6 +48,10 @@ class Hdf5Source(Source):
     def fps(self) -> float | None:  # type: ignore[override]
         return self.layout.profile.fps
 
+    @property
+    def robot(self) -> str | None:  # type: ignore[override]
+        return self.layout.profile.robot
+
     def describe(self) -> str:
         return "\n".join([super().describe(), *self.notes])
 

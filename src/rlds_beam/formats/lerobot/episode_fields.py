@@ -14,6 +14,7 @@ are added if missing; the discount is 1, but 0 at a terminal step and the step b
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -26,7 +27,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.depth import Depth, checked_shape
-from rlds_beam.formats.lerobot.features import INDEX_FEATURES
+from rlds_beam.formats.lerobot.features import INDEX_FEATURES, default_names
 from rlds_beam.formats.lerobot.language import COLUMNS as LANGUAGE
 from rlds_beam.formats.lerobot.language import EPISODE_PATH, PERSISTENT
 from rlds_beam.formats.lerobot.reading import Meta
@@ -142,6 +143,8 @@ def episode_fields(meta: Meta) -> EpisodeFields:
             fields = (_of_depth(name, paths[name], shape, depth),)
         else:
             fields = (_conventional(name, paths[name], kind, shape, info),)
+        if kind == "number":
+            fields = _with_names(fields, info.get("names"))
         features.append(FeatureFields(name, kind, shape, fields, depth))
     there = {field.path for feature in features for field in feature.fields}
     missing = tuple(path for path in (*FLAGS, "reward", "discount") if path not in there)
@@ -168,6 +171,21 @@ _KNOWN = {
     "task_of_episode?": ANY,
     "episode_columns?": {"*": ANY},
 }
+
+
+def _with_names(fields: tuple[Field, ...], names: Any) -> tuple[Field, ...]:
+    """The fields of a vector with LeRobot's `names`: a list, or older, a dict with one (`{"motors": [...]}`)."""
+    if isinstance(names, dict) and len(names) == 1:
+        (names,) = names.values()
+    sizes = [field.known_size for field in fields]
+    if not isinstance(names, list) or len(names) != sum(sizes) or not all(isinstance(name, str) for name in names):
+        return fields
+    stops = list(itertools.accumulate(sizes))
+    own = [names[stop - size : stop] for size, stop in zip(sizes, stops, strict=True)]
+    return tuple(
+        field if part == default_names(field) else field.with_names(part)
+        for field, part in zip(fields, own, strict=True)
+    )
 
 
 _IMAGES = ("image", "video", "depth")

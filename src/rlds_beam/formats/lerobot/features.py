@@ -25,6 +25,12 @@ def _field_json(field: Field) -> dict[str, Any]:
     return {"path": field.path, **field.to_json()}
 
 
+def default_names(field: Field) -> list[str]:
+    """The names of a vector's values, or of a single value, if nobody named them: `state_0`, `state_1`, ..."""
+    leaf = field.path.rpartition("/")[2]
+    return [f"{leaf}_{i}" for i in range(math.prod(field.closed_shape))] if field.shape else [leaf]
+
+
 @dataclasses.dataclass(frozen=True)
 class LerobotFeature:
     """A column of a LeRobot dataset.
@@ -88,8 +94,7 @@ class LerobotFeature:
             return None
         names: list[str] = []
         for field in self.fields:
-            leaf, size = field.path.rpartition("/")[2], math.prod(field.closed_shape)
-            names += [f"{leaf}_{i}" for i in range(size)] if field.shape else [leaf]
+            names += field.names or default_names(field)
         return names
 
     def to_json(self) -> dict[str, Any]:

@@ -27,6 +27,7 @@ _TIME = Kind("a time in seconds", lambda value: type(value) in (int, float) and 
 _INFO = {
     "codebase_version": TEXT,
     "fps": _FPS,
+    "robot_type?": Maybe(TEXT),
     "total_episodes": COUNT,
     "data_path": TEXT,
     "video_path?": Maybe(TEXT),

@@ -47,6 +47,7 @@ class LerobotSource(Source):
     digest: str
     fps: float = 1.0
     violations: tuple[Violation, ...] = ()
+    robot: str | None = None
 
     @classmethod
     def open(
@@ -62,8 +63,8 @@ class LerobotSource(Source):
         splits = _splits(meta, shards, split)
         name = naming.to_name(storage.split(root.rstrip("/"))[1], "lerobot")
         dataset = f"{name}/{meta.version.removeprefix('v')}"
-        fps = float(meta.info["fps"])
-        return cls(dataset, root, fields.schema, fields, splits, meta.digest(), fps, violations)
+        fps, robot = float(meta.info["fps"]), meta.info.get("robot_type")
+        return cls(dataset, root, fields.schema, fields, splits, meta.digest(), fps, violations, robot)
 
     @classmethod
     def recognize(cls, path: str) -> str | None:

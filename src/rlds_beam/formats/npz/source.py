@@ -117,6 +117,10 @@ class NpzSource(SourceOfFiles):
     def fps(self) -> float | None:  # type: ignore[override]
         return self.layout.profile.fps
 
+    @property
+    def robot(self) -> str | None:  # type: ignore[override]
+        return self.layout.profile.robot
+
     def describe(self) -> str:
         return "\n".join([super().describe(), *self.notes])
 

@@ -103,7 +103,10 @@ def bind(
             elif why:
                 raise UsageError(f"{where}: {name} {why}")
             else:
-                bound.append(Bound(_field(path, leaves[name], rule, first, name), name, rule))
+                field = _field(path, leaves[name], rule, first, name).with_names(rule.names)
+                if rule.names and not field.names:
+                    notes.append(f"{name} does not have the {len(rule.names)} values that the profile names: not named")
+                bound.append(Bound(field, name, rule))
     bound, odd = _of_equal_rows(bound, leaves)
     notes += odd
     by_path((one.field for one in bound), where)

@@ -24,7 +24,7 @@ _SIZE = Kind("a size from 1 to 65536", lambda v: type(v) is int and 1 <= v <= 65
 _TERMINAL = Kind("true, false, a dataset, or an @attribute", lambda v: isinstance(v, (bool, str)))
 _ORDER = Kind("rgb or bgr", lambda v: v in ("rgb", "bgr"))
 _FIELD = Kind("a dataset, or a mapping with the key from", lambda v: isinstance(v, (str, dict)))
-_RULE = {"from": TEXT, "optional?": _BOOL, "images?": _BOOL, "raw_shapes?": [[_SIZE]]}
+_RULE = {"from": TEXT, "optional?": _BOOL, "images?": _BOOL, "raw_shapes?": [[_SIZE]], "names?": [TEXT]}
 _TEXT_FROM = {"attribute?": TEXT, "dataset?": TEXT, "file?": TEXT, "file_name?": TEXT, "json?": TEXT}
 _SCHEMA: Mapping[str, Any] = {
     "name": TEXT,
@@ -44,6 +44,7 @@ _SCHEMA: Mapping[str, Any] = {
     "metadata?": {"*": TEXT},
     "splits?": TEXT,
     "fps?": _NUMBER,
+    "robot?": TEXT,
     "channels?": _ORDER,
     "left_out?": TEXT,
     "note?": TEXT,
@@ -61,6 +62,7 @@ class FieldRule:
       optional: whether an episode, and a dataset, may lack it.
       images: False to keep bytes and pixels as they are; images are otherwise found by their dtype, shape, and bytes.
       raw_shapes: the possible shapes of a frame if rows are bytes without an encoding.
+      names: the names of the values of a row.
     """
 
     path: str
@@ -70,6 +72,7 @@ class FieldRule:
     optional: bool = False
     images: bool = True
     raw_shapes: tuple[tuple[int, ...], ...] = ()
+    names: tuple[str, ...] = ()
 
     @property
     def wild(self) -> bool:
@@ -121,6 +124,7 @@ class Profile:
       splits: `mask` for robomimic's filter keys, `folders` for folders named train, val, or test, `names` for files
         named like `maze-val.npz`; empty for none of these.
       fps: frames per second.
+      robot: the name of the robot.
       channels: the order of the channels of the images.
       left_out, note: what is not read, and what to know about the data.
     """
@@ -144,6 +148,7 @@ class Profile:
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
     splits: str = ""
     fps: float | None = None
+    robot: str | None = None
     channels: str = "rgb"
     left_out: str = ""
     note: str = ""
@@ -188,7 +193,7 @@ def parse_profile(text: str, where: str) -> Profile:
     if not any(rule.path == "action" or rule.path.startswith("action/") for rule in fields):
         raise UsageError(f"{where}: no field is action, or begins with action/")
     plain = ("name", "about", "files", "episodes", "final", "last_step", "actions", "reward", "discount", "terminal",
-             "metadata", "splits", "fps", "channels", "left_out", "note")  # fmt: skip
+             "metadata", "splits", "fps", "robot", "channels", "left_out", "note")  # fmt: skip
     return Profile(
         fields=fields,
         has=tuple(recognized.get("has", ())),
@@ -235,8 +240,9 @@ def _rule(path: str, one: Any, where: str) -> FieldRule:
     shapes = tuple(tuple(shape) for shape in given.get("raw_shapes", ()))
     wild = "*" in match["name"]
     return FieldRule(
-        path, match["name"].strip("/"), start, stop, given.get("optional", wild), given.get("images", True), shapes
-    )
+        path, match["name"].strip("/"), start, stop, given.get("optional", wild), given.get("images", True), shapes,
+        tuple(given.get("names", ())),
+    )  # fmt: skip
 
 
 def _text_rule(one: Mapping[str, str], where: str) -> TextRule:

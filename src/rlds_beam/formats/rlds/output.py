@@ -24,6 +24,7 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.columns.options import ColumnsFormat
 from rlds_beam.formats.rlds.card import CARD, PROVENANCE, card, provenance
+from rlds_beam.formats.rlds.meaning import MEANING, Meaning
 from rlds_beam.formats.rlds.names import CARRIED, is_license, name_and_version
 from rlds_beam.formats.rlds.options import RldsOptions
 from rlds_beam.formats.rlds.preview import cameras_in, preview_of
@@ -67,6 +68,7 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
       earlier: the provenance of the input dataset.
       splits: the splits to divide episodes among; if empty, episodes stay in their split.
       beside_as: a second file format, to which the same records are also written.
+      meaning: what `MEANING` says.
     """
 
     directory: str
@@ -81,6 +83,7 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
     earlier: Any = None
     splits: tuple[str, ...] = ()
     beside_as: ColumnsFormat | None = None
+    meaning: Meaning = dataclasses.field(default_factory=Meaning)
 
     options_class = RldsOptions
 
@@ -112,7 +115,10 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
         info = json.loads(tfds.info) if tfds.info is not None else {}
         files = dict(tfds.files)
         earlier = parse_json(files[PROVENANCE], f"{source.dataset}: {PROVENANCE}") if files.get(PROVENANCE) else None
-        return cls(directory, name, version, kind, schema, stored, features, info, files, earlier, splits, beside_as)
+        meaning = Meaning.of(schema, source)
+        return cls(
+            directory, name, version, kind, schema, stored, features, info, files, earlier, splits, beside_as, meaning
+        )
 
     @property
     def formats(self) -> tuple[ColumnsFormat, ...]:
@@ -127,6 +133,7 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
             PROVENANCE,
             CARD,
             *([PREVIEW] if cameras_in(self.features) else []),
+            *([MEANING] if self.meaning.to_json() else []),
             *self._carried(),
         )
 
@@ -141,7 +148,8 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
         described = {"format": self.format, "features": json.loads(self.features), "info": self.info}
         beside = {"beside": self.beside_as} if self.beside_as else {}
         files = {name: _planned(content) for name, content in self.files_beside.items()}
-        return {"rlds": {**described, **beside, "files": files, "splits": self.splits}}
+        meaning = {"meaning": self.meaning.to_json()} if self.meaning.to_json() else {}
+        return {"rlds": {**described, **beside, **meaning, "files": files, "splits": self.splits}}
 
     def describe(self) -> Description:
         written = self.schema.recorded
@@ -208,6 +216,8 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
             info = {name: self.info[name] for name in CARRIED if name in self.info}
             self._write(FEATURES, self.features)
             self._write(DATASET_INFO, to_json({**dataset_info, **info}))
+            if self.meaning.to_json():
+                self._write(MEANING, to_json(self.meaning.to_json()))
             for name, content in self._carried().items():
                 storage.write_bytes(storage.below(self.directory, name), content)
         described = self._provenance(dataset_info["splits"])

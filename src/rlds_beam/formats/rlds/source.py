@@ -18,6 +18,7 @@ from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError, Violation
+from rlds_beam.formats.rlds.meaning import MEANING, Meaning
 from rlds_beam.reading.base import Shard, Source, Split, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.looking import names_in
@@ -58,6 +59,8 @@ class RldsSource(Source):
     outside: tuple[str, ...] = ()
     unread: tuple[Field, ...] = ()
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    fps: float | None = None
+    robot: str | None = None
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> RldsSource:
@@ -131,6 +134,7 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
     info = read_dataset_info(info_text, info_path)
     text, schema = _features(features or storage.join(directory, FEATURES))
     there = storage.sizes(directory)
+    meaning = Meaning.read(directory) if MEANING in there else Meaning()
     splits, violations = [], []
     for name, start, stop in selected_splits(split, info.splits, info.name):
         shards, wrong = _shards(directory, there, info, info.splits[name])
@@ -140,9 +144,10 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
     copied = (*([] if features else [FEATURES]), DATASET_INFO, *texts)
     return RldsSource(
         "/".join(p for p in (info.name, info.config_name, info.version) if p),
-        text, schema, FORMATS[info.file_format], tuple(splits), tuple(violations), info_text,
+        text, meaning.name(schema), FORMATS[info.file_format], tuple(splits), tuple(violations), info_text,
         {name: storage.read_small(storage.join(directory, name)) for name in texts},
         tuple(name for name in copied if storage.is_outside(directory, name)),
+        fps=meaning.fps, robot=meaning.robot,
     )  # fmt: skip
 
 

@@ -1,0 +1,72 @@
+"""Which names of a vector's values still hold after connectors.
+
+Connectors need not say it: they run on a short episode in which each named dimension is a random number, the same at
+every step. A dimension of the result that is one of these numbers is that dimension, also if it was cut out, joined, or
+moved. Any other value was computed, and is not what the name says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.episodes.columns import is_numeric
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.errors import RldsBeamError
+
+Names = Mapping[str, tuple[str, ...]]
+
+_SEEDS = (1, 2)
+"""A coincidence, for example of clipped or rounded numbers, is not the same with other numbers."""
+
+
+def names_after(schema: Schema, episode: Episode, run: Callable[[Episode], Iterable[Episode]]) -> Names:
+    """The names of the values of the fields that connectors return, by path; not of those that they change.
+
+    Args:
+      schema: the schema before the connectors.
+      episode: an episode of the schema.
+      run: runs the connectors on an episode.
+    """
+    found: list[Names] = []
+    for seed in _SEEDS:
+        marked, names = _mark(schema, episode, np.random.default_rng(seed))
+        try:
+            found += [_read(result, names) for result in (run(marked) if names else ())]
+        except RldsBeamError:  # they refuse such numbers
+            return {}
+    common = set.intersection(*(set(names.items()) for names in found)) if found else set()
+    return dict(common)
+
+
+def _mark(schema: Schema, episode: Episode, random: np.random.Generator) -> tuple[Episode, dict[float, str]]:
+    """The episode with a number for each named dimension, and the names by number."""
+    columns: dict[str, Any] = {}
+    names: dict[float, str] = {}
+    for path, field in schema.steps.items():
+        column = episode.steps[path]
+        if not field.names or len(field.shape) != 1 or not is_numeric(column):
+            continue
+        column = np.asarray(column)
+        small = column.dtype.kind in "iu"
+        row = random.integers(1, 127, len(field.names)) if small else random.uniform(0.1, 0.9, len(field.names))
+        columns[path] = np.broadcast_to(row.astype(column.dtype), column.shape)
+        names |= dict(zip(columns[path][0].tolist(), field.names, strict=True))
+    return episode.with_columns(columns), names
+
+
+def _read(episode: Episode, names: Mapping[float, str]) -> Names:
+    """The names of the columns whose values are all numbers of different names."""
+    found = {}
+    for path, column in episode.steps.items():
+        if not is_numeric(column):
+            continue
+        rows = np.asarray(column)
+        if rows.ndim == 2 and len(rows) and (rows == rows[:1]).all():
+            values = rows[0].tolist()
+            if values and len(set(values)) == len(values) and all(value in names for value in values):
+                found[path] = tuple(names[value] for value in values)
+    return found

@@ -1,0 +1,144 @@
+"""What numbers mean survives a conversion: names of dimensions, the rate, the robot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import hdf5_robots
+import numpy as np
+import pytest
+
+import rlds_beam
+from rlds_beam.connectors.base import Batch
+from rlds_beam.errors import UsageError
+from rlds_beam.testing import make_episode, write_dataset
+
+JOINTS = ["shoulder_pan.pos", "shoulder_lift.pos", "elbow_flex.pos", "wrist_flex.pos", "wrist_roll.pos", "gripper.pos"]
+ACTION, STATE = "action", "observation.state"
+
+
+@pytest.fixture(scope="module")
+def arm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LeRobot dataset as LeRobot writes it for an SO-101."""
+    directory = tmp_path_factory.mktemp("arm")
+    episodes = [make_episode(20, seed=i, observation={"state": 6}, action=6) for i in range(3)]
+    source = write_dataset(directory / "rlds", episodes)
+    added = ("reward", "discount", "is_first", "is_last", "is_terminal")
+    rlds_beam.convert(source, directory / "arm", to="lerobot", fps=30, map=tuple(f"-{name}" for name in added))
+    (directory / "arm" / "meta" / "rlds_beam.json").unlink()
+    info = read_info(directory / "arm")
+    info["robot_type"] = "so101_follower"
+    for name in (ACTION, STATE):
+        info["features"][name]["names"] = JOINTS
+    (directory / "arm" / "meta" / "info.json").write_text(json.dumps(info))
+    return directory / "arm"
+
+
+def read_info(directory: Path) -> dict[str, Any]:
+    return dict(json.loads((directory / "meta" / "info.json").read_text()))
+
+
+def names(directory: Path, feature: str) -> Any:
+    return read_info(directory)["features"][feature]["names"]
+
+
+def test_names_rate_and_robot_survive_every_trip(arm: Path, tmp_path: Path) -> None:
+    rlds_beam.convert(arm, tmp_path / "lerobot", to="lerobot")
+    rlds_beam.convert(arm, tmp_path / "rlds", to="rlds")
+    rlds_beam.convert(tmp_path / "rlds", tmp_path / "copy", to="rlds")
+    rlds_beam.convert(tmp_path / "copy", tmp_path / "back", to="lerobot")
+    for output in ("lerobot", "back"):
+        info = read_info(tmp_path / output)
+        assert (info["fps"], info["robot_type"]) == (30, "so101_follower")
+        assert [info["features"][name]["names"] for name in (ACTION, STATE)] == [JOINTS, JOINTS]
+
+
+def test_the_older_forms_of_names_are_read(arm: Path, tmp_path: Path) -> None:
+    info = read_info(arm)
+    for key, given, known in (
+        ("motors", {"motors": JOINTS}, JOINTS), ("one", ["joints"], ()), ("null", None, ()),
+        ("ours", [f"action_{i}" for i in range(6)], ()), ("not_text", [*JOINTS[:5], 7], ()),
+    ):  # fmt: skip
+        (tmp_path / key / "meta").mkdir(parents=True)
+        for file in arm.rglob("*.parquet"):
+            copy = tmp_path / key / file.relative_to(arm)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
+        info["features"][ACTION]["names"] = given
+        (tmp_path / key / "meta" / "info.json").write_text(json.dumps(info))
+        source = rlds_beam.open_source(str(tmp_path / key), from_="lerobot")
+        assert source.schema.steps["action"].names == tuple(known), key
+
+
+def test_inspect_shows_robot_rate_and_names(arm: Path) -> None:
+    said = str(rlds_beam.inspect(arm))
+    assert "robot     so101_follower\nrate      30 Hz\n" in said
+    assert f"float32 (6,): {', '.join(JOINTS)}" in said
+
+
+def test_a_robot_that_the_data_names_wrongly_is_corrected(arm: Path, tmp_path: Path) -> None:
+    rlds_beam.convert(arm, tmp_path / "out", to="lerobot", robot_type="so100_follower")
+    assert read_info(tmp_path / "out")["robot_type"] == "so100_follower"
+
+
+class Swap:
+    """Moves the gripper to the front, and leaves the last joint out."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        order = [5, 0, 1, 2, 3]
+        return batch.replace(
+            episodes=tuple(e.with_columns({"action": np.asarray(e.steps["action"])[:, order]}) for e in batch.episodes)
+        )
+
+
+class Scale:
+    def __call__(self, batch: Batch) -> Batch:
+        return batch.replace(
+            episodes=tuple(e.with_columns({"action": np.clip(e.steps["action"] * 2, 0, 1)}) for e in batch.episodes)
+        )
+
+
+def test_names_follow_dimensions_that_connectors_move(arm: Path, tmp_path: Path) -> None:
+    rlds_beam.convert(arm, tmp_path / "out", to="lerobot", connectors=[Swap()])
+    assert names(tmp_path / "out", ACTION) == [JOINTS[i] for i in (5, 0, 1, 2, 3)]
+    assert names(tmp_path / "out", STATE) == JOINTS
+
+
+def test_names_of_changed_values_are_left_out_and_named(arm: Path, tmp_path: Path) -> None:
+    done = rlds_beam.convert(arm, tmp_path / "out", to="lerobot", connectors=[Scale()])
+    assert names(tmp_path / "out", ACTION) == [f"action_{i}" for i in range(6)]
+    assert names(tmp_path / "out", STATE) == JOINTS
+    assert "the connectors change action, so the names of its values are left out" in str(done)
+
+
+def test_aloha_names_its_joints_and_its_robot(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    hdf5_robots.aloha(tmp_path / "data", [20, 20])
+    rlds_beam.convert(tmp_path / "data", tmp_path / "out", to="lerobot", map=("-observation/image_cam_low",))
+    info = read_info(tmp_path / "out")
+    assert (info["fps"], info["robot_type"]) == (50, "aloha")
+    for feature in (ACTION, STATE):
+        joints = info["features"][feature]["names"]
+        assert (len(joints), joints[0], joints[6], joints[13]) == (14, "left_waist", "left_gripper", "right_gripper")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"names": {"action": ["x"]}}, "action has 1 names"), ({"fps": -1}, "fps"), ({"fps": "30"}, "fps"),
+        ({"robot": 7}, "robot"), ({"names": {"action": [1, 2, 3, 4, 5, 6]}}, "names"), ([], "meaning.json"),
+    ],
+)  # fmt: skip
+def test_a_damaged_meaning_is_refused(arm: Path, tmp_path: Path, content: Any, message: str) -> None:
+    rlds_beam.convert(arm, tmp_path / "rlds", to="rlds")
+    (tmp_path / "rlds" / "meaning.json").write_text(json.dumps(content))
+    with pytest.raises(UsageError, match=message):
+        rlds_beam.convert(tmp_path / "rlds", tmp_path / "out", to="rlds")
+
+
+def test_names_that_no_field_has_are_ignored(arm: Path, tmp_path: Path) -> None:
+    rlds_beam.convert(arm, tmp_path / "rlds", to="rlds")
+    (tmp_path / "rlds" / "meaning.json").write_text(json.dumps({"names": {"other": ["x"]}}))
+    assert rlds_beam.open_source(str(tmp_path / "rlds")).schema.steps["action"].names == ()
