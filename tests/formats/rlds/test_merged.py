@@ -78,3 +78,16 @@ def test_differences_are_refused_by_field(two, tmp_path):
                 open_source(given, from_="merged")
     with pytest.raises(UsageError, match="nor slices"):
         open_source([str(path) for path in two], "train[:1]", from_="merged")
+
+
+def test_a_dataset_without_splits_is_refused(two):
+    """Otherwise, its episodes would be missing without a word."""
+    one, other = two
+    info = other / "dataset_info.json"
+    content = info.read_text()
+    info.write_text(content.replace('"splits"', '"parts"'))
+    try:
+        with pytest.raises(UsageError, match=f"{other} has no episodes: its dataset_info.json lists no splits"):
+            open_source(f"{one},{other}", from_="merged_common")
+    finally:
+        info.write_text(content)

@@ -58,6 +58,8 @@ class MergedSource(Source):
         kinds = {source.files.name for source in sources}
         if len(kinds) > 1:
             raise UsageError(f"--from=merged: cannot mix {' and '.join(sorted(kinds))} files: convert one first")
+        if empty := [path for path, source in zip(paths, sources, strict=True) if not source.splits]:
+            raise UsageError(f"--from=merged: {empty[0]} has no episodes: its dataset_info.json lists no splits")
         schema = _merged_schema(sources, cls.common)
         starts, splits = _merged_splits(sources)
         decoder = MergedDecoder(starts, sources, schema)
