@@ -19,9 +19,10 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TF_ENABLE_ONEDNN_OPTS": "0",
     "GRPC_VERBOSITY": "NONE",
+    "GLOG_minloglevel": "4",
     "PYTHONWARNINGS": "ignore",
 }
-"""Silences TensorFlow, gRPC, and worker processes, unless the user has set other values."""
+"""Silences TensorFlow, gRPC, EnvLogger, and worker processes, unless the user has set other values."""
 
 _PACKAGES = r"(apache_beam|google|grpc|httplib2|tensorflow|tf_agents|tree)(\.|$)"
 """Modules whose warnings concern only their own dependencies."""

@@ -8,52 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from envlogger_data import write_log
 from exchanging import export, open_job, plain, read_back
+from processes import run
 
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):
     """A log of 40 episodes of 6 steps, in small chunks; the last one is unfinished."""
-    pytest.importorskip("envlogger.backends.python")
-    import dm_env
-    import envlogger
-    from dm_env import specs
-    from envlogger.backends import riegeli_backend_writer
-
-    class Env(dm_env.Environment):
-        def __init__(self):
-            self.time, self.rng = 0, np.random.default_rng(0)
-
-        def _observe(self):
-            image = self.rng.integers(0, 255, (32, 32, 3), np.uint8)
-            return {"state": np.full(2, self.time, np.float32), "image": image}
-
-        def reset(self):
-            self.time = 0
-            return dm_env.restart(self._observe())
-
-        def step(self, action):
-            self.time += 1
-            if self.time == 5:
-                return dm_env.termination(1.0, self._observe())
-            return dm_env.transition(0.5 * self.time, self._observe(), 1.0)
-
-        def observation_spec(self):
-            return {"state": specs.Array((2,), np.float32), "image": specs.Array((32, 32, 3), np.uint8)}
-
-        def action_spec(self):
-            return specs.BoundedArray((2,), np.float32, -1, 1)
-
     directory = tmp_path_factory.mktemp("log")
-    backend = riegeli_backend_writer.RiegeliBackendWriter(
-        str(directory), writer_options="transpose,brotli:1,chunk_size:95k"
-    )
-    env = envlogger.EnvLogger(Env(), step_fn=lambda timestep, action, env: {"propensity": 0.25}, backend=backend)
-    for number in range(40):
-        env.reset()
-        for _ in range(5 if number < 39 else 2):
-            env.step(np.full(2, number / 40, np.float32))
-    env.close()
+    write_log(directory, 40)
     return directory
 
 
@@ -184,3 +148,10 @@ def test_envlogger_with_a_shard_without_steps(log, tmp_path):
     assert len(found) == 41 and found[-1].faults[0].detail.count("has no steps.riegeli") == 1
     job = open_job(tmp_path / "log", tmp_path / "out", "rlds", from_="envlogger")
     assert len(job.source.splits[0].shards) == 2
+
+
+def test_the_logs_of_envlogger_are_hidden(log, tmp_path):
+    file = damaged(log, tmp_path / "log") / "steps.riegeli"
+    file.write_bytes(file.read_bytes()[:-1000])
+    code, _, said = run(["inspect", tmp_path / "log"])
+    assert code == 0 and not said
