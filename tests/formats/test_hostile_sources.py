@@ -46,6 +46,26 @@ def test_d3rlpy_number_of_episodes(tmp_path: Path, count: object) -> None:
     assert "x.h5" in refused(path, "d3rlpy") or "no episodes" in refused(path, "d3rlpy")
 
 
+def test_d3rlpy_actions_of_another_shape(tmp_path: Path) -> None:
+    """One row of five actions has as many values as five rows of one."""
+    h5py = pytest.importorskip("h5py")
+    path = made(tmp_path, "d3rlpy")
+    with h5py.File(path / "x.h5", "a") as file:
+        actions = file["actions_1"][()]
+        del file["actions_1"]
+        file["actions_1"] = actions.reshape(1, 5)
+    _, damaged = read_back(path, "d3rlpy")
+    assert "actions has 1 rows, but rewards has 5" in damaged.faults[0].detail
+
+
+@pytest.mark.parametrize("kind", ["9" * 5000, [0] * 900])
+def test_minari_data_format(tmp_path: Path, kind: object) -> None:
+    pytest.importorskip("h5py")
+    path = made(tmp_path, "minari")
+    edit(path / "data" / "metadata.json", lambda content: content.update(data_format=kind))
+    assert len(refused(path, "minari")) < 1000
+
+
 @pytest.mark.parametrize("source", ["d3rlpy", "d4rl", "minari"])
 def test_hdf5_values_missing_in_the_file(tmp_path: Path, source: str) -> None:
     """A shape and a fill value take a few bytes, whatever they claim."""
@@ -148,6 +168,18 @@ def test_lerobot_own_file(tmp_path: Path, change: str) -> None:
     content = {"field": content, "features": {**content, "features": 5}, "list": [content]}[change]
     path.write_text(json.dumps(content))
     assert "rlds_beam.json is damaged" in refused(path.parents[1], "lerobot")
+
+
+def test_lerobot_episodes_that_are_there_twice(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = made(tmp_path, "lerobot")
+    (file, *_) = sorted(path.glob("data/*/*.parquet"))
+    table = parquet.read_table(file)
+    parquet.write_table(pa.concat_tables([table, table]), file)
+    details = [fault.detail for one in read_back(path, "lerobot") for fault in one.faults]
+    assert len(details) == 3 and all("are in several places" in detail for detail in details)
 
 
 def test_lerobot_data_without_a_column(tmp_path: Path) -> None:

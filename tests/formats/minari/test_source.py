@@ -6,6 +6,9 @@ import pytest
 from exchanging import plain, read_back
 from fuzzed_datasets import minari_directory
 
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.sources import open_source
+
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
 def test_minaris_directories(tmp_path, kind):
@@ -24,3 +27,13 @@ def test_minaris_directories(tmp_path, kind):
         whole, damaged = read_back(tmp_path / "arrow-v0", "minari")
         assert not whole.faults and damaged.faults[0].rule == "corrupt_record"
         assert "episode 1 cannot be read" in damaged.faults[0].detail
+
+
+def test_a_damaged_page_is_an_error_of_one_line(tmp_path):
+    minari_directory(tmp_path / "data", "parquet")
+    file = tmp_path / "data" / "0" / "part-0.parquet"
+    content = file.read_bytes()
+    file.write_bytes(content[:4] + b"\xff" * 60 + content[64:])
+    with pytest.raises(UsageError, match=r"metadata\.json cannot be read: .*Deserializing page header failed") as error:
+        open_source(str(tmp_path / "data"), from_="minari")
+    assert "\n" not in str(error.value)

@@ -48,6 +48,7 @@ def archive(path: Path, members: list[tuple[str, bytes]], kind: int = zipfile.ZI
         ([("readme.txt", b"x")], "holds no arrays"),
         ([], "holds no arrays"),
         ([("a.npy", npy(np.ones(3)) + b"more")], "do not fit its shape"),
+        ([("a.npy", npy(np.ones(3)).replace(b"(3,)", b"(3,("))], "damaged: .*EOF in multi-line"),
     ],
 )
 def test_hostile_members_are_refused(tmp_path, members, said) -> None:

@@ -20,7 +20,7 @@ from rlds_beam.encoding.checked_json import ANY, check_json, parse_json
 from rlds_beam.episodes.casting import exact_cast, exact_flags
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import (
     FLAG_FIELDS,
     ArrayDecoder,
@@ -109,6 +109,9 @@ class D3rlpyDecoder(ArrayDecoder):
     def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         terminated = bool(exact_flags(arrays["terminated"], "terminated"))
         rows = len(arrays["rewards"])
+        if other := [name for name in (*self.observations, "actions") if len(arrays[name]) != rows]:
+            detail = f"{other[0]} has {len(arrays[other[0]])} rows, but rewards has {rows}"
+            raise BadEpisode(Violation("corrupt_record", detail))
         fields = self.schema.steps
         steps: dict[str, Column] = {}
         for name, path in self.observations.items():

@@ -169,15 +169,26 @@ class _Frames:
         starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]]) if len(numbers) else np.empty(0, np.int64)
         stops = np.r_[starts[1:], len(numbers)].astype(np.int64)
         spans = zip(numbers[starts].tolist(), starts.tolist(), stops.tolist(), strict=True)
-        self._places = {number: (start, stop) for number, start, stop in spans}
+        self._places: dict[int, tuple[int, int]] = {}
+        self._repeated: set[int] = set()
+        for number, start, stop in spans:
+            if number in self._places:
+                self._repeated.add(number)
+            self._places[number] = start, stop
         groups = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
         self._ends = np.cumsum(groups, dtype=np.int64)
         self._held: tuple[int, Any] = (-1, None)
 
     def of(self, episode: int) -> pa.Table:
-        """The frames of an episode; an empty table if the file does not have it."""
+        """The frames of an episode; an empty table if the file does not have it.
+
+        Raises:
+          ValueError: they are in several places, between those of other episodes.
+        """
         import pyarrow as pa
 
+        if episode in self._repeated:
+            raise ValueError(f"the frames of episode {episode} are in several places")
         start, stop = self._places.get(episode, (0, 0))
         parts = []
         for group in self.groups_of(episode):

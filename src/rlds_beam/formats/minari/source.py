@@ -51,6 +51,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.changes import files_in
 from rlds_beam.reading.looking import names_below
+from rlds_beam.text import shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -209,7 +210,7 @@ def _metadata(folder: str) -> dict[str, Any]:
     kind = content.get("data_format", "hdf5")
     if kind not in ("hdf5", *ARROW):
         known = ", ".join(("hdf5", *ARROW))
-        raise UsageError(f"{folder}: its data is stored as {kind}, but --from=minari reads {known}")
+        raise UsageError(f"{folder}: its data is stored as {shortened(kind)}, but --from=minari reads {known}")
     if kind == "hdf5" and not storage.exists(storage.join(folder, MAIN)):
         raise UsageError(f"{folder} has no {MAIN}: fetch the dataset again")
     check_json(content.get(OWN, {}), {"*": ANY}, f"{path}: {OWN}")
@@ -252,7 +253,7 @@ def _fields(path: str, files: MinariFormat | MinariArrowFormat, about: Mapping[s
                         check_readable(dataset)
                 fields = [_field(place, one, jpeg, spaces) for place, one in datasets]
     except UNREADABLE as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
+        raise UsageError(f"{path} cannot be read: {shortened(error)}") from error
     return tuple(one for one in fields if one is not None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ _MOST_WHOLE = 1 << 30
 _READ = 1 << 20
 _ERRORS = (
     zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, SyntaxError, TypeError,
-    ValueError,
+    ValueError, tokenize.TokenError,
 )  # fmt: skip
 
 
