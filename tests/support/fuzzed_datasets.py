@@ -1,12 +1,16 @@
-"""A small dataset for each source, and its metadata files."""
+"""A small dataset for each source, the arguments that name it, and how the format's own library reads it."""
 
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import envlogger_data
+import fuzz_readers
 import hdf5_robots
 import npz_data
 import numpy as np
@@ -14,22 +18,13 @@ import pytest
 import ros2_bags
 import zarr_data
 from exchanging import export, rich_episode
-from lerobot_data import robot_episode
+from fuzz_readers import Reader
+from lerobot_data import images, robot_episode
 
-from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
-
-@dataclasses.dataclass(frozen=True)
-class Target:
-    """Files to damage.
-
-    Attributes:
-      pattern: a glob below the dataset.
-      kind: `json`, `jsonl`, `text`, `bytes`, `hdf5`, `parquet`, `arrow`, `npy`.
-    """
-
-    pattern: str
-    kind: str
+Make = Callable[[Path], object]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,13 +33,21 @@ class Fuzzed:
 
     Attributes:
       make: writes the dataset into a directory.
-      targets: the metadata files.
-      arguments: the command-line arguments that name the dataset.
+      arguments: the command-line arguments that name the dataset; `{}` is the directory.
+      read: reads the dataset with the format's own library; None if nothing is compared.
     """
 
-    make: Callable[[Path], object]
-    targets: tuple[Target, ...]
-    arguments: Callable[[str], list[str]]
+    make: Make
+    arguments: str
+    read: Reader | None = None
+
+    def argv(self, directory: Path | str) -> list[str]:
+        return [argument.replace("{}", str(directory)) for argument in self.arguments.split()]
+
+
+def _random(*shape: int) -> Any:
+    """Float32 values that differ from each other, so that mixed-up rows are found."""
+    return np.random.default_rng(np.prod(shape)).normal(size=shape).astype(np.float32)
 
 
 def _plain(directory: Path, episodes: int = 4) -> Path:
@@ -56,9 +59,26 @@ def _plain(directory: Path, episodes: int = 4) -> Path:
     return path
 
 
-def _rlds(directory: Path) -> None:
+def _listed(directory: Path) -> None:
+    """With a list of episodes and a file of connectors."""
+    _plain(directory)
+    (directory / "keep.txt").write_text("testing/1.0.0/train/0/0\ntesting/1.0.0/train/1/0  # good\n")
+    (directory / "connectors.yaml").write_text("- DropFields: {fields: [observation/x]}\n")
+
+
+def _images(directory: Path) -> None:
     write_dataset(directory, [rich_episode(4 + i, i, terminal=bool(i % 2)) for i in range(3)], shards=2)
-    _plain(directory / "more")
+
+
+def _gzip(directory: Path) -> None:
+    _plain(directory)
+    for path in shard_paths(directory / "testing" / "1.0.0"):
+        path.write_bytes(gzip.compress(path.read_bytes()))
+
+
+def _array_record(directory: Path) -> None:
+    pytest.importorskip("array_record")
+    export(_plain(directory.with_name(f"{directory.name}-data")), directory, "rlds", format="array_record")
 
 
 def _merged(directory: Path) -> None:
@@ -66,50 +86,74 @@ def _merged(directory: Path) -> None:
         _plain(directory / name)
 
 
-def _exported(to: str, **options: object) -> Callable[[Path], None]:
+def _exported(to: str, episodes: int = 4, **options: object) -> Make:
     def make(directory: Path) -> None:
-        data = _plain(directory.parent / f"{directory.name}-data")
-        export(data, directory, to, **options)
+        export(_plain(directory.with_name(f"{directory.name}-data"), episodes), directory, to, **options)
+        for name in ("README.md", "report.json", "preview.jpg"):  # nothing reads them
+            (directory / name).unlink(missing_ok=True)
 
     return make
 
 
-def _lerobot(**options: object) -> Callable[[Path], None]:
+def _lerobot(foreign: bool = False, moving: bool = False, **options: object) -> Make:
     def make(directory: Path) -> None:
-        data = write_dataset(directory.parent / f"{directory.name}-data", [robot_episode(3 + i) for i in range(3)])
+        made = [_moving(3 + i) if moving else robot_episode(3 + i, 8) for i in range(3)]
+        if foreign:  # LeRobot marks depth in another way
+            for episode in made:
+                episode.steps.pop("observation/depth", None)
+        data = write_dataset(directory.with_name(f"{directory.name}-data"), made)
         export(data, directory, "lerobot", fps=10, **options)
+        for name in ("README.md", "report.json", "preview.jpg"):
+            (directory / name).unlink(missing_ok=True)
+        if foreign:
+            (directory / "meta" / "rlds_beam.json").unlink()
 
     return make
 
 
-def _foreign_lerobot(**options: object) -> Callable[[Path], None]:
-    def make(directory: Path) -> None:
-        _lerobot(**options)(directory)
-        (directory / "meta" / "rlds_beam.json").unlink()
-
-    return make
+def _moving(steps: int) -> Any:
+    episode = make_episode(steps, seed=steps, observation={"state": 3})
+    pixels = np.full((steps, 64, 64, 3), 60, np.uint8)
+    for t in range(steps):
+        pixels[t, :, 8 * t : 8 * t + 8] = 230
+    return episode.replace(steps={**episode.steps, "observation/image": images(encode_jpeg(pixels), (64, 64, 3))})
 
 
 def _d4rl(directory: Path) -> None:
-    import h5py
-
+    h5py = pytest.importorskip("h5py")
     directory.mkdir(parents=True)
     with h5py.File(directory / "x.hdf5", "w") as file:
-        file["observations"], file["actions"] = np.ones((20, 4), np.float32), np.ones((20, 2), np.float32)
-        file["next_observations"], file["infos/qpos"] = np.ones((20, 4), np.float32), np.ones((20, 2))
-        file["rewards"], file["terminals"] = np.ones(20, np.float32), np.arange(20) % 5 == 4
-        file["timeouts"] = np.arange(20) == 12
+        file["observations"], file["actions"] = _random(20, 4), _random(20, 2)
+        file["next_observations"] = np.roll(_random(20, 4), -1, 0)
+        file["infos/qpos"], file["rewards"] = _random(20, 3), _random(20)
+        file["terminals"], file["timeouts"] = np.arange(20) % 5 == 4, np.arange(20) == 12
 
 
 def _d3rlpy(directory: Path) -> None:
-    import h5py
-
+    h5py = pytest.importorskip("h5py")
     directory.mkdir(parents=True)
     with h5py.File(directory / "x.h5", "w") as file:
         file["num_episodes"], file["version"] = 2, "2.1"
         for i in range(2):
-            file[f"observations_{i}"], file[f"actions_{i}"] = np.ones((4, 3), np.float32), np.ones((4, 1), np.int32)
-            file[f"rewards_{i}"], file[f"terminated_{i}"] = np.ones((4, 1), np.float32), bool(i)
+            file[f"observations_{i}"], file[f"actions_{i}"] = _random(4 + i, 3), np.arange(4 + i)[:, None]
+            file[f"rewards_{i}"], file[f"terminated_{i}"] = _random(4 + i, 1), bool(i)
+
+
+def _npz(arrays: dict[str, Any], compressed: bool = False) -> Make:
+    def make(directory: Path) -> None:
+        directory.mkdir(parents=True)
+        (np.savez_compressed if compressed else np.savez)(directory / "x.npz", **arrays)
+
+    return make
+
+
+def _with_profile(directory: Path) -> None:
+    """Files with a profile of the user's."""
+    hdf5_robots.aloha(directory / "data", [4, 3])
+    (directory / "profile.yaml").write_text(
+        "name: mine\nepisodes: file\nfields:\n  observation/state: observations/qpos\n"
+        "  observation/image_*: observations/images/*\n  action: action\nmetadata: {sim: '@sim'}\nfps: 50\n"
+    )
 
 
 def minari_hdf5(directory: Path) -> None:
@@ -127,10 +171,10 @@ def minari_hdf5(directory: Path) -> None:
         for i in range(2):
             group = file.create_group(f"episode_{i}")
             group.attrs["id"], group.attrs["total_steps"], group.attrs["seed"] = i, 3, 1
-            group["observations/state"] = np.ones((4, 2), np.float32)
-            group["observations/pair/_index_0"] = np.ones((4, 2), np.float32)
-            group["observations/pair/_index_1"] = np.ones((4, 2), np.float32)
-            group["actions"], group["rewards"] = np.arange(3), np.ones(3)
+            group["observations/state"] = _random(4, 2)
+            group["observations/pair/_index_0"] = _random(4, 2)
+            group["observations/pair/_index_1"] = _random(4, 2)
+            group["actions"], group["rewards"] = np.arange(3), _random(3).astype(float)
             group["terminations"], group["truncations"] = np.arange(3) == 2, np.zeros(3, bool)
             group["infos/text"] = [b"a", b"b", b"c", b"d"]
 
@@ -174,83 +218,99 @@ def minari_directory(data: Path, kind: str) -> None:
                 writer.write_table(table)
 
 
-def _minari_directory(kind: str) -> Callable[[Path], None]:
-    return lambda directory: minari_directory(directory / "data", kind)
+def _zarr(name: str, **options: Any) -> Make:
+    def make(directory: Path) -> None:
+        directory.mkdir(parents=True)
+        zarr_data.write_buffer(directory / name, zarr_data.episode_arrays((4, 3)), (4, 3), **options)
+
+    return make
 
 
-def _exorl(directory: Path) -> None:
-    npz_data.write_exorl(directory)
+def _bag(storage: str = "mcap", **options: Any) -> Make:
+    def make(directory: Path) -> None:
+        pytest.importorskip("rosbags")
+        directory.mkdir(parents=True)
+        ros2_bags.write_bag(directory / "bag", ros2_bags.robot(3), storage, **options)
+        (directory / "topics.yaml").write_text(ros2_bags.MAPPING)
+
+    return make
 
 
-def _aloha(directory: Path) -> None:
-    hdf5_robots.aloha(directory, [4, 3])
+def _mcap(**options: Any) -> Make:
+    """One file without checksums, so that mutations are not found by them."""
+
+    def make(directory: Path) -> None:
+        pytest.importorskip("mcap_ros2")
+        pytest.importorskip("rosbags")
+        ros2_bags.write_mcap(directory / "bag" / "x.mcap", ros2_bags.robot(3), **options)
+        (directory / "topics.yaml").write_text(ros2_bags.MAPPING)
+
+    return make
 
 
-def _zarr(directory: Path) -> None:
-    zarr_data.write_buffer(directory / "buffer.zarr", zarr_data.episode_arrays((4, 3)), (4, 3))
-
-
-def _bag(directory: Path) -> None:
-    pytest.importorskip("rosbags")
-    directory.mkdir(parents=True)
-    ros2_bags.write_bag(directory / "bag", ros2_bags.robot(3))
-    (directory / "topics.yaml").write_text(ros2_bags.MAPPING)
-
-
-def _named(source: str, below: str = "") -> Callable[[str], list[str]]:
-    return lambda where: [f"{where}{below}", f"--from={source}"]
-
-
-_TFDS = tuple(
-    Target(f"**/{name}", kind)
-    for name, kind in (
-        ("features.json", "json"), ("features.json", "json"), ("dataset_info.json", "json"),
-        ("provenance.json", "json"), ("LICENSE", "text"), ("language.labels.txt", "text"),
-    )
-)  # fmt: skip
-_OURS = (Target("manifest.json", "json"), Target("manifest.json", "json"), Target("plan.json", "json"))
-_META = (Target("meta/info.json", "json"), Target("meta/info.json", "json"), Target("meta/rlds_beam.json", "json"))
-_V3 = tuple(Target(f"meta/{name}", "parquet") for name in ("tasks.parquet", "episodes/*/*.parquet"))
-_V21 = tuple(Target(f"meta/{name}.jsonl", "jsonl") for name in ("tasks", "episodes"))
-_DATA = (Target("data/*/*.parquet", "parquet"),)
-_MINARI = Target("data/metadata.json", "json")
+_TESTING, _ROS = "{}/testing/1.0.0", "{}/bag --from=ros2 --topics={}/topics.yaml"
+_MERGED = "{}/a/testing/1.0.0,{}/b/testing/1.0.0"
+_FROM = {
+    name: f"{{}} --from={name}" for name in ("lerobot", "numpy", "d3rlpy", "d4rl", "minari", "npz", "hdf5", "zarr")
+}
 
 DATASETS = {
-    "rlds": Fuzzed(lambda d: _plain(d), _TFDS, lambda where: [f"{where}/testing/1.0.0"]),
-    "rlds_images": Fuzzed(_rlds, (Target("testing/**/*.json", "json"),), lambda where: [f"{where}/testing/1.0.0"]),
-    "merged": Fuzzed(
-        _merged, _TFDS, lambda where: [f"{where}/a/testing/1.0.0,{where}/b/testing/1.0.0", "--from=merged"]
-    ),
-    "lerobot": Fuzzed(_lerobot(), (*_META, *_V3, *_DATA), _named("lerobot")),
-    "lerobot_foreign": Fuzzed(_foreign_lerobot(), (_META[0], *_V3, *_DATA), _named("lerobot")),
-    "lerobot_v21": Fuzzed(_lerobot(lerobot_version="2.1"), (*_META, *_V21, *_DATA), _named("lerobot")),
+    "rlds": Fuzzed(_plain, _TESTING, fuzz_readers.tfrecord),
+    "rlds_listed": Fuzzed(_listed, f"{_TESTING} --only={{}}/keep.txt --connectors={{}}/connectors.yaml"),
+    "rlds_images": Fuzzed(_images, _TESTING, fuzz_readers.tfrecord),
+    "rlds_gzip": Fuzzed(_gzip, _TESTING, fuzz_readers.tfrecord),
+    "rlds_array_record": Fuzzed(_array_record, "{}", fuzz_readers.array_record),
+    "merged": Fuzzed(_merged, f"{_MERGED} --from=merged", fuzz_readers.tfrecord),
+    "merged_common": Fuzzed(_merged, f"{_MERGED} --from=merged_common", fuzz_readers.tfrecord),
+    "lerobot": Fuzzed(_lerobot(), _FROM["lerobot"], fuzz_readers.lerobot),
+    "lerobot_foreign": Fuzzed(_lerobot(foreign=True), _FROM["lerobot"], fuzz_readers.lerobot),
+    "lerobot_v21": Fuzzed(_lerobot(lerobot_version="2.1"), _FROM["lerobot"], fuzz_readers.lerobot),
     "lerobot_v21_foreign": Fuzzed(
-        _foreign_lerobot(lerobot_version="2.1"), (_META[0], *_V21, *_DATA), _named("lerobot")
+        _lerobot(foreign=True, lerobot_version="2.1"), _FROM["lerobot"], fuzz_readers.lerobot
     ),
-    "numpy": Fuzzed(_exported("numpy"), (*_OURS, Target("*/*.npy", "npy")), _named("numpy")),
-    "d3rlpy": Fuzzed(_d3rlpy, (Target("*.h5", "hdf5"),), _named("d3rlpy")),
-    "d3rlpy_own": Fuzzed(_exported("d3rlpy"), (*_OURS, Target("*.h5", "hdf5")), _named("d3rlpy")),
-    "d4rl": Fuzzed(_d4rl, (Target("*.hdf5", "hdf5"),), _named("d4rl")),
-    "minari": Fuzzed(minari_hdf5, (_MINARI, _MINARI, Target("data/*.hdf5", "hdf5")), _named("minari")),
-    "minari_own": Fuzzed(
-        _exported("minari"), (*_OURS, _MINARI, _MINARI, Target("data/*.hdf5", "hdf5")), _named("minari")
+    "lerobot_video": Fuzzed(
+        _lerobot(foreign=True, moving=True, images="video", vcodec="h264"), _FROM["lerobot"], fuzz_readers.lerobot
     ),
+    "numpy": Fuzzed(_exported("numpy"), _FROM["numpy"], fuzz_readers.numpy),
+    "d3rlpy": Fuzzed(_d3rlpy, _FROM["d3rlpy"], fuzz_readers.d3rlpy),
+    "d3rlpy_own": Fuzzed(_exported("d3rlpy"), _FROM["d3rlpy"]),
+    "d4rl": Fuzzed(_d4rl, _FROM["d4rl"], fuzz_readers.d4rl),
+    "minari": Fuzzed(minari_hdf5, _FROM["minari"], fuzz_readers.minari),
+    "minari_own": Fuzzed(_exported("minari"), _FROM["minari"], fuzz_readers.minari),
     **{
-        f"minari_{kind}": Fuzzed(_minari_directory(kind), (_MINARI, Target(f"data/*/*.{kind}", kind)), _named("minari"))
+        f"minari_{kind}": Fuzzed(
+            lambda directory, kind=kind: minari_directory(directory / "data", kind),
+            _FROM["minari"],
+            fuzz_readers.minari,
+        )
         for kind in ("arrow", "parquet")
     },
-    "trajectories": Fuzzed(_exported("trajectories", items="frames"), _OURS, _named("trajectories")),
+    "trajectories": Fuzzed(_exported("trajectories", items="frames"), "{} --from=trajectories", fuzz_readers.frames),
     "trajectories_spec": Fuzzed(
-        _exported("trajectories", items="episodes"),
-        (Target("*.spec", "bytes"),),
-        lambda where: [f"{where}/*.tfrecord-*", "--from=trajectories"],
+        _exported("trajectories", items="episodes"), "{}/*.tfrecord-* --from=trajectories", fuzz_readers.frames
     ),
-    "npz": Fuzzed(_exorl, (Target("*.npz", "bytes"),), _named("npz")),
-    "hdf5": Fuzzed(_aloha, (Target("*.hdf5", "hdf5"),), _named("hdf5")),
-    "zarr": Fuzzed(_zarr, (Target("**/.z*", "json"), Target("**/episode_ends/0", "bytes")), _named("zarr")),
-    "ros2": Fuzzed(
-        _bag,
-        (Target("bag/metadata.yaml", "text"), Target("topics.yaml", "text"), Target("bag/*.mcap", "bytes")),
-        lambda where: [f"{where}/bag", "--from=ros2", f"--topics={where}/topics.yaml"],
+    "npz": Fuzzed(npz_data.write_exorl, _FROM["npz"], fuzz_readers.npz),
+    "npz_ogbench": Fuzzed(_npz(npz_data.ogbench_arrays((4, 5, 3))), _FROM["npz"], fuzz_readers.npz),
+    "npz_d4rl": Fuzzed(_npz(npz_data.d4rl_arrays(), compressed=True), _FROM["npz"], fuzz_readers.npz),
+    **{
+        f"hdf5_{name}": Fuzzed(lambda directory, write=write: write(directory, [4, 3]), _FROM["hdf5"], reader)
+        for name, write in hdf5_robots.BUILDERS.items()
+        for reader in [fuzz_readers.hdf5]
+    },
+    "hdf5_profile": Fuzzed(_with_profile, "{}/data --from=hdf5 --profile={}/profile.yaml", fuzz_readers.hdf5),
+    "zarr": Fuzzed(_zarr("x.zarr"), _FROM["zarr"], fuzz_readers.zarr),
+    "zarr_plain": Fuzzed(
+        _zarr("x.zarr", compressors=dict.fromkeys(("state", "action"))), _FROM["zarr"], fuzz_readers.zarr
     ),
+    "zarr_zip": Fuzzed(_zarr("x.zarr.zip"), _FROM["zarr"], fuzz_readers.zarr),
+    "zarr_version_3": Fuzzed(lambda directory: zarr_data.write_version_3(directory / "x.zarr"), _FROM["zarr"]),
+    "envlogger": Fuzzed(
+        lambda directory: envlogger_data.write_log(directory, 6), "{} --from=envlogger", fuzz_readers.envlogger
+    ),
+    "ros2": Fuzzed(_bag(), _ROS, fuzz_readers.ros2),
+    "ros2_sqlite": Fuzzed(_bag("sqlite3"), _ROS, fuzz_readers.ros2),
+    "ros2_compressed": Fuzzed(_bag(compression="STORAGE"), _ROS, fuzz_readers.ros2),
+    "ros2_chunks": Fuzzed(_mcap(compression=0, enable_crcs=False, chunk_size=2000), _ROS, fuzz_readers.ros2),
+    "ros2_unchunked": Fuzzed(_mcap(chunk_size=0), _ROS, fuzz_readers.ros2),
 }
+"""By name: a format, then what is special about the dataset."""

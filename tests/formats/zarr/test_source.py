@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 import pytest
 from exchanging import plain, read_back
-from zarr_data import change_metadata, episode_arrays, write_buffer, zipped
+from zarr_data import change_metadata, episode_arrays, write_buffer, write_version_3, zipped
 
 import rlds_beam
 from rlds_beam.errors import UsageError
@@ -165,31 +164,8 @@ def test_version_3(tmp_path):
 
 
 def test_version_3_by_hand(tmp_path):
-    import google_crc32c
-    import imagecodecs
-
     path = tmp_path / "x.zarr"
-    for key, values, codecs in (
-        ("data/action", np.arange(6, dtype=">f4").reshape(3, 2),
-         [{"name": "transpose", "configuration": {"order": [1, 0]}},
-          {"name": "bytes", "configuration": {"endian": "big"}}, {"name": "zstd"}, {"name": "crc32c"}]),
-        ("meta/episode_ends", np.array([1, 3], "<i8"), [{"name": "bytes", "configuration": {"endian": "little"}}]),
-    ):  # fmt: skip
-        is_action = values.ndim == 2
-        content = {
-            "zarr_format": 3, "node_type": "array", "shape": values.shape, "fill_value": 0, "codecs": codecs,
-            "data_type": "float32" if is_action else "int64", "attributes": {},
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": values.shape}},
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        }  # fmt: skip
-        data = values.T.tobytes() if is_action else values.tobytes()
-        if is_action:
-            data = imagecodecs.zstd_encode(data)
-            data += google_crc32c.value(data).to_bytes(4, "little")
-        chunk = (path / key / "c" / "0" / "0") if is_action else path / key / "c" / "0"
-        chunk.parent.mkdir(parents=True)
-        chunk.write_bytes(data)
-        (path / key / "zarr.json").write_text(json.dumps(content))
+    write_version_3(path)
     back = read_back(path, "zarr")
     assert [episode.steps["action"].tolist() for episode in back] == [[[0, 1]], [[2, 3], [4, 5]]]
     assert ZarrSource.recognize(str(path)) == "meta/episode_ends"
