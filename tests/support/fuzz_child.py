@@ -63,6 +63,7 @@ class Child:
         *_, self.parser = job_parser("convert", [*self.dataset.argv(self.whole), "--to=rlds"])
         if not self.whole.exists():
             self.dataset.make(self.whole)
+        self.notes = {*open_input(self.config(self.whole)).notes}
         episodes, silent = self.read(self.whole)
         assert silent and episodes, f"{name}: the undamaged dataset is not read"
         self.comparison = Comparison.of(self.dataset.read, self.whole, episodes) if self.dataset.read else None
@@ -79,7 +80,8 @@ class Child:
         reader = EpisodeReader(source)
         found = [e for work in plan_ranges(source) for s in work.segments for e in reader.read(work.split, s)]
         accepted = [episode for episode in found if not episode.faults and _has_images(episode)]
-        return accepted, len(accepted) == len(found) and not source.violations and not source.left_out
+        reported = source.violations or source.left_out or {*source.notes} - self.notes
+        return accepted, len(accepted) == len(found) and not reported
 
     def convert(self, where: Path) -> None:
         job = prepare(self.config(where))

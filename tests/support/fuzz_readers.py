@@ -28,6 +28,8 @@ Reader = Callable[[Path], Iterator[Piece]]
 
 ANYWHERE = "any row of "
 """Prefix of arrays whose rows are compared without their order."""
+COMPUTED = ("discount", "is_first", "is_last", "is_terminal", "reward")
+"""Fields that sources compute from others, unless an array has their name."""
 _MAX_BYTES = 64 << 20
 _ROWS = 10**9
 
@@ -90,6 +92,7 @@ class Comparison:
             field: [
                 Place(name, shift)
                 for name in dict.fromkeys(name for piece in pieces for name in piece)
+                if field not in COMPUTED or field in name
                 for shift in ((0,) if name.startswith(ANYWHERE) else (0, 1, -1))
             ]
             for field in columns[0]
@@ -138,7 +141,8 @@ class Comparison:
             if column and found[-1] is None and len(episode) > 1:
                 wrong = [field for field in column if _find(column, known, {field: self.places[field]}) is None]
                 return f"{episode.key}: its own reader has other values of {wrong or 'its rows'}", refused
-        short = sum(len(episode) == 1 for episode in episodes)  # not compared, since their only step may be void
+        # An only step may be void, so it is not compared, and the first field may be renamed.
+        short = any(len(episode) == 1 or not {*episode.steps} >= {next(iter(self.places))} for episode in episodes)
         if silent and not refused and not short and (lost := self._uncovered(pieces, found)) > self.uncovered:
             return f"{lost} rows are in no episode, and nothing says so", refused
         return None, refused

@@ -14,6 +14,7 @@ from typing import IO, Any, BinaryIO, TypeAlias
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.text import shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -150,7 +151,7 @@ def open_npz(path: str) -> Iterator[Mapping[str, Member]]:
                 closing.callback(member.close)
                 members[member.name] = member
         except _ERRORS as error:
-            raise OSError(f"not an .npz file, or damaged: {error}") from error
+            raise OSError(f"not an .npz file, or damaged: {shortened(error)}") from error
         yield members
 
 
