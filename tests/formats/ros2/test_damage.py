@@ -167,6 +167,39 @@ def test_absurd_lengths_in_a_message(tmp_path: Path, at: int) -> None:
     assert not second.faults or "/joint_states: message" in second.faults[0].detail
 
 
+def test_a_large_value_in_many_steps(tmp_path: Path) -> None:
+    """A rate and two messages give any number of steps, which all take the first value."""
+    sent = [text(T0, "x" * (1 << 20)), joints(T0, "a", [1]), joints(T0 + 10**12, "a", [2])]
+    mapping = """
+rate: 100
+max_age_s: null
+fields:
+  language_instruction: {topic: /task, field: data}
+  observation/x: {topic: /joint_states, field: position}
+"""
+    (episode,) = read(write_mcap(tmp_path / "a.mcap", sent), mapping)
+    assert "/task: the values of 100,001 steps are larger than 4 GB" in episode.faults[0].detail
+
+
+def test_an_episode_larger_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk of a kilobyte may hold many megabytes of messages."""
+    monkeypatch.setattr("rlds_beam.formats.ros2.episodes.MAX_EPISODE_BYTES", 3000)
+    sent = [joints(T0 + i * 10**8, ["x" * 200], [i]) for i in range(60)]
+    episodes = read(write_mcap(tmp_path / "a.mcap", [*sent[:9], *sent[29:]]), GAPS)
+    assert len(episodes[0]) == 9 and "its messages are larger than" in episodes[1].faults[0].detail
+
+
+def test_a_text_without_its_end(tmp_path: Path) -> None:
+    """ROS drops the last byte of a text, whatever it is."""
+    (path,) = write_bag(tmp_path / "a", [text(T0, "pick")], "db3").glob("*.db3")
+    with contextlib.closing(sqlite3.connect(path)) as base, base:
+        base.execute("UPDATE messages SET data = CAST(replace(hex(data), '6B00', '6B6B') AS BLOB)")
+        (data,) = base.execute("SELECT data FROM messages").fetchone()
+        base.execute("UPDATE messages SET data = ?", (bytes.fromhex(data.decode()),))
+    (episode,) = read(path, "reference: /task\nfields: {language_instruction: {topic: /task, field: data}}")
+    assert "a text in it has no end" in episode.faults[0].detail
+
+
 def test_a_message_of_another_length(tmp_path: Path) -> None:
     sent = [*spread(1), joints(T0 + 2 * 10**8, "ab", [1, 2])]
     (episode,) = read(write_bag(tmp_path / "a", sent), GAPS)
@@ -499,23 +532,25 @@ def test_a_summary_that_does_not_describe_the_file(tmp_path: Path, change: Any) 
     ]
 
 
-@pytest.mark.parametrize("at", ["channel", "count", "time", "chunk's start"])
+@pytest.mark.parametrize("at", ["channel", "count", "time", "time in the chunk", "chunk's start"])
 def test_what_no_checksum_covers(tmp_path: Path, at: str) -> None:
     """Message indexes, and the first fields of a chunk, are compared with the rest of the file."""
     path = write_mcap(tmp_path / "a.mcap", spread(), chunk_size=600)
     data = bytearray(path.read_bytes())
     places = [place for place in _records(data) if data[place] == (6 if at == "chunk's start" else 7)]
     place = places[2] + 9
-    struct.pack_into(*{
-        "channel": ("<H", data, place, 9), "count": ("<I", data, place + 2, 7),
-        "time": ("<Q", data, place + 6, T0 + 10**12), "chunk's start": ("<Q", data, place, 5),
-    }[at])  # fmt: skip
+    (time,) = struct.unpack_from("<Q", data, place + 6)
+    offset, form, value = {
+        "channel": (0, "<H", 9), "count": (2, "<I", 7), "time": (6, "<Q", T0 + 10**12),
+        "time in the chunk": (6, "<Q", time + 1), "chunk's start": (0, "<Q", 5),
+    }[at]  # fmt: skip
+    struct.pack_into(form, data, place + offset, value)
     path.write_bytes(data)
     try:
         said = [one.faults[0].detail for one in read(path, GAPS) if one.faults]
     except UsageError as error:
         said = [str(error)]
-    assert any("is damaged" in detail or "as the summary describes" in detail for detail in said)
+    assert any("message index" in detail or "as the summary describes" in detail for detail in said)
 
 
 def test_messages_before_a_chunk_of_equal_times(tmp_path: Path) -> None:

@@ -82,7 +82,10 @@ class Cursor:
 
     def text(self) -> bytes:
         """A string, without the NUL at its end."""
-        return bytes(self.block(self.number("I", 4))).removesuffix(b"\0")
+        text = bytes(self.block(self.number("I", 4)))
+        if text and text[-1]:
+            raise BadMessage("a text in it has no end")
+        return text[:-1]
 
     def texts(self, count: int) -> list[bytes]:
         """Strings."""

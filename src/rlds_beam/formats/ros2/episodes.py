@@ -20,6 +20,7 @@ from rlds_beam.formats.ros2.cdr import BadMessage
 from rlds_beam.formats.ros2.definitions import definitions_of
 from rlds_beam.formats.ros2.images import stamp_of
 from rlds_beam.formats.ros2.mapping import TopicMapping
+from rlds_beam.formats.ros2.messages import MAX_EPISODE_BYTES
 from rlds_beam.formats.ros2.values import FieldReader, has_header
 from rlds_beam.formats.ros2.windows import Window, windows_of
 from rlds_beam.text import shortened
@@ -28,8 +29,6 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 START, DROPPED, LACKING, TIMES = "start_time_ns", "dropped_frames", "dropped", "timestamp_ns"
 _MOST_STEPS = 10_000_000
-_MAX_EPISODE_BYTES = 4 << 30
-"""Maximum bytes of the messages of an episode."""
 _NEAR_NS = 1_000_000_000
 """Messages of a topic that are less far from each other are read at once."""
 
@@ -254,8 +253,8 @@ class _Reading:
                 kept = one.data if one.topic in wanted else one.data[:0]
                 found[one.topic].append((time, one.time, bytes_of(kept)))
                 size += len(kept)
-                if size > _MAX_EPISODE_BYTES:
-                    raise BadMessage(f"its messages are larger than {_MAX_EPISODE_BYTES >> 30} GB")
+                if size > MAX_EPISODE_BYTES:
+                    raise BadMessage(f"its messages are larger than {MAX_EPISODE_BYTES >> 30} GB")
         streams: dict[str, _Stream] = {}
         for name, messages in found.items():
             messages.sort(key=lambda message: message[:2])

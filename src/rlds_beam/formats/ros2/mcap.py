@@ -126,14 +126,22 @@ class McapFile(BagFile):
             self._table = None  # not two chunks in memory
             data = self._bytes_of(chunk)
             rows = np.fromiter(_message_rows(data, self._where(chunk)), _ROW)
-            if len(rows) and not chunk.start <= rows["time"].min() <= rows["time"].max() <= min(chunk.end, _MAX_TIME):
-                raise DamagedBag(f"{self._where(chunk)}: a message has another time than the chunk")
-            if not {*np.unique(rows["key"]).tolist()} <= (chunk.indexes or self._channels).keys():
-                raise DamagedBag(f"{self._where(chunk)}: a message has an unknown channel")
+            self._check_rows(chunk, rows)
             self._table = chunk, data, rows
         rows = self._table[2]
         times = rows["time"]
         return rows[np.isin(rows["key"], list(ids)) & (times >= start) & (times < stop)]
+
+    def _check_rows(self, chunk: Chunk, rows: Array) -> None:
+        """Compares messages with what is said about them outside of the chunk, which no checksum covers."""
+        if len(rows) and not chunk.start <= rows["time"].min() <= rows["time"].max() <= min(chunk.end, _MAX_TIME):
+            raise DamagedBag(f"{self._where(chunk)}: a message has another time than the chunk")
+        if not {*np.unique(rows["key"]).tolist()} <= (chunk.indexes or self._channels).keys():
+            raise DamagedBag(f"{self._where(chunk)}: a message has an unknown channel")
+        for key, at in (chunk.indexes or {}).items():
+            times = np.sort(rows["time"][rows["key"] == key])
+            if not np.array_equal(np.sort(self._index_times(chunk, key)[0]), times):
+                raise DamagedBag(f"{self.path}: the message index at byte {at:,} is damaged")
 
     def _where(self, chunk: Chunk) -> str:
         return f"{self.path}: the chunk at byte {chunk.offset:,}"
@@ -157,21 +165,28 @@ class McapFile(BagFile):
         if chunk.indexes is None:
             return self._select(chunk, ids, 0, _MAX_TIME)["time"].astype(np.int64)
         found, after = [np.zeros(0, np.int64)], 0
-        for at, key in sorted((at, key) for key, at in chunk.indexes.items()):
-            if key not in ids:
-                continue
-            kind, length = _HEAD.unpack(self._read(at, _HEAD.size))
-            stop = at + _HEAD.size + length
-            body = self._read(at + _HEAD.size, length) if after <= at < stop <= chunk.limit else b""
-            if kind != MESSAGE_INDEX or len(body) < _INDEX.size or len(body) % 16 != _INDEX.size:
+        for at, key in sorted((at, key) for key, at in chunk.indexes.items() if key in ids):
+            times, stop = self._index_times(chunk, key)
+            if at < after:  # a small file could list the same times again and again
                 raise DamagedBag(f"{self.path}: the message index at byte {at:,} is damaged")
-            times = np.frombuffer(body, "<u8", offset=_INDEX.size)[::2]
-            within = not len(times) or chunk.start <= times.min() <= times.max() <= min(chunk.end, _MAX_TIME)
-            if not within or _INDEX.unpack_from(body) != (key, len(body) - _INDEX.size):
-                raise DamagedBag(f"{self.path}: the message index at byte {at:,} is damaged")
-            found.append(times.astype(np.int64))
+            found.append(times)
             after = stop
         return np.concatenate(found)
+
+    def _index_times(self, chunk: Chunk, key: int) -> tuple[Array, int]:
+        """The log times in a message index, and where it ends."""
+        assert chunk.indexes is not None
+        at = chunk.indexes[key]
+        kind, length = _HEAD.unpack(self._read(at, _HEAD.size))
+        stop = at + _HEAD.size + length
+        body = self._read(at + _HEAD.size, length) if kind == MESSAGE_INDEX and stop <= chunk.limit else b""
+        count, rest = divmod(len(body) - _INDEX.size, 16)
+        if rest or count < 0 or _INDEX.unpack_from(body) != (key, 16 * count):
+            raise DamagedBag(f"{self.path}: the message index at byte {at:,} is damaged")
+        times = np.frombuffer(body, "<u8", 2 * count, _INDEX.size)[::2]
+        if count and not chunk.start <= times.min() <= times.max() <= min(chunk.end, _MAX_TIME):
+            raise DamagedBag(f"{self.path}: the message index at byte {at:,} has a time that its chunk has not")
+        return times.astype(np.int64), stop
 
     def _read(self, at: int, size: int) -> bytes:
         if size > MOST_BYTES or at + size > self._size:

@@ -13,6 +13,9 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 MOST_BYTES = 256 << 20
 """Maximum bytes of a message, and of an uncompressed chunk of messages."""
 
+MAX_EPISODE_BYTES = 4 << 30
+"""Maximum bytes of an episode's messages, and of a column of its values."""
+
 
 class DamagedBag(OSError):
     """Messages of a bag cannot be read. The text says where and why."""

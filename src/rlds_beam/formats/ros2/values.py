@@ -16,7 +16,7 @@ from rlds_beam.formats.ros2.cdr import BadMessage, Reader, ValuePath, concatenat
 from rlds_beam.formats.ros2.definitions import Definitions
 from rlds_beam.formats.ros2.images import IMAGES, ImageReader, image_reader
 from rlds_beam.formats.ros2.mapping import TopicField
-from rlds_beam.formats.ros2.messages import Topic
+from rlds_beam.formats.ros2.messages import MAX_EPISODE_BYTES, Topic
 from rlds_beam.text import did_you_mean, shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -85,7 +85,14 @@ class BoundReader:
             column[:] = values
         else:
             column = np.stack(values)
-        return column if len(unique) == len(chosen) else column[inverse]
+        if len(unique) == len(chosen):
+            return column
+        sizes = np.array([len(value) if isinstance(value, bytes) else value.nbytes for value in values])
+        if sizes[inverse].sum() > MAX_EPISODE_BYTES:
+            raise BadMessage(
+                f"{self.field.topic}: the values of {len(chosen):,} steps are larger than {MAX_EPISODE_BYTES >> 30} GB"
+            )
+        return column[inverse]
 
     def _frame(self, image: ImageReader, message: memoryview) -> Any:
         """An image as it was encoded, or pixels; pixels as a PNG if the schema says so."""
