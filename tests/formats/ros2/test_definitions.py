@@ -235,3 +235,43 @@ def test_every_value_of_any_type(types: list[list[tuple[str, str]]], random: Any
                     check(one, inner, f"{here}[{j}]." if form else f"{here}.")
 
     check(whole, "T0", "")
+
+
+GENERATED = r"""// generated from rosidl_adapter/resource/msg.idl.em
+// with input from a/msg/Top.msg
+
+#include "builtin_interfaces/msg/Time.idl"
+
+module a {
+  module msg {
+    typedef double double__36[36];
+    module Top_Constants {
+      @verbatim (language="comment", text=
+        "A constant." "\n"
+        "(one \"of\" two) // * << (")
+      const int32 N = -1;
+      const string S = "a (b) // c";
+    };
+    @verbatim (language="comment", text="The covariance (row-major)")
+    struct Top {
+      builtin_interfaces::msg::Time stamp;
+
+      @default (value="x (y")
+      @unit (value="m/s^2")
+      string<5> frame;
+      double__36 covariance;
+      sequence<double, 4> last;
+    };
+  };
+};
+"""
+
+
+def test_generated_idl() -> None:
+    """As rosbags reads it with its comments and annotations; it does not read includes."""
+    from rosbags.typesys import get_types_from_idl
+
+    types = get_types_from_idl(GENERATED.replace('#include "builtin_interfaces/msg/Time.idl"', ""))
+    known = definitions_of([Topic("/x", "a/msg/Top", 1, GENERATED, "ros2idl")], "", "")
+    assert list(known["a/msg/Top"]) == list(types["a/msg/Top"][1])
+    assert Reader(known).find("a/msg/Top", "covariance").length == 36

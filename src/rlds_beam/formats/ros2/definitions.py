@@ -33,7 +33,7 @@ _SERVICE = re.compile(r"^---[ \t]*$\n?", re.MULTILINE)
 _NOTHING = re.compile(r"^[ \t]*(?:#[^\n]*)?\n", re.MULTILINE)
 """Lines of comments, and empty ones."""
 _IDL_TOKENS = re.compile(
-    r'(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))|(?P<text>"(?:\\.|[^"\\])*(?:"|\\?\Z))|(?P<annotation>@\w+\s*\(?)|[^"@/()]+|.',
+    r'(?P<comment>(?://|#)[^\n]*|/\*.*?(?:\*/|\Z))|(?P<text>"(?:\\.|[^"\\])*(?:"|\\?\Z))|(?P<annotation>@\w+\s*\(?)|[^"@/()#]+|.',
     re.DOTALL,
 )
 _COMPUTED = re.compile(r"[(*]|<<")
@@ -96,7 +96,7 @@ def _essence(kind: str, language: str, text: str) -> str:
 
 
 def _plain_idl(kind: str, text: str) -> str:
-    """IDL without comments and annotations. Raises UsageError if it computes a value."""
+    """IDL without comments, annotations, and includes. Raises UsageError if it computes a value."""
     kept, depth = [], 0
     for token in _IDL_TOKENS.finditer(text):
         if depth:

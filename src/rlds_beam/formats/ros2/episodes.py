@@ -100,10 +100,19 @@ def _windows(path: str, mapping: TopicMapping, distribution: str, stamps: object
 
 
 class _Timeline(NamedTuple):
-    """The times of all messages of a topic by the chosen clock, ascending, and the log time of each."""
+    """The messages of a topic in a bag.
+
+    Attributes:
+      times: by the chosen clock, ascending.
+      logs: the log time of each.
+      recorded: the log times, ascending.
+      recorded_times: the time of each.
+    """
 
     times: Array
     logs: Array
+    recorded: Array
+    recorded_times: Array
 
 
 @functools.lru_cache(maxsize=4)
@@ -125,8 +134,8 @@ def _timelines(path: str, mapping: TopicMapping, distribution: str, stamps: obje
     timelines = {}
     for name, pairs in found.items():
         times, logs = np.array(pairs, np.int64).reshape(-1, 2).T
-        order = np.lexsort((logs, times))
-        timelines[name] = _Timeline(times[order], logs[order])
+        order, recorded = np.lexsort((logs, times)), np.argsort(logs, kind="stable")
+        timelines[name] = _Timeline(times[order], logs[order], logs[recorded], times[recorded])
     return timelines
 
 
@@ -152,10 +161,10 @@ def count_incomplete(path: str, files: Ros2Format) -> tuple[int, dict[str, int]]
         for window in files.windows(path):
             if window.damage:
                 continue
-            inside = {topic: one[(one >= window.start) & (one < window.stop)] for topic, one in times.items()}
+            inside = {topic: one[slice(*np.searchsorted(one, window[:2]))] for topic, one in times.items()}
             at = steps_at(mapping, inside)
             fields = [one for one in mapping.fields if one.topic]
-            streams = {one.path: times[one.topic][times[one.topic] < window.stop] for one in fields}
+            streams = {one.path: times[one.topic] for one in fields}
             frames = align(at, streams, {one.path: one.max_age for one in fields})
             steps += len(frames.times) + frames.dropped
             for field, number in frames.lacking.items():
@@ -283,7 +292,8 @@ class _Reading:
     def _chosen_logs(self, window: Window, timelines: Mapping[str, _Timeline]) -> Array:
         """The log times of the messages that count for the steps of an episode, ascending."""
         inside = {
-            name: one.times[(one.logs >= window.start) & (one.logs < window.stop)] for name, one in timelines.items()
+            name: one.recorded_times[slice(*np.searchsorted(one.recorded, window[:2]))]
+            for name, one in timelines.items()
         }
         steps, logs = steps_at(self._mapping, inside), [np.zeros(0, np.int64)]
         for name, one in timelines.items():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -52,6 +52,16 @@ _MAX_TIME = (1 << 63) - 1
 _FOOTER = _HEAD.size + 20 + len(MAGIC)
 
 
+class _Table(NamedTuple):
+    """The messages of a chunk: its bytes, where each is, and their order and times by log time."""
+
+    chunk: Chunk
+    data: memoryview
+    rows: Array
+    order: Array
+    times: Array
+
+
 class McapFile(BagFile):
     """An MCAP file of ROS 2 messages. Attributes: see `BagFile`."""
 
@@ -67,7 +77,7 @@ class McapFile(BagFile):
         self._channels: dict[int, Channel] = {}
         self._counts: Mapping[int, int] | None = None
         self._chunks: list[Chunk] = []
-        self._table: tuple[Chunk, memoryview, Array] | None = None
+        self._table: _Table | None = None
         try:
             if self._file.read(len(MAGIC)) != MAGIC:
                 raise DamagedBag(f"{path} is not an MCAP file")
@@ -116,21 +126,23 @@ class McapFile(BagFile):
     def _in_chunk(self, chunk: Chunk, names: Mapping[int, str], start: int, stop: int) -> Iterator[Message]:
         rows = self._select(chunk, names, start, stop)
         assert self._table is not None
-        data = self._table[1]
+        data = self._table.data
         for key, time, first, last in rows.tolist():
             yield Message(names[key], time, data[first:last])
 
     def _select(self, chunk: Chunk, ids: Collection[int], start: int, stop: int) -> Array:
         """The messages of a chunk on these channels with a log time in [start, stop), as rows."""
-        if self._table is None or self._table[0] is not chunk:
+        if self._table is None or self._table.chunk is not chunk:
             self._table = None  # not two chunks in memory
             data = self._bytes_of(chunk)
             rows = np.fromiter(_message_rows(data, self._where(chunk)), _ROW)
             self._check_rows(chunk, rows)
-            self._table = chunk, data, rows
-        rows = self._table[2]
-        times = rows["time"]
-        return rows[np.isin(rows["key"], list(ids)) & (times >= start) & (times < stop)]
+            order = np.argsort(rows["time"], kind="stable")
+            self._table = _Table(chunk, data, rows, order, rows["time"][order])
+        table = self._table
+        first, last = np.searchsorted(table.times, np.array([start, stop], np.uint64))
+        rows = table.rows[np.sort(table.order[first:last])]
+        return rows[np.isin(rows["key"], list(ids))]
 
     def _check_rows(self, chunk: Chunk, rows: Array) -> None:
         """Compares messages with what is said about them outside of the chunk, which no checksum covers."""
