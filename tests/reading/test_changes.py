@@ -39,10 +39,10 @@ def videos(directory: Path) -> None:
 
 
 KINDS: dict[str, tuple[Callable[[Path], object], Callable[[str], list[str]]]] = {
-    **{name: (one.make, one.arguments) for name, one in DATASETS.items() if "foreign" not in name},
-    "lerobot_video": (videos, DATASETS["lerobot"].arguments),
-    "gzip": (lambda directory: record(directory, 0, "gzip"), DATASETS["rlds"].arguments),
-    "array_record": (lambda directory: record(directory, 0, "array_record"), DATASETS["rlds"].arguments),
+    **{name: (one.make, one.argv) for name, one in DATASETS.items() if "foreign" not in name},
+    "lerobot_video": (videos, DATASETS["lerobot"].argv),
+    "gzip": (lambda directory: record(directory, 0, "gzip"), DATASETS["rlds"].argv),
+    "array_record": (lambda directory: record(directory, 0, "array_record"), DATASETS["rlds"].argv),
 }
 
 
@@ -62,7 +62,7 @@ def test_changes_are_detected_for_every_source(tmp_path, kind):
     make(tmp_path / "input")
     path, *flags = arguments(str(tmp_path / "input"))
     given = dict(flag[2:].split("=", 1) for flag in flags)
-    options = Ros2Options(topics=given["topics"]) if kind == "ros2" else None
+    options = Ros2Options(topics=given["topics"]) if "topics" in given else None
     source = open_source(path, from_=given.get("from", "rlds"), options=options)
     files = [name for split in source.splits for s in split.shards for name in (s.path, *source.companions(s))]
     assert all(map(os.path.isfile, files))
