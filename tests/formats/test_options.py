@@ -237,8 +237,9 @@ def test_the_table_of_formats_is_up_to_date() -> None:
 @pytest.mark.parametrize("format", ["hdf5", "npz", "zarr", "ros2"])
 def test_options_of_a_recognized_format_work_in_python(format: str, tmp_path: Path) -> None:
     """As in the command, and also if the value is the default."""
-    DATASETS[format].make(tmp_path / "data")
-    data = Path(DATASETS[format].argv(tmp_path / "data")[0])
+    dataset = DATASETS["hdf5_robomimic" if format == "hdf5" else format]
+    dataset.make(tmp_path / "data")
+    data = Path(dataset.argv(tmp_path / "data")[0])
     for value in ("png", "raw"):
         config = ConvertConfig.create(data, tmp_path / "out", raw_images=value)
         assert config.source_format == format
