@@ -9,15 +9,16 @@ import argparse
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from rlds_beam.checking.rules import POLICIES, RULES
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.formats.registry import OUTPUTS, SOURCES
 from rlds_beam.options import Options, distinct_groups, flag_name, type_hints
 from rlds_beam.pipelines import flags
 from rlds_beam.pipelines.parsers import COMMANDS, JOBS, job_parser
 from rlds_beam.text import did_you_mean
+from rlds_beam.user_functions import resolve
 
 COMPLETE = "__complete"
 """The hidden command that the scripts run: `rlds-beam __complete SHELL WORD...`."""
@@ -70,16 +71,18 @@ INSTALL = """
     rlds-beam completion fish > ~/.config/fish/completions/rlds-beam.fish
 """
 
-_NAMES: Mapping[str, Sequence[str]] = {
+_SIGNALS = "rlds_beam.checking.signals.base:SIGNALS"
+_NAMES: Mapping[str, Sequence[str] | str] = {
     "from_": SOURCES,
     "to": OUTPUTS,
     "runner": ("local", "flink", "dataflow"),
     **{policy: [rule for rule in RULES if policy in POLICIES[rule]] for policy in ("accept", "repair", "fail")},
+    **dict.fromkeys(("signal", "reject", "threshold"), _SIGNALS),
+    "preset": "rlds_beam.connectors.cleaning.presets:PRESETS",
+    "ros_distro": "rlds_beam.formats.ros2.definitions:distributions",
+    "profile": "rlds_beam.formats.profiles.shipped:shipped_profiles",
 }
-"""The names that an option takes, if its type does not list them."""
-
-_SIGNALS = ("signal", "reject", "threshold")
-"""The options whose values begin with the name of a signal."""
+"""The names that an option takes (a value begins with), if its type does not list them; or the place of their table."""
 
 Word = tuple[str, str]
 """What may follow, and what it means."""
@@ -129,9 +132,10 @@ def complete(words: Sequence[str]) -> list[Word]:
     if not before:
         found = [*COMMANDS.items(), ("--help", ""), ("--version", "")]
     elif before == ["help"]:
-        from rlds_beam.pipelines.topics import TOPICS
+        from rlds_beam.pipelines.topics import SEARCHABLE, TOPICS, names_of
 
-        found = [*((name, line) for name, (line, _) in TOPICS.items()), *COMMANDS.items()]
+        names = [(name, "") for topic in SEARCHABLE for name in names_of(topic)]
+        found = [*((name, line) for name, (line, _) in TOPICS.items()), *COMMANDS.items(), *names]
     elif before[0] == "help" and len(before) == 2:
         from rlds_beam.pipelines.topics import names_of
 
@@ -180,9 +184,17 @@ def _values(options_class: type[Options], flag: str) -> Sequence[str]:
     """The names that a flag takes; none if it takes anything else."""
     for name, hint in type_hints(options_class).items():
         if f"--{flag_name(name)}" == flag:
-            if name in _SIGNALS:
-                from rlds_beam.checking.signals.base import SIGNALS
-
-                return list(SIGNALS)
-            return _NAMES.get(name, get_args(hint) if "Literal" in str(get_origin(hint)) else ())
+            names = _NAMES.get(name, get_args(hint) if get_origin(hint) is Literal else ())
+            return _looked_up(names, flag, options_class) if isinstance(names, str) else names
     return ()
+
+
+def _looked_up(place: str, flag: str, options_class: type[Options]) -> Sequence[str]:
+    """The names of a table, or those that a function returns; none if it needs an extra that is not installed."""
+    table: Any = resolve(place, flag, callable_only=False)
+    try:
+        if flag == "--profile":
+            return list(table(npz=".npz." in options_class.__module__))
+        return list(table() if callable(table) else table)
+    except MissingExtraError:
+        return ()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rlds_beam.checking.rules import ADVICE, POLICIES, RULE_GROUPS, RULES
 from rlds_beam.connectors import CONNECTORS
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.registry import FORMATS
-from rlds_beam.options import Options
+from rlds_beam.formats.registry import FORMATS, output_group, source_group
+from rlds_beam.options import Group, Options
 from rlds_beam.pipelines import flags
 from rlds_beam.pipelines.exit_codes import EXIT_CODES, SIGNALS, exit_codes
 from rlds_beam.pipelines.parsers import COMMANDS, JOBS, exit_code_lines, format_rows, job_parser
@@ -44,8 +43,14 @@ def main(arguments: Sequence[str]) -> int:
 
         return completion.main(name, ["--help"])
     if name not in TOPICS:
-        hint = did_you_mean(name, [*TOPICS, *COMMANDS])
-        raise UsageError(f"there is no command or topic {name!r}{hint} (rlds-beam help lists them)")
+        topics = [topic for topic in SEARCHABLE if name in names_of(topic)]
+        if not topics:
+            known = [*TOPICS, *COMMANDS, *(one for topic in SEARCHABLE for one in names_of(topic))]
+            raise UsageError(
+                f"there is no command or topic {name!r}{did_you_mean(name, known)} (rlds-beam help lists them)"
+            )
+        print("\n\n".join(TOPICS[topic][1](name) for topic in topics))
+        return 0
     if arguments[1:] and name not in SEARCHABLE:
         raise UsageError(f"unexpected argument {arguments[1]!r}: rlds-beam help {name} takes none")
     print(TOPICS[name][1](" ".join(arguments[1:])))
@@ -56,7 +61,8 @@ def _overview() -> str:
     topics = flags.table([(name, line) for name, (line, _) in TOPICS.items()])
     return "\n\n".join(
         [
-            "usage: rlds-beam help TOPIC [NAME]\n       rlds-beam help COMMAND [flags]",
+            "usage: rlds-beam help TOPIC [NAME]\n       rlds-beam help COMMAND [flags]\n"
+            "       rlds-beam help NAME (of a format, rule, signal, or connector)",
             f"topics:\n{topics}",
             f"commands:\n{flags.table(COMMANDS.items())}",
         ]
@@ -133,7 +139,7 @@ def names_of(topic: str) -> list[str]:
         from rlds_beam.checking.signals.base import SIGNALS as QUALITY
 
         return list(QUALITY)
-    return list({"rules": RULES, "connectors": CONNECTORS}.get(topic, ()))
+    return list({"rules": RULES, "connectors": CONNECTORS, "formats": FORMATS}.get(topic, ()))
 
 
 def _found(word: str, groups: Mapping[str, Sequence[str]], topic: str) -> list[str]:
@@ -151,14 +157,8 @@ def _found(word: str, groups: Mapping[str, Sequence[str]], topic: str) -> list[s
 
 
 def _formats(word: str) -> str:
-    del word
-    details = []
-    for name, known in FORMATS.items():
-        parts = [f"{known.opens}."] if known.opens else []
-        if known.extra:
-            parts.append(f"Needs the extra {known.extra}{f' for {known.extra_for}' if known.extra_for else ''}.")
-        if parts:
-            details.append((name, _plain(" ".join(parts))))
+    if word:
+        return "\n\n".join(map(_format, _found(word, {"formats": list(FORMATS)}, "formats")))
     return "\n\n".join(
         [
             flags.fill(
@@ -166,10 +166,36 @@ def _formats(word: str) -> str:
                 "module:Class."
             ),
             f"formats:\n{flags.table(format_rows(('from', 'to')))}",
-            f"programs that open or write them, and extras to install:\n{flags.table(details)}",
-            "Options of a format: rlds-beam convert --to=lerobot --help",
+            "One of them, with its options, and with what opens it:\n" + flags.commands("rlds-beam help lerobot"),
         ]
     )
+
+
+def _format(name: str) -> str:
+    """What a format is, how it is named and recognized, and its options."""
+    known = FORMATS[name]
+    recognized = f"recognized by {known.known_by}" if known.known_by else "only if --from names it"
+    needs = f"the extra {known.extra}{f' for {known.extra_for}' if known.extra_for else ''}" if known.extra else ""
+    rows = [
+        ("format", known.about),
+        ("read", known.source and f"--from={name}; {recognized}"),
+        ("write", known.output and f"--to={name}"),
+        ("opens in", known.opens),
+        ("needs", needs),
+    ]
+    groups = ((source_group, known.source), (output_group, known.output))
+    options = [_options(group(name)) for group, there in groups if there]
+    return "\n\n".join(
+        [f"{name}\n{flags.table([(row, _plain(text)) for row, text in rows if text])}", *filter(None, options)]
+    )
+
+
+def _options(group: Group) -> str:
+    """The options of a format as a section of a help text; empty if it has none."""
+    parser = flags.new_parser("", "", add_help=False, usage="")
+    flags.add_config(parser, group.options_class, {})
+    text = parser.format_help().partition("options:\n")[2].rstrip()
+    return text and f"options of {group.choice}:\n{text}"
 
 
 def _connectors(word: str) -> str:
@@ -211,7 +237,7 @@ def _cut(text: str) -> str:
     return "\n".join(
         part
         for line in text.splitlines()
-        for part in (textwrap.wrap(line, flags.WIDTH, subsequent_indent=" " * 8) if len(line) > flags.WIDTH else [line])
+        for part in (flags.fill(line, "", " " * 8).splitlines() if len(line) > flags.WIDTH else [line])
     )
 
 
@@ -275,7 +301,7 @@ def _runner(options_class: type[Options], about: str, example: str) -> str:
 TOPICS: dict[str, tuple[str, Callable[[str], str]]] = {
     "rules": ("what is checked, and what can be done about a violation", _rules),
     "signals": ("numbers that find bad episodes, for check and --reject", _signals),
-    "formats": ("what --from reads and --to writes, and which programs open it", _formats),
+    "formats": ("what --from reads and --to writes", _formats),
     "connectors": ("functions that edit episodes or compute columns", _connectors),
     "exit-codes": ("how each command can end", _exit_codes),
     "flink": ("run a job on a Flink cluster", _flink),
@@ -283,7 +309,7 @@ TOPICS: dict[str, tuple[str, Callable[[str], str]]] = {
 }
 """Topic -> its line in the list of topics, and what makes its text, given the words that follow the topic."""
 
-SEARCHABLE = ("rules", "signals", "connectors")
+SEARCHABLE = ("formats", "rules", "signals", "connectors")
 """The topics that take a name, or a part of a group's title."""
 
 

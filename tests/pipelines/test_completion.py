@@ -48,6 +48,15 @@ def test_flags_of_a_format_or_a_runner_follow_its_name() -> None:
     assert words("convert", "--to=no_such_format", "--ite") == []
 
 
+def test_names_that_no_type_lists() -> None:
+    assert words("convert", "--preset=kuk") == ["--preset=kuka"] and words("validate", "--preset", "kuk") == ["kuka"]
+    assert words("convert", "--from=hdf5", "--profile=al") == ["--profile=aloha"]
+    assert words("convert", "--from=npz", "--profile=") == [
+        f"--profile={name}" for name in ("d4rl", "exorl", "ogbench")
+    ]
+    assert words("help", "lero") == ["lerobot"] and words("help", "formats", "lero") == ["lerobot"]
+
+
 @pytest.mark.parametrize("command", JOBS)
 def test_every_command_and_each_of_its_flags_is_completed(command: str) -> None:
     assert words(command[:-1]).count(command) == 1
@@ -65,7 +74,7 @@ def test_names_after_a_topic() -> None:
     assert words("help", "rules", "missing_is_l") == ["missing_is_last"]
     assert words("help", "connectors", "Resize") == ["ResizeImages"]
     assert words("help", "signals", "frozen") == ["frozen_camera"]
-    assert words("help", "formats", "") == words("help", "nothing", "") == []
+    assert words("help", "flink", "") == words("help", "nothing", "") == []
 
 
 def test_values() -> None:

@@ -53,7 +53,9 @@ def every_help() -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("arguments", every_help(), ids=" ".join)
 def test_every_line_fits_a_terminal(show: Show, arguments: tuple[str, ...]) -> None:
-    assert [line for line in show(*arguments).splitlines() if len(line) > WIDTH] == []
+    lines = show(*arguments).splitlines()
+    assert [line for line in lines if len(line) > WIDTH] == []
+    assert [line for line in lines if re.search(r"\w-$|--$", line)] == []  # a flag or a word is not divided
 
 
 @pytest.mark.parametrize("command", [name for name in JOBS if "runner" in fields(name)])
@@ -129,7 +131,11 @@ def test_help_of_a_command_is_its_help(show: Show) -> None:
             ["help", "covert"],
             "there is no command or topic 'covert'; did you mean convert? (rlds-beam help lists them)",
         ),
-        (["help", "formats", "rlds"], "unexpected argument 'rlds': rlds-beam help formats takes none"),
+        (["help", "flink", "rlds"], "unexpected argument 'rlds': rlds-beam help flink takes none"),
+        (
+            ["help", "lerobt"],
+            "there is no command or topic 'lerobt'; did you mean lerobot? (rlds-beam help lists them)",
+        ),
         (
             ["help", "rules", "no_finite"],
             "help rules: there is nothing named 'no_finite'; did you mean non_finite? "
@@ -142,6 +148,22 @@ def test_help_of_a_command_is_its_help(show: Show) -> None:
 def test_an_unknown_topic_is_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr() == ("", f"rlds-beam: {said}\n")
+
+
+@pytest.mark.parametrize("name", [*TOPICS, *COMMANDS, *(name for topic in SEARCHABLE for name in names_of(topic))])
+def test_there_is_help_on_every_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", name]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and len(out.splitlines()) > 2
+    if name in FORMATS:
+        assert FORMATS[name].about in " ".join(out.split())
+
+
+def test_help_on_a_format_has_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "zarr"]) == 0
+    out = capsys.readouterr().out
+    assert "--from=zarr; recognized by meta/episode_ends" in out and "\n  write     --to=zarr\n" in out
+    assert "options of --from=zarr:\n  --raw_images" in out and "options of --to=zarr:\n  --compressor" in out
 
 
 def test_each_rule_is_in_one_group() -> None:
