@@ -212,3 +212,26 @@ def test_reject_rejects_by_signals_of_one_episode(data, tmp_path, capsys):
 
 def rejected_lines(output: Path) -> list[str]:
     return [line for file in (output / "rejected").rglob("*.jsonl") for line in file.read_text().splitlines()]
+
+
+def test_a_signal_without_values_says_what_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    images = [{"observation/image": rng.integers(0, 255, (4, 16, 16, 3), np.uint8)} for _ in range(5)]
+    few = write_dataset(
+        tmp_path / "few", [make_episode(4, seed=i, observation={"state": 3}, columns=images[i]) for i in range(5)]
+    )
+    assert main(["check", str(few)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"too few [a-z_, ]*\bblurred_images, [a-z_, ]*: need 10 episodes, there are 5 ", out)
+    assert "no field dropped_frames, jitter, time_reversals, rate_mismatch: need timestamps" in out
+    assert "no data" not in out.replace("no data video_length: need videos and a declared rate", "")
+    found = rlds_beam.check(few, decode=0).signals
+    assert found["jitter"]["unmeasured"] == "no field: need timestamps"
+    assert found["black_images"]["unmeasured"] == "not read: need --decode=1 or more"
+    assert found["frozen_camera"]["unmeasured"] is None
+    assert all((one["measured"] == 0) == (one["unmeasured"] is not None) for one in found.values())
+    page = tmp_path / "report.html"
+    rlds_beam.report(few, output=page)
+    assert "signals not measured (no field): dropped_frames, jitter" in page.read_text()
+    assert main(["check", str(few), "--signal=jitter"]) == 0
+    assert "no field  need timestamps" in capsys.readouterr().out

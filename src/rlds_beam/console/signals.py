@@ -8,6 +8,7 @@ from typing import Any
 
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.dataset import DatasetFinding
+from rlds_beam.checking.signals.results import grouped
 from rlds_beam.text import count, shortened
 from rlds_beam.viewing.text_tables import table_lines
 
@@ -29,10 +30,11 @@ def signal_lines(signals: Mapping[str, Summary]) -> list[str]:
             (name, threshold_of(name, one), f"{one['beyond']:,}", _number(worst["value"]), _place(worst), worst["key"])
         )
     lines = table_lines(("signal", "threshold", "episodes", "worst", "step", "worst episode"), rows) if rows else []
+    reasons = {name: one["unmeasured"] for name, one in signals.items() if one["unmeasured"]}
     return [
         *lines,
         *_names("within    ", [name for name, one in signals.items() if one["measured"] and not one["beyond"]]),
-        *_names("no data   ", [name for name, one in signals.items() if not one["measured"]]),
+        *(line for label, text in grouped(reasons) for line in _filled(f"{label:<10}", text)),
         *(["details   --signal=NAME shows the worst episodes of a signal"] if found else []),
     ]
 
@@ -51,7 +53,8 @@ def worst_lines(name: str, summary: Summary) -> list[str]:
         *_filled("remedy    ", signal.remedy),
     ]
     if not summary["measured"]:
-        return [*lines, "no data   the dataset has no fields for it"]
+        label, _, need = summary["unmeasured"].partition(": ")
+        return [*lines, f"{label:<10}{need}"]
     rows = [
         (_number(one["value"]), one["field"] or "", _place(one), one["key"], shortened(one["instruction"] or "", 40))
         for one in summary["worst"]

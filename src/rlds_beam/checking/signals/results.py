@@ -12,6 +12,8 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.conditions import check_known, mask, matches, parse_conditions
+from rlds_beam.checking.signals.context import Context
+from rlds_beam.checking.signals.scoring import MIN_EPISODES
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.errors import DiskError, RldsBeamError, UsageError
 from rlds_beam.text import did_you_mean, printable, shortened
@@ -53,19 +55,80 @@ def parse_thresholds(texts: Iterable[str]) -> dict[str, float]:
     return found
 
 
-def summarize(table: pa.Table, thresholds: Mapping[str, float], most: int = WORST) -> dict[str, Any]:
+_CAMERAS, _CLOCKS, _TEXTS = "images", "timestamps", "a text field with the task"
+_MOTION = "actions or observations in floats"
+_NEEDS = {
+    **dict.fromkeys(("frozen_camera", "repeated_images", "black_images", "overexposed_images"), (_CAMERAS, "")),
+    "blurred_images": (_CAMERAS, "images with details"),
+    "swapped_channels": (_CAMERAS, "images in color"),
+    "video_length": (_CAMERAS, "videos and a declared rate"),
+    **dict.fromkeys(("dropped_frames", "jitter", "time_reversals", "rate_mismatch"), (_CLOCKS, "")),
+    **dict.fromkeys(("jump", "stuck", "saturation", "idle_share", "outlier_path", "outlier_end_pose"), (_MOTION, "")),
+    **dict.fromkeys(("gripper_chatter", "gripper_range"), (_MOTION, "a gripper that opens and closes")),
+    **dict.fromkeys(("lag", "offset"), (_MOTION, "an action and an observation that follows it")),
+    "outlier_jerk": (_MOTION, "observations that move"),
+    "outlier_return": ("rewards", "rewards"),
+    "scale_mismatch": (_MOTION, "several splits or merged datasets"),
+    **dict.fromkeys(("missing_instruction", "generic_instruction", "instruction_changes"), (_TEXTS, "")),
+    "contradictory_instruction": (_TEXTS, "instructions"),
+}
+"""Signal -> the fields that it needs, and what else must be true of them."""
+
+
+def reasons_unmeasured(table: pa.Table, context: Context) -> dict[str, str]:
+    """Signal without a value in any episode -> why: `too few: need 10 episodes, there are 5`, `no field: need images`.
+
+    Args:
+      table: the result of `EpisodeTable.finish`.
+      context: the fields that were measured.
+    """
+    known = {_CAMERAS: context.cameras, _CLOCKS: context.clocks, _MOTION: context.motion, _TEXTS: context.instructions}
+    reasons = {}
+    for name, signal in SIGNALS.items():
+        if name in table.column_names and table[name].null_count < table.num_rows:
+            continue
+        fields, more = _NEEDS.get(name, ("", ""))
+        if not known.get(fields, True):
+            reasons[name] = f"no field: need {fields}"
+        elif signal.relative and table.num_rows < MIN_EPISODES:
+            reasons[name] = f"too few: need {MIN_EPISODES} episodes, there are {table.num_rows}"
+        elif signal.decodes and not context.decoded:
+            reasons[name] = "not read: need --decode=1 or more"
+        else:
+            need = more or (f"usable {fields}" if fields else "episodes that can be read")
+            reasons[name] = f"no data: need {need}"
+    return reasons
+
+
+def grouped(reasons: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The labels and texts of `reasons_unmeasured`, one for each reason: `("no field", "jitter: need timestamps")`."""
+    groups: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        groups.setdefault(reason, []).append(name)
+    found: dict[str, list[str]] = {}
+    for reason, names in groups.items():
+        label, _, need = reason.partition(": ")
+        found.setdefault(label, []).append(f"{', '.join(names)}: {need}")
+    return [(label, "; ".join(texts)) for label, texts in sorted(found.items(), reverse=True)]
+
+
+def summarize(table: pa.Table, thresholds: Mapping[str, float], context: Context, most: int = WORST) -> dict[str, Any]:
     """A summary of each signal as JSON, in the order of `SIGNALS`.
 
     Args:
       table: the result of `EpisodeTable.finish`.
       thresholds: the thresholds that differ from the default, by signal.
+      context: the fields that were measured.
       most: the number of worst episodes to list.
 
     Returns:
-      Signal -> `threshold`, `measured` (the number of episodes with a value), `beyond` (the number beyond the
-      threshold), `median`, and `worst`: the worst episodes, each with `key`, `value`, `field`, `step` and `stop`.
+      Signal -> `threshold`, `measured` (the number of episodes with a value), `unmeasured` (why there are none),
+      `beyond` (the number beyond the threshold), `median`, and `worst`: the worst episodes, each with `key`, `value`,
+      `field`, `step` and `stop`.
     """
-    return {name: _summary(table, name, thresholds.get(name, SIGNALS[name].threshold), most) for name in SIGNALS}
+    reasons = reasons_unmeasured(table, context)
+    summaries = {name: _summary(table, name, thresholds.get(name, SIGNALS[name].threshold), most) for name in SIGNALS}
+    return {name: {**summary, "unmeasured": reasons.get(name)} for name, summary in summaries.items()}
 
 
 def _summary(table: pa.Table, name: str, threshold: float, most: int) -> dict[str, Any]:
@@ -126,7 +189,7 @@ class SignalsWriter:
         return {
             "rows": table.num_rows,
             "chosen": len(chosen),
-            "signals": summarize(table, self.thresholds),
+            "signals": summarize(table, self.thresholds, measured.context),
             "findings": [dataclasses.asdict(one) for one in measured.dataset_findings()],
         }
 

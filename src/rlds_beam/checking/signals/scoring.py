@@ -15,7 +15,7 @@ from rlds_beam.checking.signals.rows import Columns, Rows
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
-_FEWEST = 10
+MIN_EPISODES = 10
 """Episodes below which nothing is usual: the signals that compare are then not measured."""
 
 
@@ -48,7 +48,7 @@ def _largest(values: Array) -> tuple[Array, Array]:
 def scored(rows: Rows, context: Context) -> dict[str, Array]:
     """The columns of all signals that compare episodes: name -> (E,)."""
     found: dict[str, Array] = {}
-    if len(rows) < _FEWEST:
+    if len(rows) < MIN_EPISODES:
         return found
     vectors = fields_of(rows)
     for path, field in vectors.items():

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
+from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.dataset import DatasetFinding
+from rlds_beam.checking.signals.results import grouped, reasons_unmeasured
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.checking.verdicts import find_violations
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
@@ -122,8 +124,14 @@ def part_of(source: Source, gathered: Gathered, settings: Settings) -> DatasetPa
         findings=gathered.findings,
         rules=rules_of(gathered.report, shelf.steps, settings.convert),
         episodes=dict(sorted(shelf.views.items())),
-        notes=(*settings.notes, *shelf.notes()),
+        notes=(*settings.notes, *shelf.notes(), *_unmeasured(gathered.table, source, settings.decode)),
     )
+
+
+def _unmeasured(table: pa.Table, source: Source, decoded: int) -> list[str]:
+    """Which signals have no value, and why, one note for each reason."""
+    context = Context.of(source.schema, fps=source.fps, decoded=decoded)
+    return [f"signals not measured ({label}): {text}" for label, text in grouped(reasons_unmeasured(table, context))]
 
 
 def _broken(episode: Episode, check: CheckOptions) -> list[Violation]:
