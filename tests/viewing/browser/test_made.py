@@ -97,6 +97,26 @@ def test_why_nothing_is_made(dataset: Path) -> None:
         assert "nothing" in made(browser, 0)["error"]
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (
+            {"items": "sequences", "sequence_length": 16},
+            "This episode has 4 steps; a sequence needs 16. --pad_end_of_episodes pads it.",
+        ),
+        (
+            {"items": "episodes", "max_sequence_length": 3, "bypass_partial_episodes": True},
+            "This episode has 4 steps; --max_sequence_length=3 allows no more.",
+        ),
+        ({"items": "sequences", "sequence_length": 16, "pad_end_of_episodes": True}, None),
+    ],
+)
+def test_why_there_are_no_items(dataset: Path, options: dict[str, Any], why: str | None) -> None:
+    with browsing(dataset, **options) as browser:
+        answer = made(browser, 0)  # four steps
+        assert (answer["empty"], bool(answer["items"])) == (why, why is None)
+
+
 def counterparts(browser: Browser, dataset: str) -> list[tuple[str | None, str]]:
     answers = [browser.json("/api/counterpart", dataset=dataset, key=key) for key in browser.list_keys(dataset=dataset)]
     return [(answer["key"], answer["how"]) for answer in answers]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.unused import UnusedSteps
 from rlds_beam.checking.verdicts import validate_episode
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.learner.batching import by_module
@@ -21,6 +23,7 @@ from rlds_beam.formats.trajectories.output import TrajectoryOutput
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.output.base import Output
 from rlds_beam.reading.base import Source
+from rlds_beam.text import count
 from rlds_beam.trajectories.converter import Converter
 from rlds_beam.trajectories.items import PAD, Items
 from rlds_beam.trajectories.options import ItemOptions
@@ -43,12 +46,14 @@ class _Made(NamedTuple):
       columns: the values of all items: [K, L, ...] for items, otherwise [K, ...].
       index: the step of each frame of each item, [K, L]; `PAD` for padding. None if unknown.
       real: whether each frame is real, not padding, [K, L]; None if there is no padding.
+      unused: the steps that are in no item, by reason.
     """
 
     kind: str
     columns: Mapping[str, Column]
     index: Any = None
     real: Any = None
+    unused: Mapping[str, UnusedSteps] = MappingProxyType({})
 
 
 class Maker:
@@ -102,6 +107,7 @@ class Maker:
             "about": self._about(),
             "note": "connectors that are fitted to the dataset are fitted to zeros here" if unfitted else None,
             "total": total,
+            "empty": None if total else _why_empty(made.unused, self._options, len(batch.episodes)),
             "offset": offset,
             "fields": [_field(path, column) for path, column in made.columns.items()],
             "items": [_item(made, number, unchanged) for number in range(offset, min(offset + limit, total))],
@@ -113,6 +119,20 @@ class Maker:
             flags.append(f"--items={items.items}")
             flags += [f"--sequence_length={items.sequence_length}"] if items.items == "sequences" else []
         return " ".join(flags)
+
+
+def _why_empty(unused: Mapping[str, UnusedSteps], options: Any, parts: int) -> str:
+    """Why there are no items, and the flag that changes that."""
+    items = options.to_options
+    whole = "This episode has" if parts == 1 else f"The {parts} parts of this episode have at most"
+    for reason, steps in unused.items():
+        there = f"{whole} {count(steps.longest, 'step')}"
+        if reason == "bypassed":
+            return f"{there}; --max_sequence_length={items.max_sequence_length} allows no more."
+        if items.items == "sequences":
+            return f"{there}; a sequence needs {items.sequence_length}. --pad_end_of_episodes pads it."
+        return f"{there}; a pair needs 2. --items=sequences --sequence_length=2 --pad_end_of_episodes pads it."
+    return f"--to={options.to} makes nothing from this episode."
 
 
 def _made(batch: Batch, output: Output) -> _Made:
@@ -132,7 +152,7 @@ def _trajectories(batch: Batch, output: TrajectoryOutput) -> _Made:
     converter = Converter(output.conversion, lambda items: items)
     parts = [items for items in (*converter.encode(batch.episodes), *converter.finish()) if len(items)]
     if not parts:
-        return _Made("items", {})
+        return _Made("items", {}, unused=converter.unused_steps)
     items, frames = parts[0], output.conversion.items.items == "frames"
     paths = [leaf.path for leaf in output.conversion.spec.leaves]
     if frames:

@@ -16,7 +16,7 @@ export function Made({ dataset, episode, player }) {
     get("/api/made", { dataset: dataset.id, key: episode.key, offset, limit: PAGE }, signal), [dataset.id, episode.key, offset]);
   if (error || data?.error) return html`<p class="error"><bdi>${line(error ?? data.error, 1000)}</bdi></p>`;
   if (!data) return html`<p class="wait">Loading…</p>`;
-  if (!data.items.length) return html`<p class="empty">Nothing is made from this episode.</p>`;
+  if (!data.items.length) return html`<p class="empty">${line(data.empty ?? "There are no more items.", 400)}</p>`;
   const turn = (by) => {
     setOffset(clamp(offset + by * PAGE, 0, Math.floor((data.total - 1) / PAGE) * PAGE));
     choose(0);
