@@ -36,14 +36,14 @@ class ShowConfig(SourceOptions):
     _: dataclasses.KW_ONLY
     episode: str = option("0", "its number, from 0 (-1 is the last one), or its key", metavar="EPISODE")
     output: str | None = option(
-        None, "file to write it to: .png or .jpg (pictures of all cameras), .mp4 (needs the extra lerobot), "
-        "or .rrd (needs the extra rerun)", metavar="FILE", short=("-o",),
+        None, "file to write it to: .png or .jpg (pictures of all cameras), .gif (at most 200 frames), "
+        ".mp4 (needs the extra lerobot), or .rrd (needs the extra rerun)", metavar="FILE", short=("-o",),
     )  # fmt: skip
-    curves: bool = option(False, "draw curves beneath the images of a .png, .jpg, or .mp4 file")
+    curves: bool = option(False, "draw curves beneath the images of a .png, .jpg, .gif, or .mp4 file")
     images: Literal["auto", "always", "never"] = option(
         "auto", "pictures in the terminal: if it can show them (kitty, iTerm2, or 24-bit colors)"
     )
-    frames: int = option(8, "pictures of each camera, evenly spaced; not for videos", least=1)
+    frames: int = option(8, "pictures of each camera, evenly spaced; not for animations and videos", least=1)
     height: int | None = option(None, "height of a picture in pixels", metavar="N", least=8)
     fps: float | None = option(None, "frames per second, if not in the data", metavar="N")
 
