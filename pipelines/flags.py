@@ -32,20 +32,28 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def add_usage(self, usage: str | None, *args: Any, **kwargs: Any) -> None:
         if usage is not None:  # a part in brackets stays on one line
             usage = re.sub(r"\[.*?\]", lambda part: part[0].replace(" ", "\xa0"), usage)
-            usage = textwrap.fill(usage, WIDTH - 7, subsequent_indent=" " * 7).replace("\xa0", " ")
+            usage = _wrapped(usage, WIDTH - 7, subsequent_indent=" " * 7).replace("\xa0", " ")
         super().add_usage(usage, *args, **kwargs)
 
     def start_section(self, heading: str | None) -> None:
-        super().start_section(None if heading is None else textwrap.fill(heading, WIDTH - 1))
+        super().start_section(None if heading is None else _wrapped(heading, WIDTH - 1))
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return _wrapped(" ".join(text.split()), width).splitlines()
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         del width, indent
-        return "\n".join(line if line.startswith(" ") else textwrap.fill(line, WIDTH) for line in text.splitlines())
+        return "\n".join(line if line.startswith(" ") else _wrapped(line) for line in text.splitlines())
 
 
 def fill(text: str, first: str = "", indent: str = "") -> str:
     """A paragraph of at most `WIDTH` columns; `first` begins its first line, `indent` the others."""
-    return textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+    return _wrapped(text, initial_indent=first, subsequent_indent=indent)
+
+
+def _wrapped(text: str, width: int = WIDTH, **indents: str) -> str:
+    """Text in lines of at most `width` columns; a flag or a path is not broken at a hyphen."""
+    return textwrap.fill(text, width, break_on_hyphens=False, **indents)
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:

@@ -250,7 +250,7 @@ def conversion(text: str = "") -> ConversionSection:
         ),
         ItemUse("pairs", 20_560, 20_560, 21_000, 41_120, 1.958, 120),
         (UnusedRow("last step", text or "has no successor", "none needed", 440, 440),),
-        (("observation/depth", text or "no output for depth images"),),
+        (text or "observation/depth (no output for depth images; --keep=observation/depth stores it)",),
         examples,
     )
 

@@ -172,6 +172,14 @@ def test_backticks_become_code() -> None:
     assert code("one ` <b>") == "one ` &lt;b&gt;"
 
 
+def test_flags_are_not_divided_at_their_dashes() -> None:
+    assert code("a <b> --keep=x, or --pad; a--b") == (
+        'a &lt;b&gt; <code class="flag">--keep=</code>x, or <code class="flag">--pad</code>; a--b'
+    )
+    page = render(documents.everything())
+    assert "code.flag { white-space: nowrap; }" in page
+
+
 def test_hidden_characters_become_visible() -> None:
     assert visible("a\u202eb\x00\ud800") == "a\\u202eb\\u0000\\ud800"
     assert visible("سلام 🦾\n") == "سلام 🦾\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+_EPISODE = "an episode field; "
 _GROUPED = 3
 """The number of fields with the same reason from which they share one line."""
 
@@ -11,18 +12,20 @@ _GROUPED = 3
 def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
     """Returns a line per field, `path (why)`; fields with the same reason and the same parent share one line.
 
-    In a shared line, flags in the reason name the parent instead of a field: `--keep=episode_metadata`.
+    In a shared line, flags in the reason name the parent or all fields: `--keep=episode_metadata`.
     """
     groups: dict[tuple[str, str], list[str]] = {}
     for path, why in left_out.items():
         groups.setdefault((path.rpartition("/")[0], why.replace(f"={path}", "=")), []).append(path)
     lines = []
     for (parent, why), paths in groups.items():
-        if len(paths) < _GROUPED or not parent:
+        if len(paths) < _GROUPED:
             lines += [f"{path} ({left_out[path]})" for path in paths]
             continue
         names = ", ".join(path.rpartition("/")[2] for path in paths[:_GROUPED]) + ", ..." * (len(paths) > _GROUPED)
-        keep = f"; keep them with --keep={parent}" if "--keep=" in why else f": {why.replace('=', f'={parent}', 1)}"
-        kind = "episode fields" if why.startswith("an episode field") else f"fields of {parent}"
+        kind = "episode fields" if why.startswith(_EPISODE) else f"fields of {parent}" if parent else "fields"
+        value = parent or ",".join(paths)
+        why = why.removeprefix(_EPISODE).replace("=", f"={value}", 1)
+        keep = f"; keep them with --keep={value}" if "--keep=" in why else f": {why}"
         lines.append(f"{len(paths)} {kind} ({names}){keep}")
     return lines

@@ -9,6 +9,7 @@ from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.checking.connected import Connected
+from rlds_beam.checking.left_out import left_out_lines
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.unused import REASONS
 from rlds_beam.encoding.checked_json import load_json
@@ -66,7 +67,7 @@ def conversion_of(path: str, held: Holding, report: Report) -> ConversionSection
         connectors=tuple(map(_effect, report.connectors)),
         items=_items(held, report, content),
         unused=tuple(UnusedRow(why, *REASONS[why], one.episodes, one.steps) for why, one in report.unused.items()),
-        left_out=tuple((name, printable(why, _LONGEST)) for name, why in report.left_out.items()),
+        left_out=tuple(printable(line, _LONGEST) for line in left_out_lines(report.left_out)),
         note=WITHOUT_SOURCE if report.connectors else WITHOUT_CONNECTORS,
     )  # fmt: skip
 

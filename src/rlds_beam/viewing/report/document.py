@@ -217,7 +217,7 @@ class ConversionSection:
     connectors: tuple[ConnectorEffect, ...]
     items: ItemUse
     unused: tuple[UnusedRow, ...] = ()
-    left_out: Facts = ()
+    left_out: tuple[str, ...] = ()
     examples: tuple[BeforeAfter, ...] = ()
     note: str = ""
 

@@ -20,6 +20,9 @@ _UNSEEN = re.compile(
 )
 
 
+_FLAG = re.compile(r"(?<![\w-])--[a-z]\w*=?")
+
+
 def visible(value: object) -> object:
     """A text with characters that hide or reorder other text as `\\u202e`, cut after `MOST` characters.
 
@@ -32,14 +35,18 @@ def visible(value: object) -> object:
 
 
 def code(text: str) -> Markup:
-    """A text with code between backticks."""
+    """A text with code between backticks, and with flags that no line break divides."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
-        return escape(visible(text))
+        return _with_flags(text)
     return Markup("").join(
-        Markup("<code>{}</code>").format(visible(part)) if place % 2 else escape(visible(part))
+        Markup("<code>{}</code>").format(visible(part)) if place % 2 else _with_flags(part)
         for place, part in enumerate(parts)
     )
+
+
+def _with_flags(text: str) -> Markup:
+    return Markup(_FLAG.sub(r'<code class="flag">\g<0></code>', str(escape(visible(text)))))
 
 
 def one_line(value: str) -> str:
