@@ -6,7 +6,9 @@ on whole ranges, are private: use `define_pipeline` of a job.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any
 
 from rlds_beam import lazy
 
@@ -47,7 +49,7 @@ __all__ = [
     "WriteToTrajectoryRecordsResult",
 ]
 
-__getattr__, __dir__ = lazy.exports(
+_exported, __dir__ = lazy.exports(
     __name__,
     {
         "CheckResult": "rlds_beam.transforms.checking",
@@ -68,3 +70,8 @@ __getattr__, __dir__ = lazy.exports(
         "WriteToTrajectoryRecordsResult": "rlds_beam.transforms.writing",
     },
 )
+
+
+def __getattr__(name: str) -> Any:
+    with contextlib.nullcontext() if "apache_beam" in sys.modules else lazy.quiet_import():
+        return _exported(name)

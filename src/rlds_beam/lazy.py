@@ -8,11 +8,14 @@ or the user's code, which may need them, is imported.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.abc
+import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 _CLIENTS = ("boto3", "bson", "google.api_core", "google.auth", "google.cloud", "pymongo")
@@ -62,6 +65,29 @@ class _HiddenClients(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> None:
         if any(name == client or name.startswith(f"{client}.") for client in _CLIENTS) and _is_for_beam():
             raise ModuleNotFoundError(f"{name} is hidden from Beam", name=name)
+
+
+@contextlib.contextmanager
+def quiet_import() -> Iterator[None]:
+    """Hides what the import of Beam says about packages that it can do without, and about their support for Python.
+
+    If some of Google's packages are installed, but not apitools, Beam logs that BigQuery is not available. The log
+    would also give the root logger of the user's program a handler, so it gets one during the import.
+    """
+    root, handler = logging.getLogger(), logging.NullHandler()
+    root.addHandler(handler)
+    root.addFilter(_is_not_about_apitools)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning, module=r"google\.(api_core|auth)\.")
+            yield
+    finally:
+        root.removeFilter(_is_not_about_apitools)
+        root.removeHandler(handler)
+
+
+def _is_not_about_apitools(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("apitools not found")
 
 
 _hidden = _HiddenClients()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from processes import DEADLINE
 
 from rlds_beam.testing import make_episode, write_dataset
@@ -75,3 +77,36 @@ except BucketError as error:
 
 def test_user_code_may_need_them(here: Path) -> None:
     python(f"{VALIDATE}assert 'pymongo' in clients_after_validate('--from=mine:RldsSource')", here)
+
+
+def test_the_import_of_beam_says_nothing_of_other_packages(here: Path) -> None:
+    """If `rlds_beam.transforms` comes first, as in the README; the user's root logger gets no handler."""
+    code = (
+        "import logging\nfrom rlds_beam.transforms import ReadFromRlds\nimport apache_beam\n"
+        "logging.warning('the user still sees warnings')\nimport warnings\nwarnings.warn('and these', FutureWarning)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=here, env=environment, capture_output=True, text=True, check=True,
+        timeout=DEADLINE,
+    )  # fmt: skip
+    logged, warned = done.stderr.splitlines()
+    assert logged == "WARNING:root:the user still sees warnings" and "FutureWarning: and these" in warned
+
+
+def test_our_tests_print_no_warnings_of_googles_packages(tmp_path: Path) -> None:
+    (tmp_path / "test_import.py").write_text("import apache_beam\n\ndef test(): pass\n")
+    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider", "-n0"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    done = subprocess.run(
+        [*command, "--rootdir", str(tmp_path), str(tmp_path)], cwd=tmp_path, env=environment, capture_output=True,
+        text=True, check=False, timeout=DEADLINE,
+    )  # fmt: skip
+    assert done.returncode == 0 and "1 passed" in done.stdout and "warning" not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("page", sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]), ids=lambda p: p.name)
+def test_the_pages_import_our_transforms_before_beam(page: Path) -> None:
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        if "import apache_beam" in block and "from rlds_beam.transforms" in block:
+            assert block.index("from rlds_beam.transforms") < block.index("import apache_beam")
