@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import json
 import logging
 import os
 import signal
@@ -19,8 +18,9 @@ from typing import cast
 from rlds_beam import lazy, worker_status
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_memory
 from rlds_beam.pipelines import completion, flags, topics
-from rlds_beam.pipelines.options import PrintOptions
+from rlds_beam.pipelines.options import PrintOptions, begin, print_json
 from rlds_beam.pipelines.parsers import COMMANDS, JOBS, command_parser, job_parser
+from rlds_beam.progress.displays import heartbeat
 from rlds_beam.runners import quiet
 from rlds_beam.runners.allocator import keep_freed_memory
 from rlds_beam.runners.kernels import choose_kernels
@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack the characters of a dataset's texts
+    begin(arguments)
     try:
         code = _run(arguments, of_this_process=argv is None)
         sys.stdout.flush()
@@ -87,7 +88,7 @@ def _failed(arguments: list[str], kind: str, text: str, code: int) -> int:
     print(f"rlds-beam: {text}", file=sys.stderr)
     if "--json" in _split(arguments)[0]:
         with contextlib.suppress(OSError):
-            print(json.dumps({"error": {"type": kind, "message": text, "exit_code": code}}, indent=2))
+            print_json({"error": {"type": kind, "message": text, "exit_code": code}})
     _flush_stdout()
     return code
 
@@ -148,12 +149,10 @@ def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
     verbose = not {"-v", "--verbose"}.isdisjoint(ours)
     if of_this_process and not (verbose or beam_options) and getattr(config, "runner", None) == "local":
         lazy.hide_clients()
-    with (
-        naming_memory(),
-        _logging(verbose),
-        _sigterm_as_ctrl_c(),
-        _stdout(silent and not getattr(config, "json", False)),
-    ):
+    lasting = not hasattr(config, "json")  # browse and serve run until they are interrupted
+    kind = "none" if silent or lasting else getattr(config, "progress", "auto")
+    discarded = silent and not getattr(config, "json", False)
+    with naming_memory(), _logging(verbose), _sigterm_as_ctrl_c(), _stdout(discarded), heartbeat(name, kind):
         return job.main(config)
 
 

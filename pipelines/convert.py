@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.options import option
-from rlds_beam.pipelines.options import ReportOptions
+from rlds_beam.pipelines.options import ReportOptions, print_json
 from rlds_beam.pipelines.running import run_ranges
 from rlds_beam.runners.options import RunOptions
 
@@ -177,11 +176,14 @@ def main(config: Config) -> int:
         with planning(config.command, config.progress):
             job = prepare(config)
         job.status(config.overwrite)
-        print(json.dumps(job.to_json(), indent=2) if config.json else terminal.convert_plan(job))
+        if config.json:
+            print_json(job.to_json())
+        else:
+            print(terminal.convert_plan(job))
         return 0
     done = convert(config)
     notes = done.job.notes()
     extra = {**done.figures(), **({"notes": notes} if notes else {})}
     lines = [*done.lines(), *repair_lines(config.command, config, done.report)]
-    outcome.print_report(done.report, config, extra, lines)
+    outcome.print_report(done.report, config, extra, lines, done.job.directory)
     return outcome.exit_code(done.report, config)

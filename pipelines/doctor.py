@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rlds_beam.options import Options, option
+from rlds_beam.pipelines.options import print_json
 
 if TYPE_CHECKING:
     from rlds_beam.runners.diagnosis import Finding
@@ -47,7 +47,7 @@ def main(config: DoctorConfig) -> int:
     findings = doctor(config)
     problems = sum(finding.status == "problem" for finding in findings)
     if config.json:
-        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+        print_json({"problems": problems, "findings": [dataclasses.asdict(finding) for finding in findings]})
     else:
         print("\n".join(_lines(findings)))
         found = f"{count(problems, 'problem')} found" if problems else "no problems found"

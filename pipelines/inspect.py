@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING
 
 from rlds_beam.errors import NeedsMappingError
 from rlds_beam.jobs.options import PlanOptions
 from rlds_beam.options import option, options_given
+from rlds_beam.pipelines.options import print_json
 from rlds_beam.trajectories.options import ItemOptions
 
 if TYPE_CHECKING:
@@ -58,7 +58,10 @@ def main(config: InspectConfig) -> int:
     except NeedsMappingError as error:
         print(error.propose())
         return 0
-    print(json.dumps(survey.to_json(), indent=2) if config.json else survey)
+    if config.json:
+        print_json(survey.to_json())
+    else:
+        print(survey)
     return 0
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
+from rlds_beam import __version__
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, option
+from rlds_beam.progress.displays import now
 
 
 def parse_max_rejected(text: str) -> int | float:
@@ -26,13 +31,27 @@ def parse_max_rejected(text: str) -> int | float:
     return fraction
 
 
+_run: dict[str, str] = {}
+"""The command line that this process runs, and when it started."""
+
+
+def begin(arguments: Sequence[str]) -> None:
+    """Notes the command line, for `print_json`."""
+    _run.update(command=shlex.join(["rlds-beam", *arguments]), start=now())
+
+
+def print_json(content: Mapping[str, Any]) -> None:
+    """Prints the result of a command as JSON, with the version, the command line, and its start and end in UTC."""
+    print(json.dumps({"version": __version__, **_run, "end": now(), **content}, indent=2))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrintOptions(Options):
     """Output on the terminal."""
 
     json: bool = option(False, "print the report and errors as JSON")
-    progress: Literal["auto", "plain", "none"] = option(
-        "auto", "progress on stderr: a bar on a terminal, or a plain line every 30 seconds"
+    progress: Literal["auto", "plain", "json", "none"] = option(
+        "auto", "progress on stderr: a bar on a terminal, or a line at least every 30 seconds; or lines of JSON"
     )
 
 

@@ -13,7 +13,7 @@ from rlds_beam.checking.rules import DATASET_RULES, POLICIES, REPAIRABLE
 from rlds_beam.checking.unused import REASONS
 from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.pipelines.options import ReportOptions
+from rlds_beam.pipelines.options import ReportOptions, print_json
 from rlds_beam.text import count
 from rlds_beam.trajectories.options import ItemOptions
 
@@ -26,30 +26,45 @@ def exit_code(report: Report, options: ReportOptions) -> int:
     return REJECTED if failure(report, options) else 0
 
 
-def failure(report: Report, options: ReportOptions) -> str | None:
-    """Why the exit code is 3, and which option accepts that; None if the exit code is 0."""
+def failure(report: Report, options: ReportOptions, place: str = "") -> str | None:
+    """Why the exit code is 3, and which option accepts that; None if the exit code is 0.
+
+    Args:
+      report: the report of the job.
+      options: its options.
+      place: where the accepted episodes were written; empty if they were only read.
+    """
     broken = {
         rule: report.rules[rule] for rule in DATASET_RULES if rule in report.rules and report.rules[rule].rejected
     }
     reasons = [f"{counts.samples[0][1]} (--accept={rule} accepts that)" for rule, counts in broken.items()]
     if report.exceeds(options.max_rejected):
-        reasons.append(_too_many(report, options))
+        reasons.append(_too_many(report, options, place))
     if (why := empty_reason(report, options)) is not None:
         reasons.append(why)
-    return "; ".join(reasons) or None
+    if not reasons:
+        return None
+    is_written = place and report.items_written
+    label = f"written, but incomplete (exit code {REJECTED})" if is_written else f"failed with exit code {REJECTED}"
+    return f"{label}: {'; '.join(reasons)}"
 
 
-def _too_many(report: Report, options: ReportOptions) -> str:
+def _too_many(report: Report, options: ReportOptions, place: str) -> str:
     """How many records were rejected, and which options allow or repair that."""
     broken = [r for r, counts in report.rules.items() if counts.rejected and r not in DATASET_RULES]
     given = getattr(with_preset(options), "repair", ())
     repaired = [rule for rule in broken if rule in REPAIRABLE and rule not in given]
     accepted = [rule for rule in broken if "accept" in POLICIES[rule]]
-    ways = [f"--max_rejected={report.rejected} accepts that"]
-    ways += [f"--repair={','.join(repaired)} repairs what it can"] if repaired else []
-    ways += [f"--accept={','.join(accepted)} writes such episodes as they are"] if accepted else []
-    rejected = f"{report.rejected:,} of {count(report.records, 'record')} {'was' if report.rejected == 1 else 'were'}"
-    return f"{rejected} rejected, more than --max_rejected={options.max_rejected} ({'; '.join(ways)})"
+    if place and report.items_written:
+        written = report.records - report.rejected - sum(one.records for one in report.dropped.values())
+        text = f"{written:,} of {count(report.records, 'episode')} {'is' if written == 1 else 'are'} in {place}"
+    else:
+        were = "was" if report.rejected == 1 else "were"
+        text = f"{report.rejected:,} of {count(report.records, 'record')} {were} rejected"
+    text += f"; --max_rejected={options.max_rejected} allows fewer rejected ones" if options.max_rejected else ""
+    as_they_are = f", or --accept={','.join(accepted)} for such episodes as they are" if accepted else ""
+    repair = f" Repair: --repair={','.join(repaired)}." if repaired else ""
+    return f"{text}. Accept: --max_rejected={report.rejected}{as_they_are}.{repair}"
 
 
 def empty_reason(report: Report, options: Any) -> str | None:
@@ -161,16 +176,18 @@ def timing_line(figures: Mapping[str, Any]) -> str:
     return f"took      {figures['seconds']:.1f} s with start-up{speed}"
 
 
-def print_report(report: Report, options: ReportOptions, extra: dict[str, Any], lines: list[str]) -> None:
+def print_report(
+    report: Report, options: ReportOptions, extra: dict[str, Any], lines: list[str], place: str = ""
+) -> None:
     """Prints the report as JSON (with `extra`) or as a summary followed by `lines`, and why the exit code is 3."""
-    if (why := failure(report, options)) is not None:
-        lines = [*lines, f"failed    with exit code {REJECTED}: {why}"]
+    if (why := failure(report, options, place)) is not None:
+        lines = [*lines, why]
         if (empty := empty_reason(report, options)) is not None:
             extra = {**extra, "error": empty}
         if options.json or options.progress == "none":  # the summary is not shown
-            print(f"rlds-beam: failed with exit code {REJECTED}: {why}", file=sys.stderr)
+            print(f"rlds-beam: {why}", file=sys.stderr)
     if options.json:
-        print(json.dumps({**report.to_json(), **extra}, indent=2))
+        print_json({**report.to_json(), **extra})
     else:
         repair = getattr(with_preset(options), "repair", ())
         print("\n".join([report.summary(repair), *lines]))

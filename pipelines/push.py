@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import sys
 import time
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import option
-from rlds_beam.pipelines.options import ReportOptions
+from rlds_beam.pipelines.options import ReportOptions, print_json
 from rlds_beam.runners.options import RunOptions
 
 if TYPE_CHECKING:
@@ -259,7 +258,7 @@ def main(config: PushConfig) -> int:
         return _plan(config)
     done = _push(config, _serve_on if config.keep_serving else _end)
     outcome.print_report(
-        done.report, config, done.to_json(), [*done.lines(), *repair_lines("push", config, done.report)]
+        done.report, config, done.to_json(), [*done.lines(), *repair_lines("push", config, done.report)], "the tables"
     )
     return outcome.exit_code(done.report, config)
 
@@ -275,7 +274,10 @@ def _plan(config: PushConfig) -> int:
     if not config.embedded:
         prepare(config, source, on_wait=_on_wait)
     plan = source.to_json() | {"servers": config.reverb, "tables": config.table}
-    print(json.dumps(plan, indent=2) if config.json else terminal.push_plan(source, config.reverb, config.table))
+    if config.json:
+        print_json(plan)
+    else:
+        print(terminal.push_plan(source, config.reverb, config.table))
     return 0
 
 

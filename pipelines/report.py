@@ -14,7 +14,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import SourceOptions
 from rlds_beam.formats.registry import RLDS, TRAJECTORIES
 from rlds_beam.options import option
-from rlds_beam.pipelines.options import PrintOptions
+from rlds_beam.pipelines.options import PrintOptions, print_json
 from rlds_beam.runners.options import RunOptions
 
 if TYPE_CHECKING:
@@ -168,14 +168,13 @@ def report(config: ReportConfig) -> ReportOutcome:
 
 def main(config: ReportConfig) -> int:
     """Runs the command: prints the counts of the records read and the file's name, and returns 0."""
-    import json
 
     began = time.monotonic()
     done = report(config)
     seconds = round(time.monotonic() - began, 3)
     if config.json:
         reports = [one.to_json() for one in done.reports]
-        print(json.dumps({"reports": reports, "path": done.path, "bytes": done.bytes, "seconds": seconds}, indent=2))
+        print_json({"reports": reports, "path": done.path, "bytes": done.bytes, "seconds": seconds})
     else:
         print("\n".join([*(one.line() for one in done.reports), str(done), f"took      {seconds:.1f} s with start-up"]))
     return 0

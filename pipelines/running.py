@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.errors import DiskError, RldsBeamError
-from rlds_beam.text import format_size
+from rlds_beam.text import count, format_size
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
@@ -59,6 +59,8 @@ def run_ranges(
 
     try:
         with Progress(total, config.progress, job.committed_since(finished)).shown() as progress:
+            if finished and not config.json:
+                progress.say(f"resumed: {finished:,} of {count(len(job.ranges), 'part')} were finished")
             if not config.json and (size := job.bytes_of(pending)):
                 progress.say(f"writing about {format_size(size)} to {job.directory}")
             return run_pipeline(build, config, job.seconds(pending), progress)

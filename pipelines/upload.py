@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING
 
 from rlds_beam.errors import UsageError
 from rlds_beam.options import option
-from rlds_beam.pipelines.options import PrintOptions
+from rlds_beam.pipelines.options import PrintOptions, print_json
 
 if TYPE_CHECKING:
     from rlds_beam.hub.repository import Repository
@@ -123,7 +122,7 @@ def main(config: UploadConfig) -> int:
     """Runs the command: prints what was sent, and returns the exit code."""
     outcome = upload(config)
     if config.json:
-        print(json.dumps(dataclasses.asdict(outcome), indent=2))
+        print_json(dataclasses.asdict(outcome))
     elif config.progress != "none":
         print("\n".join(_lines(outcome, "would send" if config.dry_run else "uploaded")))
     return 0

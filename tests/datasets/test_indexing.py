@@ -248,7 +248,9 @@ def test_the_progress_of_a_large_index(
     monkeypatch.setattr(job_progress, "LOOK_SECONDS", 0.001)
     monkeypatch.setattr(PlainLines, "update", update)
     open_dataset(path, unit="steps", connectors=[WaitsForProgress()])
-    assert re.fullmatch(r"rlds-beam: indexing the steps of large/1\.0\.0 \(.* kB\), once\n", capsys.readouterr().err)
+    assert re.fullmatch(
+        r"\S+Z rlds-beam: indexing the steps of large/1\.0\.0 \(.* kB\), once\n", capsys.readouterr().err
+    )
     assert any(line.startswith("index 0 of 1 part, 20 steps") for line in lines)
     lines.clear()
     open_dataset(path, unit="steps", connectors=[WaitsForProgress()])

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from jobs import complaints
 from processes import DEADLINE
 from processes import run as execute
 
+import rlds_beam
 from rlds_beam import worker_status
 from rlds_beam.options import SYNONYMS, nearest_option
 from rlds_beam.pipelines.cli import JOBS, main
@@ -461,3 +466,34 @@ def test_a_name_without_its_place_says_where_it_may_come_from(words, said, sourc
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
     assert capsys.readouterr() == ("", f"rlds-beam: {said}\n")
+
+
+def test_json_says_what_ran_and_when(run, source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out"
+    commands = [
+        ["inspect", source, "--json"],
+        ["validate", source, "--json"],
+        ["convert", source, out, "--json", "--dry_run"],
+        ["convert", source, out, "--json"],
+        ["doctor", "--json"],
+        ["validate", tmp_path / "none", "--json"],
+    ]
+    for command in commands:
+        began = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
+        content = json.loads(run(*command)[1])
+        assert list(content)[:4] == ["version", "command", "start", "end"]
+        assert content["version"] == rlds_beam.__version__
+        assert content["command"] == shlex.join(["rlds-beam", *map(str, command)])
+        start, end = (
+            datetime.datetime.strptime(f"{content[name][:-1]}+0000", "%Y-%m-%dT%H:%M:%S%z") for name in ("start", "end")
+        )
+        assert content["end"].endswith("Z") and began <= start <= end
+    assert content["error"]["exit_code"] == 2
+
+
+def test_every_json_of_a_command_is_printed_in_one_place():
+    """So that no command lacks the version, the command line, and the times."""
+    for path in (ROOT / "pipelines").glob("*.py"):
+        code = path.read_text()
+        assert path.name == "options.py" or not re.search(r"print\(\s*json\.dumps", code), path

@@ -17,6 +17,7 @@ import pytest
 from apache_beam.utils import subprocess_server
 
 import rlds_beam
+from rlds_beam.checking.left_out import left_out_lines
 from rlds_beam.checking.report import Report
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.formats.registry import OUTPUTS, output_group
@@ -124,9 +125,12 @@ def test_exit_code_3_says_why_and_what_accepts_it(tmp_path, capsys):
     for command in commands:
         assert main(command) == 3
         last = capsys.readouterr().out.splitlines()[-1]
-        assert last.startswith("failed    with exit code 3: 3 of 4 records were rejected, more than --max_rejected=0 (")
-        assert "--max_rejected=3 accepts that; --repair=missing_is_last repairs" in last
-        assert "--accept=non_finite writes" in last
+        place = f"written, but incomplete (exit code 3): 1 of 4 episodes is in {tmp_path / 'out'}"
+        told = place if command[0] == "convert" else "failed with exit code 3: 3 of 4 records were rejected"
+        accept = "Accept: --max_rejected=3, or --accept=non_finite for such episodes as they are."
+        assert last == f"{told}. {accept} Repair: --repair=missing_is_last."
+    assert main(["validate", source, "--max_rejected=2"]) == 3
+    assert "were rejected; --max_rejected=2 allows fewer" in capsys.readouterr().out
     for remedies in (["--max_rejected=3"], ["--repair=missing_is_last", "--accept=non_finite"]):
         assert main(["validate", source, *remedies]) == 0
         assert "failed" not in capsys.readouterr().out
@@ -152,7 +156,7 @@ def test_exit_code_3_of_a_shard_and_of_connectors_that_drop_all(tmp_path, capsys
     (source / "dataset_info.json").write_text(json.dumps(info))
     assert main(["validate", str(source)]) == 3
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("failed    with exit code 3: ") and "--accept=short_shard accepts that" in last
+    assert last.startswith("failed with exit code 3: ") and "--accept=short_shard accepts that" in last
 
 
 def test_an_empty_dataset_says_the_same_everywhere(tmp_path, capsys):
@@ -166,7 +170,7 @@ def test_an_empty_dataset_says_the_same_everywhere(tmp_path, capsys):
         assert main([name, str(source), *output]) == (3 if name in ("convert", "stats") else 0)
         out = capsys.readouterr().out
         assert "checked   nothing: the input has no episodes" in out
-        assert ("failed    with exit code 3" in out) == (name in ("convert", "stats"))
+        assert ("failed with exit code 3" in out) == (name in ("convert", "stats"))
     (source / "dataset_info.json").write_text(json.dumps({**info, "splits": []}))
     next(source.glob("*-00000-of-00001")).unlink()
     assert main(["convert", str(source), str(tmp_path / "new")]) == 2
@@ -242,6 +246,15 @@ def test_an_unquoted_pattern_is_several_inputs(tmp_path, capsys, monkeypatch):
     assert {path.name: path.read_bytes() for path in source.iterdir()} == before
     assert main(["example", str(tmp_path / "a"), "b"]) == 2
     assert "unexpected argument 'b'" in capsys.readouterr().err
+
+
+def test_fields_without_a_parent_share_a_line_too():
+    paths = [f"field_{i}" for i in range(8)]
+    (line,) = left_out_lines(dict.fromkeys(paths, "an episode field; d3rlpy has no such field"))
+    assert line == "8 episode fields (field_0, field_1, field_2, ...): d3rlpy has no such field"
+    (line,) = left_out_lines({path: f"text; --keep={path} stores it" for path in paths})
+    assert line == f"8 fields (field_0, field_1, field_2, ...); keep them with --keep={','.join(paths)}"
+    assert len(left_out_lines(dict.fromkeys(paths[:2], "text"))) == 2
 
 
 def test_fields_left_out_for_one_reason_are_one_line(tmp_path, capsys):

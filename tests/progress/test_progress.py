@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import pty
 import re
@@ -179,8 +180,13 @@ def test_without_a_terminal_there_are_plain_lines(data, gate, convert, monkeypat
     monkeypatch.syspath_prepend(str(SUPPORT))
     ran = convert(data, *FLAGS, f"--workers={workers}")
     assert ran.code == 0
-    first, *lines = ran.err.splitlines()
-    assert first.startswith("rlds-beam: writing about ") and first.endswith(f" to {ran.output}")
+    times, said = zip(*(line.split(" ", 1) for line in ran.err.splitlines()), strict=True)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", text) for text in times) and list(times) == sorted(
+        times
+    )
+    (about,) = [line for line in said if line.startswith("rlds-beam: writing about ")]
+    lines = [line for line in said if line != about]  # on a busy machine, some are about the plan
+    assert about.endswith(f" to {ran.output}")
     assert any(" of 8 parts, " in line for line in lines), ran.err
     assert all(line.startswith("rlds-beam: convert ") for line in lines)
     assert "\x1b" not in ran.err
@@ -248,7 +254,7 @@ def test_scanned_bytes_are_counted_while_a_job_is_planned(tmp_path, monkeypatch,
 
 def test_the_size_of_the_output_is_printed_before_the_work(data, convert, tmp_path) -> None:
     ran = convert(data, "--accept=duplicate_episode")
-    (said,) = re.findall(rf"^rlds-beam: writing about (\S+) kB to {ran.output}$", ran.err)
+    (said,) = re.findall(rf"^\S+Z rlds-beam: writing about (\S+) kB to {ran.output}$", ran.err)
     assert 1000 * float(said) == pytest.approx(sum(f.stat().st_size for f in ran.output.glob("*.tfrecord-*")), rel=0.01)
     assert convert(data, "--json", "--overwrite", "--items=frames").err == ""
 
@@ -317,7 +323,7 @@ def test_a_runner_that_does_not_report_progress(capsys, monkeypatch) -> None:
     shown = Progress(Total("convert", ranges=4), "plain", poll=lambda: Done(ranges=2))
     shown._began -= 60
     shown.tick(None)
-    assert capsys.readouterr().err == "rlds-beam: convert 2 of 4 parts, 1:00 left\n"
+    assert capsys.readouterr().err.endswith("Z rlds-beam: convert 2 of 4 parts, 1:00 left\n")
 
 
 def test_a_line_that_cannot_be_printed_is_not_an_error(monkeypatch) -> None:
@@ -332,3 +338,61 @@ def test_a_line_that_cannot_be_printed_is_not_an_error(monkeypatch) -> None:
 def test_counting_is_nearly_free() -> None:
     """No note is written and no lock is taken, because an episode may take only 20 microseconds."""
     assert bytecodes(lambda: worker_status.count(records=1, bytes=100, steps=10)) < 200
+
+
+def test_a_resumed_job_says_so(data, convert, tmp_path) -> None:
+    flags = ("--shards=4", "--accept=duplicate_episode")
+    ran = convert(data, *flags)
+    (ran.output / "manifest.json").unlink()
+    for commit in sorted((ran.output / "_commits").iterdir())[2:]:
+        commit.unlink()
+    ran = convert(data, *flags)
+    assert "rlds-beam: resumed: 2 of 4 parts were finished\n" in ran.err
+
+
+def test_lines_of_json(data, convert) -> None:
+    ran = convert(data, "--shards=2", "--accept=duplicate_episode", "--progress=json")
+    messages, statuses = [], []
+    for line in map(json.loads, ran.err.splitlines()):
+        assert line.pop("time").endswith("Z")
+        (messages if "message" in line else statuses).append(line)
+    assert [one["message"].startswith("writing about ") for one in messages] == [True]
+    last = statuses[-1]
+    assert (last["command"], last["parts"], last["parts_total"]) == ("convert", 2, 2)
+    assert (last["phase"], last["episodes"], last["steps"]) == ("completing", 40, 800)
+    assert 0 < last["bytes"] <= last["bytes_total"] and {"steps_per_second", "seconds_left", "seconds"} <= last.keys()
+    assert all(one.keys() == last.keys() for one in statuses)
+
+
+def test_the_phases_of_a_job() -> None:
+    shown = Progress(Total("convert", ranges=2), "none")
+    done = Done(), Done(scanned=3), Done(records=1), Done(records=2, ranges=2)
+    phases = [shown.status(one, shown._began).numbers["phase"] for one in done]
+    assert phases == ["starting", "looking for duplicates", "running", "completing"]
+    assert Progress(Total("convert"), "none").status(Done(), 0.0).numbers["phase"] == "planning"
+
+
+@pytest.mark.parametrize("kind", ["auto", "json"])
+def test_work_without_progress_is_not_silent(monkeypatch, capsys, kind) -> None:
+    monkeypatch.setattr(displays, "MAX_SILENT_SECONDS", 0.001)
+    monkeypatch.setattr(displays, "EVERY_SECONDS", 0.0)
+    said = io.StringIO()
+    with displays.heartbeat("inspect", kind):
+        wait_until(lambda: said.write(capsys.readouterr().err) and "\n" in said.getvalue())
+    line = said.getvalue().splitlines()[0]
+    assert (
+        '"phase": "working"' in line
+        if kind == "json"
+        else re.fullmatch(r"\S+Z rlds-beam: inspect working, 0:\d\d so far", line)
+    )
+
+
+def test_jobs_of_a_command_share_a_log(monkeypatch, capsys) -> None:
+    """15 seconds of planning and 15 seconds of work print a line: the second job does not start to count again."""
+    with displays.heartbeat("convert", "plain"):
+        monkeypatch.setattr(displays, "_printed", time.monotonic() - displays.EVERY_SECONDS)
+        Progress(Total("convert"), "plain").tick(Done())
+        Progress(Total("convert"), "plain").tick(Done())
+    assert capsys.readouterr().err.count(" rlds-beam: convert starting, 0:00 so far\n") == 1
+    Progress(Total("convert"), "plain").tick(Done())  # in Python, each job counts for itself
+    assert capsys.readouterr().err == ""

@@ -21,7 +21,7 @@ RLDS_BEAM = (sys.executable, "-m", "rlds_beam")
 DEADLINE = 120.0
 """Seconds that a command may take on a busy machine."""
 
-_PROGRESS = re.compile(r"rlds-beam: .*, [\d:]+ (so far|left)\n")
+_PROGRESS = re.compile(r"(\S+Z )?rlds-beam: .*, [\d:]+ (so far|left)\n")
 """The progress line that a command prints every 30 s; on a busy machine even a short one may print it."""
 
 

@@ -16,7 +16,6 @@ import json
 import os
 import pickle
 import shutil
-import sys
 import tempfile
 import threading
 from collections import Counter, deque
@@ -48,7 +47,7 @@ from rlds_beam.images.pixels import EditedImages
 from rlds_beam.images.stored import StoredImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.output.range_conversion import RangeFitter, check_and_connect
-from rlds_beam.progress.displays import Kind
+from rlds_beam.progress.displays import Kind, display_for
 from rlds_beam.progress.job_progress import Total, in_this_process
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
@@ -216,8 +215,8 @@ class _Builder:
         source, framing = self._source, Framing(self._source)
         large = source.size > _LARGE
         if large:
-            text = f"rlds-beam: indexing the steps of {source.dataset} ({format_size(source.size)}), once"
-            print(text, file=sys.stderr, flush=True)
+            text = f"indexing the steps of {source.dataset} ({format_size(source.size)}), once"
+            display_for("auto").say(text)
         kind: Kind = "auto" if large else "none"
         with in_this_process(Total("index"), kind):
             ranges = plan_ranges(source, starts=framing.record_starts)

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
+import json
 import os
 import sys
+import threading
 import time
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TextIO
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-EVERY_SECONDS = 30.0
+EVERY_SECONDS = 25.0
 """Seconds before the first plain line and between two; a short job prints none."""
+
+MAX_SILENT_SECONDS = 30.0
+"""Seconds after which `heartbeat` prints a line, for work that reports no progress."""
+
+JSON_SECONDS = 5.0
+"""Seconds between two lines of JSON."""
 
 LONGEST_BAR, SHORTEST_BAR = 40, 8
 """Columns of the bar; it is left out if the line has fewer to spare."""
 
-Kind = Literal["auto", "plain", "none"]
+Kind = Literal["auto", "plain", "json", "none"]
 Tone = Literal["", "done", "warning", "faint"]
 
 
@@ -44,11 +54,13 @@ class Status:
       name: the job's name: `convert`.
       facts: what is known, in the order in which it is shown.
       fraction: the finished part of the work, 0 to 1; None if unknown.
+      numbers: the same as numbers, for JSON.
     """
 
     name: str
     facts: tuple[Fact, ...]
     fraction: float | None = None
+    numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def line(self) -> str:
         """The status as plain text: `convert 12 of 71 parts, 40,000 steps, 21,000 steps/s, ...`."""
@@ -80,6 +92,8 @@ def display_for(kind: Kind, stream: TextIO | None = None) -> Display:
     stream = sys.stderr if stream is None else stream
     if kind == "none":
         return Nothing()
+    if kind == "json":
+        return JsonLines(stream)
     if kind == "auto" and in_notebook():
         return NotebookBar(stream)
     if kind == "auto" and stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown"):
@@ -100,26 +114,98 @@ class Nothing:
         """Does nothing."""
 
 
+_printed: float | None = None
+"""When the running command, whose jobs share a log, began or printed its last line; None if there is no command."""
+
+
+def now() -> str:
+    """The time as ISO 8601 in UTC: `2026-11-25T18:07:38Z`."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 class PlainLines:
-    """Prints a line every `EVERY_SECONDS`, for logs."""
+    """Prints a line every `EVERY_SECONDS`, for logs; with the time, except on a terminal."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
-        self._printed = time.monotonic()
+        self._began = time.monotonic()
 
     def update(self, status: Status) -> None:
         """Prints the status if the last line is old enough."""
-        if (now := time.monotonic()) - self._printed >= EVERY_SECONDS:
-            self._printed = now
+        if time.monotonic() - (self._began if _printed is None else _printed) >= EVERY_SECONDS:
             self.say(status.line())
 
     def say(self, text: str) -> None:
         """Prints a line."""
-        with contextlib.suppress(OSError):  # a full log must not fail the job
-            print(f"rlds-beam: {text}", file=self._stream, flush=True)
+        self._print(f"rlds-beam: {text}" if self._stream.isatty() else f"{now()} rlds-beam: {text}")
 
     def close(self) -> None:
         """Does nothing: lines stay."""
+
+    def _print(self, line: str) -> None:
+        global _printed
+        self._began = time.monotonic()
+        _printed = None if _printed is None else self._began
+        with contextlib.suppress(OSError):  # a full log must not fail the job
+            print(line, file=self._stream, flush=True)
+
+
+class JsonLines(PlainLines):
+    """Prints a line of JSON for the first status of a job, every `JSON_SECONDS`, and for the last status."""
+
+    def __init__(self, stream: TextIO):
+        super().__init__(stream)
+        self._at = -JSON_SECONDS
+        self._last: Status | None = None
+
+    def update(self, status: Status) -> None:
+        """Prints the status if the last line is old enough."""
+        self._last = status
+        if time.monotonic() - self._at >= JSON_SECONDS:
+            self._flush()
+
+    def say(self, text: str) -> None:
+        """Prints a message."""
+        self._print(json.dumps({"time": now(), "message": text}))
+
+    def close(self) -> None:
+        """Prints the last status."""
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._last is not None:
+            self._at = time.monotonic()
+            self._print(json.dumps({"time": now(), "command": self._last.name, **self._last.numbers}))
+            self._last = None
+
+
+@contextlib.contextmanager
+def heartbeat(name: str, kind: Kind) -> Iterator[None]:
+    """Prints a line if the block printed no progress for `MAX_SILENT_SECONDS`; nothing on a terminal with a bar.
+
+    Args:
+      name: the command.
+      kind: the kind of progress.
+    """
+    global _printed
+    display, ended = display_for(kind), threading.Event()
+    began = _printed = time.monotonic()
+
+    def beat() -> None:
+        while not ended.wait(min(1.0, MAX_SILENT_SECONDS)):
+            if time.monotonic() - (_printed or began) >= MAX_SILENT_SECONDS:
+                seconds = round(time.monotonic() - began)
+                working = Fact(f"working, {seconds // 60}:{seconds % 60:02} so far")
+                display.update(Status(name, (working,), None, {"phase": "working", "seconds": seconds}))
+
+    if isinstance(display, PlainLines):
+        with contextlib.suppress(RuntimeError):  # no more threads: there are no lines
+            threading.Thread(target=beat, name="heartbeat", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+        _printed = None
 
 
 class Bar:

@@ -7,7 +7,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TextIO
+from typing import Any, TextIO
 
 from rlds_beam import worker_status
 from rlds_beam.progress.displays import Fact, Kind, Nothing, Status, display_for
@@ -111,7 +111,35 @@ class Progress:
         facts.append(
             Fact(f"{_clock(now - self._began)} so far" if left is None else f"{_clock(left)} left", 1, "faint")
         )
-        return Status(total.name, tuple(facts), self._fraction(done))
+        return Status(total.name, tuple(facts), self._fraction(done), self._numbers(done, now, left))
+
+    def _numbers(self, done: Done, now: float, left: float | None) -> dict[str, Any]:
+        """The progress as numbers, the same for each job; None if unknown."""
+        total = self._total
+        parts = None if total.ranges is None else total.finished + done.ranges
+        start, first = self._start or (now, done)
+        per_second = (done.steps - first.steps) / (now - start) if now - start >= 1 else None
+        return {
+            "phase": self._phase(done, parts),
+            "parts": parts,
+            "parts_total": total.ranges,
+            "episodes": done.records,
+            "episodes_total": total.episodes,
+            "steps": done.steps,
+            "rejected": done.rejected,
+            "bytes": done.bytes,
+            "bytes_total": total.bytes,
+            "steps_per_second": None if per_second is None else round(per_second, 1),
+            "seconds": round(now - self._began, 1),
+            "seconds_left": None if left is None else round(left, 1),
+        }
+
+    def _phase(self, done: Done, parts: int | None) -> str:
+        """What the job is doing: planning, looking for duplicates, starting, running, or completing."""
+        if done.records + done.ranges:
+            return "completing" if parts is not None and parts == self._total.ranges else "running"
+        known = _at_the_start(done).partition(",")[0].partition(" (")[0]
+        return "planning" if known == "starting" and self._total == Total(self._total.name) else known
 
     def _fraction(self, done: Done) -> float | None:
         """The finished part of the work; None before the first record, or if the amount is unknown."""
