@@ -20,7 +20,7 @@ from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, nami
 from rlds_beam.pipelines import completion, flags, topics
 from rlds_beam.pipelines.options import PrintOptions, begin, print_json
 from rlds_beam.pipelines.parsers import COMMANDS, JOBS, command_parser, job_parser
-from rlds_beam.progress.displays import heartbeat
+from rlds_beam.progress.displays import Kind, heartbeat
 from rlds_beam.runners import quiet
 from rlds_beam.runners.allocator import keep_freed_memory
 from rlds_beam.runners.kernels import choose_kernels
@@ -150,7 +150,7 @@ def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
     if of_this_process and not (verbose or beam_options) and getattr(config, "runner", None) == "local":
         lazy.hide_clients()
     lasting = not hasattr(config, "json")  # browse and serve run until they are interrupted
-    kind = "none" if silent or lasting else getattr(config, "progress", "auto")
+    kind: Kind = "none" if silent or lasting else getattr(config, "progress", "auto")
     discarded = silent and not getattr(config, "json", False)
     with naming_memory(), _logging(verbose), _sigterm_as_ctrl_c(), _stdout(discarded), heartbeat(name, kind):
         return job.main(config)

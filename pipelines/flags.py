@@ -32,7 +32,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def add_usage(self, usage: str | None, *args: Any, **kwargs: Any) -> None:
         if usage is not None:  # a part in brackets stays on one line
             usage = re.sub(r"\[.*?\]", lambda part: part[0].replace(" ", "\xa0"), usage)
-            usage = _wrapped(usage, WIDTH - 7, subsequent_indent=" " * 7).replace("\xa0", " ")
+            usage = _wrapped(usage, WIDTH - 7, indent=" " * 7).replace("\xa0", " ")
         super().add_usage(usage, *args, **kwargs)
 
     def start_section(self, heading: str | None) -> None:
@@ -48,12 +48,12 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 def fill(text: str, first: str = "", indent: str = "") -> str:
     """A paragraph of at most `WIDTH` columns; `first` begins its first line, `indent` the others."""
-    return _wrapped(text, initial_indent=first, subsequent_indent=indent)
+    return _wrapped(text, WIDTH, first, indent)
 
 
-def _wrapped(text: str, width: int = WIDTH, **indents: str) -> str:
+def _wrapped(text: str, width: int = WIDTH, first: str = "", indent: str = "") -> str:
     """Text in lines of at most `width` columns; a flag or a path is not broken at a hyphen."""
-    return textwrap.fill(text, width, break_on_hyphens=False, **indents)
+    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:

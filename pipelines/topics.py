@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rlds_beam.checking.rules import ADVICE, POLICIES, RULE_GROUPS, RULES
@@ -139,7 +139,8 @@ def names_of(topic: str) -> list[str]:
         from rlds_beam.checking.signals.base import SIGNALS as QUALITY
 
         return list(QUALITY)
-    return list({"rules": RULES, "connectors": CONNECTORS, "formats": FORMATS}.get(topic, ()))
+    known: dict[str, Iterable[str]] = {"rules": RULES, "connectors": CONNECTORS, "formats": FORMATS}
+    return list(known.get(topic, ()))
 
 
 def _found(word: str, groups: Mapping[str, Sequence[str]], topic: str) -> list[str]:

@@ -127,7 +127,7 @@ def _gif(episode: Episode, options: FileOptions) -> bytes:
     rate = options.fps or DEFAULT_FPS
     every = max(math.ceil(len(episode) / MAX_GIF_FRAMES), math.ceil(rate / _MAX_GIF_FPS), 1)
     frames = _frames(episode, options._replace(height=options.height or _GIF_HEIGHT))
-    parts = []
+    parts: list[bytes] = []
     for frame in itertools.islice(frames, 0, None, every):
         image = bytes(imagecodecs.gif_encode(_indexed(frame), colormap=_PALETTE, out=2 * frame.size + 4096))
         if not parts:
