@@ -183,3 +183,22 @@ def test_what_is_checked_before_decoding(directory, tmp_path, monkeypatch):
     monkeypatch.setattr(videos.storage, "size", lambda path: 10)
     with pytest.raises(BadEpisode, match="more packets than it has bytes"):
         column(directory / "av1")
+
+
+def test_a_frame_that_ffmpeg_guesses_is_an_error(directory, tmp_path):
+    """FFmpeg fills in damaged blocks, and says so only in a flag of the frame."""
+    whole, packets = (directory / "h264").read_bytes(), Video.of(str(directory / "h264")).packets
+    guessed = 0
+    for middle in (packets["offset"] + packets["size"] // 2)[:10].tolist():
+        path = tmp_path / f"{middle}"
+        path.write_bytes(whole[:middle] + b"\xff" * 8 + whole[middle + 8 :])
+        try:
+            with av.open(str(path)) as container:
+                guesses = any(frame.is_corrupt for frame in container.decode(video=0))
+        except av.FFmpegError:
+            continue
+        if guesses:
+            guessed += 1
+            with pytest.raises(BadEpisode, match="a frame is damaged"):
+                column(path).stacked()
+    assert guessed

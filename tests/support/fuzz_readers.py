@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from example_fuzz import example_class
+from lerobot_data import FPS
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.encoded_images import EncodedImages
@@ -359,25 +360,25 @@ def _columns(table: Any) -> dict[str, Any]:
 def lerobot(path: Path) -> Iterator[Piece]:
     """A piece for each episode; the frames of its videos are next to its rows."""
     first = 0
-    videos = {
-        file.parts[-3]: [frame.reshape(-1) for frame in _frames(file)] for file in _files(path, "videos/*/*/*.mp4")
-    }
+    videos = {file.parts[-3]: _frames(file) for file in _files(path, "videos/*/*/*.mp4")}
     for file in _files(path, "data/*/*.parquet"):
         columns = _columns(_table(file))
         numbers = columns["episode_index"]
         borders = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1), len(numbers)]
         for start, stop in itertools.pairwise(borders):
-            shown = {name: np.array(frames[first : first + stop - start]) for name, frames in videos.items()}
+            shown = {name: read(range(first, first + stop - start)) for name, read in videos.items()}
             first += stop - start
             yield _piece({name: values[start:stop] for name, values in columns.items()} | shown)
 
 
-def _frames(file: Path) -> Iterator[Any]:
+def _frames(file: Path) -> Callable[[range], Any]:
+    """Reads frames by their numbers; those that cannot be decoded are NaN."""
     import av
 
     with av.open(str(file)) as container:
-        for frame in container.decode(video=0):
-            yield frame.to_ndarray(format="rgb24")
+        decoded = {round(frame.time * FPS): frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)}
+    missing = np.full(next(iter(decoded.values())).shape, np.nan)
+    return lambda numbers: np.stack([decoded.get(number, missing) for number in numbers])
 
 
 def numpy(path: Path) -> Iterator[Piece]:

@@ -123,9 +123,9 @@ class Video:
                 for time, data in zip(times[start:stop].tolist(), self.read(start, stop), strict=True):
                     packet = av.Packet(data)
                     packet.pts = None if time == _NO_TIME else time
-                    yield from _taken(decoder.decode(packet), wanted)
+                    yield from _taken(decoder.decode(packet), wanted, times[start])
                 if wanted:  # frames that the decoder holds back to put them in order
-                    yield from _taken(decoder.decode(None), wanted)
+                    yield from _taken(decoder.decode(None), wanted, times[start])
             if wanted:
                 raise ValueError(f"frame {min(wanted.values())} cannot be decoded")
 
@@ -161,8 +161,18 @@ class Video:
         return np.flatnonzero(self.packets["key"])
 
 
-def _taken(frames: list[Any], wanted: dict[int, int]) -> Iterator[tuple[int, Any]]:
+def _taken(frames: list[Any], wanted: dict[int, int], first: int) -> Iterator[tuple[int, Any]]:
+    """The wanted frames of those that were decoded.
+
+    Args:
+      first: the time of the key frame from which they were decoded; those before it may lack what they refer to.
+
+    Raises:
+      ValueError: a frame is damaged: FFmpeg guessed a part of it, and of those that refer to it.
+    """
     for frame in frames:
+        if frame.is_corrupt and (frame.pts is None or frame.pts >= first):
+            raise ValueError("a frame is damaged")
         number = wanted.pop(frame.pts, None)
         if number is not None:
             yield number, frame
