@@ -122,6 +122,21 @@ def test_a_deep_provenance_is_refused_before_the_work(data: Path, tmp_path: Path
     assert not list(tmp_path.glob("out/**/*.tfrecord*"))
 
 
+@pytest.mark.parametrize("content", [{"DropFields": LONG}, LONG, {LONG: {}}, {"DropFields": {LONG: 1}}])
+def test_errors_about_connectors_are_short(tmp_path: Path, content: object) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps([content]))
+    with pytest.raises(UsageError, match=r"c\.json") as error:
+        load(str(path))
+    assert len(str(error.value)) < 1500
+
+
+def test_errors_about_features_are_short(data: Path) -> None:
+    path = data / "features.json"
+    path.write_text(path.read_text().replace("tensor_feature.Tensor", LONG))
+    assert len(refused(data)) < 1000
+
+
 YAML = {
     "not UTF-8": (b"- A: {x: \xff}", "is not UTF-8"),
     "deep": (b"[" * 5000 + b"]" * 5000, "nested too deeply"),

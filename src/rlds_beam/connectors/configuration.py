@@ -19,7 +19,7 @@ from rlds_beam.connectors.pipeline import ConnectorPipeline
 from rlds_beam.encoding.checked_json import parse_json
 from rlds_beam.encoding.checked_yaml import parse_yaml
 from rlds_beam.errors import MissingExtraError, UsageError
-from rlds_beam.text import did_you_mean
+from rlds_beam.text import did_you_mean, shortened
 from rlds_beam.user_functions import (
     ByValue,
     check_configurable,
@@ -172,7 +172,8 @@ def _connector(entry: Any, where: str) -> Connector:
         ((name, given),) = entry.items()
     if not isinstance(name, str) or not isinstance(given, Mapping | None):
         raise UsageError(
-            f"{where}: {entry!r}: expected the name of a connector, or its name with a mapping of arguments"
+            f"{where}: {shortened(repr(entry))}: expected the name of a connector, or its name with a mapping of "
+            "arguments"
         )
     make: Any
     if ":" in name:
@@ -180,7 +181,7 @@ def _connector(entry: Any, where: str) -> Connector:
     elif name in CONNECTORS:
         make = getattr(connectors, name)
     else:
-        raise UsageError(f"{where}: there is no connector {name}{did_you_mean(name, CONNECTORS)}")
+        raise UsageError(f"{where}: there is no connector {shortened(name)}{did_you_mean(name, CONNECTORS)}")
     if given is None and not isinstance(make, type):
         return cast(Connector, make)  # a bare function is a connector; with arguments, it returns one
     return cast(Connector, _construct(make, given or {}, f"{where}: {name}"))
@@ -198,7 +199,9 @@ def _construct(make: Callable[..., Any], given: Mapping[str, Any], where: str) -
     for name, value in given.items():
         if not arguments.accepts(hints.get(name, Any), value):
             hint = arguments.number_hint(value)
-            raise UsageError(f"{where}: {name}: expected {arguments.described(hints[name])}, got {value!r}{hint}")
+            raise UsageError(
+                f"{where}: {name}: expected {arguments.described(hints[name])}, got {shortened(repr(value))}{hint}"
+            )
         values[name] = tuple(value) if isinstance(value, list) else value
     try:
         instance = make(**values)
@@ -218,4 +221,4 @@ def _check_names(given: Mapping[str, Any], known: Any, where: str, what: str) ->
         if name not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             hint = did_you_mean(str(name), known, otherwise=takes)
-            raise UsageError(f"{where}: there is no {what} {name}{hint}")
+            raise UsageError(f"{where}: there is no {what} {shortened(name)}{hint}")

@@ -102,7 +102,7 @@ def load_features(features: str | bytes | Json, where: str) -> Json:
     for path, name in named:
         if name not in FEATURES:
             raise UsageError(
-                f"{where}: {path or 'the root'} is a {name}, which rlds-beam does not support "
+                f"{where}: {shortened(path or 'the root')} is a {shortened(name)}, which rlds-beam does not support "
                 f"(it supports {', '.join(sorted(set(FEATURES.values())))}); nothing was imported"
             )
     return root
