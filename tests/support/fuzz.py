@@ -14,6 +14,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -99,6 +100,7 @@ def main() -> int:
     parser.add_argument("--case", type=int, help="only this mutation of a dataset; keeps its directory")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="processor time of a step")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the table is printed, also after `timeout`
     names = of_format(options.format) if options.format else list(DATASETS)
     if options.case is not None:
         names = [options.format]
@@ -118,6 +120,8 @@ def main() -> int:
                 counts[facts["name"]]["problem" if "problem" in facts else facts["outcome"]] += 1
                 if facts.get("reader"):
                     readers[f"{facts['name']}: {facts['reader'][:60]}"] += 1
+    except KeyboardInterrupt:
+        print("interrupted")
     finally:
         if options.case is None:
             shutil.rmtree(root, ignore_errors=True)

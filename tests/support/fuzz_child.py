@@ -44,7 +44,16 @@ _ADDRESS_SPACE_BYTES = 4 << 30
 _MAX_MESSAGE, _MAX_LINES, _MAX_ERROR_LINES = 2000, 25, 2
 CONVERTS, INSPECTS, VALIDATES = 0.1, 0.05, 0.001
 """How often a damaged dataset is also converted, inspected, and validated, which takes longer."""
-MAPPINGS = ("topics.yaml", "profile.yaml", "connectors.yaml", "keep.txt", "rlds_beam.json", "manifest.json", ".spec")
+MAPPINGS = (
+    "topics.yaml",
+    "profile.yaml",
+    "connectors.yaml",
+    "keep.txt",
+    "rlds_beam.json",
+    "info.json",
+    "manifest.json",
+    ".spec",
+)
 """Files that say which values are which field: if one is changed, others may be right."""
 
 
