@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -155,3 +156,12 @@ def test_the_logs_of_envlogger_are_hidden(log, tmp_path):
     file.write_bytes(file.read_bytes()[:-1000])
     code, _, said = run(["inspect", tmp_path / "log"])
     assert code == 0 and not said
+
+
+@pytest.mark.parametrize("name", ["steps.riegeli", "step_offsets.riegeli"])
+def test_a_pipe_is_not_waited_for(log, tmp_path, name):
+    file = damaged(log, tmp_path / "log") / name
+    file.unlink()
+    os.mkfifo(file)
+    code, _, said = run(["inspect", tmp_path / "log", "--from=envlogger"])
+    assert code == 2 and "has no readable episode" in said

@@ -16,12 +16,14 @@ import dataclasses
 import functools
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 
+from rlds_beam import storage
 from rlds_beam.episodes.flags import FIRST, LAST
 from rlds_beam.errors import needs
 from rlds_beam.formats.envlogger.riegeli import Gap, RiegeliChunk, bridge, riegeli_file, scan
@@ -58,6 +60,8 @@ def index_of(shard: str) -> ShardIndex:
     for name in FILES:
         with contextlib.suppress(FileNotFoundError):
             status = os.stat(os.path.join(shard, name))
+            if not stat.S_ISDIR(status.st_mode):
+                storage.check_regular(os.path.join(shard, name))  # the reader would wait for a FIFO
             sizes.append((name, status.st_size, status.st_mtime_ns))
     return _index(os.path.abspath(shard), tuple(sizes))
 
