@@ -45,6 +45,7 @@ _MAX_MESSAGE, _MAX_LINES, _MAX_ERROR_LINES = 2000, 25, 2
 CONVERTS, INSPECTS, VALIDATES = 0.1, 0.05, 0.001
 """How often a damaged dataset is also converted, inspected, and validated, which takes longer."""
 MAPPINGS = (
+    "metadata.yaml",
     "topics.yaml",
     "profile.yaml",
     "connectors.yaml",
