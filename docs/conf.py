@@ -12,6 +12,7 @@ from pathlib import Path
 from docutils import nodes
 
 import rlds_beam
+from rlds_beam.pipelines.functions import OPTIONS
 
 project = "rlds-beam"
 version = release = rlds_beam.__version__
@@ -67,6 +68,8 @@ def add_dark_pictures(app, doctree):
 
 def edit_docstring(app, what, name, obj, options, lines):
     """Our docstrings as napoleon and reStructuredText want them."""
+    if what == "function" and obj.__module__ == "rlds_beam.pipelines.functions" and OPTIONS in lines:
+        del lines[lines.index(OPTIONS) :]  # the pages of the commands list the options
     if what in ("attribute", "property"):
         lines[:0] = ["..", ""]  # an empty comment: napoleon takes the first line up to a colon for a type
     lines[:] = [re.sub(r"(?<![^\s(])`([.~!][^`]*)`", r"``\1``", line) for line in lines]  # `.spec` is no reference

@@ -15,7 +15,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rlds_beam.errors import UsageError
-from rlds_beam.options import Options, belongs_to, distinct_groups, flag_name, names_of, nearest_option, type_hints
+from rlds_beam.options import (
+    Options,
+    belongs_to,
+    distinct_groups,
+    flag_name,
+    names_of,
+    nearest_option,
+    sections,
+    type_hints,
+)
 
 Config = TypeVar("Config", bound=Options)
 
@@ -164,16 +173,13 @@ def _add_sections(
     shown: bool = True,
 ) -> None:
     """Adds a section for each class that declares options; a format's sections have a `suffix` in their titles."""
-    hints, added = type_hints(options_class), set(taken)
-    for owner in reversed(options_class.__mro__):
-        declared = vars(owner).get("__annotations__", {})
-        own = [f for f in dataclasses.fields(options_class) if f.name in declared and not f.metadata.get("hidden")]
-        own = [f for f in own if f.name not in added]  # a default that a subclass overrides stays in its group
-        added.update(f.name for f in own)
+    hints = type_hints(options_class)
+    for title, owner, fields in sections(options_class):
+        own = [field for field in fields if field.name not in taken and not field.metadata.get("hidden")]
         if not own:
             continue
-        title = (owner.__doc__ or "").split("\n")[0].rstrip(".") + (suffix or "")
-        group = parser if owner is options_class and suffix is None else parser.add_argument_group(title)
+        plain = owner is options_class and suffix is None
+        group = parser if plain else parser.add_argument_group(title + (suffix or ""))
         needs: tuple[str, str] | None = vars(owner).get("shown_with")
         for field in own:
             target = parser if field.metadata.get("positional") else group

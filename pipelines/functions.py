@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import inspect as introspection
 import os
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rlds_beam.errors import UsageError, naming_memory
-from rlds_beam.options import Options, names_of
+from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES
+from rlds_beam.options import Options, in_python, names_of, sections
 from rlds_beam.pipelines.check import CheckConfig
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.pipelines.example import ExampleConfig
@@ -23,6 +25,9 @@ from rlds_beam.pipelines.validate import ValidateConfig
 from rlds_beam.runners.quiet import quiet
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
+
+    from rlds_beam import keywords
     from rlds_beam.checking.report import Report
     from rlds_beam.jobs.inspect import Survey
     from rlds_beam.pipelines.check import CheckOutcome
@@ -45,33 +50,85 @@ _OF_THE_COMMAND = {
 """Options of the command that have no effect here, and what to use instead."""
 
 
-def _takes(config_class: type[Any]) -> Callable[[Function], Function]:
-    """Puts a job's options into a function's signature, for `help` and completion, and silences Beam's logs."""
+class _Signature(introspection.Signature):
+    """All options, for editors and IPython; as text, the paths only: the docstring lists the options in groups."""
+
+    def __str__(self) -> str:
+        paths = [p for p in self.parameters.values() if p.kind is not introspection.Parameter.KEYWORD_ONLY]
+        options = introspection.Parameter("options", introspection.Parameter.VAR_KEYWORD)
+        return str(introspection.Signature([*paths, options], return_annotation=self.return_annotation))
+
+    def format(self, **layout: Any) -> str:
+        """What `help` prints on Python 3.13 and later."""
+        del layout
+        return str(self)
+
+
+def _takes(config_class: type[Options]) -> Callable[[Function], Function]:
+    """Puts a job's options into a function's signature and docstring, and silences Beam's logs."""
 
     def decorate(function: Function) -> Function:
-        positional = introspection.signature(function).parameters.values()
-        named = [
-            introspection.Parameter(f.name, introspection.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
-            for f in _all_options(config_class)
-        ]
-        own = [p for p in positional if p.kind is not introspection.Parameter.VAR_KEYWORD]
+        signature, parameter = introspection.signature(function), introspection.Parameter
+        paths = [p for p in signature.parameters.values() if p.kind is not parameter.VAR_KEYWORD]
+        listed = _sections(config_class)
+        named: dict[str, introspection.Parameter] = {}
+        for field in (field for _, fields in listed for field in fields):
+            keyword = parameter(field.name, parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+            named.setdefault(field.name, keyword)
         calling = cast(Function, naming_memory()(quiet(function)))
-        vars(calling)["__signature__"] = introspection.Signature([*own, *named])
+        whole = _Signature([*paths, *named.values()], return_annotation=signature.return_annotation)
+        vars(calling)["__signature__"] = whole
+        about = introspection.cleandoc(function.__doc__ or "")
+        calling.__doc__ = "\n\n".join([about, OPTIONS, *(_listed(*one) for one in [*listed, *_formats(config_class)])])
         return calling
 
     return decorate
 
 
-def _all_options(config_class: type[Options]) -> Iterable[dataclasses.Field[Any]]:
-    """The options of the job and of all formats, without repeats."""
-    own = [
-        field
-        for field in dataclasses.fields(config_class)
-        if not field.metadata.get("positional") and field.name not in _OF_THE_COMMAND
+OPTIONS = "Options:"
+"""Begins the generated part of a docstring."""
+
+_INTERNAL = ("from_options", "recognized", "to_options")
+
+
+def _sections(config_class: type[Options]) -> list[tuple[str, list[dataclasses.Field[Any]]]]:
+    """The options of the job and of the formats, with titles; the most common first."""
+    of_job = list(sections(config_class))
+    of_job.sort(key=lambda section: (section.owner is not config_class, "shown_with" in vars(section.owner)))
+    formats: dict[type[Options], list[str]] = {}
+    for group in config_class.known_groups():
+        formats.setdefault(group.options_class, []).append(in_python(group.choice))
+    found = [("" if one.owner is config_class else in_python(one.title), one.fields) for one in of_job]
+    found += [(f"With {' or '.join(choices)}", [*dataclasses.fields(one)]) for one, choices in formats.items()]
+    skipped = {*_OF_THE_COMMAND, *_INTERNAL}
+    shown = [
+        (title, [f for f in fields if f.name not in skipped and not f.metadata.get("positional")])
+        for title, fields in found
     ]
-    groups = config_class.known_groups()
-    formats = [field for group in groups for field in dataclasses.fields(group.options_class)]
-    return {field.name: field for field in [*reversed(formats), *own]}.values()
+    return [(title, fields) for title, fields in shown if fields]
+
+
+def _formats(config_class: type[Options]) -> Iterable[tuple[str, Sequence[Any]]]:
+    """The formats that a job reads and writes."""
+    fields = {group.field for group in config_class.known_groups()}
+    if "from_options" in fields:
+        yield "Formats of the input (from_)", [(name, FORMATS[name].about) for name in SOURCES]
+    if "to_options" in fields:
+        yield "Formats of the output (to)", [(name, FORMATS[name].about) for name in OUTPUTS]
+
+
+def _listed(title: str, entries: Sequence[Any]) -> str:
+    """A title, and options or formats, one per line."""
+    lines = [title + ":"] if title else []
+    for entry in entries:
+        name, about = entry if isinstance(entry, tuple) else (entry.name, _about(entry))
+        lines.append(textwrap.fill(f"{name}: {about}", 100, initial_indent="  ", subsequent_indent="      "))
+    return "\n".join(lines)
+
+
+def _about(field: dataclasses.Field[Any]) -> str:
+    default = "" if field.default in (None, (), "", False) else f" (default: {field.default!r})"
+    return in_python(field.metadata.get("help", "")) + default
 
 
 def _config(config_class: type[Config], *paths: Any, **options: Any) -> Config:
@@ -83,7 +140,7 @@ def _config(config_class: type[Config], *paths: Any, **options: Any) -> Config:
 
 
 @_takes(ConvertConfig)
-def convert(input: Path | Sequence[Path], output: Path, **options: Any) -> ConvertOutcome:
+def convert(input: Path | Sequence[Path], output: Path, **options: Unpack[keywords.Convert]) -> ConvertOutcome:
     """Checks the episodes of a dataset and writes them as training items, as `rlds-beam convert` does.
 
         outcome = rlds_beam.convert("data/point_mass/1.0.0", "pairs", repair="missing_is_last")
@@ -92,7 +149,7 @@ def convert(input: Path | Sequence[Path], output: Path, **options: Any) -> Conve
     Rejected episodes do not raise: `outcome.report.rejected` counts them, and `output/rejected` has their records.
 
     Args:
-      input: a TFDS or EnvLogger dataset directory, or shard files.
+      input: a dataset directory, or files, of any format listed below (`from_`).
       output: the directory to write to.
       options: the fields of `ConvertConfig` and of the options of the `from_` and `to` formats. Pass a function
         (`policy_info_fn`, a source, an output) as an object or as `module:function`. A function defined outside a
@@ -110,7 +167,7 @@ def convert(input: Path | Sequence[Path], output: Path, **options: Any) -> Conve
 
 
 @_takes(ValidateConfig)
-def validate(input: Path | Sequence[Path], **options: Any) -> Report:
+def validate(input: Path | Sequence[Path], **options: Unpack[keywords.Validate]) -> Report:
     """Checks every episode of a dataset and writes nothing, as `rlds-beam validate` does.
 
         report = rlds_beam.validate("data/point_mass/1.0.0")
@@ -131,7 +188,7 @@ def validate(input: Path | Sequence[Path], **options: Any) -> Report:
 
 
 @_takes(InspectConfig)
-def inspect(input: Path | Sequence[Path], **options: Any) -> Survey:
+def inspect(input: Path | Sequence[Path], **options: Unpack[keywords.Inspect]) -> Survey:
     """Reads a dataset's metadata and a sample of its episodes, as `rlds-beam inspect` does.
 
         survey = rlds_beam.inspect("data/point_mass/1.0.0", items="sequences", sequence_length=8)
@@ -150,7 +207,7 @@ def inspect(input: Path | Sequence[Path], **options: Any) -> Survey:
 
 
 @_takes(CheckConfig)
-def check(input: Path | Sequence[Path], **options: Any) -> CheckOutcome:
+def check(input: Path | Sequence[Path], **options: Unpack[keywords.Check]) -> CheckOutcome:
     """Measures quality signals of every episode, as `rlds-beam check` does.
 
         outcome = rlds_beam.check("data/point_mass/1.0.0")
@@ -172,7 +229,7 @@ def check(input: Path | Sequence[Path], **options: Any) -> CheckOutcome:
 
 
 @_takes(StatsConfig)
-def stats(input: Path | Sequence[Path], **options: Any) -> StatsOutcome:
+def stats(input: Path | Sequence[Path], **options: Unpack[keywords.Stats]) -> StatsOutcome:
     """Computes each field's mean, standard deviation, range, and quantiles, as `rlds-beam stats` does.
 
         outcome = rlds_beam.stats("data/point_mass/1.0.0", by="language_instruction")
@@ -194,7 +251,7 @@ def stats(input: Path | Sequence[Path], **options: Any) -> StatsOutcome:
 
 
 @_takes(ReportConfig)
-def report(input: Path, second: Path | None = None, **options: Any) -> ReportOutcome:
+def report(input: Path, second: Path | None = None, **options: Unpack[keywords.Report]) -> ReportOutcome:
     """Writes an HTML file that shows a dataset, a conversion, or how two datasets differ, as `rlds-beam report` does.
 
         outcome = rlds_beam.report("data/point_mass/1.0.0", output="report.html")
@@ -216,7 +273,7 @@ def report(input: Path, second: Path | None = None, **options: Any) -> ReportOut
 
 
 @_takes(PushConfig)
-def push(input: Path | Sequence[Path], **options: Any) -> PushOutcome:
+def push(input: Path | Sequence[Path], **options: Unpack[keywords.Push]) -> PushOutcome:
     """Fills Reverb tables with a dataset's items, as `rlds-beam push` does.
 
     Rejected episodes do not raise: `outcome.report.rejected` counts them.
@@ -237,7 +294,7 @@ def push(input: Path | Sequence[Path], **options: Any) -> PushOutcome:
 
 
 @_takes(RecordConfig)
-def record(output: Path, **options: Any) -> ConvertOutcome:
+def record(output: Path, **options: Unpack[keywords.Record]) -> ConvertOutcome:
     """Rolls out behavior policies in environments and writes RLDS or another format, as `rlds-beam record` does.
 
         outcome = rlds_beam.record("cartpole", env="gymnasium:CartPole-v1", policy="random", episodes=100)
@@ -258,7 +315,7 @@ def record(output: Path, **options: Any) -> ConvertOutcome:
 
 
 @_takes(UploadConfig)
-def upload(output: Path, destination: str, **options: Any) -> UploadOutcome:
+def upload(output: Path, destination: str, **options: Unpack[keywords.Upload]) -> UploadOutcome:
     """Publishes a finished output on the Hugging Face Hub, as `rlds-beam upload` does.
 
         rlds_beam.upload("pairs", "hf://datasets/USER/NAME", private=True)
@@ -279,7 +336,7 @@ def upload(output: Path, destination: str, **options: Any) -> UploadOutcome:
 
 
 @_takes(ExampleConfig)
-def example(directory: Path, **options: Any) -> str:
+def example(directory: Path, **options: Unpack[keywords.Example]) -> str:
     """Writes a small RLDS dataset to try the other functions on, as `rlds-beam example` does.
 
         dataset = rlds_beam.example("data", episodes=100)

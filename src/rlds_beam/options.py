@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import inspect
 import numbers
 import os
+import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from rlds_beam import lazy
 from rlds_beam.errors import UsageError
@@ -27,6 +29,9 @@ from rlds_beam.user_functions import by_value, name_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11 on
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
@@ -136,13 +141,77 @@ class Options:
         for name in options:
             if name not in own:
                 belongs = belongs_to(cls, name, groups)
-                raise UsageError(belongs or f"unknown option {name}{did_you_mean(name, own)}")
+                raise UsageError(belongs or _unknown(cls, name, groups))
         return cls(*positional, **values)
 
 
 def names_of(options_class: type[Options]) -> list[str]:
     """The names of a group's options."""
     return [field.name for field in dataclasses.fields(options_class)]
+
+
+class Section(NamedTuple):
+    """The options that one class declares, with the title of the class."""
+
+    title: str
+    owner: type[Any]
+    fields: list[dataclasses.Field[Any]]
+
+
+def sections(options_class: type[Options]) -> Iterator[Section]:
+    """The options by the class that declares them, as the help lists them."""
+    added: set[str] = set()
+    for owner in reversed(options_class.__mro__):
+        declared = vars(owner).get("__annotations__", {})
+        own = [field for field in dataclasses.fields(options_class) if field.name in declared]
+        own = [field for field in own if field.name not in added]  # an overridden default stays in its group
+        added.update(field.name for field in own)
+        if own:
+            yield Section((owner.__doc__ or "").split("\n")[0].rstrip("."), owner, own)
+
+
+def in_python(text: str) -> str:
+    """Text that names flags, with Python's arguments: `to="lerobot"` for `--to=lerobot`."""
+    named = re.sub(r"--(\w+)=([\w.]*\w)", r'--\1="\2"', text)
+    return re.sub(r"--(\w+)", lambda flag: "from_" if flag[1] == "from" else flag[1], named)
+
+
+def _unknown(config_class: type[Options], name: str, groups: Sequence[Group] = (), also: Sequence[str] = ()) -> str:
+    """The error for an argument that does not exist; `also` are other arguments of the function."""
+    if near := difflib.get_close_matches(name, also, 1, 0.8):
+        return f"unknown option {name}; did you mean {near[0]}?"
+    nearest = nearest_option(config_class, name, groups, also)
+    if nearest is None:
+        return f"unknown option {name}"
+    value = f'="{nearest.value}"' if nearest.value else ""
+    place = f", an option of {joined([in_python(choice) for choice in nearest.choices])}" if nearest.choices else ""
+    return f"unknown option {name}; did you mean {nearest.name}{value}{place}?"
+
+
+def check_names(options_class: type[Options]) -> Callable[[Function], Function]:
+    """Makes a mistyped argument of a function an error that suggests the right name.
+
+    Args:
+      options_class: what `**options` takes besides the options of formats; `Options` without `**options`.
+    """
+
+    def decorate(function: Function) -> Function:
+        parameters = inspect.signature(function).parameters.values()
+        own = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+
+        @functools.wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            unknown = options.keys() - set(own)
+            if unknown and ":" not in str(options.get("from_")):  # a class of the user may have other options
+                groups = options_class.known_groups()
+                known = {name for one in (options_class, *(g.options_class for g in groups)) for name in names_of(one)}
+                for name in sorted(unknown - known):
+                    raise UsageError(f"{function.__name__}: {_unknown(options_class, name, groups, own)}")
+            return function(*args, **options)
+
+        return cast(Function, call)
+
+    return decorate
 
 
 _EVERYWHERE = ("help", "verbose", "quiet")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import inspect as introspection
 import json
+import pydoc
+import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from processes import DEADLINE
 
 import rlds_beam
 from rlds_beam import UsageError
+from rlds_beam.formats.registry import FORMATS
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, read_items, write_dataset
 from rlds_beam.user_functions import ByValue, name_of, resolve
@@ -107,6 +111,53 @@ def test_the_signature_names_the_options() -> None:
     assert list(parameters)[:2] == ["input", "output"]
     assert parameters["sequence_length"].default == 2
     assert "dry_run" not in parameters and "options" not in parameters
+
+
+def test_the_help_lists_the_options_in_groups_and_all_formats() -> None:
+    """The common options come first, each format's own at the end."""
+    text = pydoc.plain(pydoc.render_doc(rlds_beam.convert))
+    assert (
+        text.splitlines()[2] == "convert(input: 'Path | Sequence[Path]', output: 'Path', **options) -> 'ConvertOutcome'"
+    )
+    places = [
+        text.index(f"\n      {name}: ") for name in ("from_", "repair", "to", "workers", "topics", "episode_name")
+    ]
+    assert places == sorted(places)
+    assert 'With to="keep_ranges":' in text and not re.search(r"--[a-z]", text.partition("Options:")[2])
+    for name, known in FORMATS.items():
+        assert " ".join(f"{name}: {known.about}".split()) in " ".join(text.split())
+    assert "Formats of the output" not in pydoc.render_doc(rlds_beam.validate)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: rlds_beam.convert("data", "out", itmes="pairs"), "itmes; did you mean items?"),
+        (lambda: rlds_beam.convert("data", "out", from_="rlds", videos=True), 'did you mean images="video"'),
+        (lambda: rlds_beam.convert("data", "out", from_="rlds", topcs="a"), 'topics, an option of from_="ros2"?'),
+        (lambda: rlds_beam.push("data", tabel="t"), "tabel; did you mean table?"),
+        (lambda: rlds_beam.record("out", evn="a"), "evn; did you mean env?"),
+        (
+            lambda: rlds_beam.open_dataset("data", untis="steps"),
+            "open_dataset: unknown option untis; did you mean unit?",
+        ),
+        (lambda: rlds_beam.open_dataset("data", acept="all"), "acept; did you mean accept?"),
+        (
+            lambda: rlds_beam.Dataset.batches(None, 32, suffle=True),
+            "batches: unknown option suffle; did you mean shuffle?",
+        ),
+        (lambda: rlds_beam.mix_batches({}, 32, sede=1), "sede; did you mean seed?"),
+        (lambda: rlds_beam.load_items("out", spilt="train"), "spilt; did you mean split?"),
+        (lambda: rlds_beam.load_trajectories("out", bach_size=2), "bach_size; did you mean batch_size?"),
+        (lambda: rlds_beam.write_rlds("out", [], vresion="1.0.0"), "vresion; did you mean version?"),
+        (lambda: rlds_beam.open_source("data", form_="zarr"), "form_; did you mean from_?"),
+        (lambda: rlds_beam.show("data", episodes=3), "episodes; did you mean episode?"),
+        (lambda: rlds_beam.show("data", spilt="train"), "spilt; did you mean split?"),
+    ],
+)
+def test_a_mistyped_argument_suggests_the_right_one(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        call()
 
 
 def test_a_function_of_a_module_is_its_name() -> None:

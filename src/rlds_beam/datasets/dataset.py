@@ -20,6 +20,7 @@ from rlds_beam.images.decoding import Jpeg
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.lazy import Viewable
+from rlds_beam.options import Options, check_names
 from rlds_beam.text import count
 
 Array = np.ndarray[Any, Any]
@@ -94,6 +95,7 @@ class Dataset(Viewable):
         """Selected columns of selected rows; only these are decoded."""
         return self._read(self._checked(np.asarray(index)), columns)
 
+    @check_names(Options)
     def batches(
         self,
         batch_size: int,

@@ -13,11 +13,13 @@ from rlds_beam.datasets.order import Plan
 from rlds_beam.datasets.windows import Size, offsets_of
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
+from rlds_beam.options import Options, check_names
 from rlds_beam.text import did_you_mean
 
 _IMAGES = ("png", "jpeg")
 
 
+@check_names(Options)
 def mix_batches(
     datasets: Mapping[Dataset, float] | Sequence[tuple[Dataset, float]],
     batch_size: int,

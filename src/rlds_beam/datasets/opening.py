@@ -6,7 +6,7 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
@@ -32,10 +32,16 @@ from rlds_beam.formats.rlds.source import RldsSource
 from rlds_beam.formats.sources import open_input
 from rlds_beam.formats.trajectories.output import read_fields, read_kept_fields
 from rlds_beam.images.decoding import Jpeg
+from rlds_beam.options import check_names
 from rlds_beam.output.directory import holding, is_output
 from rlds_beam.output.manifest import load_manifest, read_manifest
 from rlds_beam.reading.base import Source, Split
 from rlds_beam.text import count, did_you_mean
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
+
+    from rlds_beam import keywords
 
 Unit = Literal["episodes", "steps"]
 
@@ -49,6 +55,7 @@ _OF_INPUT = {"from_", "features"}
 """Options that neither check nor change episodes."""
 
 
+@check_names(LoadOptions)
 def open_dataset(
     path: str | os.PathLike[str],
     split: str | None = None,
@@ -57,7 +64,7 @@ def open_dataset(
     unit: Unit | None = None,
     images: Images = "pixels",
     jpeg: Jpeg = "fast",
-    **options: Any,
+    **options: Unpack[keywords.Load],
 ) -> Dataset:
     """Opens a dataset for random access; needs neither TensorFlow nor torch.
 

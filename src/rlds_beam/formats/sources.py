@@ -13,7 +13,7 @@ from rlds_beam.formats.options import InputOptions, SourceOptions
 from rlds_beam.formats.own_sources import checked_source
 from rlds_beam.formats.recognizing import Recognized, as_input, recognize, written_by_convert
 from rlds_beam.formats.registry import SOURCES, source_class
-from rlds_beam.options import Options
+from rlds_beam.options import Options, check_names
 from rlds_beam.output.directory import holding
 from rlds_beam.reading.base import Source
 from rlds_beam.text import shortened
@@ -22,6 +22,7 @@ from rlds_beam.user_functions import raised
 _ENCODINGS = (*ENCODINGS, "text", "png", "jpeg")
 
 
+@check_names(Options)
 def open_source(
     input: str | Sequence[str],
     split: str | None = None,

@@ -19,6 +19,7 @@ from rlds_beam.formats.rlds.array_source import SHARD_BYTES, WriteSettings
 from rlds_beam.formats.rlds.array_writer import ArrayWriter, first_schema
 from rlds_beam.formats.rlds.options import RldsOptions
 from rlds_beam.formats.rlds.parts import check_directory, remove_all
+from rlds_beam.options import Options, check_names
 from rlds_beam.output.lock import locked
 from rlds_beam.text import count, format_size
 
@@ -55,6 +56,7 @@ class WriteOutcome:
         return [f"output    {self.directory}: {count(self.report.episodes, 'episode')}, {size}"]
 
 
+@check_names(Options)
 def write_rlds(
     directory: str | os.PathLike[str],
     episodes: Iterable[Any] | Mapping[str, Iterable[Any]],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
@@ -23,6 +23,7 @@ from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
 from rlds_beam.formats.sources import open_input
 from rlds_beam.lazy import Viewable
+from rlds_beam.options import check_names
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.single import episode_at, read_episode
 from rlds_beam.viewing.episodes import ShownEpisode, of_row
@@ -36,8 +37,14 @@ from rlds_beam.viewing.tables import (
     statistics_text,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
 
-def show(value: Any, episode: int | str | None = None, **options: Any) -> View:
+    from rlds_beam import keywords
+
+
+@check_names(InputOptions)
+def show(value: Any, episode: int | str | None = None, **options: Unpack[keywords.Show]) -> View:
     """Shows an episode, a dataset, or the result of a job: as HTML in a notebook, as text with `print`.
 
         rlds_beam.show("data/point_mass/1.0.0", 3)
