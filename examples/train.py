@@ -85,8 +85,8 @@ def import_quietly() -> None:
 
 def trajectory_spec(like: str) -> Any:
     """What a frame in the table is, as a TF-Agents `Trajectory` of `tf.TensorSpec`."""
-    from rlds_beam import FrameOptions
     from rlds_beam.pipelines.serve import spec_of
+    from rlds_beam.trajectories import FrameOptions
 
     return spec_of(like, FrameOptions()).to_tf(per_frame=True)
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam import lazy
 
 if TYPE_CHECKING:
+    from rlds_beam.checking.verdicts import Rejection as Rejection
+    from rlds_beam.reverb.options import ReverbOptions as ReverbOptions
     from rlds_beam.transforms.checking import CheckResult as CheckResult
     from rlds_beam.transforms.checking import ValidateEpisodes as ValidateEpisodes
     from rlds_beam.transforms.connecting import ConnectEpisodes as ConnectEpisodes
@@ -39,6 +41,8 @@ __all__ = [
     "EpisodeModelHandler",
     "FindDuplicateEpisodes",
     "ReadFromRlds",
+    "Rejection",
+    "ReverbOptions",
     "ValidateEpisodes",
     "WriteRejected",
     "WriteReport",
@@ -60,6 +64,8 @@ _exported, __dir__ = lazy.exports(
         "EpisodeModelHandler": "rlds_beam.transforms.inference",
         "FindDuplicateEpisodes": "rlds_beam.transforms.duplicates",
         "ReadFromRlds": "rlds_beam.transforms.reading",
+        "Rejection": "rlds_beam.checking.verdicts",
+        "ReverbOptions": "rlds_beam.reverb.options",
         "ValidateEpisodes": "rlds_beam.transforms.checking",
         "WriteRejected": "rlds_beam.transforms.writing",
         "WriteReport": "rlds_beam.transforms.reporting",

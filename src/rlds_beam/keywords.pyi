@@ -40,7 +40,7 @@ class DataflowOptions(TypedDict, total=False):
     worker_container: Text | None
 
 class PrintOptions(TypedDict, total=False):
-    progress: Literal['auto', 'plain', 'none']
+    progress: Literal['auto', 'plain', 'json', 'none']
 
 class ConnectorOptions(TypedDict, total=False):
     connectors: Any | None

@@ -30,6 +30,8 @@ from rlds_beam.user_functions import by_value, name_of
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11 on
 
+__all__ = ["Options", "option"]
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -107,6 +107,6 @@ def test_the_files_have_their_indices(data: Path, tmp_path: Path) -> None:
 def test_a_wrong_result_is_an_error(data: Path, tmp_path: Path, name: str, problem: str) -> None:
     code, _, err = run("convert", data, tmp_path / "out", f"--to=test_own_indices:{name}", "--shards=3")
     assert code == 1
-    assert f"the output {name}: its {problem}; see rlds_beam.GlobalIndices" in err
+    assert f"the output {name}: its {problem}; see rlds_beam.output.GlobalIndices" in err
     assert "Traceback" not in err
     assert not (tmp_path / "out" / "manifest.json").exists()

@@ -152,7 +152,7 @@ def test_another_output_changes_the_plan_and_overwrite_removes_it(data, tmp_path
     ("flags", "said"),
     [
         (["--to=trajectory"], "did you mean trajectories?"),
-        (["--to=test_own_output:HeldWriter"], "not a subclass of rlds_beam.Output"),
+        (["--to=test_own_output:HeldWriter"], "not a subclass of rlds_beam.output.Output"),
         ([OWN, "--items=frames"], "--items is an option of --to=trajectories, not --to="),
         ([OWN, "--connectors=test_own_output:COLUMNS"], "this output cannot hold columns, but connectors add"),
     ],

@@ -144,7 +144,7 @@ def test_duplicates_are_found(data, tmp_path):
     [
         ("--from=rdls", "did you mean rlds?"),
         ("--from=test_own_source:Nothing", "no attribute"),
-        ("--from=test_own_source:JsonDecoder", "not a subclass of rlds_beam.Source"),
+        ("--from=test_own_source:JsonDecoder", "not a subclass of rlds_beam.reading.Source"),
     ],
 )
 def test_invalid_sources_are_rejected(data, flag, said):

@@ -141,7 +141,7 @@ def test_the_help_lists_formats_and_the_options_of_the_chosen_ones(run: Run) -> 
         (["--to=keep_ranges", "--images=copy"], "--to=numpy, --to=minari and --to=zarr, not --to=keep_ranges"),
         (["--to=d4rl"], "--to=d4rl: there is no such output (d4rl can only be read); choose rlds, "),
         (["--from=columns"], "--from=columns: there is no such source (columns can only be written); choose rlds, "),
-        (["--to=json:JSONDecoder"], "not a subclass of rlds_beam.Output"),
+        (["--to=json:JSONDecoder"], "not a subclass of rlds_beam.output.Output"),
         (["--overwrite=1"], "--overwrite takes no value"),
     ],
 )
@@ -212,7 +212,7 @@ def test_no_job_shares_an_option_with_a_format() -> None:
         (SwitchedOn, "its option scale must be False by default"),
         (WrongDefault, "invalid default of an option: --gamma=-1.0: must be at least 0"),
         (Refusing, "Refusing: a gamma of the wrong kind"),
-        (Foreign, "its options_class is not a dataclass and subclass of rlds_beam.Options"),
+        (Foreign, "its options_class is not a dataclass and subclass of rlds_beam.options.Options"),
     ],
 )
 def test_options_that_cannot_be_flags_are_refused(output: Any, said: str, dataset: Path, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import rlds_beam
-from rlds_beam import Description, EpisodeWriter, Output, UsageError
+from rlds_beam import UsageError
+from rlds_beam.output import Description, EpisodeWriter, Output
 from rlds_beam.testing import make_episode, write_dataset
 
 

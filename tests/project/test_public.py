@@ -19,6 +19,9 @@ from rlds_beam.pipelines.cli import JOBS
 PACKAGES = (
     "rlds_beam",
     "rlds_beam.connectors",
+    "rlds_beam.output",
+    "rlds_beam.reading",
+    "rlds_beam.trajectories",
     "rlds_beam.transforms",
     "rlds_beam.pipelines",
     "rlds_beam.recording",
@@ -45,9 +48,9 @@ MODULES = (
             "validate",
         )
     ),
+    "rlds_beam.options",
     "rlds_beam.scope_rl",
     "rlds_beam.testing",
-    "rlds_beam.trajectories",
 )
 IN_PLACE_OF_AGENTS = ("rlds_beam.reverb_observers", "rlds_beam.rlds_to_reverb")
 """Public modules that import TensorFlow, or whose users have it installed."""
@@ -82,6 +85,14 @@ def test_dir_lists_the_public_names(package: str) -> None:
     assert dir(module) == sorted(module.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = module.nothing
+
+
+def test_the_names_of_the_package_are_those_of_users() -> None:
+    """Names for authors of formats are in `rlds_beam.output` and `rlds_beam.reading`."""
+    import rlds_beam
+
+    assert 30 <= len(dir(rlds_beam)) <= 40
+    assert not {"Output", "SeveralFiles", "Sidecars", "Source", "RecordFormat", "Options"} & set(dir(rlds_beam))
 
 
 def test_no_other_module_declares_public_names() -> None:

@@ -24,7 +24,7 @@ def create_own_output(kind: type[Output], to: str, *arguments: Any) -> Output:
     """
     if inspect.isabstract(kind):
         missing = joined(sorted(kind.__abstractmethods__))
-        raise UsageError(f"--to={to}: it lacks {missing}; see rlds_beam.Output")
+        raise UsageError(f"--to={to}: it lacks {missing}; see rlds_beam.output.Output")
     output: Output = _returned(f"--to={to}: its create", Output, lambda: kind.create(*arguments))
     return output
 

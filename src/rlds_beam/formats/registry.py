@@ -227,7 +227,8 @@ def _class(known: str, name: str, flag: str, names: tuple[str, ...], base: type[
         raise UsageError(f"--{flag}={name}: there is no such {kind}{hint}")
     named = resolve(known or name, f"--{flag}")
     if not (isinstance(named, type) and issubclass(named, base)):
-        raise UsageError(f"--{flag}={name}: not a subclass of rlds_beam.{base.__name__}")
+        package = "rlds_beam.reading" if flag == "from" else "rlds_beam.output"
+        raise UsageError(f"--{flag}={name}: not a subclass of {package}.{base.__name__}")
     return named
 
 
@@ -268,7 +269,7 @@ def _is_flag_type(hint: Any) -> bool:
 def _checked(declared: Any, where: str) -> type[Options]:
     """The options that a user's class declares. Raises UsageError if they cannot be flags."""
     if not (isinstance(declared, type) and issubclass(declared, Options)):
-        raise UsageError(f"{where}: its options_class is not a dataclass and subclass of rlds_beam.Options")
+        raise UsageError(f"{where}: its options_class is not a dataclass and subclass of rlds_beam.options.Options")
     try:
         hints = type_hints(declared)
     except NameError as error:

@@ -78,7 +78,9 @@ class RangeFinisher:
         return finished
 
     def _wrong(self, what: str) -> RldsBeamError:
-        return RldsBeamError(f"the output {type(self.output).__qualname__}: its {what}; see rlds_beam.GlobalIndices")
+        return RldsBeamError(
+            f"the output {type(self.output).__qualname__}: its {what}; see rlds_beam.output.GlobalIndices"
+        )
 
     @functools.cached_property
     def _works(self) -> dict[str, WorkRange]:
