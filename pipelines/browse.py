@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
+from rlds_beam import watchdog
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.errors import UsageError
@@ -126,7 +127,7 @@ def _until_interrupted() -> Iterator[threading.Event]:
     """An event set by SIGINT, SIGTERM, or the end of the terminal."""
     ended = threading.Event()
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda *_: ended.set()) for number in numbers}
+    before = watchdog.on_interrupt(lambda *_: ended.set(), numbers)
     try:
         yield ended
     finally:

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from rlds_beam import lazy, worker_status
+from rlds_beam import lazy, watchdog, worker_status
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_memory
 from rlds_beam.pipelines import completion, flags, topics
 from rlds_beam.pipelines.options import PrintOptions, begin, print_json
@@ -149,6 +149,8 @@ def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
     verbose = not {"-v", "--verbose"}.isdisjoint(ours)
     if of_this_process and not (verbose or beam_options) and getattr(config, "runner", None) == "local":
         lazy.hide_clients()
+    if of_this_process:
+        watchdog.start_watchdog(_after_interruption([name, *arguments]))
     lasting = not hasattr(config, "json")  # browse and serve run until they are interrupted
     kind: Kind = "none" if silent or lasting else getattr(config, "progress", "auto")
     discarded = silent and not getattr(config, "json", False)
@@ -180,11 +182,12 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = watchdog.on_interrupt(signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

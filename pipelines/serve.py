@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 import sys
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rlds_beam import watchdog
 from rlds_beam.errors import UsageError
 from rlds_beam.options import option
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
@@ -138,8 +138,7 @@ def _ends_with_signal() -> threading.Event:
             raise KeyboardInterrupt
         ended.set()
 
-    signal.signal(signal.SIGINT, end)
-    signal.signal(signal.SIGTERM, end)
+    watchdog.on_interrupt(end)
     return ended
 
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 
+from rlds_beam import watchdog
 from rlds_beam.lazy import hide_clients_as_the_parent
 from rlds_beam.runners.allocator import keep_freed_memory
 from rlds_beam.runners.kernels import choose_kernels
@@ -33,6 +34,8 @@ def main() -> None:
             _be_quiet(os.path.join(home, f"{os.getpid()}.log"))
         threading.Thread(target=_end_with, args=(alive, os.getppid()), daemon=True).start()
         keep_note(home)
+        with contextlib.suppress(OSError):  # a full disk is no reason to fail
+            watchdog.keep_marks(os.open(watchdog.marks_of(home, os.getpid()), os.O_RDWR | os.O_CREAT))
     except FileNotFoundError:  # The runner has already ended.
         sys.exit(1)
     search_as_the_parent()

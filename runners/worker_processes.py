@@ -11,14 +11,19 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from rlds_beam import watchdog
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.runners.threads import NO_MORE_THREADS, no_more_threads
+from rlds_beam.watchdog.watcher import Watch
 from rlds_beam.worker_status import Done, Note, command, read_notes
 
 GRACE_SECONDS = 30.0
 """Seconds that the job may continue after a worker ended without an error, as all do at the end."""
 
 _END_SECONDS = 30.0
+_STOP_SECONDS = 10.0
+"""Seconds that workers have to end when their job ends. They do not if a library holds the interpreter's lock."""
+
 _NO_THREAD = "thread creation failed"
 """Printed by libraries below Arrow; one then ends the process, another waits forever."""
 _PATH_BYTES = 107 - len("/rlds-beam-01234567/services")
@@ -40,6 +45,7 @@ class WorkerProcesses:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._end: list[Callable[[], object]] = []
         self._gone_since: float | None = None
+        self._watches: dict[int, Watch] = {}
 
     def start(self, name: str, services: str) -> None:
         """Starts the worker `name`, which connects to Beam's services at the address `services`.
@@ -77,22 +83,34 @@ class WorkerProcesses:
             os.remove(self._alive)
         while self._end:
             self._end.pop()()
+        deadline = time.monotonic() + _STOP_SECONDS
         for process in self._processes.values():
-            _wait(process)
+            _wait(process, max(0.0, deadline - time.monotonic()))
 
     def error(self) -> RldsBeamError | None:
-        """The error if a worker has died and the job cannot continue; else None."""
+        """The error if a worker has died, or a file keeps it forever, and the job cannot continue; else None."""
         ended = [process for process in list(self._processes.values()) if process.poll() is not None]
         failed = [process for process in ended if process.returncode]
         if failed:
             return self._last_words(failed, _cause(failed[0].returncode))
         if self._lacks_threads():
             return no_more_threads()
+        for process in list(self._processes.values()):
+            if process.poll() is None and (why := self._stuck(process.pid)) is not None:
+                process.kill()
+                return RldsBeamError(f"{why}; finished work is kept, run the same command to resume")
         if ended:
             self._gone_since = self._gone_since or time.monotonic()
             if time.monotonic() - self._gone_since > GRACE_SECONDS:
                 return self._last_words(ended, "it ended without an error")
         return None
+
+    def _stuck(self, process: int) -> str | None:
+        """Why a worker does not continue; None if it does."""
+        if process not in self._watches:
+            with contextlib.suppress(OSError, ValueError), open(watchdog.marks_of(self.home, process), "rb") as marks:
+                self._watches[process] = Watch(marks.fileno())  # ValueError: it has just started
+        return self._watches[process].stuck() if process in self._watches else None
 
     def _lacks_threads(self) -> bool:
         """Whether a library in a worker failed to start threads, which may leave it waiting forever."""
@@ -135,9 +153,9 @@ def worker_processes() -> Iterator[WorkerProcesses]:
             workers.end()
 
 
-def _wait(process: subprocess.Popen[bytes]) -> None:
+def _wait(process: subprocess.Popen[bytes], seconds: float = _END_SECONDS) -> None:
     try:
-        process.wait(_END_SECONDS)
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

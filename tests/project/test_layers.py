@@ -21,9 +21,10 @@ TESTING = "testing"
 """The top-level module for tests, which no other module imports."""
 
 BELOW = {
-    "buckets": "",
+    "watchdog": "",
+    "buckets": "watchdog",
     "progress": "",
-    "images": "",
+    "images": "watchdog",
     "episodes": "images",
     "encoding": "episodes",
     "reading": "encoding",

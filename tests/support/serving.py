@@ -47,7 +47,8 @@ class Serve:
     @property
     def server(self) -> int:
         """The process id of the server."""
-        (pid,) = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        (pid,) = (pid for pid in children if b"watcher.py" not in Path(f"/proc/{pid}/cmdline").read_bytes())
         return int(pid)
 
     def end(self, *signals: int) -> tuple[int, str, str]:

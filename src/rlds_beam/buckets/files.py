@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import IO, Any, BinaryIO, cast
 
+from rlds_beam import watchdog
+
 FIRST_WINDOW = 128 << 10
 """Size in bytes of the first request for an object, and of the first after a jump."""
 
@@ -71,7 +73,8 @@ class _Windows(io.RawIOBase):
         if self._position >= self._size:
             return 0
         if not self._start <= self._position < self._start + len(self._window):
-            self._move(len(buffer))
+            with watchdog.waiting():
+                self._move(len(buffer))
         at = self._position - self._start
         part = self._window[at : at + len(buffer)]
         buffer[: len(part)] = part

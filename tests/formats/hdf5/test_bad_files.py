@@ -238,7 +238,7 @@ LARGE = 100_000
 
 
 def share_values(path: Path, name: str, value: object, shape: tuple[int, ...]) -> None:
-    """Writes a dataset whose values of varying length are all the same large one in the file."""
+    """Writes a dataset in which every value of varying length is one large value of the file."""
     h5py = pytest.importorskip("h5py")
     with h5py.File(path, "a") as root:
         dtype = h5py.string_dtype() if isinstance(value, str) else h5py.vlen_dtype(np.uint8)

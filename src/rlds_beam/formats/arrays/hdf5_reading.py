@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam import storage
+from rlds_beam import storage, watchdog
 from rlds_beam.errors import needs
 from rlds_beam.reading.looking import names_in
 
@@ -34,6 +34,8 @@ _UNSTORED = 16 << 20
 
 _MAX_PIECE_BYTES = 64 << 20
 """Bytes to read at once: h5py holds the interpreter's lock meanwhile, and no signal can end it."""
+
+_LIBRARY = "HDF5"
 
 _MIN_TEXT_BYTES = 64
 """Memory of a value of text or bytes, however short."""
@@ -64,13 +66,15 @@ def open_hdf5(path: str) -> Iterator[Hdf5Group]:
         try:
             if storage.scheme(path) is None:
                 storage.check_regular(path)
-                file = stack.enter_context(h5py.File(path, "r"))
+                file: Any = path
             else:
-                file = stack.enter_context(h5py.File(stack.enter_context(storage.open_read(path)), "r"))
+                file = stack.enter_context(storage.open_read(path))
+            with watchdog.reading(path, _LIBRARY):
+                file = stack.enter_context(h5py.File(file, "r"))
         except OSError as error:
             raise error if path in str(error) else OSError(f"{path}: {error}") from error
         try:
-            yield Hdf5Group(file)
+            yield Hdf5Group(file, path)
         except OSError as error:
             if path in str(error):
                 raise
@@ -104,11 +108,12 @@ class Hdf5Group:
     opening those files. Soft links lead to other places in the same file, and are followed.
     """
 
-    def __init__(self, group: Any):
-        self._group = group
+    def __init__(self, group: Any, path: str):
+        self._group, self._path = group, path
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._group)
+        with watchdog.reading(self._path, _LIBRARY):
+            return iter([*self._group])
 
     def __len__(self) -> int:
         return len(self._group)
@@ -137,6 +142,10 @@ class Hdf5Group:
           TypeError: it is something else.
           ValueError: it is larger than `_MOST_ATTRIBUTE`.
         """
+        with watchdog.reading(self._path, _LIBRARY):
+            return self._attribute(name)
+
+    def _attribute(self, name: str) -> Any:
         attributes = self._group.attrs
         if name not in attributes:
             raise KeyError(f"there is no attribute {name}")
@@ -163,13 +172,14 @@ class Hdf5Group:
         return int(h5py.h5o.get_info(self._group.id).addr)
 
     def _find(self, path: str, links: int = _MOST_LINKS) -> Any:
-        node: Any = Hdf5Group(self._group.file) if path.startswith("/") else self
+        node: Any = Hdf5Group(self._group.file, self._path) if path.startswith("/") else self
         for name in path.split("/"):
             if name in ("", "."):
                 continue
             if not isinstance(node, Hdf5Group):
                 raise KeyError(f"there is no {path}")
-            node = node._child(name, links)
+            with watchdog.reading(self._path, _LIBRARY):
+                node = node._child(name, links)
         return node
 
     def _child(self, name: str, links: int) -> Any:
@@ -187,7 +197,7 @@ class Hdf5Group:
             raise _foreign(where, "an external link")
         child = self._group[name]
         if isinstance(child, h5py.Group):
-            return Hdf5Group(child)
+            return Hdf5Group(child, self._path)
         if not isinstance(child, h5py.Dataset):
             raise OSError(f"{where} is neither a dataset nor a group")
         if child.is_virtual:
@@ -263,7 +273,8 @@ def check_stored(dataset: Any) -> Any:
         raise TypeError("expected a dataset, found a group")
     if dataset.shape is None:
         raise ValueError(f"{dataset.name} is empty")
-    stored, size = dataset.id.get_storage_size(), dataset.nbytes
+    with watchdog.reading(_path(dataset), _LIBRARY):
+        stored, size = dataset.id.get_storage_size(), dataset.nbytes
     chunk = dataset.dtype.itemsize * math.prod(dataset.chunks or (0,))
     if size > _UNSTORED and size > _MOST_RATIO * stored:
         raise ValueError(f"{dataset.name} claims {size:,} bytes, but the file stores only {stored:,}")
@@ -292,14 +303,17 @@ def read_array(dataset: Any, rows: slice | None = None) -> Array:
         raise ValueError(f"{dataset.name} has {size:,} bytes; an episode may have at most {MOST_BYTES:,}")
     if is_text(dataset):
         return _read_text(dataset, start, shape)
+    path = _path(dataset)
     if size <= _MAX_PIECE_BYTES or not shape:
-        return np.asarray(dataset[start : start + shape[0]] if shape else dataset[()])
+        with watchdog.reading(path, _LIBRARY):
+            return np.asarray(dataset[start : start + shape[0]] if shape else dataset[()])
     values = np.empty(shape, dataset.dtype)
     chunk = (dataset.chunks or (1,))[0]
     step = chunk * max(_MAX_PIECE_BYTES // (chunk * size // shape[0]), 1)
     for low in range(start - start % chunk, start + shape[0], step):
         piece = slice(max(low, start), min(low + step, start + shape[0]))
-        dataset.read_direct(values, piece, slice(piece.start - start, piece.stop - start))
+        with watchdog.reading(path, _LIBRARY):
+            dataset.read_direct(values, piece, slice(piece.start - start, piece.stop - start))
     return values
 
 
@@ -311,14 +325,15 @@ def _read_text(dataset: Any, start: int, shape: tuple[int, ...]) -> Array:
     never compresses them.
     """
     limit, total = _file_size(dataset) if dataset.dtype.kind == "O" else MOST_BYTES, 0
-    values, count = np.empty(shape, object), (1, *shape)[-1]
+    values, count, path = np.empty(shape, object), (1, *shape)[-1], _path(dataset)
     step = max(1, _MAX_PIECE_BYTES // (max(limit, 1) if dataset.dtype.kind == "O" else dataset.dtype.itemsize))
     for index in np.ndindex(shape[:-1]):
         place = (index[0] + start, *index[1:]) if index else ()
         first = start if len(shape) == 1 else 0
         for low in range(0, count, step):
             high = min(low + step, count)
-            read = dataset[(*place, slice(first + low, first + high))] if shape else [dataset[()]]
+            with watchdog.reading(path, _LIBRARY):
+                read = dataset[(*place, slice(first + low, first + high))] if shape else [dataset[()]]
             piece = [_bytes(value) for value in read]
             total += sum(map(len, piece))
             if total > limit:
@@ -328,6 +343,11 @@ def _read_text(dataset: Any, start: int, shape: tuple[int, ...]) -> Array:
             else:
                 values[()] = piece[0]
     return values
+
+
+def _path(dataset: Any) -> str:
+    """The path of a dataset's file."""
+    return str(dataset.file.filename)
 
 
 def _file_size(dataset: Any) -> int:
