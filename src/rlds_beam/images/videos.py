@@ -21,9 +21,10 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from rlds_beam import storage
+from rlds_beam import storage, watchdog
 from rlds_beam.errors import needs
 from rlds_beam.images.headers import MOST_PIXELS
+from rlds_beam.images.mp4_boxes import check_tables
 
 Array = np.ndarray[Any, Any]
 Packets = Callable[[int, int], Iterator[bytes]]
@@ -37,9 +38,10 @@ PACKET = np.dtype(
 `offset` is -1 if the file does not hold the packet as it is.
 """
 
-_OWN_FILE = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi", "protocol_whitelist": "none"}
+_OWN_FILE = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm", "protocol_whitelist": "none"}
 """FFmpeg options: only formats that contain their frames. Playlists read other files, or the network."""
 
+_LIBRARY = "FFmpeg"
 _NO_TIME = -(1 << 63)
 _CHANGED = "it has changed since it was opened"
 _BLOCK = 4 << 20
@@ -123,9 +125,13 @@ class Video:
                 for time, data in zip(times[start:stop].tolist(), self.read(start, stop), strict=True):
                     packet = av.Packet(data)
                     packet.pts = None if time == _NO_TIME else time
-                    yield from _taken(decoder.decode(packet), wanted, times[start])
+                    with watchdog.reading(self.path, _LIBRARY):
+                        frames = decoder.decode(packet)
+                    yield from _taken(frames, wanted, times[start])
                 if wanted:  # frames that the decoder holds back to put them in order
-                    yield from _taken(decoder.decode(None), wanted, times[start])
+                    with watchdog.reading(self.path, _LIBRARY):
+                        frames = decoder.decode(None)
+                    yield from _taken(frames, wanted, times[start])
             if wanted:
                 raise ValueError(f"frame {min(wanted.values())} cannot be decoded")
 
@@ -187,7 +193,11 @@ def _opened(path: str) -> Iterator[tuple[Any, Any]]:
     with needs("lerobot", "reading videos needs PyAV"):
         import av
 
-    with storage.open_read(path) as file, av.open(file, options=_OWN_FILE) as container:
+    with storage.open_read(path) as file, contextlib.ExitStack() as stack:
+        check_tables(file, storage.size(path))
+        file.seek(0)
+        with watchdog.reading(path, _LIBRARY):
+            container = stack.enter_context(av.open(file, options=_OWN_FILE))
         if not container.streams.video:
             raise ValueError("it has no video stream")
         stream = container.streams.video[0]
@@ -214,9 +224,7 @@ def _scanned(path: str, stamp: object) -> Video:
     most, entries = storage.size(path), list[tuple[Any, ...]]()
     with _opened(path) as (container, stream):
         verbatim = "mp4" in container.format.name
-        for packet in container.demux(stream):
-            if not packet.size:
-                continue
+        for packet in _packets(path, container, stream):
             if hasattr(packet, "has_sidedata") and packet.has_sidedata("new_extradata"):  # newer PyAV
                 raise ValueError("its codec's parameters change, which is not supported")
             entries.append(_entry(packet, verbatim))
@@ -225,6 +233,17 @@ def _scanned(path: str, stamp: object) -> Video:
         codec, unit = stream.codec_context, stream.time_base
         base, size = (unit.numerator, unit.denominator), (codec.height, codec.width)
         return Video(path, _codec_of(stream), codec.format.name, size, base, np.array(entries, PACKET))
+
+
+def _packets(path: str, container: Any, stream: Any) -> Iterator[Any]:
+    packets = container.demux(stream)
+    while True:
+        with watchdog.reading(path, _LIBRARY):
+            packet = next(packets, None)
+        if packet is None:
+            return
+        if packet.size:
+            yield packet
 
 
 def _entry(packet: Any, verbatim: bool) -> tuple[Any, ...]:
@@ -260,8 +279,7 @@ def _packets_of_file(path: str, packets: Array, start: int, stop: int) -> Iterat
 
 def _demuxed(path: str, checksums: list[int], start: int) -> Iterator[bytes]:
     with _opened(path) as (container, stream):
-        packets = (bytes(packet) for packet in container.demux(stream) if packet.size)
-        for number, data in enumerate(packets):
+        for number, data in enumerate(map(bytes, _packets(path, container, stream))):
             if start <= number < start + len(checksums):
                 if google_crc32c.value(data) != checksums[number - start]:
                     break
