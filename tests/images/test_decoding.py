@@ -25,12 +25,14 @@ from picture_files import (
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.datasets.pixels import decode_resized
 from rlds_beam.errors import BadEpisode
 from rlds_beam.images.checking import check_images
 from rlds_beam.images.decoding import _fast_png, decode_image
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
+from rlds_beam.images.thumbnails import small_pixels
 from rlds_beam.testing import make_episode
 
 
@@ -384,3 +386,43 @@ def test_an_image_of_many_pixels_is_not_decoded(monkeypatch):
     episode = make_episode(2, columns={"observation/x": images})
     verdict = validate_episode(episode, CheckOptions(decode_images=True))
     assert [v.rule for v in verdict.violations] == ["image_too_large"]
+
+
+def many_scans(progressive: bool) -> bytes:
+    """A JPEG whose last scan is repeated, so that a few bytes each cost a pass over all pixels."""
+    with_colors = np.zeros((64, 64, 3), np.uint8)
+    if progressive:
+        image = pytest.importorskip("PIL.Image")
+        file = io.BytesIO()
+        image.fromarray(with_colors).save(file, "JPEG", progressive=True)
+        data = file.getvalue()
+    else:  # the first scan has one of three channels
+        (data,) = encode_jpeg(with_colors[None])
+        at = data.index(b"\xff\xda")
+        data = data[:at] + b"\xff\xda\0\x08\x01\x01\0\0\x3f\0" + data[at + 14 :]
+    scan = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + 200 * scan + data[-2:]
+
+
+@pytest.mark.parametrize("progressive", [True, False])
+def test_a_jpeg_of_many_scans_is_refused(progressive: bool) -> None:
+    data, place = many_scans(progressive), np.zeros((8, 8, 3), np.uint8)
+    uses = (
+        lambda: read_image_header(data), lambda: decode_image(data, 3, "uint8"),
+        lambda: decode_resized(place, data, "uint8"),
+    )  # fmt: skip
+    for use in uses:
+        with pytest.raises(UndecodableImageError, match=r"the JPEG has 2\d\d scans; at most 100 are supported"):
+            use()
+    assert "scans; at most 100" in str(small_pixels(data, 8)[1])
+
+
+def test_progressive_jpegs_are_decoded() -> None:
+    image = pytest.importorskip("PIL.Image")
+    pixels = RNG.integers(0, 255, (64, 48, 3), np.uint8)
+    for quality in (10, 90):
+        for progressive in (True, False, True):
+            file = io.BytesIO()
+            image.fromarray(pixels).save(file, "JPEG", progressive=progressive, quality=quality)
+            assert read_image_header(file.getvalue()) == (64, 48)
+            assert decode_image(file.getvalue(), 3, "uint8").shape == (64, 48, 3)

@@ -9,7 +9,7 @@ import numpy as np
 from rlds_beam.errors import needs
 from rlds_beam.images.decoding import Jpeg, decode_image
 from rlds_beam.images.encoded_images import ZERO_IMAGE
-from rlds_beam.images.headers import UndecodableImageError
+from rlds_beam.images.headers import UndecodableImageError, check_scans
 
 Array = np.ndarray[Any, Any]
 
@@ -76,6 +76,7 @@ def _reduced_jpeg(data: bytes, height: int, width: int, channels: int, jpeg: Jpe
         return None
     import simplejpeg
 
+    check_scans(data)
     try:
         rows, columns, stored, _ = simplejpeg.decode_jpeg_header(data)
         if stored in ("CMYK", "YCCK") or rows < 2 * height or columns < 2 * width:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from rlds_beam.errors import needs
-from rlds_beam.images.headers import UndecodableImageError, png_chunks, read_image_header
+from rlds_beam.images.headers import UndecodableImageError, check_scans, png_chunks, read_image_header
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Jpeg = Literal["fast", "accurate"]
@@ -37,6 +37,8 @@ def decode_image(
       jpeg: the DCT of JPEGs; not of those in CMYK, which only TensorFlow decodes.
     """
     image = None
+    if data.startswith(b"\xff\xd8\xff"):
+        check_scans(data)
     try:
         if dtype == "uint8" and data.startswith(b"\xff\xd8\xff"):
             image = _libjpeg(data, channels, place, jpeg)

@@ -14,6 +14,9 @@ MOST_PIXELS = 1 << 24
 """Default maximum pixels of an image to decode (4096x4096, 50 MB of RGB); `--max_image_pixels` changes it. A few kB of
 PNG, JPEG, or video can decode to any number of pixels."""
 
+_MAX_SCANS = 100
+"""Maximum scans of a JPEG; encoders write up to about 20. Each takes a pass over all pixels, and 30 bytes of file."""
+
 JPEG_END = b"\xff\xd9"
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # the SOF markers
 
@@ -36,6 +39,9 @@ class _KnownJpeg(NamedTuple):
     header: ImageHeader
 
 
+_single_scan = b"none"
+"""The start of the last JPEG with one scan."""
+
 _known = _KnownJpeg(b"none", ImageHeader(0, 0))
 
 
@@ -49,6 +55,24 @@ def jpeg_start(data: bytes) -> bytes:
     return b""
 
 
+def check_scans(data: bytes) -> None:
+    """Raises UndecodableImageError for a JPEG that would take minutes to decode, whatever its size."""
+    global _single_scan
+    if data.startswith(_single_scan):
+        return
+    start = jpeg_start(data)
+    if start and not _has_scans(start):
+        _single_scan = start
+    elif (count := data.count(b"\xff\xda")) > _MAX_SCANS:
+        raise UndecodableImageError(f"the JPEG has {count:,} scans; at most {_MAX_SCANS} are supported")
+
+
+def _has_scans(start: bytes) -> bool:
+    """Whether a JPEG that starts like this may have several scans: it is progressive, or its first lacks a channel."""
+    frame, scan = _jpeg_frame(start), start.rfind(b"\xff\xda")
+    return start[frame + 1] not in (0xC0, 0xC1) or start[scan + 4] < start[frame + 9]
+
+
 def alike(header: ImageHeader) -> bytes:
     """The start of JPEGs like the one that `header` was just read from; empty if unknown."""
     return _known.start if header is _known.header else b""
@@ -60,8 +84,9 @@ def read_image_header(data: bytes) -> ImageHeader:
     if data.startswith(_known.start) and data.endswith(JPEG_END):
         return _known.header
     if data.startswith(b"\xff\xd8\xff"):
+        check_scans(data)
         header, start = _jpeg_header(data), jpeg_start(data)
-        if start:
+        if start and not _has_scans(start):
             _known = _KnownJpeg(start, header)
         return header
     if data.startswith(b"\x89PNG\r\n\x1a\n"):

@@ -11,7 +11,7 @@ from rlds_beam.errors import RldsBeamError
 from rlds_beam.images.decoding import decode_image
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg
-from rlds_beam.images.headers import UndecodableImageError, read_image_header
+from rlds_beam.images.headers import UndecodableImageError, check_scans, read_image_header
 from rlds_beam.images.resizing import resize_colors
 
 Array = np.ndarray[Any, Any]
@@ -127,6 +127,7 @@ def _decoded_jpeg(data: bytes, height: int) -> tuple[Array, str | None]:
     """Decodes at 1/8, 1/4, 1/2, or all of the size, whatever is just at least `height`."""
     import simplejpeg
 
+    check_scans(data)
     try:
         rows, columns, *_ = simplejpeg.decode_jpeg_header(data, min_height=height, min_factor=1, strict=False)
         if rows * columns > MOST_PIXELS:
