@@ -24,6 +24,11 @@ _MOST_VALUES = 64
 _MOST_RATIO = 2000
 """Maximum compression ratio."""
 
+_MAX_REPEATED_BYTES = 512 << 20
+"""Bytes that a row group may have in memory besides those that it stores: a dictionary's value may be in every row."""
+
+_BATCH_ROWS = 64
+
 
 def verified_parquet(file: Any) -> Any:
     """Opens a `pyarrow.parquet.ParquetFile`, from a file or its path, that verifies checksums.
@@ -68,6 +73,37 @@ def check_promises(metadata: Any, size: int) -> None:
         raise OSError(f"the metadata claims {metadata.num_rows:,} rows, but the row groups have {rows:,}")
     if max(rows, values) > _FREE + _MOST_VALUES * size or data > _FREE + _MOST_RATIO * size:
         raise OSError(f"the metadata claims {rows:,} rows, {values:,} values, {data:,} bytes in {size:,} bytes of file")
+
+
+def read_group(opened: Any, group: int, columns: list[str] | None = None) -> Any:
+    """Reads a row group of a `pyarrow.parquet.ParquetFile` as a table.
+
+    Raises:
+      OSError: it is damaged, or dictionaries make it much larger than what it stores.
+    """
+    import pyarrow as pa
+
+    metadata = opened.metadata.row_group(group)
+    chunks = [metadata.column(i) for i in range(metadata.num_columns)]
+    most = _MAX_REPEATED_BYTES + 2 * metadata.total_byte_size
+    if not any(one.has_dictionary_page and one.num_values * one.total_uncompressed_size > most for one in chunks):
+        return opened.read_row_group(group, columns=columns)
+    batches, total = [], 0
+    for batch in opened.iter_batches(_BATCH_ROWS, [group], columns):
+        total += batch.nbytes
+        if total > most:
+            raise OSError(f"row group {group} repeats values to more than {most:,} bytes")
+        batches.append(batch)
+    return pa.Table.from_batches(batches) if batches else opened.read_row_group(group, columns=columns)
+
+
+def read_all(opened: Any, columns: list[str] | None = None) -> Any:
+    """Reads all row groups like `read_group`."""
+    import pyarrow as pa
+
+    if not opened.num_row_groups:
+        return opened.read(columns=columns)
+    return pa.concat_tables([read_group(opened, group, columns) for group in range(opened.num_row_groups)])
 
 
 def byte_chunks(metadata: Any, codecs: Collection[str]) -> dict[str, list[tuple[int, int] | None]]:

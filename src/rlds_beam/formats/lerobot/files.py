@@ -14,7 +14,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.base import Damage, Headers, Record
-from rlds_beam.encoding.parquet_reading import UNREADABLE, byte_chunks, open_parquet
+from rlds_beam.encoding.parquet_reading import UNREADABLE, byte_chunks, open_parquet, read_group
 from rlds_beam.formats.lerobot.reading import EpisodeRow, Meta
 from rlds_beam.text import shortened
 
@@ -25,6 +25,8 @@ EPISODE = b"rlds_beam_episode"
 """Schema key of a record: the episode's metadata from meta/, as JSON."""
 
 _NUMBERED = ("index", "episode_index")
+_MAX_TEXT_BYTES = 512 << 20
+"""Maximum bytes of the texts of an episode, whose frames repeat that of their task."""
 """Left out of a record, so that episodes that differ only in their position are equal."""
 
 
@@ -137,6 +139,8 @@ class LerobotFiles:
         numbers = table["task_index"].to_pylist()
         if not all(number in tasks for number in numbers):
             return f"episode {row.index} has a task that is not in meta/"
+        if sum(len(tasks[number]) for number in numbers) > _MAX_TEXT_BYTES:
+            return f"the frames of episode {row.index} repeat a long task to more than {_MAX_TEXT_BYTES:,} bytes"
         texts = pa.array([tasks[number] for number in numbers], pa.string())
         about = {
             "columns": row.columns,
@@ -210,7 +214,7 @@ class _Frames:
 
     def _group(self, group: int) -> pa.Table:
         if self._held[0] != group:
-            self._held = group, self._file.read_row_group(group, columns=self._columns)
+            self._held = group, read_group(self._file, group, self._columns)
         return self._held[1]
 
 

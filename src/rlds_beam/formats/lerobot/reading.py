@@ -14,7 +14,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json, parse_json, parsing
-from rlds_beam.encoding.parquet_reading import UNREADABLE, open_parquet
+from rlds_beam.encoding.parquet_reading import UNREADABLE, open_parquet, read_all
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.layout import V3, V21
@@ -239,7 +239,7 @@ def _read_table(path: str, wanted: Any = None) -> Any:
             names = [name for name in content.schema_arrow.names if wanted is None or wanted(name)]
             if len(set(names)) < len(names):
                 raise ValueError("two columns have the same name")
-            return content.read(columns=names)
+            return read_all(content, names)
     except UNREADABLE as error:
         raise UsageError(f"{path} is damaged: {shortened(error)}") from error
 

@@ -19,7 +19,7 @@ from rlds_beam import storage
 from rlds_beam.encoding import arrow_values
 from rlds_beam.encoding.base import Damage
 from rlds_beam.encoding.checked_json import read_json
-from rlds_beam.encoding.parquet_reading import open_parquet
+from rlds_beam.encoding.parquet_reading import open_parquet, read_all
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
 from rlds_beam.reading.base import Shard
@@ -125,7 +125,7 @@ def _read(files: list[str], kind: str) -> Any:
     for file in files:
         storage.check_regular(file)
     if kind == "parquet":
-        tables = [open_parquet(file, storage.size(file)).read() for file in files]
+        tables = [read_all(open_parquet(file, storage.size(file))) for file in files]
     else:
         tables = [pa.ipc.open_file(pa.memory_map(file)).read_all() for file in files]
     table, size = pa.concat_tables(tables), sum(map(storage.size, files))
