@@ -18,6 +18,7 @@ from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines.options import ReportOptions
 from rlds_beam.runners.options import RunOptions
+from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,7 +113,7 @@ class CheckOutcome:
 
     def __str__(self) -> str:
         """The text that the command prints."""
-        return "\n".join([f"checked   {self.report.line()}", *self.lines()])
+        return join_lines([f"checked   {self.report.line()}", *self.lines()])
 
     def lines(self, signal: str | None = None) -> list[str]:
         """The table of signals and the findings about the dataset, or the worst episodes of one signal."""

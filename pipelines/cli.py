@@ -24,7 +24,7 @@ from rlds_beam.progress.displays import Kind, heartbeat
 from rlds_beam.runners import quiet
 from rlds_beam.runners.allocator import keep_freed_memory
 from rlds_beam.runners.kernels import choose_kernels
-from rlds_beam.text import did_you_mean
+from rlds_beam.text import did_you_mean, escaping
 
 _RESUMES = "finished work is kept, run the same command to resume"
 _LEFT = {
@@ -48,19 +48,24 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
     if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack the characters of a dataset's texts
-    begin(arguments)
+    with contextlib.redirect_stdout(escaping(sys.stdout)), contextlib.redirect_stderr(escaping(sys.stderr)):
+        arguments = list(sys.argv[1:] if argv is None else argv)
+        begin(arguments)
+        return _run_reporting_errors(arguments, argv is None)
+
+
+def _run_reporting_errors(arguments: list[str], of_this_process: bool) -> int:
     try:
-        code = _run(arguments, of_this_process=argv is None)
+        code = _run(arguments, of_this_process)
         sys.stdout.flush()
         return code
     except RldsBeamError as error:
         if error.__cause__ is not None and not {"-v", "--verbose"}.isdisjoint(_split(arguments)[0]):
             traceback.print_exception(error.__cause__)
         code = _failed(arguments, type(error).__name__, str(error), error.exit_code)
-        if argv is None and isinstance(error, NoMoreThreadsError):
+        if of_this_process and isinstance(error, NoMoreThreadsError):
             os._exit(code)  # gRPC waits, when a process ends, for threads that it could not start
         return code
     except KeyboardInterrupt:
@@ -71,7 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _PIPE_CLOSED
     except Exception as error:
         if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _STORES:
-            raise  # an internal error: the traceback is needed
+            if not of_this_process:
+                raise
+            traceback.print_exception(error)  # an internal error: the traceback is needed
+            return RldsBeamError.exit_code
         text = " ".join(f"{type(error).__name__}: {error}".split())
         return _failed(arguments, type(error).__name__, text, RldsBeamError.exit_code)
 
@@ -84,19 +92,13 @@ def _after_interruption(arguments: list[str]) -> str:
 
 def _failed(arguments: list[str], kind: str, text: str, code: int) -> int:
     """Prints an error in one line, and as JSON with `--json`; returns the exit code."""
-    text = _on_one_screen(text)
+    text = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
     print(f"rlds-beam: {text}", file=sys.stderr)
     if "--json" in _split(arguments)[0]:
         with contextlib.suppress(OSError):
             print_json({"error": {"type": kind, "message": text, "exit_code": code}})
     _flush_stdout()
     return code
-
-
-def _on_one_screen(text: str) -> str:
-    """Escapes control characters, since an error may quote foreign metadata, and limits the length."""
-    text = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text[: _MOST_SHOWN + 1])
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _flush_stdout() -> None:

@@ -12,6 +12,7 @@ from rlds_beam.options import option
 from rlds_beam.pipelines.options import ReportOptions, print_json
 from rlds_beam.pipelines.running import run_ranges
 from rlds_beam.runners.options import RunOptions
+from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
@@ -135,7 +136,7 @@ class ConvertOutcome:
 
     def __str__(self) -> str:
         """The text that the command prints."""
-        return "\n".join([self.report.summary(self.job.check.repair), *self.lines()])
+        return "\n".join([self.report.summary(self.job.check.repair), join_lines(self.lines())])
 
     def _repr_html_(self) -> str:
         from rlds_beam.viewing.tables import report_html

@@ -41,7 +41,7 @@ def doctor(config: DoctorConfig | None = None) -> list[Finding]:
 
 def main(config: DoctorConfig) -> int:
     """Runs the command: prints the findings; the exit code is 1 if there is a problem."""
-    from rlds_beam.console.style import styled
+    from rlds_beam.console.style import print_styled, styled
     from rlds_beam.text import count
 
     findings = doctor(config)
@@ -49,15 +49,15 @@ def main(config: DoctorConfig) -> int:
     if config.json:
         print_json({"problems": problems, "findings": [dataclasses.asdict(finding) for finding in findings]})
     else:
-        print("\n".join(_lines(findings)))
         found = f"{count(problems, 'problem')} found" if problems else "no problems found"
-        print(styled(found, "red" if problems else "green"))
+        print_styled("\n".join([*_lines(findings), styled(found, "red" if problems else "green")]))
     return 1 if problems else 0
 
 
 def _lines(findings: Sequence[Finding]) -> Iterator[str]:
     """A table of the findings, each with its remedy below it; the status has a color on a terminal."""
     from rlds_beam.console.style import Style, styled
+    from rlds_beam.text import escape_controls
     from rlds_beam.viewing.text_tables import table_lines
 
     styles: dict[str, Style] = {"ok": "green", "absent": "dim", "problem": "red"}
@@ -66,4 +66,4 @@ def _lines(findings: Sequence[Finding]) -> Iterator[str]:
     yield styled(rows[0], "dim")
     for row, finding in zip(rows[1:], findings, strict=True):
         yield styled(row[:at], styles[finding.status]) + row[at:]
-        yield from (" " * at + line for line in finding.remedy.splitlines())
+        yield from (" " * at + escape_controls(line) for line in finding.remedy.splitlines())

@@ -86,6 +86,10 @@ def commands(text: str) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.color = False  # Python 3.14 would write control characters
+
     def error(self, message: str) -> typing.NoReturn:
         flag, _, what = message.removeprefix("argument ").partition(": ")
         if message.startswith("argument ") and what.startswith(f"{flag}="):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from rlds_beam import __version__
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, option
 from rlds_beam.progress.displays import now
+from rlds_beam.text import json_text
 
 
 def parse_max_rejected(text: str) -> int | float:
@@ -42,7 +42,7 @@ def begin(arguments: Sequence[str]) -> None:
 
 def print_json(content: Mapping[str, Any]) -> None:
     """Prints the result of a command as JSON, with the version, the command line, and its start and end in UTC."""
-    print(json.dumps({"version": __version__, **_run, "end": now(), **content}, indent=2))
+    print(json_text({"version": __version__, **_run, "end": now(), **content}))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from rlds_beam.checking.unused import REASONS
 from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.pipelines.options import ReportOptions, print_json
-from rlds_beam.text import count
+from rlds_beam.text import count, join_lines
 from rlds_beam.trajectories.options import ItemOptions
 
 REJECTED = 3
@@ -190,4 +190,4 @@ def print_report(
         print_json({**report.to_json(), **extra})
     else:
         repair = getattr(with_preset(options), "repair", ())
-        print("\n".join([report.summary(repair), *lines]))
+        print("\n".join([report.summary(repair), join_lines(lines)]))

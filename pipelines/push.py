@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines.options import ReportOptions, print_json
 from rlds_beam.runners.options import RunOptions
+from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
@@ -141,7 +143,7 @@ class PushOutcome:
 
     def __str__(self) -> str:
         """The text that the command prints."""
-        return "\n".join([self.report.summary(), *self.lines()])
+        return "\n".join([self.report.summary(), join_lines(self.lines())])
 
     def _repr_html_(self) -> str:
         from rlds_beam.viewing.tables import report_html
@@ -155,7 +157,9 @@ class PushOutcome:
         lines = [*self.verified.lines(), outcome.timing_line(self.to_json())]
         if self.checkpoint is not None:
             root = os.path.dirname(self.checkpoint)
-            lines.append(f"kept      {self.checkpoint}, verified by loading it (rlds-beam serve --load={root})")
+            lines.append(
+                f"kept      {self.checkpoint}, verified by loading it (rlds-beam serve --load={shlex.quote(root)})"
+            )
         return lines
 
     def to_json(self) -> dict[str, Any]:
@@ -293,7 +297,7 @@ def _end(server: EmbeddedServer, verified: Verified) -> None:
 def _serve_on(server: EmbeddedServer, verified: Verified) -> None:
     """Keeps the embedded server running until Ctrl-C."""
     lines = [*verified.lines(), f"serving   {server.address}, for this machine only; press Ctrl-C to stop"]
-    print("\n".join(lines), file=sys.stderr, flush=True)
+    print(join_lines(lines), file=sys.stderr, flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             time.sleep(_LOOK_SECONDS)

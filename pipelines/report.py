@@ -16,6 +16,7 @@ from rlds_beam.formats.registry import RLDS, TRAJECTORIES
 from rlds_beam.options import option
 from rlds_beam.pipelines.options import PrintOptions, print_json
 from rlds_beam.runners.options import RunOptions
+from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
@@ -176,7 +177,8 @@ def main(config: ReportConfig) -> int:
         reports = [one.to_json() for one in done.reports]
         print_json({"reports": reports, "path": done.path, "bytes": done.bytes, "seconds": seconds})
     else:
-        print("\n".join([*(one.line() for one in done.reports), str(done), f"took      {seconds:.1f} s with start-up"]))
+        lines = [*(one.line() for one in done.reports), str(done), f"took      {seconds:.1f} s with start-up"]
+        print(join_lines(lines))
     return 0
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam import watchdog
 from rlds_beam.errors import UsageError
 from rlds_beam.options import option
+from rlds_beam.text import join_lines
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _text(config: ServeConfig, server: EmbeddedServer, info: ServerInfo) -> str:
     lines.append("tables")
     for name, table in info.tables.items():
         lines.append(f"  {name}: {kind_of(table)}, {table.current_size:,} items of at most {table.max_size:,}")
-    return "\n".join(lines)
+    return join_lines(lines)
 
 
 def _sizes(sizes: Mapping[str, int]) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import SourceOptions
 from rlds_beam.options import option
+from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
     from rlds_beam.viewing.episodes import ShownEpisode
@@ -88,6 +89,7 @@ def show(config: ShowConfig) -> ShownEpisode:
 
 def main(config: ShowConfig) -> int:
     """Runs the command: prints the episode and returns the exit code."""
+    from rlds_beam.console.style import print_styled
     from rlds_beam.viewing import terminal
     from rlds_beam.viewing.text_tables import cut
     from rlds_beam.viewing.thumbnails import strip
@@ -97,12 +99,11 @@ def main(config: ShowConfig) -> int:
         print(f"wrote     {config.output}: {shown.title}")
         return 0
     columns = shutil.get_terminal_size().columns
-    print("\n".join(cut(line, columns) if sys.stdout.isatty() else line for line in shown.lines(columns)))
+    print(join_lines(cut(line, columns) if sys.stdout.isatty() else line for line in shown.lines(columns)))
     protocol = terminal.protocol_for(
         os.environ, is_terminal=sys.stdout.isatty(), encoding=sys.stdout.encoding or "", images=config.images
     )
     if protocol is not None and len(shown.episode):
         pixels = strip(shown.episode, config.frames, config.height or 96)
-        print()
-        print(terminal.picture(pixels, protocol, columns), end="")
+        print_styled("\n" + terminal.picture(pixels, protocol, columns).rstrip("\n"))
     return 0

@@ -17,7 +17,7 @@ from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines.options import ReportOptions
 from rlds_beam.runners.options import RunOptions
-from rlds_beam.text import did_you_mean, some
+from rlds_beam.text import did_you_mean, join_lines, some
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
@@ -52,7 +52,7 @@ class StatsOutcome:
 
     def __str__(self) -> str:
         """The text that the command prints."""
-        return "\n".join([self.report.summary(), *self.lines()])
+        return "\n".join([self.report.summary(), join_lines(self.lines())])
 
     def _repr_html_(self) -> str:
         from rlds_beam.viewing.tables import report_html, statistics_html

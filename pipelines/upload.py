@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rlds_beam.errors import UsageError
 from rlds_beam.options import option
 from rlds_beam.pipelines.options import PrintOptions, print_json
+from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
     from rlds_beam.hub.repository import Repository
@@ -48,7 +49,7 @@ class UploadOutcome:
     tags: tuple[str, ...]
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self, "uploaded"))
+        return join_lines(_lines(self, "uploaded"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +125,7 @@ def main(config: UploadConfig) -> int:
     if config.json:
         print_json(dataclasses.asdict(outcome))
     elif config.progress != "none":
-        print("\n".join(_lines(outcome, "would send" if config.dry_run else "uploaded")))
+        print(join_lines(_lines(outcome, "would send" if config.dry_run else "uploaded")))
     return 0
 
 

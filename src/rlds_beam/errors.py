@@ -12,11 +12,21 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Literal
 
+from rlds_beam.text import join_lines
+
 
 class RldsBeamError(Exception):
-    """Base of every error that rlds-beam raises on purpose. Exit code 1: the pipeline failed."""
+    """Base of every error that rlds-beam raises on purpose. Exit code 1: the pipeline failed.
+
+    Args:
+      lines: the lines of the message. Control characters in them, line breaks included, are shown as escapes, because
+        a name from a dataset must not command the terminal.
+    """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return join_lines(map(str, self.args))
 
 
 class UsageError(RldsBeamError, ValueError):

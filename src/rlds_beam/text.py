@@ -1,9 +1,11 @@
-"""Numbers and names in messages."""
+"""Numbers and names in messages, and text from others on a terminal."""
 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable, Sequence
+from typing import Any, TextIO, cast
 
 
 def count(number: int | None, noun: str) -> str:
@@ -34,8 +36,55 @@ def printable(text: object, most: int = 200) -> str:
 
     Terminals obey control characters, and those that change the direction of text hide what it says.
     """
-    line = shortened(text.decode(errors="replace") if isinstance(text, bytes) else text, most)
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+    return escape_controls(shortened(text.decode(errors="replace") if isinstance(text, bytes) else text, most))
+
+
+def escape_controls(text: str, keep: str = "\n\t") -> str:
+    """Text whose control and invisible characters are escapes (`\\x1b`), except line breaks and tabs."""
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
+
+
+def join_lines(lines: Iterable[str]) -> str:
+    """Lines for a terminal, none of which can command it or become several lines."""
+    return "\n".join(escape_controls(line, keep="") for line in lines)
+
+
+def json_text(content: Any) -> str:
+    """JSON for a terminal: the values are exact, and every character is visible."""
+    return json.dumps(content, indent=2).replace("\x7f", "\\u007f")
+
+
+class EscapingStream:
+    """A stream of a terminal, which texts of others cannot command: control characters are written as escapes.
+
+    Args:
+      stream: where to write.
+    """
+
+    def __init__(self, stream: TextIO):
+        self.unescaped = unescaped(stream)
+
+    def write(self, text: str) -> int:
+        """Writes text; returns its length."""
+        self.unescaped.write(escape_controls(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Writes texts."""
+        self.write("".join(lines))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unescaped, name)
+
+
+def unescaped(stream: TextIO) -> TextIO:
+    """The stream that takes control characters, for colors and pictures of our own; escape all other text before."""
+    return stream.unescaped if isinstance(stream, EscapingStream) else stream
+
+
+def escaping(stream: TextIO) -> TextIO:
+    """The stream that escapes control characters."""
+    return cast(TextIO, EscapingStream(stream))
 
 
 def did_you_mean(name: str, names: Iterable[str], most: int = 1, otherwise: str = "") -> str:

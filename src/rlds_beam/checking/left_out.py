@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
+
+from rlds_beam.text import printable
 
 _EPISODE = "an episode field; "
 _GROUPED = 3
@@ -16,15 +19,18 @@ def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
     """
     groups: dict[tuple[str, str], list[str]] = {}
     for path, why in left_out.items():
-        groups.setdefault((path.rpartition("/")[0], why.replace(f"={path}", "=")), []).append(path)
+        groups.setdefault((path.rpartition("/")[0], why.replace(f"={shlex.quote(path)}", "=")), []).append(path)
     lines = []
     for (parent, why), paths in groups.items():
         if len(paths) < _GROUPED:
-            lines += [f"{path} ({left_out[path]})" for path in paths]
+            lines += [f"{printable(path)} ({left_out[path]})" for path in paths]
             continue
-        names = ", ".join(path.rpartition("/")[2] for path in paths[:_GROUPED]) + ", ..." * (len(paths) > _GROUPED)
-        kind = "episode fields" if why.startswith(_EPISODE) else f"fields of {parent}" if parent else "fields"
-        value = parent or ",".join(paths)
+        names = ", ".join(printable(path.rpartition("/")[2]) for path in paths[:_GROUPED])
+        names += ", ..." * (len(paths) > _GROUPED)
+        kind = (
+            "episode fields" if why.startswith(_EPISODE) else f"fields of {printable(parent)}" if parent else "fields"
+        )
+        value = shlex.quote(parent or ",".join(paths))
         why = why.removeprefix(_EPISODE).replace("=", f"={value}", 1)
         keep = f"; keep them with --keep={value}" if "--keep=" in why else f": {why}"
         lines.append(f"{len(paths)} {kind} ({names}){keep}")

@@ -25,7 +25,7 @@ from rlds_beam.checking.verdicts import Verdict
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import NotVerifiedError, Violation
 from rlds_beam.lazy import Viewable
-from rlds_beam.text import count, format_size
+from rlds_beam.text import count, format_size, join_lines
 
 SAMPLES = 5
 """The number of samples per rule; those with the smallest keys are kept."""
@@ -254,7 +254,7 @@ class Report(Viewable):
             agrees = "as" if self.items_written == self.items_predicted else f"NOT the {self.items_predicted:,}"
             items = f"{count(self.items_written, 'item')} ({agrees} predicted)"
             lines.append(f"written   {items}" + (f", {format_size(self.bytes_written)}" if self.bytes_written else ""))
-        return "\n".join(lines)
+        return join_lines(lines)
 
 
 def outcomes_of(count: RuleCount) -> str:

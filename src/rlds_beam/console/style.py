@@ -7,6 +7,8 @@ import shutil
 import sys
 from typing import Literal, TextIO
 
+from rlds_beam.text import unescaped
+
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33}
 
 Style = Literal["bold", "dim", "red", "green", "yellow"]
@@ -17,6 +19,11 @@ def terminal_size(stream: TextIO | None = None) -> tuple[int, int] | None:
     stream = sys.stdout if stream is None else stream
     size = shutil.get_terminal_size()
     return (size.columns, size.lines) if stream.isatty() else None
+
+
+def print_styled(text: str) -> None:
+    """Prints our own colors or pictures; control characters of any other text must be escaped before."""
+    print(text, file=unescaped(sys.stdout))
 
 
 def styled(text: str, style: Style, stream: TextIO | None = None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rlds_beam.jobs.describing import about, balance_lines, record_lines
-from rlds_beam.text import count, format_size
+from rlds_beam.text import count, format_size, join_lines
 
 if TYPE_CHECKING:  # a command imports only its own job
     from rlds_beam.jobs.convert import ConvertJob
@@ -17,7 +17,7 @@ _NOTHING_WRITTEN = "nothing was written (--dry_run)"
 
 def convert_plan(job: ConvertJob) -> str:
     """The input and the output of a conversion."""
-    return "\n".join(
+    return join_lines(
         [
             f"input     {job.source.describe()}",
             *(balance_lines(job.balance) if job.source.has_files else ()),
@@ -30,7 +30,7 @@ def convert_plan(job: ConvertJob) -> str:
 
 def push_plan(source: PushInput, servers: Sequence[str], tables: Sequence[str]) -> str:
     """The input and the tables of a push."""
-    return "\n".join(
+    return join_lines(
         [
             f"input     {source.dataset}: {format_size(source.size)}",
             *balance_lines(source.balance),

@@ -36,7 +36,7 @@ from rlds_beam.options import check_names
 from rlds_beam.output.directory import holding, is_output
 from rlds_beam.output.manifest import load_manifest, read_manifest
 from rlds_beam.reading.base import Source, Split
-from rlds_beam.text import count, did_you_mean
+from rlds_beam.text import count, did_you_mean, escape_controls
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -203,7 +203,7 @@ def _indexed(source: Source, options: LoadOptions, unit: Unit | None) -> Rows:
             stacklevel=3,
         )
     for note in index.content["notes"]:
-        warnings.warn(f"{source.dataset}: {note}", stacklevel=3)
+        warnings.warn(escape_controls(f"{source.dataset}: {note}"), stacklevel=3)
     steps = IndexedSteps(index, edited_images(recipe, index))
     if unit == "steps":
         return steps

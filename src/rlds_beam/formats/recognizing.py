@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import os
 import shlex
 from collections.abc import Iterator, Sequence
@@ -172,10 +173,10 @@ def _how_to_read(path: str, held: Holding) -> str:
     ways = []
     if held.to in (TRAJECTORIES, COLUMNS):
         quoted = shlex.quote(path)
-        ways = [f'rlds_beam.open_dataset("{path}")', f"rlds-beam show {quoted}", f"rlds-beam browse {quoted}"]
+        ways = [f"rlds_beam.open_dataset({json.dumps(path)})", f"rlds-beam show {quoted}", f"rlds-beam browse {quoted}"]
     if _is_readable(held):
         ways.append(f"--from={held.to}")
-    how = f"Read it with {', '.join(ways[:-1])}{' or ' if ways[1:] else ''}{ways[-1]}." if ways else ""
+    how = f"Read it with {', '.join(ways[:-1])}{' or ' if ways[1:] else ''}{ways[-1]}" if ways else ""
     return f"{path} holds {held.items:,} {held.kind} written by {written}. {how or f'Its format is --to={held.to}.'}"
 
 
@@ -270,7 +271,7 @@ def _several(directory: str, found: Sequence[Recognized], incomplete: bool) -> U
     command = f"rlds-beam inspect {shlex.quote(found[0].dataset)}"
     formats = {one.format for one in found}
     together = f", or --from={found[0].format} for all of them" if len(formats) == 1 and formats <= _TOGETHER else ""
-    return UsageError("\n".join([f"{directory} contains {total}:", *listed, *more, f"Choose one: {command}{together}"]))
+    return UsageError(f"{directory} contains {total}:", *listed, *more, f"Choose one: {command}{together}")
 
 
 def _unknown(path: str, looked: int) -> UsageError:
@@ -280,4 +281,4 @@ def _unknown(path: str, looked: int) -> UsageError:
     files = "file or directory" if looked == 1 else "files and directories"
     below = f" or in the {looked:,} {files} below" if looked else ""
     first = f"{path} is not a dataset in a known format. None of these is in it{below}:"
-    return UsageError("\n".join([first, *known, "Name the format with --from=FORMAT."]))
+    return UsageError(first, *known, "Name the format with --from=FORMAT.")

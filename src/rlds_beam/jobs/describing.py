@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rlds_beam.checking.left_out import left_out_lines
 from rlds_beam.connectors.cleaning.presets import PRESETS, suggested
 from rlds_beam.episodes.describing import schema_tree
-from rlds_beam.text import format_size, printable
+from rlds_beam.text import format_size, join_lines, printable
 from rlds_beam.viewing.text_tables import table_lines
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ def survey_text(survey: Survey) -> str:
         *balance_lines(survey.balance),
         "",
         "all episodes were read" if survey.complete else "a sample was read; duplicates were not checked",
-        survey.sampled.summary(survey.repair),
+        *survey.sampled.summary(survey.repair).split("\n"),
         "",
         *conversion_lines(survey),
     ]
-    return "\n".join(lines)
+    return join_lines(lines)
 
 
 def conversion_lines(survey: Survey) -> list[str]:

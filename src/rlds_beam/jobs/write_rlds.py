@@ -21,7 +21,7 @@ from rlds_beam.formats.rlds.options import RldsOptions
 from rlds_beam.formats.rlds.parts import check_directory, remove_all
 from rlds_beam.options import Options, check_names
 from rlds_beam.output.lock import locked
-from rlds_beam.text import count, format_size
+from rlds_beam.text import count, format_size, join_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class WriteOutcome:
         return f"<WriteOutcome: {self.report.line()}; {self.directory}>"
 
     def __str__(self) -> str:
-        return "\n".join([self.report.summary(), *self._lines()])
+        return "\n".join([self.report.summary(), join_lines(self._lines())])
 
     def _repr_html_(self) -> str:
         from rlds_beam.viewing.tables import report_html

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TextIO
 
+from rlds_beam.text import escape_controls, unescaped
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -97,7 +99,7 @@ def display_for(kind: Kind, stream: TextIO | None = None) -> Display:
     if kind == "auto" and in_notebook():
         return NotebookBar(stream)
     if kind == "auto" and stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown"):
-        return Bar(stream)
+        return Bar(unescaped(stream))
     return PlainLines(stream)
 
 
@@ -147,7 +149,7 @@ class PlainLines:
         self._began = time.monotonic()
         _printed = None if _printed is None else self._began
         with contextlib.suppress(OSError):  # a full log must not fail the job
-            print(line, file=self._stream, flush=True)
+            print(escape_controls(line), file=self._stream, flush=True)
 
 
 class JsonLines(PlainLines):
@@ -166,7 +168,7 @@ class JsonLines(PlainLines):
 
     def say(self, text: str) -> None:
         """Prints a message."""
-        self._print(json.dumps({"time": now(), "message": text}))
+        self._print(json.dumps({"time": now(), "message": escape_controls(text)}))
 
     def close(self) -> None:
         """Prints the last status."""
@@ -228,7 +230,8 @@ class Bar:
             PlainLines(self._stream).say(text)
         else:
             with contextlib.suppress(OSError):
-                self._live.console.print(f"rlds-beam: {text}", soft_wrap=True, highlight=False, markup=False)
+                line = f"rlds-beam: {escape_controls(text)}"
+                self._live.console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def close(self) -> None:
         """Clears the line."""

@@ -15,7 +15,7 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import Violation
 from rlds_beam.lazy import Viewable
 from rlds_beam.options import Options
-from rlds_beam.text import count, format_size
+from rlds_beam.text import count, escape_controls, format_size, printable
 
 if TYPE_CHECKING:
     pass  # in typing from Python 3.11 on
@@ -212,8 +212,9 @@ class Source(Viewable, abc.ABC):
 
     def describe(self) -> str:
         """Describes the dataset in words."""
-        left_out = "".join(f"; left out: {name} ({why})" for name, why in self.left_out.items())
-        return f"{self.dataset}: {count(self.episodes, 'episode')}, {format_size(self.size)}{left_out}"
+        left_out = "".join(f"; left out: {printable(name)} ({why})" for name, why in self.left_out.items())
+        text = f"{self.dataset}: {count(self.episodes, 'episode')}, {format_size(self.size)}{left_out}"
+        return escape_controls(text, keep="")
 
     def plan(self) -> dict[str, Any]:
         """Everything but the shards' bytes that the content of an episode depends on, as JSON.

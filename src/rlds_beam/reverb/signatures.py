@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from rlds_beam.encoding.structured_values import SignatureLeaf
@@ -74,9 +75,10 @@ def _compare_names(wanted: Sequence[SignatureLeaf], spec: TrajectorySpec, where:
     remedy = ""
     if extra and not lacking and all(path.startswith("observation/") for path in extra):
         kept = [path.removeprefix("observation/") for path in table if path.startswith("observation/")]
-        remedy = f"--observation_fields={','.join(kept)}"
+        remedy = f"--observation_fields={shlex.quote(','.join(kept))}"
     if lacking and not extra and all(path.startswith("policy_info/") for path in lacking):
-        remedy = f"--policy_info_fields={','.join(path.removeprefix('policy_info/') for path in lacking)}"
+        names = ",".join(path.removeprefix("policy_info/") for path in lacking)
+        remedy = f"--policy_info_fields={shlex.quote(names)}"
     raise UsageError(f"{where} does not match these items: {'; '.join(told)}. {_remedies(remedy, name)}")
 
 
@@ -119,7 +121,7 @@ def _other_items(misfits: Sequence[Misfit]) -> str:
 
 
 def _remedies(remedy: str, name: str) -> str:
-    serve = f"`rlds-beam serve --like=INPUT --tables={name}` starts a server with a matching table"
+    serve = f"`rlds-beam serve --like=INPUT --tables={shlex.quote(name)}` starts a server with a matching table"
     return f"Add {remedy}; or {serve}" if remedy else serve
 
 

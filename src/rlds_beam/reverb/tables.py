@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -291,10 +292,11 @@ def _no_table(server: str, name: str, info: ServerInfo) -> str:
 
 def _no_room(server: str, table: TableInfo, items: int) -> str:
     kind = "prioritized" if table.sampler == "prioritized" else "uniform"
+    larger = f"--tables={shlex.quote(table.name)}:{kind}:{table.current_size + items}"
     return (
         f"{server}: table {table.name!r} has {table.current_size:,} of at most {table.max_size:,} items; {items:,} "
         f"more would silently drop {table.current_size + items - table.max_size:,}. Use a larger table (serve "
-        f"--tables={table.name}:{kind}:{table.current_size + items}), or add --allow_eviction, which drops nothing if "
+        f"{larger}), or add --allow_eviction, which drops nothing if "
         "the table already has the same items from an earlier run"
     )
 
@@ -305,6 +307,6 @@ def _blocks(server: str, table: TableInfo, items: int) -> str:
     room = max(0, math.floor(cursor), limiter.min_size_to_sample - table.current_size)
     return (
         f"{server}: the rate limiter of table {table.name!r} admits {room:,} of {items:,} items and then blocks until "
-        f"a client samples. Use a table that does not block (serve --tables={table.name}:uniform:"
+        f"a client samples. Use a table that does not block (serve --tables={shlex.quote(table.name)}:uniform:"
         f"{table.current_size + items}), or start a client that samples and add --allow_blocking"
     )

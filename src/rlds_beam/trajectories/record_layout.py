@@ -18,6 +18,7 @@ it, a frame is encoded once for all its items, and JPEGs of the input are writte
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -84,7 +85,7 @@ def _check(leaves: Sequence[SpecLeaf]) -> None:
         dtypes = " and ".join(dict.fromkeys(leaf.dtype for leaf in refused))
         raise UsageError(
             f"{', '.join(map(_text, refused))}: TF-Agents cannot read {dtypes} from a TFRecord; cast it: "
-            f"--cast={casts}{_or_leave_out(refused)}"
+            f"--cast={shlex.quote(casts)}{_or_leave_out(refused)}"
         )
     empty = [leaf for leaf in leaves if 0 in leaf.shape]
     if empty:

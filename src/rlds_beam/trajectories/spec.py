@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -156,7 +157,7 @@ def _left_out(schema: Schema, used: Iterable[str], options: FrameOptions) -> dic
         elif path.startswith("observation/"):
             reasons[path] = "not in --observation_fields"
         else:
-            reasons[path] = f"not a trajectory leaf; --policy_info_fields={path} adds it to policy_info"
+            reasons[path] = f"not a trajectory leaf; --policy_info_fields={shlex.quote(path)} adds it to policy_info"
     return reasons | dict.fromkeys(sorted(schema.metadata), "an episode field; not a trajectory leaf")
 
 
@@ -166,7 +167,7 @@ def _refuse_open(field: Field, usable: list[str]) -> None:
     remedy = "give it a fixed size before converting"
     if field.path.startswith("observation/") and usable:
         names = ",".join(path.removeprefix("observation/") for path in usable)
-        remedy = f"leave it out: --observation_fields={names}"
+        remedy = f"leave it out: --observation_fields={shlex.quote(names)}"
     raise UsageError(f"{field}: its size is unknown, but a trajectory needs a fixed size; {remedy}")
 
 

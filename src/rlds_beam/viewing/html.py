@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.images.thumbnails import Thumbnail
-from rlds_beam.text import printable
+from rlds_beam.text import escape_controls, printable
 from rlds_beam.viewing.curves import Curve, thin
 from rlds_beam.viewing.facts import range_of
 
@@ -39,12 +39,15 @@ class View:
     """What `rlds_beam.show` returns: a notebook displays the HTML, `print` prints the text.
 
     Attributes:
-      text: the text for a terminal.
+      text: the text for a terminal; control characters are escaped.
       html: the HTML for a notebook.
     """
 
     text: str
     html: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", escape_controls(self.text))
 
     def __str__(self) -> str:
         return self.text
@@ -79,7 +82,9 @@ def quote(text: str) -> str:
 
 def preformatted(text: str) -> str:
     """Lines of text as they are: a tree, a command."""
-    return f'<pre style="{_MONO};margin:6px 0;overflow-x:auto">{html.escape(text)}</pre>' if text else ""
+    return (
+        f'<pre style="{_MONO};margin:6px 0;overflow-x:auto">{html.escape(escape_controls(text))}</pre>' if text else ""
+    )
 
 
 def table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> str:

@@ -17,7 +17,7 @@ from rlds_beam.errors import RldsBeamError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import Thumbnail, spread, thumbnail
 from rlds_beam.reading.base import Source
-from rlds_beam.text import count, format_size
+from rlds_beam.text import count, format_size, join_lines
 from rlds_beam.viewing import html
 from rlds_beam.viewing.text_tables import table_lines
 
@@ -56,11 +56,12 @@ def report_html(report: Report, title: str = "", *lines: str) -> str:
     rows = [(rule, report.rules[rule]) for rule in RULES if rule in report.rules]
     table = [(rule, outcomes_of(counts), RULES[rule], _example(counts), ADVICE[rule]) for rule, counts in rows]
     header = ("rule", "records", "meaning", "for example", "what to do")
+    text = "\n".join([report.summary(), join_lines(lines)])
     return html.card(
         title or report.line(),
         html.line(report.line() if title else ""),
         html.table(table, header),
-        html.section("report", html.preformatted("\n".join([report.summary(), *lines])), is_open=bool(lines)),
+        html.section("report", html.preformatted(text), is_open=bool(lines)),
     )
 
 

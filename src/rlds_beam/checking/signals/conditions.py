@@ -15,6 +15,7 @@ import functools
 import math
 import operator
 import re
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -216,9 +217,10 @@ def check_single(conditions: Sequence[Condition], option: str = "--reject") -> N
     """
     for condition in conditions:
         if condition.is_relative:
+            quoted = shlex.quote(str(condition))
             raise UsageError(
-                f"{option}={str(condition)!r}: {condition.signal} compares an episode with the whole dataset, which a "
-                f"conversion does not know yet. Run `rlds-beam check INPUT --reject={str(condition)!r} "
+                f"{option}={quoted}: {condition.signal} compares an episode with the whole dataset, which a "
+                f"conversion does not know yet. Run `rlds-beam check INPUT --reject={quoted} "
                 "--write_exclude=FILE` first, then convert with --exclude=FILE"
             )
 

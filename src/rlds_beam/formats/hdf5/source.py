@@ -24,6 +24,7 @@ from rlds_beam.options import Options
 from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.looking import first_file
 from rlds_beam.reading.splits import selected_splits, slice_of
+from rlds_beam.text import join_lines
 
 _ENDINGS = (".hdf5", ".h5")
 _FOLDERS = ("train", "val", "valid", "validation", "test")
@@ -53,7 +54,7 @@ class Hdf5Source(Source):
         return self.layout.profile.robot
 
     def describe(self) -> str:
-        return "\n".join([super().describe(), *self.notes])
+        return join_lines([super().describe(), *self.notes])
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -178,12 +179,14 @@ def _recognized(paths: Sequence[str], where: str) -> Profile:
             return shipped_profiles()[choose_profile(found, where)]
         raise UsageError(
             f"{path}: no shipped profile fits ({', '.join(shipped_profiles())}). Here is a proposal: edit it, save it "
-            f"as profile.yaml, and pass --profile=profile.yaml\n\n{proposal(path)}"
+            "as profile.yaml, and pass --profile=profile.yaml",
+            "",
+            *proposal(path),
         )
     raise UsageError(f"{where} cannot be read: {error}")
 
 
-def proposal(path: str) -> str:
+def proposal(path: str) -> list[str]:
     """A profile for an unknown file, as YAML. Raises OSError for an unreadable file."""
     with open_hdf5(path) as root:
         pattern = _episode_groups(root)

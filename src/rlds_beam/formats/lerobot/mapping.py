@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -89,7 +90,7 @@ def map_features(
             other = next((p for n, p in named.items() if n == name), ("another field",))
             raise UsageError(
                 f"--to=lerobot: {field.path} and {'+'.join(other)} would both become the feature {name}: rename one "
-                f"(--map=NAME={field.path}), or leave it out (--map=-{field.path})"
+                f"(--map=NAME={shlex.quote(field.path)}), or leave it out (--map=-{shlex.quote(field.path)})"
             )
         taken.append(name)
         named[name] = (field.path,)

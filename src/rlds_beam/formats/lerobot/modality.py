@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,7 +62,7 @@ def auto_modality(features: FeatureMap, videos: Sequence[LerobotFeature]) -> dic
     if pictures:
         raise UsageError(
             f"--modality={AUTO}: GR00T reads cameras from videos, but {pictures[0].name} is copied: add "
-            f"--images=video, or leave it out (--map=-{pictures[0].path})"
+            f"--images=video, or leave it out (--map={shlex.quote(f'-{pictures[0].path}')})"
         )
     modality: dict[str, Any] = {part: _parts(named[name]) for part, name in _VECTORS.items()}
     cameras = {feature.name.removeprefix("observation.images."): {"original_key": feature.name} for feature in videos}

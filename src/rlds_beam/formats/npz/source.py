@@ -29,6 +29,7 @@ from rlds_beam.formats.profiles.proposing import propose
 from rlds_beam.formats.profiles.shipped import find_profile, shipped_profiles
 from rlds_beam.options import Options
 from rlds_beam.reading.looking import names_in
+from rlds_beam.text import join_lines
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -122,7 +123,7 @@ class NpzSource(SourceOfFiles):
         return self.layout.profile.robot
 
     def describe(self) -> str:
-        return "\n".join([super().describe(), *self.notes])
+        return join_lines([super().describe(), *self.notes])
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -191,8 +192,9 @@ def _first_layout(paths: Sequence[str], where: str, options: NpzOptions) -> Layo
                 else:
                     raise UsageError(
                         f"{path} has {', '.join(whole.leaves) or 'no arrays'}, which no profile fits. Here is a "
-                        "proposal: edit it, save it as profile.yaml, and pass --profile=profile.yaml\n\n"
-                        + propose(naming.to_name(storage.split(path)[1].rpartition(".")[0]), "file", whole.leaves)
+                        "proposal: edit it, save it as profile.yaml, and pass --profile=profile.yaml",
+                        "",
+                        *propose(naming.to_name(storage.split(path)[1].rpartition(".")[0]), "file", whole.leaves),
                     )
                 if not profile.per_file:
                     raise UsageError(f"profile {profile.name}: .npz files have no groups: write episodes: file")

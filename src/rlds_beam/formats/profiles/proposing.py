@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from rlds_beam.formats.profiles.binding import Leaf
+from rlds_beam.text import printable
 
 _ACTIONS = ("action", "actions", "act", "acts")
 _REWARDS = ("reward", "rewards")
@@ -13,8 +15,8 @@ _ENDS = ("dones", "done", "terminals", "terminal", "terminated", "is_terminal")
 _NOTHING = ("step", "timestamp", "timestamps", "index")
 
 
-def propose(name: str, episodes: str, leaves: Mapping[str, Leaf]) -> str:
-    """A profile as YAML.
+def propose(name: str, episodes: str, leaves: Mapping[str, Leaf]) -> list[str]:
+    """The lines of a profile in YAML.
 
     Args:
       name: a name for the profile.
@@ -26,25 +28,27 @@ def propose(name: str, episodes: str, leaves: Mapping[str, Leaf]) -> str:
         path for path in leaves if "action" in path.lower() and leaves[path].shape
     ]
     rows = leaves[actions[0]].shape[:1] if actions else ()
-    lines = [f"name: {name}", f"episodes: {episodes}", "fields:"]
+    lines = [f"name: {name}", f"episodes: {_quoted(episodes)}", "fields:"]
     for path in actions:
-        lines.append(f"  action{'' if len(actions) == 1 else '/' + path.replace('/', '_')}: {_quoted(path)}")
+        name = _quoted(f"action{'' if len(actions) == 1 else '/' + path.replace('/', '_')}")
+        lines.append(f"  {name}: {_quoted(path)}")
     if not actions:
         lines.append("  action: NAME_OF_A_DATASET")
-    other = ""
+    other = []
     for path, leaf in leaves.items():
         if path in actions or last[path] in (*_REWARDS, *_ENDS, *_FLAGS, *_NOTHING):
             continue
         if rows and leaf.shape[:1] == rows and leaf.readable:
-            lines.append(f"  observation/{_field_name(path)}: {_quoted(path)}  # {leaf.dtype}{list(leaf.shape)}")
+            name = _quoted(f"observation/{_field_name(path)}")
+            lines.append(f"  {name}: {_quoted(path)}  # {leaf.dtype}{list(leaf.shape)}")
         else:
-            other += f"# not read: {path} {leaf.dtype}{list(leaf.shape)}\n"
+            other.append(f"# not read: {printable(path)} {leaf.dtype}{list(leaf.shape)}")
     for key, names in (("reward", _REWARDS), ("terminal", _ENDS)):
         lines += [f"{key}: {_quoted(path)}" for path in leaves if last[path] in names][:1]
     ends = [_quoted(path) for path in leaves if last[path] in (*_ENDS, *_FLAGS)]
     if ends and episodes == "file":
         lines.append(f"# ends: [{', '.join(ends)}]  # if the file holds several episodes, end to end")
-    return "\n".join(lines) + "\n" + other
+    return lines + other
 
 
 def _field_name(path: str) -> str:
@@ -54,4 +58,5 @@ def _field_name(path: str) -> str:
 
 
 def _quoted(path: str) -> str:
-    return path if path.replace("/", "").replace("_", "").isalnum() else f'"{path}"'
+    plain = path.rstrip("*").replace("/", "").replace("_", "").isalnum()
+    return path if plain else json.dumps(path)

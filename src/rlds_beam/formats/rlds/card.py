@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import rlds_beam
 from rlds_beam.output.preview import SHOWN
-from rlds_beam.text import count, shortened
+from rlds_beam.text import count, escape_controls, printable, shortened
 
 PROVENANCE, CARD = "provenance.json", "README.md"
 _FROM_INFO = ("citation", "description", "location", "redistributionInfo", "releaseNotes")
@@ -94,7 +95,7 @@ def card(name: str, version: str, facts: Mapping[str, Any], *, preview: bool = F
         *_section("Records", _count_lines(counts, facts["rules"])),
         *_section("Statistics", ["`fitted.json` has the connectors' fitted values."] if "statistics" in facts else []),
         *_section("License and citation of the source", _license_lines(source)),
-        *_section("About the source", [source["info"].get("description", "")]),
+        *_section("About the source", _block(source["info"].get("description"))),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -102,6 +103,18 @@ def card(name: str, version: str, facts: Mapping[str, Any], *, preview: bool = F
 def _section(title: str, lines: Sequence[str]) -> list[str]:
     filled = [line for line in lines if line]
     return [f"## {title}", "", *filled, ""] if filled else []
+
+
+def _block(text: Any) -> list[str]:
+    """A text of the source as a block, which Markdown and HTML in it cannot end."""
+    longest = max((len(found) for found in re.findall("`+", str(text))), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [fence, escape_controls(str(text)), fence] if text else []
+
+
+def _code(text: object) -> str:
+    """A text in a line as code."""
+    return f"`{printable(text).replace('`', chr(39))}`"
 
 
 def _check_lines(facts: Mapping[str, Any]) -> list[str]:
@@ -113,12 +126,12 @@ def _check_lines(facts: Mapping[str, Any]) -> list[str]:
 def _connector_line(connector: Mapping[str, Any]) -> str:
     texts = {name: json.dumps(value, ensure_ascii=False) for name, value in connector["arguments"].items()}
     arguments = ", ".join(f"{name}={shortened(text, 80)}" for name, text in texts.items())
-    return f"- `{connector['name']}({arguments})`"
+    return f"- {_code('{}({})'.format(connector['name'], arguments))}"
 
 
 def _count_lines(counts: Mapping[str, Any], rules: Mapping[str, Any]) -> list[str]:
     lines = [f"- {counts['records']} read, {counts['written']} episodes written"]
-    lines += [f"- {number} dropped by `{name}`" for name, number in counts["dropped"].items()]
+    lines += [f"- {number} dropped by {_code(name)}" for name, number in counts["dropped"].items()]
     lines += [f"- {counts['rejected']} rejected, kept in `rejected/`"] if counts["rejected"] else []
     for rule, outcome_counts in rules.items():
         outcomes = ", ".join(f"{number} {outcome}" for outcome, number in outcome_counts.items() if number)
@@ -130,11 +143,12 @@ def _license_lines(source: Mapping[str, Any]) -> list[str]:
     info = source["info"]
     redistribution = info.get("redistributionInfo")
     license_ = redistribution.get("license") if isinstance(redistribution, dict) else None
-    lines = [f"License: {license_}", ""] if license_ else []
+    known = re.fullmatch(r"[\w .,+-]+", str(license_), re.ASCII)
+    lines = [f"License: {license_ if known else _code(license_)}", ""] if license_ else []
     files = source["licences"]  # english: quoted
     if files:
         lines.append(f"License text of the source: {', '.join(f'[{name}]({name})' for name in files)}")
     if not lines:
         lines = ["The source does not state a license."]
     citation = info.get("citation")
-    return [*lines, "```", str(citation), "```"] if citation else lines
+    return [*lines, *_block(citation)]

@@ -151,7 +151,7 @@ def _merged_schema(sources: Sequence[RldsSource], common: bool) -> Schema:
                 wrong.append(f"{path}: {error}")
         parts.append(merged)
     if wrong:
-        raise UsageError("--from=merged: these datasets cannot be merged:\n  " + "\n  ".join(wrong))
+        raise UsageError("--from=merged: these datasets cannot be merged:", *(f"  {line}" for line in wrong))
     return Schema(parts[0], {**parts[1], FROM.path: FROM})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,7 +15,7 @@ from rlds_beam.formats.ros2.bags import Bag, bag_layout
 from rlds_beam.formats.ros2.cdr import BadMessage, Reader
 from rlds_beam.formats.ros2.definitions import Definitions, definitions_of
 from rlds_beam.formats.ros2.images import IMAGES
-from rlds_beam.text import count, printable
+from rlds_beam.text import count, join_lines, printable
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -77,8 +78,8 @@ def proposal(paths: Sequence[str], where: str, distribution: str) -> str:
             lines = [f"{paths[0]} ({count(len(paths), 'bag')} in {where})", "", *_table(facts)]
             lines += ["", bag.damage] if bag.damage else []
             lines += ["", "A mapping to start from; save it as topics.yaml, edit it, and run:"]
-            lines += [f"  rlds-beam inspect {where} --from=ros2 --topics=topics.yaml", ""]
-            return "\n".join([*lines, *_mapping(bag, facts, definitions)])
+            lines += [f"  rlds-beam inspect {shlex.quote(where)} --from=ros2 --topics=topics.yaml", ""]
+            return join_lines([*lines, *_mapping(bag, facts, definitions)])
     except (OSError, BadMessage) as error:
         raise UsageError(f"{paths[0]}: {error}") from error
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -122,7 +123,7 @@ class Ros2Source(SourceOfFiles):
             given = input if isinstance(input, str) else ",".join(input)
             raise NeedsMappingError(
                 "--from=ros2 needs --topics=FILE, which maps topics to step fields: "
-                f"rlds-beam inspect {given} --from=ros2 proposes one",
+                f"rlds-beam inspect {shlex.quote(given)} --from=ros2 proposes one",
                 lambda: proposal(paths, given, options.ros_distro or ""),
             )
         mapping = read_mapping(options.topics)

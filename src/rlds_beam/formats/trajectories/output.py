@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -100,7 +101,7 @@ class TrajectoryOutput(MetadataFiles, Sidecars, ItemCounts, WholeShards, Ignores
         records, left_out = self.conversion.describe()
         for path, why in left_out.items():
             if why.startswith(("text", "an episode field")):  # a record can hold it, a trajectory cannot
-                left_out[path] = f"{why}; --keep={path} stores it next to the trajectory"
+                left_out[path] = f"{why}; --keep={shlex.quote(path)} stores it next to the trajectory"
         return Description(records, left_out, "frame")
 
     def predict(self, batches: Iterable[Batch]) -> int:

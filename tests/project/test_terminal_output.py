@@ -1,0 +1,77 @@
+"""Nothing but the places listed here writes to a terminal, so that text of a dataset cannot command it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from checkout import ROOT
+
+PACKAGES = [ROOT / "src" / "rlds_beam", *(ROOT / name for name in ("pipelines", "runners", "transforms"))]
+COMMANDS = ROOT / "pipelines"
+"""What commands print is escaped by the streams that `cli.main` sets."""
+
+PRINTING = {
+    "src/rlds_beam/console/style.py": "our own colors and pictures",
+    "src/rlds_beam/progress/displays.py": "escaped",
+    "src/rlds_beam/reverb/serving/process.py": "JSON for the process that started this one",
+    "runners/worker.py": "a file",
+    "runners/worker_pool.py": "a port",
+}
+"""Modules outside of `pipelines` that print, and why it is safe."""
+
+WARNING = {"src/rlds_beam/datasets/opening.py"}
+UNESCAPED = {
+    "src/rlds_beam/text.py": "defines it", "src/rlds_beam/console/style.py": "our own colors and pictures",
+    "src/rlds_beam/progress/displays.py": "the bar, whose facts are numbers",
+}  # fmt: skip
+RICH = {"src/rlds_beam/progress/displays.py"}
+STYLED = {"src/rlds_beam/console/style.py", "pipelines/doctor.py", "pipelines/show.py"}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for package in PACKAGES:
+        for file in sorted(package.rglob("*.py")):
+            yield str(file.relative_to(ROOT)), ast.parse(file.read_text())
+
+
+def uses(tree: ast.AST) -> Iterator[str]:
+    """What a module calls and imports that may write to a terminal."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func).rpartition("__import__")[2]
+        elif isinstance(node, ast.Import):
+            yield from (f"import {alias.name.partition('.')[0]}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield f"import {node.module.partition('.')[0]}"
+        elif isinstance(node, ast.Attribute) and node.attr in ("buffer", "__stdout__", "__stderr__"):
+            yield node.attr if node.attr != "buffer" or ast.unparse(node.value).startswith("sys.std") else ""
+
+
+def test_only_these_modules_write_to_a_terminal() -> None:
+    found = {path: set(uses(tree)) for path, tree in modules()}
+    assert len(found) > 500
+
+    def using(*names: str) -> set[str]:
+        return {path for path, used in found.items() if used & set(names)}
+
+    commands = {path for path in found if Path(ROOT / path).is_relative_to(COMMANDS)}
+    assert using("print") - commands == PRINTING.keys()
+    assert using("sys.stdout.write", "sys.stderr.write", "buffer", "__stdout__", "__stderr__") == set()
+    assert using("warnings.warn") == WARNING
+    assert using("unescaped") == UNESCAPED.keys()
+    assert using("import rich") == RICH
+    assert using("styled", "print_styled") <= STYLED
+
+
+def test_commands_print_json_in_one_way() -> None:
+    printed = [
+        f"{path}:{node.lineno}"
+        for path, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print" and path.startswith("pipelines/")
+        for argument in ast.walk(node)
+        if isinstance(argument, ast.Call) and ast.unparse(argument.func) == "json.dumps"
+    ]
+    assert printed == []
