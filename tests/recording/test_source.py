@@ -146,7 +146,7 @@ def test_output_of_record_is_named_if_rlds_is_expected(capsys):
     assert main(["validate", "out"]) == 0  # it is recognized
     capsys.readouterr()
     assert main(["validate", "out", "--from=rlds"]) == 2
-    assert "out holds 40 items written by rlds-beam record. Read it with --from=numpy." in capsys.readouterr().err
+    assert "out holds 40 items written by rlds-beam record. Read it with --from=numpy" in capsys.readouterr().err
 
 
 def test_an_output_refuses_what_it_cannot_hold(tmp_path):

@@ -20,18 +20,20 @@ from rlds_beam.formats.registry import COLUMNS, FORMATS, RLDS, SOURCES, TRAJECTO
 from rlds_beam.output.directory import Holding, holding
 from rlds_beam.output.files import PLAN
 from rlds_beam.reading.looking import listing_once, names_in
-from rlds_beam.text import joined, printable
+from rlds_beam.text import count, joined, printable
 
 _LEVELS = 2
 """How far below a directory datasets are looked for."""
 _MOST_LOOKS = {True: 24, False: 200}
 """Maximum number of files and directories to look at there: in a bucket, and on a disk."""
-_SEARCHED = "hdf5"
-"""The format whose source searches subdirectories."""
+_BY_FILES = {"rlds", "trajectories", "d3rlpy", "d4rl", "npz", "hdf5", "ros2"}
+"""The formats that some files of a directory tell; what else is in it may be other datasets."""
+_WHOLE = (FEATURES, "metadata.yaml", PLAN)
+"""Files that tell that their directory is one dataset."""
 _TOGETHER = {"ros2", "zarr"}
 """The formats whose sources read a directory of several datasets as one."""
-_MOST_NEXT = 24
-"""Maximum number of subdirectories to compare of a directory in which HDF5 files were found."""
+_MOST_FILES = 24
+"""Maximum number of files to look at in such a directory, and in each of its subdirectories."""
 _MOST_NAMED = 10
 """Maximum number of datasets that an error lists."""
 
@@ -78,7 +80,7 @@ def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
                 return Recognized(given, RLDS, "", given)
             if found is None:
                 return _recognize_below(first)._replace(input=given)
-            if found.format == _SEARCHED:
+            if found.format in _BY_FILES and not found.why.startswith(_WHOLE):
                 _check_subdirectories(first, found)
         else:
             files = storage.glob(first) if first else []
@@ -208,27 +210,38 @@ def _recognize_below(directory: str) -> Recognized:
 
 
 def _check_subdirectories(directory: str, found: Recognized) -> None:
-    """Checks that the files of a format that is searched for in subdirectories are not of several datasets.
+    """Checks that the format that some files tell is that of all datasets in the directory.
 
     Raises:
-      UsageError: a subdirectory holds another format, or files of another profile.
+      UsageError: a subdirectory holds a dataset that the source of these files does not read.
     """
+    most = _MOST_LOOKS[storage.scheme(directory) is not None]
     paths = [storage.join(directory, name) for name in names_in(directory) if not name.startswith((".", "_"))]
-    directories = [path for path in paths[:_MOST_NEXT] if _is_directory(path)]
-    below = [one for path in directories for one in _first_in(path)]
-    profile = found.why.partition(":")[0]
-    if any((one.format, one.why.partition(":")[0]) != (found.format, profile) for one in below):
-        raise _several(directory, below, len(paths) > _MOST_NEXT)
+    is_directory = {path: _is_directory(path) for path in paths[:most]}
+    below = [one for path in paths[:most] if is_directory[path] for one in _first_in(path)]
+    if all(_is_read_with(found, one) for one in below):
+        return
+    files = [path for path in paths[:most] if not is_directory[path]]
+    if any(one.format == found.format for path in files[:_MOST_FILES] for one in _first_in(path)):
+        below.insert(0, found)
+    raise _several(directory, below, len(paths) > most)
+
+
+def _is_read_with(found: Recognized, one: Recognized) -> bool:
+    """Whether the source of a directory's files also reads a dataset below."""
+    if found.format == "hdf5":  # its source searches subdirectories for files of the same profile
+        return (one.format, one.why.partition(":")[0]) == (found.format, found.why.partition(":")[0])
+    return one.format == found.format and found.format in _TOGETHER
 
 
 def _first_in(directory: str) -> list[Recognized]:
-    """What a directory is, or the first dataset below it; nothing if that is unknown."""
+    """What a directory or a file is, or the first dataset below it; nothing if that is unknown."""
     try:
         if (found := _recognize_one(directory)) is not None:
             return [found]
     except UsageError:
         return []
-    looks = itertools.islice(_below(directory, _LEVELS, {_identity(directory)}), _MOST_NEXT)
+    looks = itertools.islice(_below(directory, _LEVELS, {_identity(directory)}), _MOST_FILES)
     return [one for one in looks if isinstance(one, Recognized)][:1]
 
 
@@ -264,13 +277,16 @@ def _identity(path: str) -> object:
 
 def _several(directory: str, found: Sequence[Recognized], incomplete: bool) -> UsageError:
     """The error for a directory of datasets: what they are, and the command for the first one."""
-    inside = {one: printable(one.dataset.removeprefix(directory).strip("/"), 80) for one in found}
+    inside = {one: printable(one.dataset.removeprefix(directory).strip("/"), 80) or "." for one in found}
     listed = [f"  {inside[one]}  {one}" for one in found[:_MOST_NAMED]]
     more = [f"  and {len(found) - _MOST_NAMED:,} more"] if found[_MOST_NAMED:] else []
-    total = f"{'at least ' if incomplete else ''}{len(found):,} datasets"
-    command = f"rlds-beam inspect {shlex.quote(found[0].dataset)}"
+    total = f"{'at least ' if incomplete else ''}{count(len(found), 'dataset')}"
+    itself = next((one for one in found if one.dataset == directory), None)
+    command = f"rlds-beam inspect {shlex.quote(next(one.dataset for one in found if one is not itself))}"
     formats = {one.format for one in found}
     together = f", or --from={found[0].format} for all of them" if len(formats) == 1 and formats <= _TOGETHER else ""
+    if itself is not None:
+        together = f", or --from={itself.format} for the files in {directory}"
     return UsageError(f"{directory} contains {total}:", *listed, *more, f"Choose one: {command}{together}")
 
 

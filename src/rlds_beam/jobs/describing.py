@@ -51,7 +51,7 @@ def conversion_lines(survey: Survey) -> list[str]:
     if survey.output is not None:
         lines += record_lines(*survey.output.describe())
     else:
-        lines.append(f"cannot be converted: {survey.error}")
+        lines += f"cannot be converted: {survey.error}".split("\n")
     names = suggested(survey.source.dataset, survey.source.schema)
     return lines + [f"--preset={name} fixes it: {PRESETS[name].fault}" for name in names]
 

@@ -73,8 +73,9 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
         probed = connectors.probed.modules
         if not probed:
             raise UsageError(
-                "--to=columns: the connectors add no columns. For the usual ones, add these lines to --connectors:\n"
-                "- AddObservationsFromEpisodesToBatch\n- AddColumnsFromEpisodesToTrainBatch"
+                "--to=columns: the connectors add no columns. For the usual ones, add these lines to --connectors:",
+                "- AddObservationsFromEpisodesToBatch",
+                "- AddColumnsFromEpisodesToTrainBatch",
             )
         for module in probed:
             _check_name(module)
