@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -20,7 +21,8 @@ from lerobot_data import write_moving_data
 from processes import DEADLINE, run, running, wait_until
 
 import rlds_beam
-from rlds_beam.errors import BucketAccessError, BucketError, NotVerifiedError, UsageError
+from rlds_beam.buckets import base
+from rlds_beam.errors import BucketAccessError, BucketError, NotVerifiedError, RldsBeamError, UsageError
 from rlds_beam.hub import upload as uploading
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -234,3 +236,52 @@ def test_large_files_go_in_parts(hub: HubServer, tmp_path: Path) -> None:
     rlds_beam.upload(tmp_path / "out", HUB)
     assert any(one.startswith("POST /complete/") for one in hub.requests)
     assert there(hub) == expected(tmp_path / "out")
+
+
+REQUESTS = ("/api/repos/create", "/revision/", "/tree/", "/preupload/", "/objects/batch", "/commit/", "/refs", "/tag/")
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_hostile_answers(kind: str, output: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is refused with one line that names the Hub, or does no harm; none is read without end."""
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(base, "MAX_ANSWER_BYTES", 1 << 20)
+    endless = itertools.repeat(b"[" * (1 << 16))
+    answers = [
+        *(Answer(200, body) for body in (b"[" * 300_000, b"{}", b"[]", b"null", b"7", b'{"commitOid": 7}', b"\xff")),
+        Answer(200, endless), Answer(200, endless, length=1 << 40), Answer(200, b"{}", length=1 << 40),
+        Answer(302, b"", (("Location", f"{hub.url}{kind}"),)),
+    ]  # fmt: skip
+    asked = []
+    for number, answer in enumerate(answers):
+        destination = f"{HUB}{number}"
+
+        def fault(request: Request, answer: Answer = answer) -> Answer | None:
+            if kind not in request.path:
+                return None
+            asked.append(request)
+            return answer
+
+        if kind == "/tree/":
+            rlds_beam.upload(output, destination)
+        hub.fault, hub.sent = fault, 0
+        with contextlib.suppress(RldsBeamError):
+            try:
+                rlds_beam.upload(output, destination, tag="v1")
+            except RldsBeamError as error:
+                said = str(error)
+                assert hub.url in said or "the Hub" in said, said
+                assert said.isprintable()
+                raise
+        hub.fault = lambda _: None
+        assert hub.sent < 256 << 20
+    assert asked
+
+
+def test_a_commit_that_is_none(output: Path, hub: HubServer) -> None:
+    done = {"success": True, "commitUrl": f"{hub.url}/datasets/robots/data/commit/x", "hookOutput": ""}
+    for oid in ("x\n", "../..", None):
+        answer = Answer(200, json.dumps({**done, "commitOid": oid}).encode())
+        hub.fault = lambda request, answer=answer: answer if "/commit/" in request.path else None  # type: ignore[misc]
+        with pytest.raises(BucketError, match="does not answer as the Hugging Face Hub does"):
+            rlds_beam.upload(output, HUB)

@@ -12,7 +12,6 @@ import dataclasses
 import hashlib
 import json
 import re
-import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
-from bucket_faults import HALF, Answer, Fault, Request
+from bucket_faults import HALF, Answer, Fault, Request, send
 from hub_repositories import Blob, Refused, Repo, is_large, json_answer, ranged
 
 TOKEN = "hf_testtoken_of_robots"
@@ -384,20 +383,9 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             return content
 
         def _send(self, answer: Answer, cut: bool) -> None:
-            self.send_response(answer.status)
-            for name, value in answer.headers:
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(answer.body)))
-            self.end_headers()
-            if cut:
-                self.wfile.write(answer.body[: len(answer.body) // 2])
-                self.wfile.flush()
-                self.connection.shutdown(socket.SHUT_RDWR)
-                self.close_connection = True
-            elif self.command != "HEAD":
+            for size in send(self, answer, cut=cut):
                 with hub._lock:
-                    hub.sent += len(answer.body)
-                self.wfile.write(answer.body)
+                    hub.sent += size
 
         do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = handle_any  # noqa: N815
 

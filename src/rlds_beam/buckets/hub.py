@@ -8,25 +8,43 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import json
 import os
 import random
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NoReturn
-from urllib.parse import quote, urlsplit
+from typing import Any, BinaryIO, NamedTuple, NoReturn
+from urllib.parse import quote, urljoin, urlsplit
 
 from rlds_beam import __version__
-from rlds_beam.buckets import files
-from rlds_beam.buckets.base import Entry, Result, Store
+from rlds_beam.buckets import base, files
+from rlds_beam.buckets.base import (
+    UNREADABLE,
+    Entry,
+    Listing,
+    Result,
+    Store,
+    WrongAnswer,
+    check_extent,
+    check_length,
+    describe_answer,
+    limit_parts,
+    within,
+)
 from rlds_beam.buckets.hub_paths import HubPath, hub_path
-from rlds_beam.errors import BucketAccessError, BucketError, UsageError
+from rlds_beam.errors import BucketAccessError, BucketError, RldsBeamError, UsageError
 from rlds_beam.naming import is_file_path
+from rlds_beam.text import printable
 
 _ATTEMPTS = 8
 """Attempts per request, over about 40 s; responses that break off are retried as often."""
 _TIMEOUT = 60.0
+_MAX_REDIRECTS = 8
+_REDIRECTS = (301, 302, 303, 307, 308)
+_MAX_WHOLE = 8 << 20
+"""Maximum size in bytes of a file that a Hub may send whole although only a part was asked for."""
 _LONGEST_WAIT = 330.0
 """The longest wait in seconds that a rate limit may ask for; the Hub counts requests in windows of five minutes."""
 _CLIENTS = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
@@ -43,6 +61,24 @@ class NoSuchRepository(BucketAccessError):
 
 class NoSuchRevision(BucketAccessError):
     """The repository has no such branch, tag, or commit."""
+
+
+class Answer(NamedTuple):
+    """An answer to a GET request.
+
+    Attributes:
+      status_code: its status.
+      headers: its headers; the case of names does not matter.
+      url: the address that it came from, after redirects.
+      content: its body; empty if it is not a success.
+      next: the address of the next page of a listing; empty if this is the last one.
+    """
+
+    status_code: int
+    headers: Mapping[str, str]
+    url: str
+    content: bytes
+    next: str
 
 
 class Hub(Store):
@@ -125,10 +161,7 @@ class Hub(Store):
             if place.root not in self._commits or (again and not place.is_pinned):
                 revision = quote(place.revision or "main", safe="")
                 answer = self.get(f"{self.endpoint}/api/datasets/{place.repo}/revision/{revision}", place.root)
-                commit = _json(answer, dict).get("sha")
-                if not isinstance(commit, str) or not re.fullmatch(r"[0-9a-f]{40,64}", commit):
-                    raise BucketError(f"{place.root}: {self.endpoint} does not answer as the Hugging Face Hub does")
-                self._commits[place.root] = commit
+                self._commits[place.root] = self.checked_commit(place.root, self._json(answer, dict, place.root))
             return self._commits[place.root]
 
     def _tree(self, place: HubPath) -> _Tree:
@@ -142,17 +175,42 @@ class Hub(Store):
     def _listed(self, place: HubPath, commit: str) -> Iterator[tuple[str, int, str]]:
         """Lists (name, size, checksum) of all files, page by page."""
         url = f"{self.endpoint}/api/datasets/{place.repo}/tree/{commit}?recursive=true&expand=false"
+        listing = Listing(place.root, self.endpoint)
         while url:
             answer = self.get(url, place.root)
-            for one in _json(answer, list):
-                if isinstance(one, dict) and one.get("type") == "file" and is_file_path(one.get("path")):
-                    large = one["lfs"] if isinstance(one.get("lfs"), dict) else {}
-                    size, checksum = large.get("size", one.get("size")), large.get("oid", one.get("oid"))
-                    if isinstance(size, int) and size >= 0:
-                        yield one["path"], size, str(checksum)
-            url = answer.links.get("next", {}).get("url", "")
+            entries = self._json(answer, list, place.root)
+            url = answer.next
+            listing.add_page(len(entries), url)
+            if not all(isinstance(entry, dict) for entry in entries):
+                raise self.wrong(place.root)
+            for entry in entries:
+                if entry.get("type") == "file" and is_file_path(entry.get("path")):
+                    large = entry["lfs"] if isinstance(entry.get("lfs"), dict) else {}
+                    size, checksum = large.get("size", entry.get("size")), large.get("oid", entry.get("oid"))
+                    if listing.is_file(entry["path"], size):
+                        yield entry["path"], size, str(checksum)
             if url and not self.is_own(url):
-                raise BucketError(f"{place.root}: the listing continues on another server, {urlsplit(url).netloc}")
+                server = printable(urlsplit(url).netloc, 80)
+                raise BucketError(f"{place.root}: the listing continues on another server, {server}")
+
+    def checked_commit(self, path: str, described: Mapping[str, Any]) -> str:
+        """The commit that the Hub names as `sha`; raises BucketError if it is none."""
+        commit = described.get("sha")
+        if not isinstance(commit, str) or not re.fullmatch(r"[0-9a-f]{40,64}", commit):
+            raise self.wrong(path)
+        return commit
+
+    def wrong(self, path: str) -> BucketError:
+        """The error for an answer that the Hugging Face Hub would not send."""
+        return BucketError(f"{path}: {self.endpoint} does not answer as the Hugging Face Hub does")
+
+    def _json(self, answer: Answer, kind: type, path: str) -> Any:
+        """The JSON of an answer; raises BucketError if it is of another kind."""
+        with contextlib.suppress(ValueError, RecursionError):
+            content = json.loads(answer.content)
+            if isinstance(content, kind):
+                return content
+        raise self.wrong(path)
 
     def is_own(self, url: str) -> bool:
         """Whether an address is on the Hub itself, which alone gets the token."""
@@ -161,38 +219,61 @@ class Hub(Store):
     def described(self, path: str) -> dict[str, Any]:
         """The Hub's description of a path's repository."""
         answer = self.get(f"{self.endpoint}/api/datasets/{hub_path(path).repo}", path)
-        described: dict[str, Any] = _json(answer, dict)
+        described: dict[str, Any] = self._json(answer, dict, path)
         return described
 
-    def get(self, url: str, path: str, extent: str | None = None, elsewhere: str | None = None) -> Any:
+    def get(self, url: str, path: str, extent: tuple[int, int] | None = None, elsewhere: str | None = None) -> Answer:
         """Sends a GET request, and retries it if that can help.
 
         Args:
           url: the address on the Hub.
           path: the path that it is for, for errors.
-          extent: the value of a Range header.
+          extent: the part of a file to read: start and stop.
           elsewhere: the address that the Hub redirected to earlier; if it has expired, the Hub is asked again.
         """
-        ranged = {} if extent is None else {"Range": extent, "Accept-Encoding": "identity"}
+        session = self._session()  # older versions of huggingface_hub have one for each thread
 
-        def request() -> Any:
+        def request() -> Answer:
             if elsewhere:
-                answer = self._session().get(elsewhere, headers=ranged, timeout=_TIMEOUT)
+                answer = self._send(session, elsewhere, extent)
                 if answer.status_code < 300 or answer.status_code >= 500:
                     return answer  # otherwise its signature has expired
-            return self._session().get(url, headers={**self._headers, **ranged}, timeout=_TIMEOUT)
+            return self._send(session, url, extent)
 
-        return self.calling(path, request)
+        return self.calling(path, request, 0 if extent is None else extent[1] - extent[0])
 
-    def calling(self, path: str, request: Callable[[], Result]) -> Result:
+    def _send(self, session: Any, url: str, extent: tuple[int, int] | None) -> Answer:
+        """Sends a GET request and follows redirects; only the Hub itself gets the token.
+
+        Raises:
+          WrongAnswer: the answer is too long, or leads nowhere.
+        """
+        ranged = {} if extent is None else {"Range": f"bytes={extent[0]}-{extent[1] - 1}"}
+        for _ in range(_MAX_REDIRECTS + 1):
+            headers = self._headers if self.is_own(url) else {"Accept-Encoding": "identity"}
+            with _streamed(session, url, {**headers, **ranged}) as (answer, parts):
+                target = answer.headers.get("location")
+                if answer.status_code in _REDIRECTS and target:
+                    there = urljoin(url, target)
+                    if urlsplit(there).scheme not in {"https", urlsplit(url).scheme}:
+                        raise WrongAnswer(f"redirects to {printable(there, 80)}")
+                    url = there
+                    continue
+                content = b"" if answer.status_code >= 300 else _body(answer, parts, extent)
+                following = answer.links.get("next", {}).get("url", "")
+                return Answer(answer.status_code, answer.headers, url, content, following)
+        raise WrongAnswer(f"redirects more than {_MAX_REDIRECTS} times")
+
+    def calling(self, path: str, request: Callable[[], Result], size: int = 0) -> Result:
         """Makes a request, and repeats it if that can help.
 
         Args:
           path: the path that it is for, for errors.
           request: returns a response, or raises an error of `huggingface_hub`.
+          size: the number of bytes of files that it sends or receives.
 
         Raises:
-          BucketError: the Hub refuses the request, or failed `_ATTEMPTS` times.
+          BucketError: the Hub refuses the request, failed `_ATTEMPTS` times, or sends something else.
           FileNotFoundError: the Hub has no such file.
         """
         attempt, waited = 0, 0.0
@@ -200,10 +281,14 @@ class Hub(Store):
             attempt += 1
             lost: BaseException | None = None
             try:
-                result = request()
+                result = within(request, path, self.endpoint, size=size)
                 answer: Any = result if hasattr(result, "status_code") else None
                 if answer is None or answer.status_code < 300 or answer.status_code == 416:
                     return result
+            except RldsBeamError:
+                raise
+            except UNREADABLE as error:
+                raise BucketError(f"{path}: {self.endpoint} {describe_answer(error)}") from error
             except Exception as error:
                 cause = _cause(error)
                 answer = getattr(cause, "response", None)
@@ -271,7 +356,7 @@ class _File:
     """A file that is read by ranges. Asks the Hub for its location once; later ranges come from there."""
 
     def __init__(self, hub: Hub, path: str):
-        self._hub, self._path = hub, path
+        self._hub, self._path, self._size = hub, path, 0
         self._url = hub.url(hub_path(path))
         self._elsewhere: str | None = None
 
@@ -282,24 +367,78 @@ class _File:
             return 0, b""
         if answer.status_code != 206:  # the whole file
             return len(answer.content), answer.content
-        total = answer.headers.get("content-range", "").rpartition("/")[2]
-        if not total.isdigit():
-            raise BucketError(f"{self._path}: the Hub does not say how large the file is")
-        return int(total), answer.content
+        self._size = self._checked(answer, 0, files.FIRST_WINDOW)
+        return self._size, answer.content
 
     def fetch(self, start: int, stop: int) -> bytes:
         """Reads exactly the bytes from `start` to `stop`."""
         answer = self._get(start, stop)
-        content: bytes = answer.content if answer.status_code == 206 else answer.content[start:stop]
-        if len(content) != stop - start:
-            raise BucketError(f"{self._path}: expected bytes {start:,} to {stop:,}, received {len(content):,} bytes")
-        return content
+        if self._checked(answer, start, stop) != self._size:
+            raise BucketError(f"{self._path}: {self._hub.endpoint} says now that the file has another size")
+        return answer.content
 
-    def _get(self, start: int, stop: int) -> Any:
-        answer = self._hub.get(self._url, self._path, f"bytes={start}-{stop - 1}", self._elsewhere)
-        final = str(answer.url)
-        self._elsewhere = None if self._hub.is_own(final) else final
+    def _checked(self, answer: Answer, start: int, stop: int) -> int:
+        """The size of the file, if the answer has the bytes from `start` to `stop`; else raises BucketError."""
+        try:
+            size = check_extent(answer.headers.get("content-range"), start, stop)
+        except WrongAnswer as error:
+            raise BucketError(f"{self._path}: {self._hub.endpoint} {error}") from None
+        if len(answer.content) != min(stop, size) - start:
+            raise BucketError(
+                f"{self._path}: {self._hub.endpoint} was asked for {min(stop, size) - start:,} bytes, and sends "
+                f"{len(answer.content):,}"
+            )
+        return size
+
+    def _get(self, start: int, stop: int) -> Answer:
+        answer = self._hub.get(self._url, self._path, (start, stop), self._elsewhere)
+        self._elsewhere = None if self._hub.is_own(answer.url) else answer.url
         return answer
+
+
+@contextlib.contextmanager
+def _streamed(session: Any, url: str, headers: Mapping[str, str]) -> Iterator[tuple[Any, Iterator[bytes]]]:
+    """Sends a GET request without redirects; yields the response, and the parts of its body as they arrive."""
+    if callable(getattr(session, "stream", None)):  # httpx
+        with session.stream("GET", url, headers=headers, timeout=_TIMEOUT, follow_redirects=False) as answer:
+            yield answer, answer.iter_raw()
+    else:  # requests, before version 1 of huggingface_hub
+        with session.get(url, headers=headers, timeout=_TIMEOUT, allow_redirects=False, stream=True) as answer:
+            yield answer, answer.raw.stream(1 << 16, decode_content=False)
+
+
+def limit_answers(session: Any) -> None:
+    """Limits the size of the answers to requests that `huggingface_hub` makes for us, if its client is httpx."""
+    hooks = getattr(session, "event_hooks", None)
+    if hooks is not None and _limit_answer not in hooks["response"]:
+        session.event_hooks = {**hooks, "response": [*hooks["response"], _limit_answer]}
+
+
+def _limit_answer(answer: Any) -> None:
+    if "rlds-beam" not in answer.request.headers.get("user-agent", ""):
+        return  # another user of `huggingface_hub` in this process
+    parts = answer.stream
+    (kind,) = (one for one in type(parts).__mro__ if one.__name__ == "SyncByteStream")
+
+    class LimitedStream(kind):  # type: ignore[valid-type, misc]
+        def __iter__(self) -> Iterator[bytes]:
+            return limit_parts(parts)
+
+        def close(self) -> None:
+            parts.close()
+
+    answer.stream = LimitedStream()
+
+
+def _body(answer: Any, parts: Iterator[bytes], extent: tuple[int, int] | None) -> bytes:
+    """The body of a successful answer; raises WrongAnswer if it is longer than what was asked for."""
+    most = base.MAX_ANSWER_BYTES if extent is None else _MAX_WHOLE
+    if extent is not None and answer.status_code == 206:
+        most = extent[1] - extent[0]
+    if (encoding := answer.headers.get("content-encoding", "identity")) != "identity":
+        raise WrongAnswer(f"compresses its answer ({printable(encoding, 40)}), which was not asked for")
+    check_length(answer.headers.get("content-length"), most)
+    return b"".join(limit_parts(parts, most))
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -309,15 +448,6 @@ def _cause(error: BaseException) -> BaseException:
 
 def _is_of_a_connection(error: BaseException) -> bool:
     return type(error).__module__.partition(".")[0] in _CLIENTS
-
-
-def _json(answer: Any, kind: type) -> Any:
-    """The JSON of a response; an empty `kind` if it is something else."""
-    with contextlib.suppress(ValueError):
-        content = answer.json()
-        if isinstance(content, kind):
-            return content
-    return kind()
 
 
 def _wait_asked(headers: Mapping[str, str]) -> float | None:

@@ -6,12 +6,30 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, BinaryIO
 
 from rlds_beam.buckets import files
-from rlds_beam.buckets.base import KEPT_CONNECTIONS, Entry, Store, bucket_of, split_path
-from rlds_beam.errors import BucketAccessError, BucketError
+from rlds_beam.buckets.base import (
+    CHECK_SECONDS,
+    COPY_SECONDS,
+    KEPT_CONNECTIONS,
+    UNREADABLE,
+    Entry,
+    Listing,
+    Result,
+    Store,
+    WrongAnswer,
+    bucket_of,
+    check_extent,
+    check_length,
+    describe_answer,
+    limit_parts,
+    split_path,
+    within,
+)
+from rlds_beam.errors import BucketAccessError, BucketError, RldsBeamError
+from rlds_beam.text import printable
 
 _ATTEMPTS = 8
 """Attempts per request, over about 40 s; responses that break off are retried as often."""
@@ -52,13 +70,16 @@ class S3(Store):
             brief = config.merge(Config(connect_timeout=2, read_timeout=3.5, retries=once))
             self._client, self._brief = (session.client("s3", config=one) for one in (config, brief))
         self._url = self._client.meta.endpoint_url
+        for client in (self._client, self._brief):
+            _limit_answers(client._endpoint)
         self._copying = TransferConfig(multipart_threshold=_COPIED_WHOLE, multipart_chunksize=_COPIED_WHOLE // 8)
 
     def check(self, path: str) -> None:
         bucket, name = split_path(path)
         with self._explained(path, BucketAccessError):
             try:
-                self._brief.list_objects_v2(Bucket=bucket, Prefix=name, MaxKeys=1)
+                brief = {"Bucket": bucket, "Prefix": name, "MaxKeys": 1}
+                self._within(path, lambda: self._brief.list_objects_v2(**brief), seconds=CHECK_SECONDS)
             except self._errors.ClientError as error:
                 if error.response["ResponseMetadata"]["HTTPStatusCode"] < 500:
                     raise  # server errors may be temporary; later requests retry more often
@@ -70,37 +91,62 @@ class S3(Store):
 
     def _open(self, path: str) -> tuple[int, str, bytes]:
         """Reads size, entity tag, and first bytes with one request."""
-        bucket, name = split_path(path)
         try:
-            answer, first = self._get(Bucket=bucket, Key=name, Range=f"bytes=0-{files.FIRST_WINDOW - 1}")
+            size, tag, first = self._get(path, 0, files.FIRST_WINDOW)
         except self._errors.ClientError as error:
             if _code(error) == "InvalidRange":  # the object is empty
                 return 0, "", b""
             raise
-        return int(answer["ContentRange"].rpartition("/")[2]), answer["ETag"], first
+        return size, tag, first
 
     def _fetch(self, path: str, tag: str, start: int, stop: int) -> bytes:
-        bucket, name = split_path(path)
         with self._explained(path):
-            return self._get(Bucket=bucket, Key=name, Range=f"bytes={start}-{stop - 1}", IfMatch=tag)[1]
+            return self._get(path, start, stop, IfMatch=tag)[2]
 
-    def _get(self, **request: str) -> tuple[dict[str, Any], bytes]:
-        """Reads a response and its whole body; botocore retries requests, but not bodies that break off."""
+    def _get(self, path: str, start: int, stop: int, **more: str) -> tuple[int, str, bytes]:
+        """Reads a part of an object; returns the object's size and entity tag, and the bytes."""
+        bucket, name = split_path(path)
+        request = {"Bucket": bucket, "Key": name, "Range": f"bytes={start}-{stop - 1}", **more}
+        answer, content = self._within(path, lambda: self._get_whole(request, stop - start), size=stop - start)
+        if start == 0 and answer.get("ContentLength") == 0:
+            return 0, answer.get("ETag", ""), b""
+        if len(content) > stop - start:
+            raise WrongAnswer(f"was asked for {stop - start:,} bytes, and sends more")
+        size = check_extent(answer.get("ContentRange"), start, stop)
+        if len(content) != min(stop, size) - start:
+            raise WrongAnswer(f"sends {len(content):,} bytes as {answer['ContentRange']}")
+        if not answer.get("ETag"):
+            raise WrongAnswer("sends no ETag")
+        return size, answer["ETag"], content
+
+    def _get_whole(self, request: dict[str, str], most: int) -> tuple[dict[str, Any], bytes]:
+        """Reads a response and its body, at most a byte too many.
+
+        botocore retries requests, but not bodies that break off.
+        """
         broken = (self._errors.IncompleteReadError, self._errors.ReadTimeoutError, self._errors.ResponseStreamingError)
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(random.random() * 2 ** (attempt - 1))
             with contextlib.suppress(*(broken if attempt < _ATTEMPTS - 1 else ())):
                 answer = self._client.get_object(**request)
-                return answer, answer["Body"].read()
+                check_length(answer.get("ContentLength"), most)
+                with contextlib.closing(answer["Body"]) as body:
+                    content: bytes = body.read(most + 1)
+                    if len(content) <= most:
+                        content += body.read(1)  # checks that the body is as long as its header says
+                return answer, content
         raise AssertionError("unreachable")
+
+    def _within(self, path: str, function: Callable[[], Result], **limits: Any) -> Result:
+        return within(function, path, self._url, **limits)
 
     def open_write(self, path: str) -> BinaryIO:
         bucket, name = split_path(path)
 
         def upload(file: IO[bytes], size: int) -> None:
             with self._explained(path):
-                self._client.upload_fileobj(file, bucket, name)
+                self._within(path, lambda: self._client.upload_fileobj(file, bucket, name), size=size)
 
         return files.writer(upload)
 
@@ -110,30 +156,42 @@ class S3(Store):
             return None
         try:
             with self._explained(path):
-                answer = self._client.head_object(Bucket=bucket, Key=name)
+                answer = self._within(path, lambda: self._client.head_object(Bucket=bucket, Key=name))
+                Listing(path, self._url).is_file(name, answer.get("ContentLength"))
+                return Entry(path, answer["ContentLength"], answer.get("ETag", ""))
         except FileNotFoundError:
             return None
-        return Entry(path, answer["ContentLength"], answer["ETag"])
 
     def entries(self, prefix: str, *, below: bool) -> Iterator[Entry]:
         bucket, name = split_path(prefix)
         pages = self._client.get_paginator("list_objects_v2").paginate(
             Bucket=bucket, Prefix=name, **({} if below else {"Delimiter": "/"})
         )
+        listing = Listing(prefix, self._url)
         with self._explained(prefix):
-            for page in pages:
+            left = iter(pages)
+            while (page := self._within(prefix, lambda: next(left, None))) is not None:
+                objects, directories = page.get("Contents", ()), page.get("CommonPrefixes", ())
+                listing.add_page(len(objects) + len(directories), page.get("NextContinuationToken"))
                 listed = [
-                    Entry(f"s3://{bucket}/{one['Key']}", one["Size"], one["ETag"]) for one in page.get("Contents", ())
+                    Entry(f"s3://{bucket}/{entry['Key']}", entry["Size"], entry.get("ETag", ""))
+                    for entry in objects
+                    if listing.is_file(entry["Key"], entry.get("Size"))
                 ]
                 listed += [
-                    Entry(f"s3://{bucket}/{one['Prefix'].rstrip('/')}", None) for one in page.get("CommonPrefixes", ())
+                    Entry(f"s3://{bucket}/{entry['Prefix'].rstrip('/')}", None)
+                    for entry in directories
+                    if listing.is_file(entry["Prefix"], 0)
                 ]
-                yield from sorted(one for one in listed if not one.path.endswith("/"))
+                yield from sorted(
+                    entry for entry in listed if entry.path.startswith(prefix) and not entry.path.endswith("/")
+                )
 
     def rename(self, source: str, destination: str) -> None:
         (bucket, name), (to_bucket, to_name) = split_path(source), split_path(destination)
         with self._explained(source):
-            self._client.copy({"Bucket": bucket, "Key": name}, to_bucket, to_name, Config=self._copying)
+            where = ({"Bucket": bucket, "Key": name}, to_bucket, to_name)
+            self._within(source, lambda: self._client.copy(*where, Config=self._copying), seconds=COPY_SECONDS)
         self.delete([source])
 
     def delete(self, paths: Sequence[str]) -> None:
@@ -141,11 +199,11 @@ class S3(Store):
             some = paths[start : start + _DELETED_AT_ONCE]
             keys = [{"Key": split_path(path)[1]} for path in some]
             with self._explained(some[0]):
-                answer = self._client.delete_objects(
-                    Bucket=split_path(some[0])[0], Delete={"Objects": keys, "Quiet": True}
-                )
+                request = {"Bucket": split_path(some[0])[0], "Delete": {"Objects": keys, "Quiet": True}}
+                answer = self._within(some[0], lambda: self._client.delete_objects(**request))  # noqa: B023
             for error in answer.get("Errors", ()):
-                raise BucketError(f"{bucket_of(some[0])}/{error['Key']} cannot be deleted: {error['Message']}")
+                name, problem = (printable(error.get(key, "?")) for key in ("Key", "Message"))
+                raise BucketError(f"{bucket_of(some[0])}/{name} cannot be deleted: {problem}")
 
     @contextlib.contextmanager
     def _explained(self, path: str, kind: type[BucketError] = BucketError) -> Iterator[None]:
@@ -156,6 +214,10 @@ class S3(Store):
             if _code(error) in ("404", "NoSuchKey"):
                 raise FileNotFoundError(f"no such file: {path}") from error
             raise kind(self._refusal(path, error)) from error
+        except RldsBeamError:
+            raise
+        except UNREADABLE as error:
+            raise kind(f"{path}: {self._url} {describe_answer(error)}") from error
         except Exception as error:
             if not type(error).__module__.startswith(("boto3.", "botocore.", "s3transfer.", "urllib3.")):
                 raise
@@ -182,7 +244,7 @@ class S3(Store):
             return f"{bucket}: the bucket is in another region: set AWS_REGION={region}"
         if code == "PreconditionFailed":
             return f"{path} was replaced while it was read; run the command again when nothing writes to it"
-        return f"{path}: {' '.join(str(error).split())}"
+        return f"{path}: {self._url}: {printable(error)}"
 
     def _failure(self, path: str, error: Exception) -> str:
         """Describes a connection or client error in one line."""
@@ -196,7 +258,25 @@ class S3(Store):
                 f"{bucket_of(path)}: {self._url} does not answer ({type(error).__name__}); check "
                 "the network and AWS_ENDPOINT_URL"
             )
-        return f"{path}: {text}: {_SIGN_IN}" if path == "s3://" else f"{path}: {text}"
+        return f"{path}: {text}: {_SIGN_IN}" if path == "s3://" else f"{path}: {self._url}: {printable(text)}"
+
+
+def _limit_answers(endpoint: Any) -> None:
+    """Limits the size of answers that botocore reads whole: all but the content of objects."""
+    from botocore.awsrequest import AWSResponse
+
+    send = endpoint.http_session.send
+
+    def send_limited(request: Any) -> Any:
+        has_stream, request.stream_output = request.stream_output, True
+        answer = send(request)
+        if has_stream and answer.status_code < 300:
+            return answer
+        limited = AWSResponse(answer.url, answer.status_code, answer.headers, answer.raw)
+        limited._content = b"".join(limit_parts(answer.raw.stream()))
+        return limited
+
+    endpoint.http_session.send = send_limited
 
 
 def _code(error: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from rlds_beam import storage
-from rlds_beam.buckets.hub import Hub, NoSuchRepository, NoSuchRevision
+from rlds_beam.buckets.hub import Hub, NoSuchRepository, NoSuchRevision, limit_answers
 from rlds_beam.buckets.hub_paths import hub_path
 from rlds_beam.errors import BucketAccessError, UsageError, needs
 
@@ -93,6 +93,7 @@ class Repository:
             raise BucketAccessError(f"{path}: publishing needs a token: run 'hf auth login', or set HF_TOKEN")
         logging.set_verbosity_error()
         disable_progress_bars()
+        limit_answers(huggingface_hub.utils.get_session())
         self._api = huggingface_hub.HfApi(endpoint=self._hub.endpoint, library_name="rlds-beam")
         self._here: dict[str, Any] = {"repo_id": self._repo, "repo_type": "dataset"}
 
@@ -148,7 +149,8 @@ class Repository:
                     **self._here, operations=operations, commit_message=message, revision=self.branch
                 )
 
-        return str(self._hub.calling(self.path, send).oid)
+        size = sum(file.size for file in files)
+        return self._hub.checked_commit(self.path, {"sha": self._hub.calling(self.path, send, size).oid})
 
     def _left(self, names: Sequence[str]) -> list[str]:
         """The files that still exist; the answer to an earlier attempt may have been lost."""

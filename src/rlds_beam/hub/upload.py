@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from rlds_beam import storage, worker_status
 from rlds_beam.encoding.checked_json import read_json
-from rlds_beam.errors import NotVerifiedError, UsageError
+from rlds_beam.errors import BucketError, NotVerifiedError, UsageError
 from rlds_beam.hub.card import CARD, card
 from rlds_beam.hub.repository import LocalFile, RemoteFile, Repository
 from rlds_beam.output.checksums import checksum_of
@@ -169,10 +169,11 @@ def publish(upload: Upload, work: Work, repository: Repository, message: str, *,
         repository.create(private)
     if (head := repository.head()) is None:
         repository.create_branch()
-        head = repository.head()
+        if (head := repository.head()) is None:
+            raise BucketError(f"{repository.path}: the Hub made the branch {repository.branch}, but does not have it")
     batches = _batches(upload, work)
     stale = {*work.stale}
-    if len(batches) > 1 and head is not None:  # until the last commit, the Hub must not show a finished dataset
+    if len(batches) > 1:  # until the last commit, the Hub must not show a finished dataset
         stale |= ({one.name for one in batches[-1]} - {PLAN, *_HARMLESS}) & repository.files(head).keys()
     for number, batch in enumerate(batches, 1):
         for file in batch:
@@ -181,8 +182,6 @@ def publish(upload: Upload, work: Work, repository: Repository, message: str, *,
         head = repository.commit(f"{message}{part}", batch, sorted(stale))
         worker_status.count(bytes=sum(one.size for one in batch))
         stale = set()
-    if head is None:
-        raise AssertionError("the branch was just created")
     return head
 
 
