@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import shlex
-import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from rlds_beam.encoding.parquet_reading import naming_damage, verified_parquet
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
+from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.pipelines.options import ReportOptions
 from rlds_beam.runners.options import RunOptions
 from rlds_beam.text import join_lines
@@ -92,7 +92,7 @@ class CheckOutcome:
     rows: int
     chosen: int
     path: str | None
-    temporary: tempfile.TemporaryDirectory[str] | None = dataclasses.field(default=None, repr=False, compare=False)
+    temporary: ScratchDirectory | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @functools.cached_property
     def table(self) -> pa.Table:
@@ -188,7 +188,7 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
     config = with_preset(config)
     writer, temporary = _writer(config), None
     if keep_table and config.output is None and config.runner == "local":
-        temporary = tempfile.TemporaryDirectory(prefix="rlds-beam-")
+        temporary = ScratchDirectory()
         writer = dataclasses.replace(writer, output=storage.join(temporary.name, "signals.parquet"))
     source = open_input(config)
     connecting = ConnectorRunner.for_options(config, source)

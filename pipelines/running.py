@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.errors import DiskError, RldsBeamError
+from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.text import count, format_size
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def shared_directory(options: RunOptions) -> Iterator[str | None]:
     if options.runner != "local":
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True) as directory:
+    with ScratchDirectory() as directory:
         yield directory
 
 

@@ -10,7 +10,6 @@ import re
 import shutil
 import socket
 import subprocess
-import tempfile
 import urllib.parse
 import urllib.request
 import zipfile
@@ -21,6 +20,7 @@ from apache_beam.options.pipeline_options import FlinkRunnerOptions, JobServerOp
 from apache_beam.utils.subprocess_server import JavaJarServer
 
 from rlds_beam.errors import UsageError
+from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.runners.options import RunOptions
 
 _SECONDS = 15.0
@@ -251,7 +251,7 @@ def _by_maven(artifact: str, path: str) -> str | None:
     if maven is None:
         return "no mvn on the PATH"
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as scratch:
+    with ScratchDirectory(os.path.dirname(path)) as scratch:
         command = [maven, "-q", "-B", _COPY, f"-Dartifact={artifact}", f"-DoutputDirectory={scratch}"]
         try:
             done = subprocess.run(

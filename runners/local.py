@@ -9,14 +9,13 @@ import contextlib
 import os
 import queue
 import re
-import shutil
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import rlds_beam.errors
 from rlds_beam import worker_status
 from rlds_beam.errors import DiskError, OutOfMemoryError, RldsBeamError, UsageError
+from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.runners.base import Define, Runner
 from rlds_beam.runners.threads import NO_MORE_THREADS, no_more_threads, thread_errors
 from rlds_beam.runners.watching import watched
@@ -101,13 +100,9 @@ class LocalRunner(Runner):
 
     def _complete_in(self, home: str | None, pipeline: Any, define: Define) -> dict[str, Any]:
         """Completes a pipeline with its temporary files in `home`: Beam removes its directory only after a success."""
-        if home is not None:
-            os.rmdir(pipeline.local_tempdir)
-            pipeline.local_tempdir = tempfile.mkdtemp(dir=home)
-        try:
+        os.rmdir(pipeline.local_tempdir)
+        with ScratchDirectory(home) as pipeline.local_tempdir:
             return self.complete(pipeline, define)
-        finally:
-            shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # in an IPython session Beam leaves it
 
 
 def _running_mode(flags: tuple[str, ...]) -> str:

@@ -12,7 +12,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent import futures
@@ -27,6 +26,7 @@ from apache_beam.portability.api import (
 )
 from google.protobuf import json_format, text_format
 
+from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.worker_status import command
 
 _DEADLINE = 30.0
@@ -97,7 +97,7 @@ def serving(host: str, port: int) -> Any:
     Raises:
       OSError: the port is in use.
     """
-    with tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True) as home:
+    with ScratchDirectory() as home:
         # Without SO_REUSEPORT a pool fails on a port in use; by default grpc would share the port.
         server = grpc.server(futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
         beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(WorkerPool(home), server)

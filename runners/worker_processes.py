@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rlds_beam import watchdog
 from rlds_beam.errors import RldsBeamError
+from rlds_beam.output.scratch import PREFIX, ScratchDirectory
 from rlds_beam.runners.threads import NO_MORE_THREADS, no_more_threads
 from rlds_beam.watchdog.watcher import Watch
 from rlds_beam.worker_status import Done, Note, command, read_notes
@@ -26,7 +27,7 @@ _STOP_SECONDS = 10.0
 
 _NO_THREAD = "thread creation failed"
 """Printed by libraries below Arrow; one then ends the process, another waits forever."""
-_PATH_BYTES = 107 - len("/rlds-beam-01234567/services")
+_PATH_BYTES = 107 - len(f"/{PREFIX}01234567/services")
 """Maximum bytes of the directory for temporary files: the kernel allows 107 for the path of the socket below it."""
 
 
@@ -143,9 +144,7 @@ class WorkerProcesses:
 def worker_processes() -> Iterator[WorkerProcesses]:
     """The worker processes of a job; ends them and removes their directory afterward."""
     short = len(os.fsencode(tempfile.gettempdir())) <= _PATH_BYTES
-    with tempfile.TemporaryDirectory(
-        prefix="rlds-beam-", dir=None if short else "/tmp", ignore_cleanup_errors=True
-    ) as home:
+    with ScratchDirectory(None if short else "/tmp") as home:
         workers = WorkerProcesses(home)
         try:
             yield workers

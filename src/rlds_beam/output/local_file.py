@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from types import TracebackType
 
 from rlds_beam import storage
 from rlds_beam.output.checksums import checksum_of
+from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.output.shards import ShardInfo
 
 _BLOCK = 4 << 20
@@ -24,11 +24,12 @@ class LocalFile:
 
     def __init__(self, path: str):
         self._path = path
+        self._home: ScratchDirectory | None = None
         if storage.scheme(path) is None:
             self.name = storage.temporary_name(path)
         else:
-            handle, self.name = tempfile.mkstemp(suffix=os.path.splitext(path)[1])
-            os.close(handle)
+            self._home = ScratchDirectory()
+            self.name = os.path.join(self._home.name, f"file{os.path.splitext(path)[1]}")
 
     def commit(self, records: int, first_key: str | None = None, last_key: str | None = None) -> ShardInfo:
         """Moves the file to its final path, replacing any file there; returns its `ShardInfo`."""
@@ -39,12 +40,14 @@ class LocalFile:
             with open(self.name, "rb") as file, storage.open_write(self._path) as target:
                 while block := file.read(_BLOCK):
                     target.write(block)
-            os.remove(self.name)
+            self.abort()
         return ShardInfo(records, size, checksum, first_key, last_key)
 
     def abort(self) -> None:
         """Removes the unfinished file; does nothing after `commit`."""
         storage.discard(self.name)
+        if self._home is not None:
+            self._home.cleanup()
 
     def __enter__(self) -> LocalFile:
         return self

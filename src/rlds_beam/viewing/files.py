@@ -6,7 +6,6 @@ import itertools
 import math
 import os
 import struct
-import tempfile
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg, encode_png
 from rlds_beam.images.thumbnails import image_of, row_of, small_pixels
+from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.text import joined
 from rlds_beam.viewing.curves import curves_of
 from rlds_beam.viewing.drawing import draw_curves, with_cursor
@@ -115,7 +115,7 @@ def _video(episode: Episode, options: FileOptions) -> bytes:
         yield first
         yield from frames
 
-    with tempfile.TemporaryDirectory() as directory:
+    with ScratchDirectory() as directory:
         path, height, width = os.path.join(directory, "clip.mp4"), first.shape[0], first.shape[1]
         return encoded_video(path, encoding, rate, height, width, every())
 
@@ -179,7 +179,7 @@ def _rerun(episode: Episode, options: FileOptions) -> bytes:
     with needs("rerun", "writing .rrd files needs the Rerun SDK"):
         import rerun
     recording = rerun.RecordingStream("rlds_beam", recording_id=str(episode.key))
-    with tempfile.TemporaryDirectory() as directory:
+    with ScratchDirectory() as directory:
         path = os.path.join(directory, "episode.rrd")
         recording.save(path)
         _log(episode, options, rerun, recording)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from rlds_beam.drop_in.scope_rl.logged import LoggedDataset, MultipleLoggedDatas
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import RecordOptions
+from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.recording.environments import as_environment
 from rlds_beam.recording.loading import as_policy
 from rlds_beam.user_functions import by_value
@@ -223,5 +223,5 @@ def _directory(path: str, several: bool) -> tuple[Any, str]:
     """The path of the dataset, and an object that keeps a temporary directory alive."""
     if several or path != DEFAULT_PATH:
         return None, path
-    owner = tempfile.TemporaryDirectory(prefix="rlds-beam-logged-", ignore_cleanup_errors=True)
+    owner = ScratchDirectory()
     return owner, owner.name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import io
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.columns.options import ColumnsFormat
 from rlds_beam.output.record_writing import ArrayRecordFileWriter
+from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def measure_rows(
 
     Raises the errors of `RowFile.prepare`.
     """
-    with tempfile.TemporaryDirectory() as directory:
+    with ScratchDirectory() as directory:
         file = open_row_file(kind, storage.below(directory, "rows"), fields)
         try:
             for columns, rows in parts:

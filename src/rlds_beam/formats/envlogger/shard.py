@@ -17,7 +17,6 @@ import functools
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
@@ -27,6 +26,7 @@ from rlds_beam import storage
 from rlds_beam.episodes.flags import FIRST, LAST
 from rlds_beam.errors import needs
 from rlds_beam.formats.envlogger.riegeli import Gap, RiegeliChunk, bridge, riegeli_file, scan
+from rlds_beam.output.scratch import ScratchDirectory
 
 LOG_METADATA = "metadata.riegeli"
 STEPS, OFFSETS = "steps.riegeli", "step_offsets.riegeli"
@@ -51,7 +51,7 @@ class ShardIndex:
     episodes: int
     rebuilt: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     damage: str = ""
-    bridged: tempfile.TemporaryDirectory[str] | None = None
+    bridged: ScratchDirectory | None = None
 
 
 def index_of(shard: str) -> ShardIndex:
@@ -71,7 +71,7 @@ def opened(shard: str, rebuilt: Mapping[str, bytes], bridged: Any = None) -> Ite
     """EnvLogger's reader of a shard, with some files rebuilt. Raises OSError if the shard cannot be read."""
     with needs("envlogger", f"reading {shard} needs the package envlogger"):
         from envlogger.backends.python import riegeli_dataset_reader
-    with tempfile.TemporaryDirectory() as alone:  # a damaged shard makes the whole log unreadable
+    with ScratchDirectory() as alone:  # a damaged shard makes the whole log unreadable
         inside = os.path.join(alone, "shard")
         os.mkdir(inside)
         for name in FILES:
@@ -133,14 +133,14 @@ def _index(shard: str, files: tuple[tuple[str, int, int], ...]) -> ShardIndex:
     return ShardIndex(begins.count, rebuilt, begins.damage(wrong), bridged)
 
 
-def _bridged(path: str, gaps: Sequence[Gap]) -> tempfile.TemporaryDirectory[str] | None:
+def _bridged(path: str, gaps: Sequence[Gap]) -> ScratchDirectory | None:
     """A copy of the steps with gaps replaced by chunks without records; None if there are no gaps.
 
     Riegeli's reader finds a chunk by the headers before it in its block of 64 KiB, and stops at a damaged one.
     """
     if not gaps:
         return None
-    directory = tempfile.TemporaryDirectory()
+    directory = ScratchDirectory()
     copy = os.path.join(directory.name, STEPS)
     shutil.copyfile(path, copy)
     with open(copy, "r+b") as file:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -47,6 +46,7 @@ from rlds_beam.output.capabilities import (
 )
 from rlds_beam.output.files import to_json
 from rlds_beam.output.preview import PREVIEW, RANGES, joined
+from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.text import did_you_mean
@@ -180,7 +180,7 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
     def measure(self, batches: Sequence[Batch]) -> int | None:
         if self.frames.videos:
             return None  # needs encoding a sample
-        with tempfile.TemporaryDirectory() as directory:
+        with ScratchDirectory() as directory:
             work = WorkRange("sample", 0, 1, ())
             output = dataclasses.replace(self, directory=directory).with_ranges([work])
             for file in output.files(work):

@@ -8,7 +8,6 @@ import json
 import os
 import select
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
@@ -16,6 +15,7 @@ from typing import IO, Any
 from rlds_beam import worker_status
 from rlds_beam.encoding.structured_values import SignatureLeaf
 from rlds_beam.errors import NotVerifiedError, RldsBeamError, UsageError
+from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.reverb.connection import Connection
 from rlds_beam.reverb.protocol.info import ServerInfo, TableInfo
 from rlds_beam.reverb.serving import checkpoints
@@ -193,7 +193,7 @@ class _ServerProcess:
     """A server process and its output."""
 
     def __init__(self, config: ServerConfig):
-        self._home = tempfile.TemporaryDirectory(prefix="rlds-beam-reverb-", ignore_cleanup_errors=True)
+        self._home = ScratchDirectory()
         if config.root is None:
             config = dataclasses.replace(config, root=os.path.join(self._home.name, "checkpoints"))
         verbose = worker_status.is_verbose()

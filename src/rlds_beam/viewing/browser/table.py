@@ -346,7 +346,7 @@ def mapped(path: str) -> MappedTable:
     import pyarrow as pa
 
     try:
-        with storage.open_read(path) as file, tempfile.NamedTemporaryFile(prefix="rlds_beam_", suffix=".arrow") as kept:
+        with storage.open_read(path) as file, tempfile.TemporaryFile() as kept:
             content = open_parquet(file, storage.size(path))
             names = content.schema_arrow.names
             if not {*PLACE, "key", "steps"} <= set(names) or len(set(names)) < len(names):
