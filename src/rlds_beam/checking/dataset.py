@@ -34,7 +34,7 @@ def check_source(source: Source, options: CheckOptions) -> Report:
         from rlds_beam.checking.signals.conditions import check_fields, parse_reject
 
         check_fields(parse_reject(options.reject), source.schema)
-    report = Report(left_out=dict(source.left_out))
+    report = Report(left_out=dict(source.left_out), notes=tuple(source.notes))
     for violation in (*source.violations, *_schema_mismatch(source)):
         if options.policy(violation.rule) != "accept":
             raise UsageError(

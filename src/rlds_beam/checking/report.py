@@ -72,6 +72,7 @@ class Report(Viewable):
       items_predicted, items_written: the training items, as calculated and as counted.
       bytes_written: the size of the output; 0 if unknown (TF-Agents' observers do not report it).
       left_out: input fields that are not written -> the reason.
+      notes: what to know about how the input is read, for example how much of it is missing.
       dropped: connector -> the accepted episodes that it dropped. Every record read is written, rejected, or dropped.
       connectors: what each connector did, in order; empty without connectors.
       unused: reason -> the steps of accepted episodes that are in no item; empty if all are in one.
@@ -95,6 +96,7 @@ class Report(Viewable):
     dropped: Mapping[str, Dropped] = dataclasses.field(default_factory=dict)
     connectors: tuple[Connected, ...] = ()
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def add(self, verdict: Verdict) -> Report:
         """Counts one record in place; returns itself, as a Beam CombineFn requires."""
@@ -145,7 +147,7 @@ class Report(Viewable):
         connectors = merge_connected(report.connectors for report in reports)
         return Report(
             **sums(*reports), rules=rules, shards=shards, unused=unused, left_out=left_out, dropped=dropped,
-            connectors=connectors,
+            connectors=connectors, notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
         )  # fmt: skip
 
     def check(self) -> None:
@@ -183,6 +185,7 @@ class Report(Viewable):
             **({"connectors": [one.to_json() for one in self.connectors]} if self.connectors else {}),
             **({"unused": {r: dataclasses.asdict(u) for r, u in self.unused.items()}} if self.unused else {}),
             **({"left_out": dict(self.left_out)} if self.left_out else {}),
+            **({"notes": list(self.notes)} if self.notes else {}),
         }
 
     @classmethod
@@ -201,7 +204,7 @@ class Report(Viewable):
         connectors = connected_from_json(content.get("connectors", ()))
         return cls(
             **numbers_from_json(cls, content), rules=rules, shards=shards, unused=unused, left_out=left_out,
-            dropped=dropped, connectors=connectors,
+            dropped=dropped, connectors=connectors, notes=tuple(map(str, content.get("notes", ()))),
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -250,6 +253,7 @@ class Report(Viewable):
         lines += [*connected_lines(self.connectors), *dropped_lines(self.dropped)]
         lines += unused_lines(self.unused)
         lines += [f"left out  {line}" for line in left_out_lines(self.left_out)]
+        lines += [f"note      {note}" for note in self.notes]
         if self.items_predicted or self.items_written:
             agrees = "as" if self.items_written == self.items_predicted else f"NOT the {self.items_predicted:,}"
             items = f"{count(self.items_written, 'item')} ({agrees} predicted)"

@@ -243,9 +243,10 @@ class ConvertJob:
         several = len(self.source.splits) > 1
         manifest = load_manifest(self.directory) or {}
         notes = self.output.notes(manifest) if isinstance(self.output, Notes) else []
-        read = [f"note      {note}" for note in self.source.notes]
-        for path in self.connecting.probed.unnamed:
-            read.append(f"note      the connectors change {path}, so the names of its values are left out")
+        read = [
+            f"note      the connectors change {path}, so the names of its values are left out"
+            for path in self.connecting.probed.unnamed
+        ]
         return [*(empty if several else []), *read, *notes]
 
     def read_report(self) -> Report:

@@ -138,3 +138,38 @@ def test_splits_without_episodes_are_reported(dataset: Path, tmp_path: Path, cap
     (tmp_path / "other").mkdir()
     assert main([*command[:2], str(tmp_path / "other"), *command[3:], "--split=train"]) == 0
     assert "empty" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("splits", "notes"),
+    [
+        ({"train": "0:10"}, []),
+        ({"train": "0:4", "val": "4:10"}, []),
+        ({"train": "0:99999999999"}, ["the split train is 0:99999999999, but the dataset has 10 episodes"]),
+        ({"train": "0:6", "val": "4:10"}, ["the splits train and val share 2 episodes"]),
+        ({"train": "0:10", "val": "3:4"}, ["the splits train and val share 1 episode"]),
+        ({"train": "1:4", "val": "6:9"}, ["4 episodes of 10 are in no split, so not read"]),
+        ({"train": "0:9"}, ["1 episode of 10 is in no split, so not read"]),
+        (
+            {"train": "5:2", "val": "5:5"},
+            ["the split train is 5:2, which is empty", "10 episodes of 10 are in no split, so not read"],
+        ),
+    ],
+)
+def test_odd_splits_are_noted(
+    splits: dict[str, str], notes: list[str], dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = shutil.copytree(dataset, tmp_path / "made")
+    change_info(made, splits=splits)
+    assert [*open_source(str(made)).notes] == [f"meta/info.json: {note}" for note in notes]
+    if splits == {"train": "0:9"}:
+        for command in (["validate", str(made)], ["convert", str(made), str(tmp_path / "out"), "--to=rlds"]):
+            assert main(command) == 0
+            assert capsys.readouterr().out.count(f"note      meta/info.json: {notes[0]}\n") == 1
+
+
+def test_negative_splits_are_refused(dataset: Path, tmp_path: Path) -> None:
+    made = shutil.copytree(dataset, tmp_path / "made")
+    change_info(made, splits={"train": "-3:4"})
+    with pytest.raises(UsageError, match="the split train is -3:4, expected FIRST:END"):
+        open_source(str(made))

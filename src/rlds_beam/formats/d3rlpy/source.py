@@ -135,6 +135,8 @@ class D3rlpyDecoder(ArrayDecoder):
 class D3rlpySource(SourceOfFiles):
     """Files of d3rlpy's replay buffers. Attributes: see `Source`."""
 
+    notes: tuple[str, ...] = ()
+
     @classmethod
     def recognize(cls, path: str) -> str | None:
         name = has_objects(path, ("num_episodes", "version"))
@@ -155,7 +157,17 @@ class D3rlpySource(SourceOfFiles):
                     raise UsageError(str(error)) from error
             raise UsageError(f"{paths.where}: there are no episodes")
         decoder = _decoder(first)
-        return cls(f"{paths.name}/1.0.0", decoder.schema, decoder, splits, files)
+        readable = [shard for one in splits for shard in one.shards if shard.records is not None]
+        notes = tuple(note for shard in readable for note in _notes(shard.path, shard.records))
+        return cls(f"{paths.name}/1.0.0", decoder.schema, decoder, splits, files, notes=notes)
+
+
+def _notes(path: str, episodes: int | None) -> Iterator[str]:
+    """Says that a file has arrays of more episodes than it counts."""
+    with open_hdf5(path) as file:
+        numbers = {int(match[1]) for name in file if (match := re.fullmatch(r"rewards_(\d{1,18})", name))}
+    if more := [number for number in numbers if number >= (episodes or 0)]:
+        yield f"{path}: num_episodes is {episodes}, but there are arrays of {len(more):,} more"
 
 
 def _decoder(path: str) -> D3rlpyDecoder:

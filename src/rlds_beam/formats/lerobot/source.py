@@ -7,7 +7,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import naming, storage
@@ -22,7 +22,7 @@ from rlds_beam.images.headers import MOST_PIXELS
 from rlds_beam.reading.base import Shard, Source, Span, Split
 from rlds_beam.reading.looking import names_below
 from rlds_beam.reading.splits import selected_splits, slice_of
-from rlds_beam.text import shortened
+from rlds_beam.text import count, shortened
 
 _SECONDS_A_PIXEL = 5e-8
 """Seconds to decode a pixel of a video and encode it as PNG."""
@@ -36,6 +36,7 @@ class LerobotSource(Source):
       root: the directory.
       fields: the fields of its episodes.
       digest: the digest of its metadata.
+      notes: what is odd about its splits.
       The others: see `Source`.
     """
 
@@ -48,6 +49,7 @@ class LerobotSource(Source):
     fps: float = 1.0
     violations: tuple[Violation, ...] = ()
     robot: str | None = None
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def open(
@@ -60,11 +62,13 @@ class LerobotSource(Source):
         meta = Meta.open(root)
         fields = episode_fields(meta)
         shards, violations = _shards(meta)
-        splits = _splits(meta, shards, split)
+        ranges = _ranges(meta)
+        splits = _splits(meta, shards, _within(ranges, len(meta.episodes)), split)
         name = naming.to_name(storage.split(root.rstrip("/"))[1], "lerobot")
         dataset = f"{name}/{meta.version.removeprefix('v')}"
         fps, robot = float(meta.info["fps"]), meta.info.get("robot_type")
-        return cls(dataset, root, fields.schema, fields, splits, meta.digest(), fps, violations, robot)
+        notes = tuple(f"{layout.INFO}: {note}" for note in _notes(ranges, len(meta.episodes)))
+        return cls(dataset, root, fields.schema, fields, splits, meta.digest(), fps, violations, robot, notes)
 
     @classmethod
     def recognize(cls, path: str) -> str | None:
@@ -118,30 +122,59 @@ def _shards(meta: Meta) -> tuple[list[Shard], tuple[Violation, ...]]:
     for row in meta.episodes:
         records[row.file] = records.get(row.file, 0) + 1
     shards, violations = [], []
-    for index, (file, count) in enumerate(records.items()):
+    for index, (file, episodes) in enumerate(records.items()):
         path = storage.join(meta.root, file)
         if storage.exists(path):
-            shards.append(Shard(index, path, storage.size(path), count))
+            shards.append(Shard(index, path, storage.size(path), episodes))
         else:
-            violations.append(Violation("missing_shard", f"{path} is missing; it should have {count} episodes"))
-            shards.append(Shard(index, path, 0, count))
+            violations.append(Violation("missing_shard", f"{path} is missing; it should have {episodes} episodes"))
+            shards.append(Shard(index, path, 0, episodes))
     return shards, tuple(violations)
 
 
-def _splits(meta: Meta, shards: Sequence[Shard], wanted: str | None) -> tuple[Split, ...]:
-    """The splits in info.json, each a slice of the episodes."""
-    total = len(meta.episodes)
+def _ranges(meta: Meta) -> dict[str, tuple[int, int]]:
+    """The first episode and the end of each split in info.json."""
     ranges: dict[str, tuple[int, int]] = {}
-    for name, text in (meta.info.get("splits") or {"train": f"0:{total}"}).items():
+    for name, text in (meta.info.get("splits") or {"train": f"0:{len(meta.episodes)}"}).items():
         naming.check_name(name, f"{meta.path(layout.INFO)}: a split")
         match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", text)
         if match is None:
             raise UsageError(
                 f"{meta.path('meta/info.json')}: the split {name} is {shortened(text)}, expected FIRST:END"
             )
-        start = min(int(match[1]), total)
-        ranges[name] = (start, max(start, min(int(match[2]), total)))  # equal for an empty split
-    splits = []
+        ranges[name] = int(match[1]), int(match[2])
+    return ranges
+
+
+def _within(ranges: Mapping[str, tuple[int, int]], total: int) -> dict[str, tuple[int, int]]:
+    """The existing episodes of each split; first and end are equal for an empty one."""
+    firsts = {name: min(first, total) for name, (first, _) in ranges.items()}
+    return {name: (first, max(first, min(ranges[name][1], total))) for name, first in firsts.items()}
+
+
+def _notes(ranges: Mapping[str, tuple[int, int]], total: int) -> Iterator[str]:
+    """Says which splits name episodes that do not exist, and which episodes are in no split, or in two."""
+    for name, (first, end) in ranges.items():
+        if end > total:
+            yield f"the split {name} is {first}:{end}, but the dataset has {count(total, 'episode')}"
+        elif end < first:
+            yield f"the split {name} is {first}:{end}, which is empty"
+    reached, before, missed = 0, "", 0
+    for name, (first, end) in sorted(_within(ranges, total).items(), key=lambda item: item[1]):
+        if first < min(end, reached):
+            yield f"the splits {before} and {name} share {count(min(end, reached) - first, 'episode')}"
+        missed += max(0, first - reached) if first < end else 0
+        if end > max(first, reached):
+            reached, before = end, name
+    if missed := missed + total - reached:
+        yield f"{count(missed, 'episode')} of {total:,} {'is' if missed == 1 else 'are'} in no split, so not read"
+
+
+def _splits(
+    meta: Meta, shards: Sequence[Shard], ranges: Mapping[str, tuple[int, int]], wanted: str | None
+) -> tuple[Split, ...]:
+    """The selected splits, each a slice of the episodes."""
+    total, splits = len(meta.episodes), []
     for name, low, high in selected_splits(wanted, ranges, storage.split(meta.root.rstrip("/"))[1]):
         start, stop = ranges[name]
         if low is not None or high is not None:
@@ -172,12 +205,12 @@ def _files_of(shards: Sequence[Shard], start: int, stop: int) -> tuple[tuple[Sha
         return (), 0, None
     own, first, skipped = [], 0, 0
     for shard in shards:
-        count = shard.records or 0
-        if first + count <= start:
-            skipped += count
+        episodes = shard.records or 0
+        if first + episodes <= start:
+            skipped += episodes
         elif first < stop:
             own.append(shard)
-        first += count
+        first += episodes
     held = sum(shard.records or 0 for shard in own)
     whole = start == skipped and stop == skipped + held
     return tuple(own), 0 if whole else start - skipped, None if whole else stop - skipped

@@ -51,7 +51,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.changes import files_in
 from rlds_beam.reading.looking import names_below
-from rlds_beam.text import shortened
+from rlds_beam.text import printable, shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -140,6 +140,8 @@ class MinariDecoder(ArrayDecoder):
 class MinariSource(SourceOfFiles):
     """A Minari dataset. Attributes: see `Source`."""
 
+    notes: tuple[str, ...] = ()
+
     @classmethod
     def recognize(cls, path: str) -> str | None:
         for folder in ((), ("data",)):
@@ -188,7 +190,16 @@ class MinariSource(SourceOfFiles):
         of_steps = by_path((one.field for one in fields if one.of != "episode"), first)
         of_steps.setdefault("discount", Field("discount", "float32"))
         schema = Schema(of_steps | FLAG_FIELDS, by_path((one.field for one in fields if one.of == "episode"), first))
-        return cls(f"{name}/1.0.0", schema, MinariDecoder(schema, fields), splits_of(shards, split, name), files)
+        notes = tuple(note for key, folder in named.items() for note in _notes(folder, abouts[folder], shards[key]))
+        decoder, chosen = MinariDecoder(schema, fields), splits_of(shards, split, name)
+        return cls(f"{name}/1.0.0", schema, decoder, chosen, files, notes=notes)
+
+
+def _notes(folder: str, about: Mapping[str, Any], shards: Sequence[Shard]) -> Iterator[str]:
+    """Says that there are fewer or more episodes than the metadata count."""
+    said, found = about.get("total_episodes"), sum(shard.records or 0 for shard in shards)
+    if said not in (None, found) and all(shard.records is not None for shard in shards):
+        yield f"{storage.join(folder, METADATA)}: total_episodes is {printable(said, 40)}, but there are {found:,}"
 
 
 def _folders(input: str) -> list[str]:

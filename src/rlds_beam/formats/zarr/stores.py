@@ -26,6 +26,9 @@ MOST_METADATA = 16 << 20
 METADATA = (".zarray", "zarr.json")
 """The metadata file of an array, in version 2 and 3 of the format."""
 
+_NO_CHUNKS = ("/", *METADATA, ".zattrs", ".zgroup")
+"""The ends of the names of other members of a zip file: of directories, which `zip -r` adds, and metadata."""
+
 OWN = "rlds_beam"
 """The attribute of a store's root in which `--to=zarr` keeps the fields."""
 
@@ -145,7 +148,7 @@ class ZipStore(Store):
         sizes = [
             about.compress_size
             for about in self._file.infolist()
-            if about.filename.startswith(f"{array}/") and not about.filename.rpartition("/")[2].startswith(".z")
+            if about.filename.startswith(f"{array}/") and not about.filename.endswith(_NO_CHUNKS)
         ]
         return Usage(len(sizes), sum(sizes))
 
