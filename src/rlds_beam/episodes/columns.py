@@ -24,7 +24,11 @@ def text_bytes(value: Any, path: str) -> bytes:
       BadEpisode: wrong_dtype_or_shape, if the value is not text; an object array as bytes would be memory addresses.
     """
     if isinstance(value, str):
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            detail = "a text has half of a surrogate pair, which UTF-8 cannot hold"
+            raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path)) from None
     if not isinstance(value, bytes):
         what = f"an array of shape {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
         raise BadEpisode(Violation("wrong_dtype_or_shape", f"{what}, but expected text", path))

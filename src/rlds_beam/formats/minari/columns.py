@@ -13,7 +13,7 @@ from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.arrays.hdf5_writing import EpisodeDataset
-from rlds_beam.formats.arrays.leaves import JPEG_QUALITY, LeafColumn, representable, text_values
+from rlds_beam.formats.arrays.leaves import JPEG_QUALITY, LeafColumn, not_representable, representable, text_values
 from rlds_beam.formats.arrays.packed_arrays import split_bytes
 from rlds_beam.formats.arrays.parts import Array, sized_rows
 from rlds_beam.formats.minari import gym_spaces
@@ -77,8 +77,8 @@ class MinariColumn:
         stop = len(episode) if self.of == "step" else len(episode) - 1
         if self.is_text:
             if self.of == "episode":
-                return sized_rows([text_bytes(episode.metadata[self.field.path], self.field.path)])
-            return sized_rows(text_values(episode.steps[self.field.path][:stop], self.field.path))
+                return sized_rows(self._without_nul([text_bytes(episode.metadata[self.field.path], self.field.path)]))
+            return sized_rows(self._without_nul(text_values(episode.steps[self.field.path][:stop], self.field.path)))
         if self.of == "episode":
             value = np.asarray(episode.metadata[self.field.path], self._stored)
             return [np.ascontiguousarray(value.reshape(1, *self.field.closed_shape))]
@@ -108,6 +108,14 @@ class MinariColumn:
             characters = {character for _, some in known for character in some}
             return gym_spaces.text(max(longest for longest, _ in known), sorted(characters))
         return gym_spaces.box(self._stored, self.field.closed_shape)
+
+    def _without_nul(self, texts: list[bytes]) -> list[bytes]:
+        """The texts; raises BadEpisode for one with a zero byte, at which texts in HDF5 end."""
+        for i, text in enumerate(texts):
+            if b"\0" in text:
+                where = "" if self.of == "episode" else f" at step {i}"
+                raise not_representable(f"the text{where} has a zero byte, which HDF5 does not keep", self.field.path)
+        return texts
 
 
 def text_range(rows: Iterable[bytes], known: list[Any] | None) -> list[Any]:
