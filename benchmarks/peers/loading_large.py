@@ -28,7 +28,7 @@ def write(folder: Path, into: Path, gigabytes: int) -> None:
     """Writes the repeated index."""
     os.environ["RLDS_BEAM_CACHE"] = str(into / "cache")
     from rlds_beam import open_dataset
-    from rlds_beam.datasets.step_index import PLACE
+    from rlds_beam.datasets.step_index import PLACE, seal
 
     open_dataset(folder / "rlds", unit="steps")
     ((small, large)) = next((into / "cache" / "steps").iterdir()), into / "index"
@@ -39,7 +39,7 @@ def write(folder: Path, into: Path, gigabytes: int) -> None:
     making = into / "making"
     shutil.rmtree(making, ignore_errors=True)
     making.mkdir()
-    for path in small.glob("*.bin"):
+    for path in set(small.glob("*.bin")) - {small / "checksums.bin"}:
         data = path.read_bytes()
         with open(making / path.name, "wb") as file:
             if path.name == "starts.bin":
@@ -50,9 +50,8 @@ def write(folder: Path, into: Path, gigabytes: int) -> None:
                 continue
             for copy in range(0, copies, AT_ONCE):
                 file.write(data * min(AT_ONCE, copies - copy))
-    content.update(steps=content["steps"] * copies, episodes=content["episodes"] * copies)
-    (making / "index.json").write_text(json.dumps(content))
-    os.sync()
+    content.update(steps=content["steps"] * copies, episodes=content["episodes"] * copies, recipe=large.name)
+    seal(str(making), content)
     making.rename(large)
 
 

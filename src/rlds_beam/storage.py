@@ -130,6 +130,11 @@ def stamp(path: str) -> Stamp | None:
         status = os.stat(path)
     except OSError:
         return None
+    return stamp_of(status)
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """The stamp of a file with this status."""
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
@@ -433,11 +438,16 @@ def sync(directory: str) -> None:
     for parent, _, names in os.walk(directory):
         files = [path for name in names if stat.S_ISREG(os.lstat(path := os.path.join(parent, name)).st_mode)]
         for path in (*files, parent):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_one(path)
+
+
+def sync_one(path: str) -> None:
+    """Flushes a local file, or the names in a local directory, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _remote_file(path: str) -> base.Entry:

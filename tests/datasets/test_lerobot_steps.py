@@ -158,7 +158,7 @@ def test_a_changed_file_is_an_error(dataset, tmp_path):
     found = steps_of(copy)
     rows = found.rows
     assert isinstance(rows, IndexedSteps)
-    place = rows.index.packets["place"] if len(rows.index.packets) else rows.index.maps("observation/image_0")[0]
+    place = rows.index.packets[:]["place"] if len(rows.index.packets) else rows.index.maps("observation/image_0")[0]
     path, offset = Path(rows.index.files[place["file"][3]]), int(place["offset"][3])
     content = bytearray(path.read_bytes())
     content[offset + 40] ^= 255

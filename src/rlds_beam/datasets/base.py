@@ -84,6 +84,12 @@ class PerThread(Generic[T]):
         files.move_to_end(path)
         return files[path]
 
+    def forget(self, path: str) -> None:
+        """Has this thread open a file again."""
+        file = self._local.files.pop(path, None)
+        if file is not None and self._close is not None:
+            self._close(file)
+
 
 class Cache(Generic[T]):
     """The most recently used values, up to a number of bytes, for all threads. Pickled without them.

@@ -8,7 +8,6 @@ index.json     "videos": the codec of each, and the number of its packets
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
@@ -27,27 +26,30 @@ _AT_ONCE = 64
 
 
 class VideoWriter:
-    """Collects the videos of an index that is being built. `places` is thread-safe."""
+    """Collects the videos of an index that is being built."""
 
     def __init__(self, files: list[str]):
-        self._files, self._lock = files, threading.Lock()
+        self._files = files
         self._numbers: dict[str, int] = {}
         self._waiting: list[Video] = []
         self.videos: list[dict[str, Any]] = []
         self.scales: dict[str, Any] = {}
 
-    def places(self, frames: VideoFrames, path: str) -> Array:
-        """Where the frames of a column are, `PLACE` [T]."""
-        with self._lock:
-            numbers = np.array([self._number(video) for video in frames.videos], np.int64)
-            if frames.scale is not None:
-                self.scales[path] = dataclasses.asdict(frames.scale)  # type: ignore[call-overload]
+    def places(self, frames: VideoFrames) -> Array:
+        """Where the frames of a column are, `PLACE` [T], but for the numbers of the videos. Reads their packets."""
         places = np.zeros(len(frames), PLACE)
-        places["file"], places["offset"] = FIRST_VIDEO - numbers[frames.which], frames.numbers
+        places["offset"] = frames.numbers
         for which in np.unique(frames.which).tolist():
             steps, video = np.flatnonzero(frames.which == which), frames.videos[which]
             places["size"][steps] = video.packets["size"][video.shown[frames.numbers[steps]]]
         return places
+
+    def number(self, places: Array, frames: VideoFrames, path: str) -> None:
+        """Fills in the numbers of the videos."""
+        numbers = np.array([self._number(video) for video in frames.videos], np.int64)
+        places["file"] = FIRST_VIDEO - numbers[frames.which]
+        if frames.scale is not None:
+            self.scales[path] = dataclasses.asdict(frames.scale)  # type: ignore[call-overload]
 
     def _number(self, video: Video) -> int:
         if video.path not in self._numbers:
@@ -57,8 +59,7 @@ class VideoWriter:
 
     def write(self, writer: IndexWriter) -> None:
         """Writes the packets of the videos since the last call."""
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, []
         for video in waiting:
             packets = np.zeros(len(video.packets), INDEXED_PACKET)
             places = packets["place"]

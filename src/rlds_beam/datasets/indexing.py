@@ -6,9 +6,7 @@ The index is kept in the user's cache directory. Its name is a digest of everyth
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
 import functools
 import glob
 import hashlib
@@ -16,8 +14,9 @@ import json
 import os
 import pickle
 import shutil
+import sys
 import tempfile
-import threading
+import warnings
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,7 +25,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from rlds_beam import storage, worker_status
+from rlds_beam import __version__, storage, worker_status
 from rlds_beam.checking.duplicates import Duplicates, duplicates_among, find_duplicates, marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.screening import screened
@@ -35,7 +34,7 @@ from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.datasets.indexed_videos import VideoWriter
 from rlds_beam.datasets.locating import Place, stored_images
-from rlds_beam.datasets.step_index import BLOB, INDEX, PLACE, VERSION, IndexWriter, Located, StepIndex
+from rlds_beam.datasets.step_index import BLOB, PLACE, VERSION, IndexWriter, Located, StepIndex
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.encoding.tfrecord.framing import HEADER
@@ -46,6 +45,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.pixels import EditedImages
 from rlds_beam.images.stored import StoredImages
 from rlds_beam.images.video_frames import VideoFrames
+from rlds_beam.output.lock import release, take
 from rlds_beam.output.range_conversion import RangeFitter, check_and_connect
 from rlds_beam.progress.displays import Kind, display_for
 from rlds_beam.progress.job_progress import Total, in_this_process
@@ -95,18 +95,15 @@ class Recipe:
                 paths = (shard.path, *source.companions(shard))
                 files += [[shard.index, path, _version(path)] for path in paths]
         content = [
-            VERSION, source.dataset, type(source).__qualname__, source.plan(), files, repr(source.schema),
-            dataclasses.asdict(self.check), self.connecting.configuration.plan(),
+            VERSION, __version__, sys.byteorder, source.dataset, type(source).__qualname__, source.plan(), files,
+            repr(source.schema), dataclasses.asdict(self.check), self.connecting.configuration.plan(),
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:32]
 
 
 def _version(path: str) -> Any:
-    """What changes with a file's content: inode, size, and time, or an object's checksum."""
-    if storage.scheme(path) is not None:
-        return storage.checksum(path)
-    stamp = storage.stamp(path)
-    return None if stamp is None else stamp[:3]
+    """What changes with a file's content: its stamp, or an object's checksum."""
+    return storage.stamp(path) if storage.scheme(path) is None else storage.checksum(path)
 
 
 def cache_directory() -> str:
@@ -123,61 +120,52 @@ def open_index(recipe: Recipe) -> StepIndex:
         written.
     """
     directory = os.path.join(cache_directory(), "steps", recipe.digest())
-    if os.path.exists(os.path.join(directory, INDEX)):
-        return StepIndex(directory)
+    return StepIndex(directory, functools.partial(_replace, recipe, directory))
+
+
+def _replace(recipe: Recipe, directory: str, name: str, stamp: storage.Stamp | None) -> None:
+    """See `step_index.Rebuild`."""
+    cache = os.path.dirname(directory)
     try:
-        os.makedirs(os.path.dirname(directory), exist_ok=True)
-        with _locked(directory) as alone:
-            if alone:
+        os.makedirs(cache, exist_ok=True)
+        lock = f"{directory}.lock"
+        descriptor = take(lock, wait=True)
+        try:
+            if descriptor is not None:
                 for unfinished in glob.glob(f"{glob.escape(directory)}.*.new"):  # of a build that was killed
                     shutil.rmtree(unfinished, ignore_errors=True)
-            if not os.path.exists(os.path.join(directory, INDEX)):
+            if storage.stamp(os.path.join(directory, name)) == stamp:
+                _check_unchanged(recipe, os.path.basename(directory))
+                if os.path.lexists(directory):
+                    what = f"the index of {recipe.source.dataset} is damaged ({os.path.join(directory, name)})"
+                    warnings.warn(f"{what}: it is built again", stacklevel=2)
                 _build(recipe, directory)
+        finally:
+            release(lock, descriptor)
     except OSError as error:
         disk = DiskError.of(error.errno or 0, directory)
         detail = str(disk or f"cannot write to {directory}: {error.strerror or error}")
         raise UsageError(f"{detail}. Set {CACHE} to a directory for the index of {recipe.source.dataset}") from error
-    return StepIndex(directory)
-
-
-@contextlib.contextmanager
-def _locked(directory: str) -> Iterator[bool]:
-    """Waits until no other process builds this index; yields False if the file system has no locks."""
-    path = f"{directory}.lock"
-    while True:
-        with open(path, "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                alone = True
-            except OSError:
-                alone = False
-            if alone and not _is_file(lock.fileno(), path):  # the process that had the lock has removed it
-                continue
-            try:
-                yield alone
-            finally:
-                with contextlib.suppress(OSError):
-                    os.remove(path)
-            return
-
-
-def _is_file(descriptor: int, path: str) -> bool:
-    """Whether an open file is still the one at this path."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _build(recipe: Recipe, directory: str) -> None:
-    unfinished = tempfile.mkdtemp(".new", f"{os.path.basename(directory)}.", os.path.dirname(directory))
+    cache, name = os.path.split(directory)
+    unfinished, damaged = (tempfile.mkdtemp(".new", f"{name}.", cache) for _ in range(2))
     try:
-        _Builder(recipe, unfinished).build()
-        if not os.path.exists(os.path.join(directory, INDEX)):
-            shutil.rmtree(directory, ignore_errors=True)
-            os.rename(unfinished, directory)
+        _Builder(recipe, unfinished).build(name)
+        _check_unchanged(recipe, name)
+        if os.path.lexists(directory):
+            os.rename(directory, os.path.join(damaged, name))
+        os.rename(unfinished, directory)
+        storage.sync_one(cache)
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        for left in (unfinished, damaged):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _check_unchanged(recipe: Recipe, digest: str) -> None:
+    if recipe.digest() != digest:
+        raise UsageError(f"{recipe.source.dataset} changed while it was open: open it again")
 
 
 class _Part:
@@ -211,7 +199,7 @@ class _Builder:
                 kept.append(field)
         return kept
 
-    def build(self) -> None:
+    def build(self, digest: str) -> None:
         source, framing = self._source, Framing(self._source)
         large = source.size > _LARGE
         if large:
@@ -237,8 +225,8 @@ class _Builder:
             finally:
                 self._writer.close()
         self._writer.finish(
-            dataset=source.dataset, files=self._files, fitted=fitted, edits=self._edits.records, notes=self.notes,
-            rejected=dict(rejected), videos=self._videos.videos, scales=self._videos.scales,
+            recipe=digest, dataset=source.dataset, files=self._files, fitted=fitted, edits=self._edits.records,
+            notes=self.notes, rejected=dict(rejected), videos=self._videos.videos, scales=self._videos.scales,
         )  # fmt: skip
 
     def _fit(self, ranges: Sequence[WorkRange], duplicates: Duplicates) -> list[Any]:
@@ -292,26 +280,32 @@ class _Builder:
         return values
 
     def _located(self, images: EncodedImages, path: str, origin: _Origin) -> Located:
-        edit, blobs = 0, dict[int, bytes]()
+        edits, blobs, frames = None, dict[int, bytes](), None
         if isinstance(images, EditedImages):
-            edit, images = self._edits.number(path, images.edits, origin), images.source
+            edits, images = images.edits, images.source
         if isinstance(images, StoredImages) and images.record is origin.read.payload and origin.file is not None:
             places = np.zeros(len(images), PLACE)
             places["offset"] = images.starts + (origin.read.key.position + HEADER.size)
             places["size"], places["file"] = images.stops - images.starts, origin.file
             places["crc"] = [google_crc32c.value(image) for image in images.data]
         elif isinstance(images, VideoFrames):
-            places = self._videos.places(images, path)
+            frames, places = images, self._videos.places(images)
         else:
             places = _places(dict(enumerate(images)), len(images))
             for row, image in enumerate(images):
                 if image in origin.stored:
-                    path, places["offset"][row] = origin.stored[image]
-                    places["file"][row] = self._numbers[path]
+                    file, places["offset"][row] = origin.stored[image]
+                    places["file"][row] = self._numbers[file]
                 else:
                     blobs[row] = image
-        places["edit"] = edit
-        return Located(places, blobs)
+
+        def number(places: Array) -> None:
+            if frames is not None:
+                self._videos.number(places, frames, path)
+            if edits is not None:
+                places["edit"] = self._edits.number(path, edits, origin)
+
+        return Located(places, blobs, number=number)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -343,19 +337,17 @@ class _Edits:
     def __init__(self) -> None:
         self.records: dict[str, list[dict[str, Any]]] = {}
         self._known: dict[tuple[str, bytes], int] = {}
-        self._lock = threading.Lock()
 
     def number(self, path: str, edits: Any, origin: _Origin) -> int:
         """The number of these edits of a column, from 1 on."""
         key = path, pickle.dumps(edits)
-        with self._lock:
-            if key not in self._known:
-                records = self.records.setdefault(path, [])
-                key_of_record = origin.read.key
-                where = {"split": key_of_record.split, "shard": key_of_record.shard}
-                records.append({**where, "position": key_of_record.position, "part": origin.part})
-                self._known[key] = len(records)
-            return self._known[key]
+        if key not in self._known:
+            records = self.records.setdefault(path, [])
+            key_of_record = origin.read.key
+            where = {"split": key_of_record.split, "shard": key_of_record.shard}
+            records.append({**where, "position": key_of_record.position, "part": origin.part})
+            self._known[key] = len(records)
+        return self._known[key]
 
 
 def _is_addressable(source: Source, path: str) -> bool:

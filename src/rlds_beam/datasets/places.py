@@ -11,13 +11,16 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.datasets.base import PerThread
-from rlds_beam.datasets.step_index import BLOB
+from rlds_beam.datasets.step_index import BLOB, BLOB_FILE, DamagedIndexError, StepIndex
 from rlds_beam.errors import RldsBeamError
 
 Array = np.ndarray[Any, Any]
 
 _TOGETHER = 1 << 16
 """The largest gap in bytes between two images of a remote file that is read instead of skipped."""
+
+_Row = tuple[int, int, int, int]
+"""The number of a place among those to read, its offset, its size, and its CRC32C."""
 
 _OPEN = 64
 """Files that a thread keeps open."""
@@ -28,11 +31,11 @@ class PlaceReader:
 
     Args:
       files: the files.
-      blob: the path of blob.bin.
+      index: the index whose blob.bin holds the rest.
     """
 
-    def __init__(self, files: Sequence[str], blob: str = ""):
-        self._files, self._blob = files, blob
+    def __init__(self, files: Sequence[str], index: StepIndex | None = None):
+        self._files, self._index = files, index
         self._remote = any(storage.scheme(path) is not None for path in files)
         self._open: PerThread[Any] = PerThread(storage.open_read, _OPEN, _close)
 
@@ -58,16 +61,32 @@ class PlaceReader:
                     break
                 stop = max(stop, next_offset + next_size)
                 group.append(j)
-            path = self._blob if number == BLOB else self._files[number]
-            data = self._bytes(path, offset, stop - offset)
-            for j in group:
-                low, length, crc, *_ = rows[j]
-                one = data if len(data) == length else data[low - offset : low - offset + length]
-                if google_crc32c.value(one) != crc:
-                    raise _damaged(path, low, length)
-                found[j] = one
+            together = [(j, *rows[j][:3]) for j in group]
+            if number == BLOB and self._index is not None:
+                self._read_blob(self._index, together, offset, stop, found)
+            else:
+                self._read_group(self._files[number], together, offset, stop, found)
             i += len(group)
         return found
+
+    def _read_group(self, path: str, group: Sequence[_Row], offset: int, stop: int, found: list[bytes]) -> None:
+        """Reads what is between two offsets at once."""
+        data = self._bytes(path, offset, stop - offset)
+        for j, low, length, crc in group:
+            one = data if len(data) == length else data[low - offset : low - offset + length]
+            if google_crc32c.value(one) != crc:
+                raise _damaged(path, low, length)
+            found[j] = one
+
+    def _read_blob(self, index: StepIndex, group: Sequence[_Row], offset: int, stop: int, found: list[bytes]) -> None:
+        """The same for blob.bin; if it is damaged, the index is built again."""
+        try:
+            self._read_group(index.blob, group, offset, stop, found)
+        except RldsBeamError:
+            stamp = storage.stamp_of(os.fstat(self._open[index.blob].fileno()))
+            self._open.forget(index.blob)
+            index.replace(DamagedIndexError(index.directory, BLOB_FILE, stamp))
+            self._read_group(index.blob, group, offset, stop, found)
 
     def _bytes(self, path: str, offset: int, size: int) -> bytes:
         try:

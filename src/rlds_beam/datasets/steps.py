@@ -14,7 +14,7 @@ from rlds_beam.datasets.base import STEPS, Indices
 from rlds_beam.datasets.indexed_videos import IndexedVideos
 from rlds_beam.datasets.indexing import Recipe
 from rlds_beam.datasets.places import PlaceReader
-from rlds_beam.datasets.step_index import BLOB, FIRST_VIDEO, StepIndex
+from rlds_beam.datasets.step_index import BLOB, FIRST_VIDEO, CheckedArray, StepIndex
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
@@ -41,7 +41,7 @@ class IndexedSteps:
 
     def __init__(self, index: StepIndex, edited: Edited):
         self.index, self.edited = index, edited
-        self._reader = PlaceReader(index.files, index.blob)
+        self._reader = PlaceReader(index.files, index)
         self._videos = IndexedVideos(index, self._reader)
 
     def __len__(self) -> int:
@@ -152,10 +152,11 @@ class IndexedEpisodes:
         return objects(columns)
 
 
-def _text(codes: Array, ends: Array, text: Array) -> Array:
+def _text(codes: Array, ends: CheckedArray, text: CheckedArray) -> Array:
     """The values with these codes, as an object array of bytes."""
     unique, inverse = np.unique(codes, return_inverse=True)
-    values = [bytes(text[int(ends[code - 1]) if code else 0 : int(ends[code])]) for code in unique.tolist()]
+    starts = np.where(unique > 0, ends[np.maximum(unique - 1, 0)], 0)
+    values = [bytes(text[start:stop]) for start, stop in zip(starts.tolist(), ends[unique].tolist(), strict=True)]
     return objects(values)[inverse].reshape(codes.shape)
 
 

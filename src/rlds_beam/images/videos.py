@@ -78,7 +78,7 @@ class Video:
         Raises:
           OSError, ValueError, av.FFmpegError: it cannot be read.
         """
-        return _scanned(path, storage.stamp(path) or storage.size(path))
+        return _scanned(path, storage.stamp(path) or storage.checksum(path) or storage.size(path))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Video.of, (self.path,)

@@ -89,7 +89,7 @@ class LerobotFiles:
 
     def image_chunks(self, path: str, position: int) -> dict[str, list[tuple[int, int]]]:
         """The bytes of an episode's images, (start, stop) of each row group by feature."""
-        groups, chunks = _chunks_of(path, storage.stamp(path) or storage.size(path))
+        groups, chunks = _chunks_of(path, storage.stamp(path) or storage.checksum(path) or storage.size(path))
         own = groups.get(self.rows(path)[position].index, range(0))
         found = {path: [span for group in own if (span := spans[group])] for path, spans in chunks.items()}
         return {path.removesuffix(".bytes"): spans for path, spans in found.items() if path.endswith(".bytes")}
