@@ -46,6 +46,19 @@ def test_d3rlpy_number_of_episodes(tmp_path: Path, count: object) -> None:
     assert "x.h5" in refused(path, "d3rlpy") or "no episodes" in refused(path, "d3rlpy")
 
 
+@pytest.mark.parametrize("name", ["observations", "actions", "terminals"])
+def test_d4rl_arrays_with_more_rows(tmp_path: Path, name: str) -> None:
+    """Rows after those of the rewards were in no episode, and nothing said so."""
+    h5py = pytest.importorskip("h5py")
+    path = made(tmp_path, "d4rl")
+    with h5py.File(path / "x.hdf5", "a") as file:
+        values = file[name][()]
+        del file[name]
+        file[name] = np.concatenate([values, values])
+    (damaged,) = read_back(path, "d4rl")
+    assert f"{name} has 40 rows, but rewards has 20" in damaged.faults[0].detail
+
+
 def test_d3rlpy_actions_of_another_shape(tmp_path: Path) -> None:
     """One row of five actions has as many values as five rows of one."""
     h5py = pytest.importorskip("h5py")

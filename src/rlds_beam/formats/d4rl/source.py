@@ -97,7 +97,7 @@ def _boundaries(path: str, stamp: storage.Stamp | None) -> Boundaries:
                 raise OSError(f"{path}: {name} has no rows")
         rows = len(file["rewards"])
         for name in ("observations", "actions", "terminals"):
-            if len(file[name]) < rows:
+            if len(file[name]) != rows:
                 raise OSError(f"{path}: {name} has {len(file[name])} rows, but rewards has {rows}")
         wrong: list[tuple[str, Array, Array]] = []
         terminal = _flag(file, "terminals", rows, wrong)
