@@ -28,7 +28,7 @@ from rlds_beam.recording.logger import has_envlogger
 from rlds_beam.recording.options import RolloutOptions
 from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy, Random
 from rlds_beam.recording.rollouts import Rollout, RolloutFormat, plan_rollouts
-from rlds_beam.recording.settings import Settings, info_fields
+from rlds_beam.recording.settings import PROPENSITY, Settings, info_fields
 from rlds_beam.text import count
 from rlds_beam.user_functions import ByValue, version_of
 
@@ -73,7 +73,8 @@ class RecordedSource(Source):
     def describe(self) -> str:
         trajectories = sum(rollout.count for rollout in self.files.rollouts.values())
         policies = ", ".join(self.files.metadata["policies"])
-        return f"{count(trajectories, 'rollout')} of {policies} in {self.files.environment}"
+        unknown = "" if PROPENSITY in self.schema.steps else ", without propensities"
+        return f"{count(trajectories, 'rollout')} of {policies} in {self.files.environment}{unknown}"
 
     def plan(self) -> dict[str, Any]:
         record = {**self.files.metadata, "given": list(self.files.policies), "images": self.images}
