@@ -9,6 +9,7 @@ or the user's code, which may need them, is imported.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.abc
 import logging
@@ -16,11 +17,29 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 _CLIENTS = ("boto3", "bson", "google.api_core", "google.auth", "google.cloud", "pymongo")
 _HIDDEN = "RLDS_BEAM_HIDDEN_CLIENTS"
 """The environment variable that tells worker processes to hide them."""
+
+if TYPE_CHECKING:
+    lockless_property = functools.cached_property
+else:
+
+    class lockless_property(functools.cached_property):  # noqa: N801
+        """`functools.cached_property` without its lock, which all objects of a class share before Python 3.12.
+
+        With it, threads would decode images one after the other, and a value that other threads help to compute would
+        wait for them forever.
+        """
+
+        def __get__(self, instance: Any, owner: Any = None) -> Any:
+            if instance is None:
+                return self
+            if self.attrname not in instance.__dict__:
+                instance.__dict__[self.attrname] = self.func(instance)
+            return instance.__dict__[self.attrname]
 
 
 def exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

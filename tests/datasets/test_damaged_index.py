@@ -129,7 +129,7 @@ def test_damage_is_found(opened: Callable[[], Dataset], cache: Path) -> None:
     assert found > FLIPS
 
 
-@pytest.mark.parametrize("opened", ["edited images", "images in the index"], indirect=True)
+@pytest.mark.parametrize("opened", ["edited images", "images in the index", "videos"], indirect=True)
 def test_a_damaged_index_is_built_again(opened: Callable[[], Dataset], cache: Path) -> None:
     expected = values_of(opened())
     directory = index_in(cache)
@@ -170,7 +170,7 @@ def test_an_index_of_other_data_is_not_used(data: Path, cache: Path, tmp_path: P
         assert content_of(directory) == pristine
 
 
-@pytest.mark.parametrize("opened", ["edited images", "images in the index"], indirect=True)
+@pytest.mark.parametrize("opened", ["edited images", "images in the index", "videos"], indirect=True)
 def test_damage_is_found_while_an_index_is_used(
     opened: Callable[[], Dataset], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

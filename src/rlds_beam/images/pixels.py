@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.images.encoding import encode_jpeg, encode_png
+from rlds_beam.lazy import lockless_property
 
 Array = np.ndarray[Any, Any]
 Edit = Callable[[Array], Array]
@@ -43,7 +43,7 @@ class EditedImages(EncodedImages):
             source=source, edits=edits, path=path, shape=shape, dtype=dtype, encoding=encoding, quality=quality
         )
 
-    @functools.cached_property
+    @lockless_property
     def data(self) -> Array:
         """The edited images, encoded: object array [T] of `bytes`. Raises BadEpisode if one cannot be decoded."""
         images = np.full(len(self.source), ZERO_IMAGE, object)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.lazy import lockless_property
 
 Array = np.ndarray[Any, Any]
 
@@ -63,15 +63,15 @@ class StoredImages(EncodedImages):
             column.__dict__["_last"] = *asked, unlike
         return column
 
-    @functools.cached_property
+    @lockless_property
     def starts(self) -> Array:
         return np.array(self.places[0], np.int64)
 
-    @functools.cached_property
+    @lockless_property
     def stops(self) -> Array:
         return np.array(self.places[1], np.int64)
 
-    @functools.cached_property
+    @lockless_property
     def data(self) -> Array:
         """The images: object array [T] of `bytes`."""
         record = self.record

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, cast
 
@@ -12,6 +11,7 @@ from rlds_beam.errors import BadEpisode, Violation, needs
 from rlds_beam.images.decoding import Jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.videos import Video
+from rlds_beam.lazy import lockless_property
 
 Array = np.ndarray[Any, Any]
 
@@ -62,7 +62,7 @@ class VideoFrames(EncodedImages):
             scale=scale, seconds=seconds,
         )  # fmt: skip
 
-    @functools.cached_property
+    @lockless_property
     def data(self) -> Array:
         """The frames as PNGs: object array [T] of `bytes`. Raises BadEpisode if one cannot be decoded."""
         images = np.empty(len(self), object)
@@ -97,7 +97,7 @@ class VideoFrames(EncodedImages):
         except (OSError, ValueError, av.FFmpegError) as error:
             raise unreadable(video.path, error, self.path) from None
 
-    @functools.cached_property
+    @lockless_property
     def size(self) -> tuple[int, int] | None:
         """The (height, width) of the frames; None if there are none, or several sizes."""
         sizes = {self.videos[which].size for which in np.unique(self.which).tolist()}

@@ -25,6 +25,7 @@ from rlds_beam import storage, watchdog
 from rlds_beam.errors import needs
 from rlds_beam.images.headers import MOST_PIXELS
 from rlds_beam.images.mp4_boxes import check_tables
+from rlds_beam.lazy import lockless_property
 
 Array = np.ndarray[Any, Any]
 Packets = Callable[[int, int], Iterator[bytes]]
@@ -87,13 +88,13 @@ class Video:
         """The number of frames."""
         return len(self.shown)
 
-    @functools.cached_property
+    @lockless_property
     def shown(self) -> Array:
         """The packet of each frame, by time: int64 [F]."""
         numbers = np.flatnonzero(self.packets["shown"])
         return numbers[np.argsort(self.packets["time"][numbers], kind="stable")]
 
-    @functools.cached_property
+    @lockless_property
     def times(self) -> Array:
         """The time of each frame in seconds: float64 [F]."""
         seconds: Array = self.packets["time"][self.shown].astype(np.float64) * self.base[0] / self.base[1]
@@ -162,7 +163,7 @@ class Video:
                 return np.where(places < 0, 0, keys[places])
             places = places - early
 
-    @functools.cached_property
+    @lockless_property
     def _keys(self) -> Array:
         return np.flatnonzero(self.packets["key"])
 
