@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from exchanging import export, read_back
+
+from rlds_beam.errors import UsageError
 
 
 def d4rl(path: Path, *, terminals: list[int], timeouts: list[int] | None, rows: int = 10, **more: Any) -> np.ndarray:
@@ -131,3 +134,17 @@ def test_an_episode_of_one_row_that_ends_by_a_timeout(tmp_path):
         file["rewards_0"], file["terminated_0"] = np.ones((1, 1), np.float32), False
     (episode,) = read_back(tmp_path / "y.h5", "d3rlpy")
     assert episode.steps["is_last"].tolist() == [True] and not episode.faults
+
+
+def test_an_array_with_fewer_bytes_than_rows(tmp_path):
+    """HDF5 reads the whole array, but zeros if it is asked for some rows."""
+    h5py = pytest.importorskip("h5py")
+    file = tmp_path / "x.hdf5"
+    d4rl(file, terminals=[3], timeouts=[7])
+    with h5py.File(file) as opened:
+        place = opened["observations"].id.get_offset()
+    content = file.read_bytes()
+    assert content.count(struct.pack("<QQ", place, 80)) == 1
+    file.write_bytes(content.replace(struct.pack("<QQ", place, 80), struct.pack("<QQ", place, 60)))
+    with pytest.raises(UsageError, match="/observations claims 80 bytes, but the file stores only 60"):
+        read_back(file, "d4rl")

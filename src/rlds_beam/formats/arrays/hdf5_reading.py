@@ -276,8 +276,10 @@ def check_stored(dataset: Any) -> Any:
     with watchdog.reading(_path(dataset), _LIBRARY):
         stored, size = dataset.id.get_storage_size(), dataset.nbytes
     chunk = dataset.dtype.itemsize * math.prod(dataset.chunks or (0,))
-    if size > _UNSTORED and size > _MOST_RATIO * stored:
-        raise ValueError(f"{dataset.name} claims {size:,} bytes, but the file stores only {stored:,}")
+    written = dataset.id.get_type().get_size() * math.prod(dataset.shape)
+    is_cut = not dataset.chunks and 0 < stored < written  # rows of it would be read as zeros
+    if is_cut or (size > _UNSTORED and size > _MOST_RATIO * stored):
+        raise ValueError(f"{dataset.name} claims {max(size, written):,} bytes, but the file stores only {stored:,}")
     if chunk > MOST_BYTES:
         raise ValueError(f"{dataset.name} has chunks of {chunk:,} bytes; at most {MOST_BYTES:,} are supported")
     return dataset
