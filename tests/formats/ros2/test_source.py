@@ -267,3 +267,25 @@ def test_recognition(tmp_path: Path) -> None:
     (tmp_path / "c" / "metadata.yaml").write_text("a: 1")
     assert Ros2Source.recognize(str(tmp_path / "c")) is None
     assert Ros2Source.recognize(str(tmp_path / "none")) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "dtype: [float32]",
+        "dtype: {a: 1}",
+        "names_field: []",
+        "names_field: null",
+        "topic: /LONG",
+        "field: LONG",
+        "names: [LONG]",
+    ],
+)
+def test_a_mapping_with_a_value_of_another_kind(tmp_path: Path, wrong: str) -> None:
+    bag = write_bag(tmp_path / "a", robot())
+    fields = {"topic": "/joint_states", "field": "position"} | dict([wrong.split(": ", 1)])
+    entry = ", ".join(f"{key}: {value}" for key, value in fields.items()).replace("LONG", "x" * 5000)
+    with pytest.raises(UsageError, match=wrong.split(":")[0]) as error:
+        read(bag, mapped("{" + entry + "}"))
+    said = str(error.value)
+    assert "Error" not in said and "\n" not in said and len(said) < 500

@@ -17,6 +17,8 @@ _KEYS = ("reference", "rate", "time", "max_age_s", "fps", "end", "fields", "epis
 _FIELD_KEYS = ("topic", "field", "names", "names_field", "dtype", "max_age_s", "value")
 _EPISODE_KEYS = ("topic", "service", "field", "start", "stop", "discard", "gap_s")
 _ROOTS = ("observation", "action", "reward", "language_instruction", "info")
+_MAX_NAME = 255
+"""Maximum characters of a name; of a topic's in ROS 2."""
 _MADE = ("is_first", "is_last", "is_terminal", "discount", "timestamp_ns")
 
 
@@ -136,7 +138,7 @@ def parse_mapping(content: Any, where: str) -> TopicMapping:
         raise UsageError(
             f"{where}: fields is empty; write for example observation/state: {{topic: /joint_states, ...}}"
         )
-    parsed = tuple(_field(path, one, max_age, f"{where}: fields: {path}") for path, one in fields.items())
+    parsed = tuple(_field(path, one, max_age, f"{where}: fields: {shortened(path)}") for path, one in fields.items())
     if not any(field.topic for field in parsed):
         raise UsageError(f"{where}: no field names a topic")
     _check_nesting([field.path for field in parsed], where)
@@ -157,8 +159,9 @@ def parse_mapping(content: Any, where: str) -> TopicMapping:
 
 
 def _field(path: Any, one: Any, max_age: int | None, where: str) -> TopicField:
-    if not isinstance(path, str) or path.split("/")[0] not in _ROOTS or not all(path.split("/")):
-        hint = did_you_mean(str(path).split("/")[0], _ROOTS, otherwise=f"it begins with one of {', '.join(_ROOTS)}")
+    name = shortened(path)
+    if len(str(path)) > _MAX_NAME or name.split("/")[0] not in _ROOTS or not all(name.split("/")):
+        hint = did_you_mean(name.split("/")[0], _ROOTS, otherwise=f"it begins with one of {', '.join(_ROOTS)}")
         made = f" ({path} is made by rlds-beam)" if path in _MADE else ""
         raise UsageError(f"{where}: not a step field{made}{hint}")
     one = _table(one, _FIELD_KEYS, where)
@@ -168,8 +171,8 @@ def _field(path: Any, one: Any, max_age: int | None, where: str) -> TopicField:
         return TopicField(path, value=one["value"])
     names = _texts(one.get("names"), f"{where}: names")
     dtype = one.get("dtype", "")
-    if dtype and (dtype not in DTYPES or dtype == "string"):
-        raise UsageError(f"{where}: dtype is {shortened(dtype, 40)!r}{did_you_mean(str(dtype), DTYPES)}")
+    if not isinstance(dtype, str) or (dtype and (dtype not in DTYPES or dtype == "string")):
+        raise UsageError(f"{where}: dtype is {shortened(dtype, 40)!r}{did_you_mean(shortened(dtype), DTYPES)}")
     fields = _texts(one.get("field"), f"{where}: field")
     if names and len(fields) != 1:
         raise UsageError(f"{where}: names selects from one field, for example field: position")
@@ -178,7 +181,7 @@ def _field(path: Any, one: Any, max_age: int | None, where: str) -> TopicField:
         _topic(one.get("topic"), f"{where}: topic"),
         fields,
         names,
-        _texts(one.get("names_field", "name"), f"{where}: names_field")[0],
+        _text(one.get("names_field", "name"), f"{where}: names_field"),
         dtype,
         _age(one["max_age_s"], f"{where}: max_age_s") if "max_age_s" in one else max_age,
     )
@@ -205,9 +208,9 @@ def _boundaries(content: Any, where: str, has_reference: bool) -> Boundaries:
     if not start:
         raise UsageError(f"{where}: start is missing: the values that begin an episode, for example start: [true]")
     if both := set(start) & {*stop, *discard} | set(stop) & set(discard):
-        raise UsageError(f"{where}: {both.pop()!r} has two meanings")
+        raise UsageError(f"{where}: {shortened(repr(min(both)), 40)} has two meanings")
     return Boundaries(
-        "markers", topic, service, _texts(content.get("field", "data"), f"{where}: field")[0], start, stop, discard
+        "markers", topic, service, _text(content.get("field", "data"), f"{where}: field"), start, stop, discard
     )
 
 
@@ -222,14 +225,21 @@ def _table(content: Any, keys: Collection[str] | None, where: str) -> dict[Any, 
 
 
 def _topic(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not value.strip() or value.endswith("/"):
-        raise UsageError(f"{where}: expected the name of a topic, for example /joint_states")
+    if not isinstance(value, str) or not value.strip() or value.endswith("/") or len(value) > _MAX_NAME:
+        found = shortened(repr(value), 60)
+        raise UsageError(f"{where}: expected the name of a topic, for example /joint_states; found {found}")
     return value if value.startswith("/") else f"/{value}"
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{where}: expected text, found {shortened(repr(value), 60)}")
+    return _texts(value, where)[0]
 
 
 def _texts(value: Any, where: str) -> tuple[str, ...]:
     values = [value] if isinstance(value, str) else [] if value is None else value
-    if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+    if not isinstance(values, list) or not all(isinstance(one, str) and len(one) <= _MAX_NAME for one in values):
         raise UsageError(f"{where}: expected text, or a list of texts; found {shortened(repr(value), 60)}")
     return tuple(values)
 

@@ -242,9 +242,9 @@ def _readers(paths: Sequence[str], mapping: TopicMapping, distribution: str, whe
                         known = definitions_of([topic], distribution, layout.distribution)
                         found[field.path] = field_reader(field, topic, known, first.data)
         except (OSError, BadMessage, IndexError) as error:
-            problem = problem or f"{path}: {error}"
+            problem = problem or f"{path}: {shortened(error, 500)}"
         except UsageError as error:
-            raise UsageError(f"{path}: {error}") from error
+            raise UsageError(f"{path}: {shortened(error, 500)}") from error
         if found.keys() == wanted.keys():
             break
     for field in wanted.values():
