@@ -13,6 +13,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import FailedRuleError, UsageError, Violation
 from rlds_beam.reading.base import Segment, Shard, Source, Split
+from rlds_beam.reading.framing import reading_shard
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.text import count
 
@@ -104,4 +105,8 @@ def _first_episodes(source: Source) -> list[Episode]:
     reader = EpisodeReader(source)
     shards = [(split.name, shard) for split in source.splits for shard in split.shards if shard.size][:_SAMPLES]
     each = -(-_SAMPLES // max(1, len(shards)))
-    return [e for name, shard in shards for e in itertools.islice(reader.read(name, Segment(shard)), each)]
+    episodes: list[Episode] = []
+    for name, shard in shards:
+        with reading_shard(shard):
+            episodes += itertools.islice(reader.read(name, Segment(shard)), each)
+    return episodes

@@ -19,7 +19,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import Violation
 from rlds_beam.reading.base import Segment, Source
-from rlds_beam.reading.framing import Framing
+from rlds_beam.reading.framing import Framing, reading_shard
 from rlds_beam.reading.reader import read_segment, stretch
 from rlds_beam.worker_status import working_on
 
@@ -54,8 +54,8 @@ class Fingerprints:
 
 
 def scan(files: RecordFormat, segment_index: int, segment: Segment) -> Fingerprints:
-    """The fingerprints of a segment's records, except damaged ones."""
-    with working_on(stretch(files, segment)):
+    """The fingerprints of a segment's records, except damaged ones. Raises UsageError if it cannot be read."""
+    with working_on(stretch(files, segment)), reading_shard(segment.shard):
         return _fingerprints(segment_index, files.scan(segment.shard.path, segment.start, segment.stop))
 
 

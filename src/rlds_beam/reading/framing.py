@@ -55,7 +55,7 @@ class Framing:
         """Whether the shard's framing is cheap to read; raises UsageError if the shard cannot be read at all."""
         if not has_offsets(self._files) or storage.scheme(shard.path) is not None:
             return False
-        with _reading(shard):
+        with reading_shard(shard):
             return self._files.is_splittable(shard.path)
 
     def read_all(self, shards: Iterable[Shard]) -> None:
@@ -68,7 +68,7 @@ class Framing:
     def headers(self, shard: Shard) -> Headers:
         """The record headers of a shard; raises UsageError if it cannot be read."""
         if shard.path not in self._headers:
-            with working_on(f"the framing of {shard.path}"), _reading(shard):
+            with working_on(f"the framing of {shard.path}"), reading_shard(shard):
                 self._headers[shard.path] = self._files.scan(shard.path)
         return self._headers[shard.path]
 
@@ -110,7 +110,7 @@ class Framing:
         return [_joined(fingerprint, paths) for fingerprint, paths in zip(fingerprints, companions, strict=True)]
 
     def _content(self, shard: Shard) -> str | None:
-        with _reading(shard):
+        with reading_shard(shard):
             if storage.scheme(shard.path) is not None:
                 return storage.checksum(shard.path)
             if not storage.exists(shard.path):
@@ -134,11 +134,12 @@ def first_record(files: RecordFormat, segment: Segment, position: int) -> int:
 
 
 @contextlib.contextmanager
-def _reading(shard: Shard) -> Iterator[None]:
+def reading_shard(shard: Shard) -> Iterator[None]:
+    """Converts an OSError to a UsageError that names the shard."""
     try:
         yield
     except OSError as error:
-        raise UsageError(f"cannot read {shard.path}: {error}") from error
+        raise UsageError(f"cannot read {shard.path}: {error.strerror or error}") from error
 
 
 def _end(segment: Segment) -> int:

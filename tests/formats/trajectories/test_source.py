@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from exchanging import assert_equal, export, read_back
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.sources import open_source
+from rlds_beam.pipelines import cli
 from rlds_beam.testing import flip_byte, make_episode, write_dataset
 
 
@@ -69,3 +72,16 @@ def test_what_tf_agents_recorded(tmp_path):
     assert (first.steps["action"].dtype, first.steps["action"].tolist()) == (np.int64, [0, 1, 2])
     assert first.steps["is_terminal"].tolist() == [False, False, True]
     assert (len(rest), rest.steps["is_last"].any()) == (2, False)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize("command", ["inspect", "validate"])
+def test_a_shard_that_is_not_a_file(tmp_path, capsys, make, command):
+    data = write_dataset(tmp_path / "data", [make_episode(5)])
+    export(data, tmp_path / "out", "trajectories", items="frames")
+    (file,) = (tmp_path / "out").glob("*.tfrecord-*-of-00001")
+    file.unlink()
+    make(file)
+    assert cli.main([command, str(tmp_path / "out"), "--from=trajectories"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"rlds-beam: cannot read {file}: ") and "Errno" not in said
