@@ -13,6 +13,8 @@ from envlogger_data import write_log
 from exchanging import export, open_job, plain, read_back
 from processes import run
 
+from rlds_beam.formats.envlogger.shard import index_of
+
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):
@@ -165,3 +167,14 @@ def test_a_pipe_is_not_waited_for(log, tmp_path, name):
     os.mkfifo(file)
     code, _, said = run(["inspect", tmp_path / "log", "--from=envlogger"])
     assert code == 2 and "has no readable episode" in said
+
+
+def test_a_file_with_its_old_times_is_another_file(log, tmp_path):
+    shutil.copytree(log, tmp_path / "log")
+    shard = shard_of(tmp_path / "log")
+    file = shard / "step_offsets.riegeli"
+    assert index_of(str(shard)).damage == ""
+    content, status = file.read_bytes(), file.stat()
+    file.write_bytes(bytes(len(content)))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert "step_offsets.riegeli" in index_of(str(shard)).damage

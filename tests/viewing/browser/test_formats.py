@@ -18,6 +18,7 @@ from rlds_beam.formats.sources import open_source
 from rlds_beam.images.decoding import decode_image
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.single import read_episode
+from rlds_beam.viewing.browser.episodes import EpisodeCache
 
 CAMERA = "observation/image"
 EPISODES = 6
@@ -201,3 +202,20 @@ def test_real_episodes() -> None:
             for camera in shown["cameras"]:
                 image = browser.get("/image", key=key, camera=camera["path"], step=0)
                 assert image.headers["content-type"] == "image/jpeg" and image.content.startswith(b"\xff\xd8")
+
+
+def test_a_changed_companion_is_another_stamp(tmp_path: Path) -> None:
+    """An array of a dataset, the second file that its episodes are read from."""
+    path = tmp_path / "out"
+    rlds_beam.convert(rlds_beam.example(tmp_path / "data", episodes=2), path, to="numpy", progress="none", workers=1)
+    source = open_source(str(path))
+    key = EpisodeKey(source.dataset, "train", 0, 0)
+    cache = EpisodeCache(source, None)
+    seen = {cache.stamp(key)}
+    shard = source.splits[0].shards[0]
+    companions = source.companions(shard)
+    for file in companions:
+        content = Path(file).read_bytes()
+        Path(file).write_bytes(content)
+        seen.add(cache.stamp(key))
+    assert companions and len(seen) == len(companions) + 1

@@ -56,14 +56,14 @@ class ShardIndex:
 
 def index_of(shard: str) -> ShardIndex:
     """The contents of a shard's directory. Raises OSError if no step can be read."""
-    sizes = []
+    stamps = []
     for name in FILES:
         with contextlib.suppress(FileNotFoundError):
             status = os.stat(os.path.join(shard, name))
             if not stat.S_ISDIR(status.st_mode):
                 storage.check_regular(os.path.join(shard, name))  # the reader would wait for a FIFO
-            sizes.append((name, status.st_size, status.st_mtime_ns))
-    return _index(os.path.abspath(shard), tuple(sizes))
+            stamps.append((name, storage.stamp_of(status)))
+    return _index(os.path.abspath(shard), tuple(stamps))
 
 
 @contextlib.contextmanager
@@ -98,8 +98,8 @@ def _write(path: str, content: bytes) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _index(shard: str, files: tuple[tuple[str, int, int], ...]) -> ShardIndex:
-    there = [name for name, _, _ in files]
+def _index(shard: str, files: tuple[tuple[str, storage.Stamp], ...]) -> ShardIndex:
+    there = [name for name, _ in files]
     if STEPS not in there:
         raise OSError(f"{shard} has no {STEPS}")
     rebuilt = {name: riegeli_file([]) for name in (EPISODES, METADATA) if name not in there}

@@ -95,6 +95,7 @@ class EpisodeCache:
 
     def __init__(self, source: Source, check: CheckOptions | None, most: int = HELD_BYTES):
         self._source, self._check = source, check
+        self._paths: dict[str, tuple[str, ...]] = {}
         self._episodes: Held[OpenedEpisode] = Held(most)
         self._frames: Held[Mapping[str, StoredFrames] | None] = Held(most // 8)
 
@@ -120,11 +121,16 @@ class EpisodeCache:
         return frames[camera].image(step)
 
     def stamp(self, key: EpisodeKey) -> str:
-        """Identifies the content of an episode's file."""
+        """Identifies the content of an episode's files."""
         return str(self._stamp(key))
 
     def _stamp(self, key: EpisodeKey) -> Hashable:
-        return storage.stamp(shard_of(self._source, key).path)
+        shard = shard_of(self._source, key)
+        if storage.scheme(shard.path) is not None:
+            return None
+        paths = self._paths.setdefault(shard.path, ()) or (shard.path, *self._source.companions(shard))
+        self._paths[shard.path] = paths
+        return tuple(map(storage.stamp, paths))
 
     def _stored(self, key: EpisodeKey) -> Mapping[str, StoredFrames] | None:
         if not has_stored_frames(self._source):
