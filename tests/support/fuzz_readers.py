@@ -355,6 +355,7 @@ def _columns(table: Any) -> dict[str, Any]:
     for name, column in zip(table.column_names, table.columns, strict=True):
         values = column.to_pylist()
         text = bool(values) and isinstance(values[0], (bytes, str))
+        values = values if text else [np.nan if value is None else value for value in values]
         columns[name] = np.array([*values, None], object)[:-1] if text else np.array(values)
     return columns
 
@@ -444,5 +445,8 @@ def _bag(path: Path) -> Iterator[tuple[str, int, Any]]:
 
     types = get_typestore(Stores.ROS2_HUMBLE)
     with Bag(path / "bag") as reader:
+        for storage in reader.storage.storages:  # type: ignore[attr-defined]  # it reads a chunk as often as the index has it
+            if hasattr(storage, "chunks"):
+                storage.chunks[:] = {chunk.chunk_start_offset: chunk for chunk in storage.chunks}.values()
         for connection, time, raw in reader.messages():
             yield connection.topic, time, types.deserialize_cdr(raw, connection.msgtype)
