@@ -168,6 +168,8 @@ def test_what_is_checked_before_decoding(directory, tmp_path, monkeypatch):
         column(directory / "av1", count=COUNT + 1)
     with pytest.raises(BadEpisode, match=r"has 5 frames from 4.0 s on"):
         column(directory / "av1", 4.0, 6)
+    with pytest.raises(BadEpisode, match=r"has a frame at 0.200 s, but at 5 fps it is due at 0.400 s"):
+        video_frames(str(directory / "av1"), 0.0, 5, 9, "x", (None, None, 3), "uint8", "png")
     with pytest.raises(BadEpisode, match=r"[Nn]o such file"):
         column(directory / "none")
     content = (directory / "av1").read_bytes()

@@ -183,7 +183,7 @@ def video_frames(
       shape, dtype, encoding, scale, seconds: see `VideoFrames`.
 
     Raises:
-      BadEpisode: the video is missing, damaged, or too short; or its frames cannot be converted.
+      BadEpisode: the video is missing, damaged, too short, or of another frame rate; or its frames cannot be converted.
     """
     with needs("lerobot", "reading videos needs PyAV"):
         import av
@@ -197,6 +197,12 @@ def video_frames(
     if len(video) - first < count:
         detail = f"{path} has {len(video) - first} frames from {start} s on, but the episode has {count}"
         raise BadEpisode(Violation("undecodable_image", detail, field))
+    due = start + np.arange(count) / fps
+    if (off := np.abs(video.times[first : first + count] - due) > 0.5 / fps).any():
+        step = int(np.argmax(off))
+        shown = video.times[first + step]
+        detail = f"{path} has a frame at {shown:.3f} s, but at {fps:g} fps it is due at {due[step]:.3f} s"
+        raise BadEpisode(Violation("undecodable_image", detail, field, step))
     which, numbers = np.zeros(count, np.int64), np.arange(first, first + count)
     return VideoFrames([video], which, numbers, field, shape, dtype, encoding, scale=scale, seconds=seconds)
 
