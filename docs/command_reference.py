@@ -221,7 +221,9 @@ def option(action: argparse.Action) -> str:
 
 def marked(text: str) -> str:
     """A text of the terminal as Markdown: flags and names of files and fields are code."""
-    parts = re.split(r"(--\w+(?:=[\w.]*\w)?|\b\w+\.json\b|\bis_\w+|\b\w+:\w+(?:[-./]\w+)*\b|(?<= )--(?=[ ;,.]|$))", text)
+    parts = re.split(
+        r"(--\w+(?:=[\w.]*\w)?|\b\w+\.json\b|\bis_\w+|\b\w+:\w+(?:[-./]\w+)*\b|(?<= )--(?=[ ;,.]|$))", text
+    )
     plain = [re.sub(r"([*<\[])", r"\\\1", part) for part in parts[::2]]
     code = [f"`{part}`" for part in parts[1::2]]
     return "".join(a + b for a, b in zip(plain, [*code, ""], strict=True))

@@ -308,9 +308,8 @@ def nearest_option(
     places += [(group.choice, group.options_class, ()) for group in config_class.known_groups() if group not in chosen]
     meant = [(name, ""), *(called.partition("=")[::2] for called, words in SYNONYMS.items() if name in words.split())]
     near = [one for one in meant if any(_takes(options_class, *one) for _, options_class, _ in places)]
-    for choices in ({""}, {choice for choice, *_ in places}):
-        names = [one for choice, c, more in places if choice in choices for one in (*_shown_names(c), *more)]
-        near += [(one, "") for one in difflib.get_close_matches(name, names, n=1)]
+    names = [one for _, options_class, more in places for one in (*_shown_names(options_class), *more)]
+    near += [(one, "") for one in difflib.get_close_matches(name, names, n=1)]
     if not near:
         return None
     having = [choice for choice, options_class, _ in places if _takes(options_class, *near[0])]

@@ -14,7 +14,9 @@ import rlds_beam
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.recognizing import recognize
 
-NAMES = ("rlds", "lerobot_foreign", "lerobot_v21_foreign", "d4rl", "d3rlpy", "minari", "npz", "hdf5", "zarr", "ros2")
+NAMES = (
+    "rlds", "lerobot_foreign", "lerobot_v21_foreign", "d4rl", "d3rlpy", "minari", "npz", "hdf5_aloha", "zarr", "ros2",
+)  # fmt: skip
 BY_NAME = ("rlds", "lerobot_foreign", "lerobot_v21_foreign", "zarr")
 """Recognized from the names of files alone."""
 
@@ -45,7 +47,7 @@ def test_in_a_bucket(tmp_path: Path, name: str) -> None:
         found, wanted = recognize(there), recognize(local)
         assert (found.format, found.why) == (wanted.format, wanted.why)
         assert recognize(f"{there}/").format == wanted.format
-        if name in ("rlds", "npz", "hdf5"):
+        if name in ("rlds", "npz", "hdf5_aloha"):
             assert rlds_beam.validate(there).records == rlds_beam.validate(local).records > 0
         with pytest.raises(UsageError, match="not a dataset in a known format"):
             recognize(f"{store.root}/notes")
@@ -61,7 +63,7 @@ def test_on_the_hub(tmp_path: Path, hub: HubServer, name: str) -> None:
     read = [one for one in hub.requests if "/resolve/" in one]
     assert len(hub.requests) < 25, hub.requests
     assert not (name in BY_NAME and read), read
-    if name in ("rlds", "npz", "hdf5"):
+    if name in ("rlds", "npz", "hdf5_aloha"):
         assert rlds_beam.inspect(there, sample_bytes=10_000).format == str(found)
         assert rlds_beam.validate(there).records == rlds_beam.validate(local).records > 0
 

@@ -77,7 +77,7 @@ def test_a_report_replaces_no_file_of_the_input(source, tmp_path, capsys) -> Non
         (["report"], "--output=x.pdf", ".html or .htm"),
         (["report"], "--output=gs://bucket/x", ".html or .htm"),
         (["stats"], "--output=x.yaml", ".json"),
-        (["show"], "--output=x.gif", ".png, .jpg"),
+        (["show"], "--output=x.bmp", ".png, .jpg"),
     ],
 )
 def test_a_file_that_would_not_hold_what_its_name_says(

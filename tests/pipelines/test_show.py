@@ -101,7 +101,7 @@ def test_violations_and_signals(show: Show, tmp_path: Path) -> None:
     [
         (["--episode=6"], "episode 6: point_mass_camera/1.0.0 has 6 episodes, numbered from 0"),
         (["--episode=x"], "'x' is not an episode key"),
-        (["--output=a.gif"], "must end with .png"),
+        (["--output=a.bmp"], "must end with .png"),
         (["--output=missing/a.png"], "cannot be written to"),
         (["--fps=0"], "--fps=0: expected a number above 0"),
         (["--height=9999"], "expected at most 4096"),

@@ -21,7 +21,7 @@ PRINTING = {
 }
 """Modules outside of `pipelines` that print, and why it is safe."""
 
-WARNING = {"src/rlds_beam/datasets/opening.py"}
+WARNING = {"src/rlds_beam/datasets/indexing.py", "src/rlds_beam/datasets/opening.py"}
 UNESCAPED = {
     "src/rlds_beam/text.py": "defines it", "src/rlds_beam/console/style.py": "our own colors and pictures",
     "src/rlds_beam/progress/displays.py": "the bar, whose facts are numbers",

@@ -244,6 +244,7 @@ def record_reading(case: str, datasets: Datasets, directory: Path) -> Record:
     command, dataset, *flags = case.split()
     code, out = _run([command, str(datasets[dataset]), "--json", *flags])
     content = json.loads(out.replace(str(datasets.directory), "")) if out else {}
+    content = {name: value for name, value in content.items() if name not in ("version", "command", "start", "end")}
     parts = {name: part for name, part in content.items() if _lasting(name)}
     is_short = {name: isinstance(part, str | int | float | None) for name, part in parts.items()}
     return {"exit": code, **{n: p if is_short[n] else _digest(_canonical(p)) for n, p in parts.items()}}

@@ -145,7 +145,7 @@ def test_a_rerun_recording(tmp_path: Path) -> None:
 
 def test_paths_that_cannot_be_written(tmp_path: Path) -> None:
     episode = with_cameras((32, 32))
-    with pytest.raises(UsageError, match=r"must end with \.png, \.jpg, \.jpeg, \.mp4 or \.rrd"):
-        write_episode(episode, str(tmp_path / "a.gif"), FileOptions())
+    with pytest.raises(UsageError, match=r"must end with \.png, \.jpg, \.jpeg, \.gif, \.mp4 or \.rrd"):
+        write_episode(episode, str(tmp_path / "a.bmp"), FileOptions())
     with pytest.raises(RldsBeamError, match="cannot be written to"):
         write_episode(episode, str(tmp_path / "missing" / "a.png"), FileOptions())

@@ -53,7 +53,7 @@ from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.text import format_size
+from rlds_beam.text import escape_controls, format_size
 
 Array = np.ndarray[Any, Any]
 
@@ -138,7 +138,7 @@ def _replace(recipe: Recipe, directory: str, name: str, stamp: storage.Stamp | N
                 _check_unchanged(recipe, os.path.basename(directory))
                 if os.path.lexists(directory):
                     what = f"the index of {recipe.source.dataset} is damaged ({os.path.join(directory, name)})"
-                    warnings.warn(f"{what}: it is built again", stacklevel=2)
+                    warnings.warn(escape_controls(f"{what}: it is built again"), stacklevel=2)
                 _build(recipe, directory)
         finally:
             release(lock, descriptor)

@@ -55,7 +55,7 @@ def parse_thresholds(texts: Iterable[str]) -> dict[str, float]:
     return found
 
 
-_CAMERAS, _CLOCKS, _TEXTS = "images", "timestamps", "a text field with the task"
+_CAMERAS, _CLOCKS, _TEXTS = "images", "timestamps", "a text of the task"
 _MOTION = "actions or observations in floats"
 _NEEDS = {
     **dict.fromkeys(("frozen_camera", "repeated_images", "black_images", "overexposed_images"), (_CAMERAS, "")),
@@ -64,11 +64,11 @@ _NEEDS = {
     "video_length": (_CAMERAS, "videos and a declared rate"),
     **dict.fromkeys(("dropped_frames", "jitter", "time_reversals", "rate_mismatch"), (_CLOCKS, "")),
     **dict.fromkeys(("jump", "stuck", "saturation", "idle_share", "outlier_path", "outlier_end_pose"), (_MOTION, "")),
-    **dict.fromkeys(("gripper_chatter", "gripper_range"), (_MOTION, "a gripper that opens and closes")),
-    **dict.fromkeys(("lag", "offset"), (_MOTION, "an action and an observation that follows it")),
+    **dict.fromkeys(("gripper_chatter", "gripper_range"), (_MOTION, "a moving gripper")),
+    **dict.fromkeys(("lag", "offset"), (_MOTION, "an observation of the action")),
     "outlier_jerk": (_MOTION, "observations that move"),
     "outlier_return": ("rewards", "rewards"),
-    "scale_mismatch": (_MOTION, "several splits or merged datasets"),
+    "scale_mismatch": (_MOTION, "several splits"),
     **dict.fromkeys(("missing_instruction", "generic_instruction", "instruction_changes"), (_TEXTS, "")),
     "contradictory_instruction": (_TEXTS, "instructions"),
 }
