@@ -10,6 +10,7 @@ from rlds_beam.checking.report import Report
 from rlds_beam.checking.rules import REPAIRABLE
 from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.options import flag_name
+from rlds_beam.text import without_secrets
 from rlds_beam.user_functions import ByValue
 
 
@@ -33,9 +34,9 @@ def repair_lines(job: str, config: Any, report: Report) -> list[str]:
 
 
 def flags_of(config: Any) -> list[str] | None:
-    """A config as command-line arguments; None if it holds a function that has no name."""
+    """A config as command-line arguments, without secrets; None if it holds a function that has no name."""
     own = [(field, getattr(config, field.name)) for field in dataclasses.fields(config)]
-    arguments = [value for field, value in own if field.metadata.get("positional")]
+    arguments = [value for field, value in own if field.metadata.get("positional") and value is not None]
     for group in config.groups(vars(config)):
         options = getattr(config, group.field)
         own += [(f, getattr(options, f.name)) for f in dataclasses.fields(options) if not hasattr(config, f.name)]
@@ -51,4 +52,5 @@ def flags_of(config: Any) -> list[str] | None:
         text = ",".join(value) if isinstance(value, tuple) else str(value)
         arguments.append(flag if value is True else f"{flag}={text}")
     beam_options = getattr(config, "beam_options", ())
-    return [*arguments, "--", *beam_options] if beam_options else arguments
+    arguments = [*arguments, "--", *beam_options] if beam_options else arguments
+    return [without_secrets(argument) for argument in arguments]

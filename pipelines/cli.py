@@ -24,7 +24,7 @@ from rlds_beam.progress.displays import Kind, heartbeat
 from rlds_beam.runners import quiet
 from rlds_beam.runners.allocator import keep_freed_memory
 from rlds_beam.runners.kernels import choose_kernels
-from rlds_beam.text import did_you_mean, escaping
+from rlds_beam.text import did_you_mean, escaping, without_secrets
 
 _RESUMES = "finished work is kept, run the same command to resume"
 _LEFT = {
@@ -63,7 +63,7 @@ def _run_reporting_errors(arguments: list[str], of_this_process: bool) -> int:
         return code
     except RldsBeamError as error:
         if error.__cause__ is not None and not {"-v", "--verbose"}.isdisjoint(_split(arguments)[0]):
-            traceback.print_exception(error.__cause__)
+            _print_traceback(error.__cause__)
         code = _failed(arguments, type(error).__name__, str(error), error.exit_code)
         if of_this_process and isinstance(error, NoMoreThreadsError):
             os._exit(code)  # gRPC waits, when a process ends, for threads that it could not start
@@ -78,10 +78,14 @@ def _run_reporting_errors(arguments: list[str], of_this_process: bool) -> int:
         if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _STORES:
             if not of_this_process:
                 raise
-            traceback.print_exception(error)  # an internal error: the traceback is needed
+            _print_traceback(error)  # an internal error: the traceback is needed
             return RldsBeamError.exit_code
         text = " ".join(f"{type(error).__name__}: {error}".split())
         return _failed(arguments, type(error).__name__, text, RldsBeamError.exit_code)
+
+
+def _print_traceback(error: BaseException) -> None:
+    print(without_secrets("".join(traceback.format_exception(error))), end="", file=sys.stderr)
 
 
 def _after_interruption(arguments: list[str]) -> str:
@@ -92,6 +96,7 @@ def _after_interruption(arguments: list[str]) -> str:
 
 def _failed(arguments: list[str], kind: str, text: str, code: int) -> int:
     """Prints an error in one line, and as JSON with `--json`; returns the exit code."""
+    text = without_secrets(text)
     text = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
     print(f"rlds-beam: {text}", file=sys.stderr)
     if "--json" in _split(arguments)[0]:

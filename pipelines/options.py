@@ -11,7 +11,7 @@ from rlds_beam import __version__
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, option
 from rlds_beam.progress.displays import now
-from rlds_beam.text import json_text
+from rlds_beam.text import json_text, without_secrets
 
 
 def parse_max_rejected(text: str) -> int | float:
@@ -36,8 +36,8 @@ _run: dict[str, str] = {}
 
 
 def begin(arguments: Sequence[str]) -> None:
-    """Notes the command line, for `print_json`."""
-    _run.update(command=shlex.join(["rlds-beam", *arguments]), start=now())
+    """Notes the command line, without secrets, for `print_json`."""
+    _run.update(command=shlex.join(["rlds-beam", *map(without_secrets, arguments)]), start=now())
 
 
 def print_json(content: Mapping[str, Any]) -> None:

@@ -248,4 +248,4 @@ def _command(config: ReportConfig) -> str:
 
     of_runs: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(RunOptions) if f.name != "_"}
     arguments = flags_of(dataclasses.replace(config, **of_runs, json=False, progress="auto"))
-    return shlex.join(["rlds-beam", "report", *(one for one in arguments or [config.input] if one is not None)])
+    return shlex.join(["rlds-beam", "report", *(arguments or [config.input])])

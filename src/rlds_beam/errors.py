@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from rlds_beam.text import join_lines
+from rlds_beam.text import join_lines, without_secrets
 
 
 class RldsBeamError(Exception):
@@ -20,13 +20,13 @@ class RldsBeamError(Exception):
 
     Args:
       lines: the lines of the message. Control characters in them, line breaks included, are shown as escapes, because
-        a name from a dataset must not command the terminal.
+        a name from a dataset must not command the terminal. Secrets in addresses and flags are left out.
     """
 
     exit_code = 1
 
     def __str__(self) -> str:
-        return join_lines(map(str, self.args))
+        return without_secrets(join_lines(map(str, self.args)))
 
 
 class UsageError(RldsBeamError, ValueError):

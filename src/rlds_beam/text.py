@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO, cast
 
@@ -42,6 +43,18 @@ def printable(text: object, most: int = 200) -> str:
 def escape_controls(text: str, keep: str = "\n\t") -> str:
     """Text whose control and invisible characters are escapes (`\\x1b`), except line breaks and tabs."""
     return text if text.isprintable() else "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
+
+
+_PASSWORD = re.compile(r"(?<=://)[^\s/?#@'\"]*@")
+_QUERY = re.compile(r"(\b(?!(?:s3|gs|hf)://)[a-z][\w+.-]{0,20}://[^\s?#'\"<>]*\?)[^\s'\"<>]+")
+_SECRET_FLAG = re.compile(r"(--[\w-]*(?:secret|token|password|credential|connection_string|access_key)[\w-]*=)\S+")
+
+
+def without_secrets(text: str) -> str:
+    """Text without passwords and queries (which may be signatures) of web addresses, and values of secret flags."""
+    text = _PASSWORD.sub("", text) if "://" in text else text
+    text = _QUERY.sub(r"\1...", text) if "?" in text else text
+    return _SECRET_FLAG.sub(r"\1...", text) if "--" in text else text
 
 
 def join_lines(lines: Iterable[str]) -> str:

@@ -26,7 +26,7 @@ from rlds_beam.checking.left_out import left_out_lines
 from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
-from rlds_beam.text import EscapingStream, escape_controls, join_lines, json_text
+from rlds_beam.text import EscapingStream, escape_controls, join_lines, json_text, without_secrets
 
 COMMANDS = "\x1b]52;c;cm0gLXJmIH4=\x07 \x1b[1A\x1b[2K \x9b2J \u202e \u2066 \x7f \r"
 """Sets the clipboard, hides the line above, clears the screen, reverses text."""
@@ -58,6 +58,23 @@ def test_escapes() -> None:
 def test_errors_are_escaped_wherever_they_are_shown() -> None:
     for kind in (UsageError, MissingExtraError):
         check_text(str(kind(COMMANDS)), "".join(f"{kind(COMMANDS)}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://user:S3@bucket/a?b: no", "s3://bucket/a?b: no"),
+        ("https://user:S3@host:1/x?X-Amz-Signature=S3&b=1#c, http://host/y", "https://host:1/x?... http://host/y"),
+        ("--azure_connection_string=S3: unknown; --s3_secret_access_key=S3", None),
+        *[
+            (text, text)
+            for text in ("hf://datasets/a/b@main/c?d", "http://host/a/@b --keep=token", "what? --token is x")
+        ],
+    ],
+)
+def test_secrets_in_addresses_and_flags_are_not_shown(text: str, shown: str | None) -> None:
+    expected = shown or "--azure_connection_string=... unknown; --s3_secret_access_key=..."
+    assert without_secrets(text) == str(UsageError(text)) == expected
 
 
 def test_a_stream_escapes_all_that_is_written(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import json
+import logging
 import os
 import random
 import re
@@ -36,7 +37,7 @@ from rlds_beam.buckets.base import (
 from rlds_beam.buckets.hub_paths import HubPath, hub_path
 from rlds_beam.errors import BucketAccessError, BucketError, RldsBeamError, UsageError
 from rlds_beam.naming import is_file_path
-from rlds_beam.text import printable
+from rlds_beam.text import printable, without_secrets
 
 _ATTEMPTS = 8
 """Attempts per request, over about 40 s; responses that break off are retried as often."""
@@ -81,6 +82,11 @@ class Answer(NamedTuple):
     next: str
 
 
+def _hide_secrets(record: logging.LogRecord) -> bool:
+    record.msg, record.args = without_secrets(record.getMessage()), ()
+    return True
+
+
 class Hub(Store):
     """A client for one Hub (`HF_ENDPOINT`) and one token.
 
@@ -95,6 +101,8 @@ class Hub(Store):
 
         self.endpoint = (os.environ.get("HF_ENDPOINT") or str(constants.ENDPOINT)).rstrip("/")
         self._session = get_session
+        for name in ("httpx", "httpx2"):  # log every address, and some are signed
+            logging.getLogger(name).addFilter(_hide_secrets)
         self._headers: Mapping[str, str] = {
             **build_hf_headers(library_name="rlds-beam", library_version=__version__),
             "Accept-Encoding": "identity",  # ranges are of the file, not of its compressed bytes

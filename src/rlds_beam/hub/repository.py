@@ -12,6 +12,7 @@ from rlds_beam import storage
 from rlds_beam.buckets.hub import Hub, NoSuchRepository, NoSuchRevision, limit_answers
 from rlds_beam.buckets.hub_paths import hub_path
 from rlds_beam.errors import BucketAccessError, UsageError, needs
+from rlds_beam.text import without_secrets
 
 DEFAULT_BRANCH = "main"
 _BLOCK = 1 << 20
@@ -100,7 +101,7 @@ class Repository:
     @property
     def url(self) -> str:
         """Its page."""
-        return f"{self._hub.endpoint}/datasets/{self._repo}"
+        return without_secrets(f"{self._hub.endpoint}/datasets/{self._repo}")
 
     def about(self) -> Mapping[str, Any] | None:
         """The Hub's description of the repository; None if this token can see none."""
