@@ -263,8 +263,10 @@ def test_a_bag_is_read_in_ranges(hub: HubServer, tmp_path: Path) -> None:
     sent = [text(T0, "pick"), *(compressed(T0 + 1 + i, noise) for i in range(64)), text(T0 + 100, "place")]
     bag = write_mcap(tmp_path / "bag" / "a.mcap", sent, chunk_size=1 << 19)
     file = McapFile(f"{hub.add(bag.parent, 'robots/bag')}/a.mcap")
-    message = file.last_before("/task", T0 + 200)
-    assert message is not None and b"place" in bytes(message.data)
+    last = file.last_time("/task", T0 + 200)
+    assert last == T0 + 100
+    (message,) = file.messages({"/task"}, last, last + 1)
+    assert b"place" in bytes(message.data)
     assert hub.sent < bag.stat().st_size / 10
     file.close()
 
