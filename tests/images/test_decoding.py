@@ -1,6 +1,8 @@
 """Image decoding equals TFDS, in pixels and in damage found."""
 
+import contextlib
 import io
+import os
 import struct
 import subprocess
 import sys
@@ -426,3 +428,18 @@ def test_progressive_jpegs_are_decoded() -> None:
             image.fromarray(pixels).save(file, "JPEG", progressive=progressive, quality=quality)
             assert read_image_header(file.getvalue()) == (64, 48)
             assert decode_image(file.getvalue(), 3, "uint8").shape == (64, 48, 3)
+
+
+def test_a_damaged_jpeg_prints_nothing(capfd):
+    """libjpeg would print `Corrupt JPEG data`, without the name of the file."""
+    pytest.importorskip("tensorflow")
+    (image,) = encode_jpeg(np.random.default_rng(0).integers(0, 255, (1, 64, 64, 3), np.uint8))
+    capfd.readouterr()
+    for damaged in (image[:-2] + bytes(200) + image[-2:], image[:1000] + image[1100:], image[:-40]):
+        with contextlib.suppress(UndecodableImageError):
+            decode_image(damaged, 3, "uint8")
+        with contextlib.suppress(UndecodableImageError):
+            decode_resized(np.zeros((32, 32, 3), np.uint8), damaged, "uint8")
+    assert capfd.readouterr() == ("", "")
+    os.write(2, b"printed")
+    assert capfd.readouterr().err == "printed"

@@ -6,8 +6,12 @@ read as 8, alpha dropped, BMP, CMYK) and, if installed, has the last word on byt
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
 import struct
+import threading
+from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -25,6 +29,7 @@ _PNG_REMARKS = frozenset(b"IEND bKGD cHRM eXIf gAMA iCCP iTXt pHYs sBIT sRGB tEX
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 _MOST_INFLATION = 1032  # the maximum compression ratio of deflate
 _STORED_BLOCK = 65535  # the maximum bytes of an uncompressed deflate block
+_silencing = threading.Lock()
 
 
 def decode_image(
@@ -36,7 +41,7 @@ def decode_image(
       place: an array to decode into; used and returned if its shape fits.
       jpeg: the DCT of JPEGs; not of those in CMYK, which only TensorFlow decodes.
     """
-    image = None
+    image, silent = None, False
     if data.startswith(b"\xff\xd8\xff"):
         check_scans(data)
     try:
@@ -49,7 +54,8 @@ def decode_image(
     except UndecodableImageError:
         if importlib.util.find_spec("tensorflow") is None:
             raise
-    return _decode_with_tensorflow(data, channels, dtype) if image is None else image
+        silent = True
+    return _decode_with_tensorflow(data, channels, dtype, silent) if image is None else image
 
 
 def _libjpeg(data: bytes, channels: int | None, place: Array | None, jpeg: Jpeg) -> Array | None:
@@ -139,15 +145,34 @@ def _inflated_png(header: bytes, stream: bytes, size: int) -> bytes:
     return b"".join((header, (len(body) - 4).to_bytes(4, "big"), body, checksum, _PNG_END))
 
 
-def _decode_with_tensorflow(data: bytes, channels: int | None, dtype: str) -> Array:
+def _decode_with_tensorflow(data: bytes, channels: int | None, dtype: str, silent: bool) -> Array:
     with needs("tf", "decoding palette, 16-bit, CMYK, and BMP images, or other numbers of channels, needs TensorFlow"):
         import tensorflow as tf
 
     try:
-        image: Array = tf.image.decode_image(data, channels=channels or 0, dtype=tf.dtypes.as_dtype(dtype)).numpy()
+        with _silence() if silent else contextlib.nullcontext():
+            image: Array = tf.image.decode_image(data, channels=channels or 0, dtype=tf.dtypes.as_dtype(dtype)).numpy()
     except (tf.errors.OpError, ValueError) as error:
         message = str(getattr(error, "message", error)).partition("} ")[2] or str(error)
         raise UndecodableImageError(f"TensorFlow cannot decode the image ({message.strip()[:120]})") from None
     if image.ndim != 3:
         raise UndecodableImageError("the image is a GIF, which TFDS decodes as a video")
     return image
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Discards what TensorFlow's libjpeg prints about a damaged image, past Python."""
+    with _silencing:
+        try:
+            stderr = os.dup(2)
+        except OSError:  # it is closed
+            yield
+            return
+        try:
+            with open(os.devnull, "wb") as null:
+                os.dup2(null.fileno(), 2)
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
