@@ -161,7 +161,7 @@ class Child:
         except (RldsBeamError, OSError) as error:
             said = str(error)
             most = _MAX_LINES if "Here is a proposal" in said else _MAX_ERROR_LINES
-            if len(said) > _MAX_MESSAGE or said.count("\n") >= most or not said.strip():
+            if len(said) > _MAX_MESSAGE or said.count("\n") >= most or not said.strip() or _controls(said):
                 raise ProblemError(f"{name}: {type(error).__name__} is no line: {said!r:.600}") from None
         except BaseException:
             raise ProblemError(f"{name}: {traceback.format_exc()[-2500:]}") from None
@@ -197,10 +197,15 @@ def command(argv: list[str]) -> None:
         wrong = f"exit {code} without a word"
     elif len(said) > _MAX_MESSAGE or said.count("\n") > _MAX_LINES:
         wrong = f"exit {code}: more than a screen"
-    elif control := {c for c in out.getvalue() + said if not c.isprintable() and c not in "\n\t"}:
+    elif control := _controls(out.getvalue() + said):
         wrong = f"exit {code}: control characters {control}"
     if wrong:
         raise ProblemError(f"{argv[0]}: {wrong}: {said[:1500]}")
+
+
+def _controls(text: str) -> set[str]:
+    """The characters that a terminal may obey."""
+    return {c for c in text if not c.isprintable() and c not in "\n\t"}
 
 
 def resident(what: str) -> int:

@@ -6,6 +6,7 @@ in which array is learned from the undamaged dataset (`Comparison.of`), so no ma
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -400,7 +401,25 @@ def zarr(path: Path) -> Iterator[Piece]:
     _files(path, "**/.z*", "**/[0-9]*")
     for store in sorted(path.glob("*.zarr*")):
         root = library.open(str(store) if store.is_dir() else library.ZipStore(str(store), mode="r"), mode="r")
-        yield _piece({name: array[...] for name, array in root["data"].arrays()})
+        damaged, arrays = list[Exception](), {}
+        for name, array in root["data"].arrays():
+            try:
+                arrays[name] = array[...]
+            except Exception as error:
+                damaged.append(error)
+                arrays[name] = _zarr_rows(array)
+        yield _piece(arrays)
+        if damaged:
+            raise damaged[0]
+
+
+def _zarr_rows(array: Any) -> Any:
+    """The rows of an array of numbers; NaN for those that cannot be read."""
+    rows = np.full((min(array.shape[0], 100), *array.shape[1:]), np.nan)
+    for i in range(len(rows)):
+        with contextlib.suppress(Exception):
+            rows[i] = array[i]
+    return rows
 
 
 def envlogger(path: Path) -> Iterator[Piece]:
