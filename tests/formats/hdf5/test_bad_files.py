@@ -251,6 +251,24 @@ def share_values(path: Path, name: str, value: object, shape: tuple[int, ...]) -
     path.write_bytes(content)
 
 
+def test_a_text_that_claims_more_bytes_than_its_file(tmp_path: Path) -> None:
+    """HDF5 would allocate them before it looks whether the file has them."""
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "x.hdf5"
+    with h5py.File(path, "w") as root:
+        texts = root.create_dataset("texts", (4, 2), h5py.string_dtype())
+        texts[:] = [["a", "bc"]] * 4
+        root.flush()
+        at = texts.id.get_offset()
+    content = bytearray(path.read_bytes())
+    content[at + 5 * 16 : at + 5 * 16 + 4] = (3 << 30).to_bytes(4, "little")
+    path.write_bytes(content)
+    with open_hdf5(str(path)) as root:
+        assert read_array(root["texts"], slice(0, 2)).tolist() == [[b"a", b"bc"]] * 2
+        with pytest.raises(ValueError, match=r"/texts has a value of 3,221,225,472 bytes, but its file has [\d,]+"):
+            read_array(root["texts"], slice(2, 4))
+
+
 @pytest.mark.parametrize("names", [1, 20])
 def test_images_that_share_their_bytes(tmp_path: Path, names: int) -> None:
     """All images of a small file may be the same large one, and many names may lead to one dataset."""

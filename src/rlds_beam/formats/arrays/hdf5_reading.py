@@ -328,6 +328,8 @@ def _read_text(dataset: Any, start: int, shape: tuple[int, ...]) -> Array:
     """
     limit, total = _file_size(dataset) if dataset.dtype.kind == "O" else MOST_BYTES, 0
     values, count, path = np.empty(shape, object), (1, *shape)[-1], _path(dataset)
+    if dataset.dtype.kind == "O":
+        _check_lengths(dataset, start, math.prod(shape), limit)
     step = max(1, _MAX_PIECE_BYTES // (max(limit, 1) if dataset.dtype.kind == "O" else dataset.dtype.itemsize))
     for index in np.ndindex(shape[:-1]):
         place = (index[0] + start, *index[1:]) if index else ()
@@ -345,6 +347,23 @@ def _read_text(dataset: Any, start: int, shape: tuple[int, ...]) -> Array:
             else:
                 values[()] = piece[0]
     return values
+
+
+def _check_lengths(dataset: Any, row: int, count: int, limit: int) -> None:
+    """Raises ValueError if a value of varying length claims more bytes than the file, which HDF5 would allocate.
+
+    Only for values that are in no chunks: there, each has a length of 4 bytes, and a place in the file.
+    """
+    place, path, stored = dataset.id.get_offset(), _path(dataset), dataset.id.get_storage_size()
+    if place is None or not count or storage.scheme(path) is not None:
+        return
+    size = stored // dataset.size
+    with storage.open_read(path) as file:
+        file.seek(place + row * math.prod(dataset.shape[1:]) * size)
+        content = file.read(count * size)
+    longest = max((int.from_bytes(content[at : at + 4], "little") for at in range(0, len(content), size)), default=0)
+    if longest > limit:
+        raise ValueError(f"{dataset.name} has a value of {longest:,} bytes, but its file has {limit:,}")
 
 
 def _path(dataset: Any) -> str:
