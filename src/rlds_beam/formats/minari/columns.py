@@ -77,8 +77,8 @@ class MinariColumn:
         stop = len(episode) if self.of == "step" else len(episode) - 1
         if self.is_text:
             if self.of == "episode":
-                return sized_rows(self._without_nul([text_bytes(episode.metadata[self.field.path], self.field.path)]))
-            return sized_rows(self._without_nul(text_values(episode.steps[self.field.path][:stop], self.field.path)))
+                return sized_rows(self._check([text_bytes(episode.metadata[self.field.path], self.field.path)]))
+            return sized_rows(self._check(text_values(episode.steps[self.field.path][:stop], self.field.path)))
         if self.of == "episode":
             value = np.asarray(episode.metadata[self.field.path], self._stored)
             return [np.ascontiguousarray(value.reshape(1, *self.field.closed_shape))]
@@ -109,12 +109,17 @@ class MinariColumn:
             return gym_spaces.text(max(longest for longest, _ in known), sorted(characters))
         return gym_spaces.box(self._stored, self.field.closed_shape)
 
-    def _without_nul(self, texts: list[bytes]) -> list[bytes]:
-        """The texts; raises BadEpisode for one with a zero byte, at which texts in HDF5 end."""
+    def _check(self, texts: list[bytes]) -> list[bytes]:
+        """The texts; raises BadEpisode for one with a zero byte, at which texts in HDF5 end, or that is not UTF-8."""
         for i, text in enumerate(texts):
+            where = "" if self.of == "episode" else f" at step {i}"
             if b"\0" in text:
-                where = "" if self.of == "episode" else f" at step {i}"
                 raise not_representable(f"the text{where} has a zero byte, which HDF5 does not keep", self.field.path)
+            try:
+                text.decode()
+            except UnicodeDecodeError:
+                detail = f"the text{where} is not UTF-8, without which Minari cannot read it"
+                raise not_representable(detail, self.field.path) from None
         return texts
 
 

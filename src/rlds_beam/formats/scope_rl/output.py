@@ -193,7 +193,7 @@ class ScopeRlOutput(MergedOutput, Notes):
         if self.discrete:
             about["n_actions"] = max(about.get("n_actions", 0), int(action.max()) + 1)
         about["steps"] = max(about.get("steps", 0), len(reward))
-        name = policy.tobytes().decode("utf-8", "replace")
+        name = policy.tobytes().decode("utf-8", "backslashreplace")
         about["policies"] = sorted({*about.get("policies", ()), name})
 
     def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
