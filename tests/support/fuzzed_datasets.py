@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,8 @@ def _zarr(name: str, **options: Any) -> Make:
     def make(directory: Path) -> None:
         directory.mkdir(parents=True)
         zarr_data.write_buffer(directory / name, zarr_data.episode_arrays((4, 3)), (4, 3), **options)
+        if name.endswith(".zip"):  # what it was made of
+            shutil.rmtree(directory / name.removesuffix(".zip"))
 
     return make
 
