@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from directories import bytes_of
 from jobs import complaints
-from processes import DEADLINE, RLDS_BEAM, running, wait_until
+from processes import DEADLINE, RLDS_BEAM, kill, running, stop_when, wait_until
 
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
@@ -193,9 +193,11 @@ def test_the_command_is_killed_and_its_workers_tidy_up(tmp_path, data, monkeypat
     temporary.mkdir()
     arguments = ["convert", data, output, "--shards=8", "--workers=2"]
     with running(arguments, env={**os.environ, "TMPDIR": str(temporary)}) as process:
-        wait_until(lambda: len(list(temporary.glob("rlds-beam-*/*.note"))) == 2, process)
+        notes = "rlds-beam-*/*.note"
+        stop_when(lambda: len([*temporary.glob(notes)]) == 2 and not (output / "manifest.json").exists(), process)
         process.kill()
         process.wait(DEADLINE)
+        kill(process, signal.SIGCONT)
         wait_until(lambda: list(temporary.iterdir()) == [])
     assert not (output / "manifest.json").exists()
     assert main(["convert", str(data), str(output), "--shards=8"]) == 0
