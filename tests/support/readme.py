@@ -86,4 +86,6 @@ def _pattern(line: str) -> str:
 
 
 if __name__ == "__main__":
-    print(script(block for page in sys.argv[1:] for block in blocks(Path(page))), end="")
+    print("checkout=$PWD")
+    for page in sys.argv[1:]:  # each begins in the checkout, as its reader does
+        print(f'cd "$checkout"\n{script(blocks(Path(page)))}', end="")
