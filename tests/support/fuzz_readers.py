@@ -400,7 +400,7 @@ def zarr(path: Path) -> Iterator[Piece]:
 
     _files(path, "**/.z*", "**/[0-9]*")
     for store in sorted(path.glob("*.zarr*")):
-        root = library.open(str(store) if store.is_dir() else library.ZipStore(str(store), mode="r"), mode="r")
+        root = library.open(str(store) if store.is_dir() else library.storage.ZipStore(str(store), mode="r"), mode="r")
         damaged, arrays = list[Exception](), {}
         for name, array in root["data"].arrays():
             try:
