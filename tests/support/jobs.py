@@ -24,6 +24,13 @@ def episodes(count: int = EPISODES) -> list[Any]:
     return [make_episode(STEPS, seed=i) for i in range(count)]
 
 
+def result_of(printed: str) -> dict[str, Any]:
+    """The JSON that a command printed, without what differs between two runs."""
+    result = json.loads(printed)
+    return {name: value for name, value in result.items()
+            if name not in ("version", "command", "start", "end", "seconds")}  # fmt: skip
+
+
 @dataclasses.dataclass
 class Ran:
     """The result of a command: exit code, output, and where it wrote."""
