@@ -90,8 +90,9 @@ def test_the_import_of_beam_says_nothing_of_other_packages(here: Path) -> None:
         [sys.executable, "-c", code], cwd=here, env=environment, capture_output=True, text=True, check=True,
         timeout=DEADLINE,
     )  # fmt: skip
-    logged, warned = done.stderr.splitlines()
+    logged, warned, *source = done.stderr.splitlines()
     assert logged == "WARNING:root:the user still sees warnings" and "FutureWarning: and these" in warned
+    assert all("warnings.warn('and these'" in line for line in source), source  # shown since Python 3.13
 
 
 def test_our_tests_print_no_warnings_of_googles_packages(tmp_path: Path) -> None:

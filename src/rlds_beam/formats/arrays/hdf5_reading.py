@@ -355,7 +355,7 @@ def _check_lengths(dataset: Any, row: int, count: int, limit: int) -> None:
     Only for values that are in no chunks: there, each has a length of 4 bytes, and a place in the file.
     """
     place, path, stored = dataset.id.get_offset(), _path(dataset), dataset.id.get_storage_size()
-    if place is None or not count or storage.scheme(path) is not None:
+    if place is None or not count or dataset.file.driver == "fileobj":  # of a store
         return
     size = stored // dataset.size
     with storage.open_read(path) as file:
