@@ -208,7 +208,8 @@ def video_frames(
 
 
 def unreadable(path: str, error: Exception, field: str) -> BadEpisode:
-    return BadEpisode(Violation("undecodable_image", f"{path} cannot be read: {error}", field))
+    reason = getattr(error, "strerror", None) or error
+    return BadEpisode(Violation("undecodable_image", f"{path} cannot be read: {reason}", field))
 
 
 def check_colors(format: Any) -> None:
