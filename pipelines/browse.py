@@ -6,7 +6,6 @@ import dataclasses
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
@@ -91,7 +90,7 @@ def main(config: BrowseConfig) -> int:
     return 0
 
 
-def _open_page(server: BrowserServer, ended: threading.Event) -> None:
+def _open_page(server: BrowserServer, ended: watchdog.SignalEvent) -> None:
     """Opens the page in the user's web browser, and waits for the end.
 
     Every user of a machine can read the arguments of a process, so the web browser is given a file that only this user
@@ -123,9 +122,9 @@ def _has_display() -> bool:
 
 
 @contextmanager
-def _until_interrupted() -> Iterator[threading.Event]:
+def _until_interrupted() -> Iterator[watchdog.SignalEvent]:
     """An event set by SIGINT, SIGTERM, or the end of the terminal."""
-    ended = threading.Event()
+    ended = watchdog.SignalEvent()
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = watchdog.on_interrupt(lambda *_: ended.set(), numbers)
     try:

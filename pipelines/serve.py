@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -130,9 +129,9 @@ def main(config: ServeConfig) -> int:
     return 0
 
 
-def _ends_with_signal() -> threading.Event:
+def _ends_with_signal() -> watchdog.SignalEvent:
     """An event set by the first SIGINT or SIGTERM; a second one raises KeyboardInterrupt."""
-    ended = threading.Event()
+    ended = watchdog.SignalEvent()
 
     def end(*_: Any) -> None:
         if ended.is_set():

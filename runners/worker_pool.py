@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from apache_beam.portability.api import (
 )
 from google.protobuf import json_format, text_format
 
+from rlds_beam import watchdog
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.worker_status import command
 
@@ -109,7 +109,7 @@ def serving(host: str, port: int) -> Any:
         try:
             yield bound
         finally:
-            server.stop(None)
+            server.stop(None).wait(_DEADLINE)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -121,10 +121,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Any client that reaches the port can start workers and run code in them.
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     flags = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with contextlib.suppress(KeyboardInterrupt), serving(flags.host, flags.port) as port:
+    ended = watchdog.SignalEvent()
+    watchdog.on_interrupt(lambda *_: ended.set())
+    with serving(flags.host, flags.port) as port:
         print(f"workers for Flink at {flags.host}:{port}", flush=True)
-        threading.Event().wait()
+        ended.wait()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,3 +114,18 @@ def test_without_a_watcher_nothing_is_marked() -> None:
     assert marks._memory is None
     with watchdog.reading("a.h5", "HDF5"), watchdog.waiting():
         pass
+
+
+def test_a_handler_sets_an_event_that_the_interrupted_code_waits_for() -> None:
+    """`threading.Event.set` would wait for the interrupted `wait`, forever, in about one of a thousand."""
+    before = signal.getsignal(signal.SIGVTALRM)
+    try:
+        for i in range(500):
+            event = watchdog.SignalEvent()
+            signal.signal(signal.SIGVTALRM, lambda *_, event=event: event.set())
+            signal.setitimer(signal.ITIMER_VIRTUAL, 1e-4 * (1 + i % 5))
+            while not event.wait(0):
+                pass
+            assert event.is_set()
+    finally:
+        signal.signal(signal.SIGVTALRM, before)

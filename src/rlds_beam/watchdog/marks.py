@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import mmap
 import os
+import queue
 import signal
 import struct
 import sys
@@ -94,6 +95,31 @@ def waiting() -> contextlib.AbstractContextManager[None]:
     """Marks that the read waits for a store during the block, which has its own deadlines."""
     slot: _Slot | None = getattr(_thread, "slot", None)
     return _nothing if slot is None else slot.paused()
+
+
+class SignalEvent:
+    """An event that a signal handler sets and the main thread waits for.
+
+    `threading.Event` is not for that: `set` would wait for a lock that the interrupted `wait` holds.
+    """
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+        self._queue.put(None)
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until the event is set, at most `timeout` seconds; returns whether it is."""
+        if not self._is_set:
+            with contextlib.suppress(queue.Empty):
+                self._queue.get(timeout=timeout)
+        return self._is_set
 
 
 def on_interrupt(
