@@ -142,6 +142,24 @@ def test_envlogger_with_a_damaged_header_and_no_offsets(log, whole, tmp_path):
     assert image in [e[: len(image)] for e in expected]
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_no_step_takes_the_place_of_one_in_a_chunk_with_a_damaged_header(log, whole, tmp_path, lost):
+    """The reader finds the next readable step at the position of a lost one."""
+    from rlds_beam.formats.envlogger.riegeli import RiegeliChunk, scan
+
+    shard = damaged(log, tmp_path / "log")
+    with open(shard / "steps.riegeli", "rb") as file:
+        chunks = [chunk for chunk in scan(file) if isinstance(chunk, RiegeliChunk)]
+    content = bytearray((shard / "steps.riegeli").read_bytes())
+    content[chunks[lost].begin + (24 if chunks[lost].begin % 65536 == 0 else 0) + 3] ^= 0xFF
+    (shard / "steps.riegeli").write_bytes(content)
+    found = read_back(tmp_path / "log", "envlogger")
+    first = sum(chunk.records for chunk in chunks[:lost])
+    touched = range(first // 6, (first + chunks[lost].records - 1) // 6 + 1)
+    assert [i for i, episode in enumerate(found) if episode.faults] == [*touched]
+    assert images_of(found) == [image for i, image in enumerate(images_of(whole)) if i not in touched]
+
+
 def test_envlogger_with_a_shard_without_steps(log, tmp_path):
     shard = damaged(log, tmp_path / "log")
     other = shard.with_name("20990101T000000000000")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import shutil
 import stat
@@ -117,6 +118,8 @@ def _index(shard: str, files: tuple[tuple[str, storage.Stamp], ...]) -> ShardInd
             rebuilt[EPISODES] = riegeli_file([])
             after_gaps = set(gaps)
             wrong += [f"bytes {g.begin:,} to {g.end:,} of {STEPS} hold no readable step" for g in gaps.values()]
+    elif gaps:
+        rebuilt[OFFSETS] = riegeli_file([_datum(_readable(shard, offsets))])
     bridged = _bridged(os.path.join(shard, STEPS), [gap for after, gap in gaps.items() if after < len(offsets)])
     begins = _Begins(shard, rebuilt, bridged, after_gaps)
     if begins.lost:
@@ -129,7 +132,7 @@ def _index(shard: str, files: tuple[tuple[str, storage.Stamp], ...]) -> ShardInd
         if unknown:
             wrong.append(f"the metadata of {unknown} episodes are unknown")
     if not wrong:
-        return ShardIndex(begins.count, bridged=bridged)
+        return ShardIndex(begins.count, rebuilt, bridged=bridged)
     return ShardIndex(begins.count, rebuilt, begins.damage(wrong), bridged)
 
 
@@ -172,6 +175,20 @@ def _steps_of_index(shard: str, rebuilt: Mapping[str, bytes]) -> int:
             return int(reader.num_steps)
     except OSError:
         return 0
+
+
+def _readable(shard: str, offsets: Sequence[int]) -> Any:
+    """The positions of the steps in the index; those in a gap, where the reader finds the next step, become none."""
+    path = os.path.join(shard, OFFSETS)
+    with open(path, "rb") as file:  # read by the same reader: its records take the place of the steps
+        alone = {STEPS: file.read(), EPISODES: riegeli_file([]), METADATA: riegeli_file([])}
+    alone[OFFSETS] = riegeli_file([_datum(np.array(_records(path)[0], np.int64))])
+    with opened(shard, alone) as reader:
+        try:
+            listed = [*itertools.chain(*(_numbers(reader.serialized_step(i)) for i in range(int(reader.num_steps))))]
+        except UNREADABLE as error:
+            raise OSError(f"{path} cannot be read: {error}") from error
+    return np.where(np.isin(listed, offsets), listed, os.path.getsize(os.path.join(shard, STEPS))).astype(np.int64)
 
 
 class _Begins:
@@ -260,3 +277,11 @@ def _datum(values: Any) -> bytes:
 
     content: bytes = codec.encode(values).datum.SerializeToString()
     return content
+
+
+def _numbers(record: bytes) -> Sequence[int]:
+    """The numbers of a record of an index file."""
+    from envlogger.proto import storage_pb2
+
+    values: Sequence[int] = storage_pb2.Datum.FromString(record).values.int64_values
+    return values
