@@ -31,7 +31,8 @@ T is the number of transitions of an episode with T + 1 steps, B the number of s
 
 ## How connectors run
 
-A file lists them in the order in which they run:
+`--connectors="MinimumLength(10),FlipChannels"` lists them in the order in which they run; arguments are literals. A
+file does the same, and can name your own connectors:
 
 ```yaml
 fields: {obs: observation/state}     # if the data does not use RLDS's names
@@ -40,7 +41,7 @@ connectors:
   - my_project.pieces:ClipReward: {limit: 1.0}
 ```
 
-- **Commands.** `--connectors=FILE` runs them between the check and the output. `inspect` runs them on a sample,
+- **Commands.** `--connectors` runs them between the check and the output. `inspect` runs them on a sample,
   `validate` on every episode without writing, and `stats` computes the statistics of the result.
 - **Order.** Connectors that edit episodes come before those that add columns.
 - **The result is known before the first episode is read.** A dry run on episodes of zeros finds it. A connector must

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 import shutil
 import sys
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import SourceOptions
 from rlds_beam.options import option
-from rlds_beam.text import join_lines
+from rlds_beam.text import join_lines, printable
 
 if TYPE_CHECKING:
     from rlds_beam.viewing.episodes import ShownEpisode
@@ -24,6 +25,7 @@ EXAMPLES = """
     rlds-beam show data/point_mass/1.0.0 --episode=3
     rlds-beam show data/point_mass/1.0.0 --episode=point_mass/1.0.0:train:00000@0
     rlds-beam show data/point_mass_camera/1.0.0 --output=strip.png --curves
+    rlds-beam show data/point_mass_camera/1.0.0 --output=colors.png --both_orders
 """
 
 
@@ -41,6 +43,7 @@ class ShowConfig(SourceOptions):
         ".mp4 (needs the extra lerobot), or .rrd (needs the extra rerun)", metavar="FILE", short=("-o",),
     )  # fmt: skip
     curves: bool = option(False, "draw curves beneath the images of a .png, .jpg, .gif, or .mp4 file")
+    both_orders: bool = option(False, "show each camera of a .png or .jpg file also with red and blue swapped")
     images: Literal["auto", "always", "never"] = option(
         "auto", "pictures in the terminal: if it can show them (kitty, iTerm2, or 24-bit colors)"
     )
@@ -54,6 +57,8 @@ class ShowConfig(SourceOptions):
             raise UsageError(f"--fps={self.fps:g}: expected a number above 0, at most 1000")
         if self.height is not None and self.height > 4096:
             raise UsageError(f"--height={self.height}: expected at most 4096")
+        if self.both_orders and not (self.output or "").lower().endswith((".png", ".jpg", ".jpeg")):
+            raise UsageError("--both_orders needs --output with a .png or .jpg file")
 
 
 def show(config: ShowConfig) -> ShownEpisode:
@@ -82,7 +87,7 @@ def show(config: ShowConfig) -> ShownEpisode:
     if config.fps is not None:
         shown = dataclasses.replace(shown, fps=config.fps)
     if config.output is not None:
-        drawn = files.FileOptions(config.frames, config.height, config.curves, shown.fps)
+        drawn = files.FileOptions(config.frames, config.height, config.curves, shown.fps, config.both_orders)
         files.write_episode(shown.episode, config.output, drawn)
     return shown
 
@@ -97,6 +102,8 @@ def main(config: ShowConfig) -> int:
     shown = show(config)
     if config.output is not None:
         print(f"wrote     {config.output}: {shown.title}")
+        if config.both_orders:
+            print(join_lines(_order_lines(shown)))
         return 0
     columns = shutil.get_terminal_size().columns
     print(join_lines(cut(line, columns) if sys.stdout.isatty() else line for line in shown.lines(columns)))
@@ -107,3 +114,18 @@ def main(config: ShowConfig) -> int:
         pixels = strip(shown.episode, config.frames, config.height or 96)
         print_styled("\n" + terminal.picture(pixels, protocol, columns).rstrip("\n"))
     return 0
+
+
+def _order_lines(shown: ShownEpisode) -> list[str]:
+    """How to read a picture of both orders of channels, and how to swap them."""
+    from rlds_beam.viewing.thumbnails import cameras_of
+
+    cameras = cameras_of(shown.episode)
+    named = ", ".join(printable(camera, 100) for camera in cameras)
+    lines = [
+        f"rows      each of {named} as stored, then with red and blue swapped",
+        "to swap   --connectors=FlipChannels, if the second row of every camera is right",
+    ]
+    if len(cameras) > 1:
+        lines.append(f"          --connectors={shlex.quote(f'FlipChannels({cameras[:1]})')} for one camera")
+    return lines

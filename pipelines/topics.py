@@ -213,10 +213,8 @@ def _connectors(word: str) -> str:
         return f"{flags.fill(f'{word}{arguments}', '', '    ')}\n\n{_narrow(connector_class(word))}"
     return "\n\n".join(
         [
-            flags.fill(
-                "Connectors edit episodes or compute columns for a learner. List them in a YAML file, for "
-                "--connectors=FILE:"
-            ),
+            flags.fill("Connectors edit episodes or compute columns for a learner. List them, or name a YAML file:"),
+            '  --connectors="MinimumLength(10),ResizeImages(height=128, width=128)"\n  --connectors=FILE',
             "  - MinimumLength: {transitions: 10}\n  - ResizeImages: {height: 128, width: 128}",
             "\n".join(f"{title}:\n{flags.fill(', '.join(group), '  ', '  ')}" for title, group in groups.items()),
             "One of them, or one group:\n" + flags.commands("rlds-beam help connectors ResizeImages"),

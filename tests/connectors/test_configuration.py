@@ -108,6 +108,65 @@ def test_user_connectors(tmp_path, monkeypatch):
         load(tmp_path, "- own_pieces_of_a_user:Scale")
 
 
+INLINE = {
+    "FlipChannels": [connectors.FlipChannels()],
+    "MinimumLength(10),FlipChannels": [connectors.MinimumLength(10), connectors.FlipChannels()],
+    " MinimumLength( transitions = 10 ) , ": [connectors.MinimumLength(10)],
+    "ResizeImages(64, width=32, fields=['observation/a', 'observation/b.json'])": [
+        connectors.ResizeImages(64, 32, ("observation/a", "observation/b.json"))
+    ],
+    'RotateImages(180),DropFields("info:x")': [connectors.RotateImages(180), connectors.DropFields("info:x")],
+}
+
+
+@pytest.mark.parametrize("text", INLINE)
+def test_connectors_on_the_command_line(text):
+    assert list(configuration.load(text).connectors) == INLINE[text]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("FlipChanels", "there is no connector FlipChanels; did you mean FlipChannels?"),
+        ("RotateImages", "RotateImages: missing argument degrees; it takes degrees, fields, quality"),
+        ("RotateImages(45)", "RotateImages: degrees=45, expected 90, 180, or 270"),
+        ("MinimumLength(1, 2)", "MinimumLength takes 1 argument (transitions), not 2"),
+        ("MinimumLength(1, transitions=2)", "MinimumLength: transitions is given twice; it takes transitions"),
+        ("MinimumLength(**{})", "MinimumLength: **; it takes transitions"),
+        ("MinimumLength(length=2)", "MinimumLength: there is no argument length; it takes transitions"),
+        ("MinimumLength('2')", "MinimumLength: transitions: expected an int, got '2'"),
+        ("FlipChannels(observation)", 'FlipChannels: fields: expected a text in quotes, a number, or a list, for exam'),
+        ("FlipChannels(open('x'))", "FlipChannels: fields: expected a text in quotes, a number, or a list"),
+        ("FlipChannels(),open('called', 'w')", "there is no connector open"),
+        ("FlipChannels(),[].append(1)", "[].append(1): expected the name of a connector of rlds-beam"),
+        ("FlipChannels(", 'expected a list such as "MinimumLength(10),FlipChannels", a file, or module:name'),
+        ("FlipChannels,a]+[MinimumLength", "expected a list such as"),
+        ("FlipChannels(" + "(" * 5000, "expected a list such as"),
+    ],
+)  # fmt: skip
+def test_errors_on_the_command_line_name_the_connector_and_its_arguments(text, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as caught:
+        configuration.load(text)
+    assert message in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", CONNECTORS)
+def test_a_connector_without_required_arguments_needs_only_its_name(name):
+    parameters = inspect.signature(getattr(connectors, name)).parameters.values()
+    required = [p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    either = {
+        "RelabelLanguage": "RelabelLanguage: give a table or a function",
+        "SplitEpisodes": "SplitEpisodes: give fractions or episodes",
+    }
+    if required or name in either:
+        with pytest.raises(UsageError, match=f"{name}: ({either.get(name, 'missing argument')})"):
+            configuration.load(name)
+    else:
+        assert type(configuration.load(name).connectors[0]).__name__ == name
+
+
 def test_a_missing_file(tmp_path):
     with pytest.raises(UsageError, match="No such file"):
         configuration.load(str(tmp_path / "none.yaml"))

@@ -456,9 +456,9 @@ def test_every_synonym_is_of_an_option():
             "module:function",
         ),
         (
-            ["validate", "data", "--connectors=DropIdleSteps"],
-            "--connectors=DropIdleSteps: expected a YAML or JSON file, for example with a line `- DropIdleSteps: {}`, "
-            "or module:name",
+            ["validate", "data", "--connectors=drop.idle"],
+            "--connectors=drop.idle: expected connectors, for example DropIdleSteps, a YAML or JSON file of them, or "
+            "module:name",
         ),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import imagecodecs
 import numpy as np
 import pytest
 from checkout import REAL_DATA
@@ -62,6 +63,26 @@ def test_a_file(camera: str, show: Show, tmp_path: Path, name: str) -> None:
     assert show(camera, "--episode=2", "-o", path).startswith(f"wrote     {path}: point_mass_camera/1.0.0:train:")
     assert path.stat().st_size > 1000
     show(camera, "--episode=2", f"--output={path}", "--curves", "--height=48", "--frames=4")
+
+
+def test_both_orders_of_channels_and_the_line_that_swaps_them(camera: str, show: Show, tmp_path: Path) -> None:
+    show(camera, "-o", tmp_path / "one.png", "--frames=2", "--height=48")
+    out = show(camera, "-o", tmp_path / "both.png", "--frames=2", "--height=48", "--both_orders")
+    assert "to swap   --connectors=FlipChannels, " in out
+    one, both = (imagecodecs.png_decode((tmp_path / f"{name}.png").read_bytes()) for name in ("one", "both"))
+    np.testing.assert_array_equal(both[: len(one)], one)
+    np.testing.assert_array_equal(both[-len(one) :], one[..., ::-1])
+    rlds_beam.convert(camera, tmp_path / "swapped", to="rlds", connectors="FlipChannels")
+    show(tmp_path / "swapped", "-o", tmp_path / "swapped.png", "--frames=2", "--height=48")
+    again = imagecodecs.png_decode((tmp_path / "swapped.png").read_bytes()).astype(int)
+    assert 2 * np.abs(again - one[..., ::-1]).mean() < np.abs(again - one).mean()
+
+
+def test_both_orders_need_a_picture(camera: str, show: Show, tmp_path: Path) -> None:
+    assert "--both_orders needs --output with a .png or .jpg file" in show(camera, "--both_orders", fails=True)
+    assert "--both_orders needs" in show(camera, "--both_orders", "-o", tmp_path / "a.gif", fails=True)
+    numbers = rlds_beam.example(tmp_path / "numbers", episodes=2)
+    assert "has no images" in show(numbers, "--both_orders", "-o", tmp_path / "a.png", fails=True)
 
 
 @pytest.mark.parametrize("to", ["lerobot", "minari", "numpy", "d3rlpy", "zarr", "columns", "trajectories", "rlds"])

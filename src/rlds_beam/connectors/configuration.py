@@ -1,4 +1,4 @@
-"""Loads connectors from `--connectors=module:name`, or from a YAML or JSON file."""
+"""Loads connectors: `--connectors=FlipChannels`, `module:name`, or a YAML or JSON file."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rlds_beam.connectors import CONNECTORS, arguments
 from rlds_beam.connectors.base import Connector
 from rlds_beam.connectors.cleaning.presets import preset_of
 from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.inline import entries, is_inline
 from rlds_beam.connectors.pipeline import ConnectorPipeline
 from rlds_beam.encoding.checked_json import parse_json
 from rlds_beam.encoding.checked_yaml import parse_yaml
@@ -63,11 +64,13 @@ class Configuration:
 
 
 def load(name: str) -> Configuration:
-    """Loads `--connectors`: `module:name` (a connector, a pipeline, or a list), or a YAML or JSON file.
+    """Loads `--connectors`: `module:name` (a connector, a pipeline, or a list), a list of names, or a file.
 
-    A file holds a list of names, with or without arguments; or a mapping with the list as `connectors`, and `fields`.
-    A file can call only connector classes and what is marked with `configurable`. But the modules it names are
-    imported, so treat a file as code.
+        MinimumLength(10),FlipChannels
+
+    A YAML or JSON file holds a list of names, with or without arguments; or a mapping with the list as `connectors`,
+    and `fields`. A file can call only connector classes and what is marked with `configurable`. But the modules it
+    names are imported, so treat a file as code.
 
         fields: {obs: observation/state, extras: [action_logp]}
         connectors:
@@ -78,11 +81,13 @@ def load(name: str) -> Configuration:
     Raises:
       UsageError: the file, the function, the connector, or an argument does not exist.
     """
+    if not isinstance(name, ByValue) and is_inline(name):
+        return parse(entries(name), f"--connectors={shortened(name)}")
     if isinstance(name, ByValue) or not name.endswith((".yaml", ".yml", ".json")):
         if ":" not in name and not isinstance(name, ByValue):
-            example = f"a line `- {name if name in CONNECTORS else 'DropIdleSteps'}: {{}}`"
             raise UsageError(
-                f"--connectors={name}: expected a YAML or JSON file, for example with {example}, or module:name"
+                f"--connectors={name}: expected connectors, for example DropIdleSteps, a YAML or JSON file of them, or "
+                "module:name"
             )
         resolved: Any = resolve(name, "--connectors", callable_only=False)
         if isinstance(resolved, Configuration):
@@ -194,7 +199,8 @@ def _construct(make: Callable[..., Any], given: Mapping[str, Any], where: str) -
     _check_names(given, given if any_name else named, where, "argument")
     required = [name for name, p in named.items() if p.default is p.empty and name not in given]
     if required:
-        raise UsageError(f"{where}: missing argument {required[0]}")
+        others = f"; it takes {', '.join(named)}" if len(named) > 1 else ""
+        raise UsageError(f"{where}: missing argument {required[0]}{others}")
     hints, values = arguments.hints_of(make), {}
     for name, value in given.items():
         if not arguments.accepts(hints.get(name, Any), value):

@@ -13,9 +13,9 @@ class ConnectorOptions(Options):
 
     connectors: str | None = option(
         None,
-        "YAML or JSON file of connectors, or module:name",
+        "MinimumLength(10),FlipChannels, a YAML or JSON file of connectors, or module:name",
         by_value=True,
-        metavar="FILE",
+        metavar="CONNECTORS",
     )
     preset: str | None = option(None, "fix known faults of a public dataset (see inspect)")
     exclude: str | None = option(None, "leave out the episodes whose keys this file lists", metavar="FILE")

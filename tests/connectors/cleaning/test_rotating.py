@@ -130,6 +130,12 @@ def test_a_flip_below_a_name_leaves_depth_alone():
     assert made.steps["observation/depth"] is depth
 
 
+def test_a_flip_without_fields_is_of_all_images_of_the_observation():
+    pixels = random_pixels((4, 6, 3))
+    (made,) = edited(c.FlipChannels(), with_images(pixels))
+    np.testing.assert_array_equal(made.steps[IMAGE], pixels[..., ::-1])
+
+
 @pytest.mark.parametrize(("storage", "dtype"), [("png", "uint16"), ("raw", "uint16"), ("png", "uint8")])
 def test_a_single_channel_has_nothing_to_flip(storage, dtype):
     episode = with_images(random_pixels((4, 6, 1), dtype), storage)

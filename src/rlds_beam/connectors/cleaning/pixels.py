@@ -140,30 +140,29 @@ class FlipChannels(EpisodeConnector):
     again.
 
     Attributes:
-      fields: the image fields, each with all color images below it.
+      fields: the image fields, each with all color images below it; by default the observation.
       quality: the JPEG quality, 1 to 100.
     """
 
-    fields: Sequence[str]
+    fields: Sequence[str] | None = None
     quality: int = 95
 
     def __post_init__(self) -> None:
         check_quality("FlipChannels", self.quality)
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        names = (fields.obs,) if self.fields is None else self.fields
+        named = (names,) if isinstance(names, str) else names
         columns = {}
-        for path in chosen(episode, self.fields, "FlipChannels", images=True):
+        for path in chosen(episode, names, "FlipChannels", images=True):
             column = episode.steps[path]
             if _has_colors(column):
                 columns[path] = self._flipped(path, column)
-            elif path in self._names():
+            elif path in named:
                 raise UsageError(
                     f"FlipChannels: {path} has no colors to flip: {_described(column)}, expected 3 or 4 channels"
                 )
         return episode.with_columns(columns)
-
-    def _names(self) -> Sequence[str]:
-        return (self.fields,) if isinstance(self.fields, str) else self.fields
 
     def _flipped(self, path: str, column: Column) -> Column:
         if isinstance(column, EncodedImages):
