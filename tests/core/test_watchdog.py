@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[W
     monkeypatch.setattr(watcher, "time", clock)
     with open(tmp_path / "marks", "w+b") as file:
         watchdog.keep_marks(file.fileno())
-        yield Watch(file.fileno()), clock
+        yield Watch(file.fileno(), os.getpid()), clock
 
 
 def stuck_after(watched: tuple[Watch, Clock], seconds: int) -> str | None:
@@ -107,7 +108,7 @@ def test_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
     monkeypatch.setenv(READ_SECONDS, setting)
     (tmp_path / "marks").write_bytes(bytes(1 << 16))
     with open(tmp_path / "marks", "rb") as file:
-        assert Watch(file.fileno())._limit == seconds
+        assert Watch(file.fileno(), os.getpid())._limit == seconds
 
 
 def test_without_a_watcher_nothing_is_marked() -> None:
@@ -129,3 +130,26 @@ def test_a_handler_sets_an_event_that_the_interrupted_code_waits_for() -> None:
             assert event.is_set()
     finally:
         signal.signal(signal.SIGVTALRM, before)
+
+
+def test_a_read_that_takes_memory(watched: tuple[Watch, Clock], monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, _ = watched
+    used = [0]
+    monkeypatch.setattr(watch, "_used", lambda: used[0])
+    for library in ("HDF5", "FFmpeg"):
+        with watchdog.reading("a.h5", library):  # each read counts on its own
+            assert stuck_after(watched, 3) is None
+            used[0] += 3 << 30
+            assert stuck_after(watched, 3) is None
+    with watchdog.reading("a.h5", "HDF5"):
+        assert stuck_after(watched, 3) is None
+        used[0] += 5 << 30
+        said = stuck_after(watched, 3) or ""
+        assert said.startswith("a.h5: HDF5 has taken more than 4 GiB of memory for one read, so it is probably damaged")
+
+
+def test_the_memory_of_a_process(watched: tuple[Watch, Clock]) -> None:
+    watch, _ = watched
+    before = watch._used()
+    kept = bytearray(os.urandom(1 << 20) * 100)
+    assert watch._used() > before + len(kept) // 2

@@ -125,3 +125,20 @@ def test_a_damaged_droid_file(tmp_path: Path, damaged: int) -> None:
     (said,) = complaints(err)
     assert said.startswith(f"rlds-beam: {path}: HDF5 has been reading it for 2 s, so it is probably damaged: leave")
     assert code in (1, -signal.SIGALRM)  # by the process that reads it
+
+
+def test_a_read_that_takes_all_memory(tmp_path: Path) -> None:
+    """The free list of a group's names is a circle: HDF5 follows it, and keeps each of its entries."""
+    pytest.importorskip("h5py")
+    droid(tmp_path / "data", [4, 4])
+    file = sorted((tmp_path / "data").rglob("*.h5"))[-1]
+    content = bytearray(file.read_bytes())
+    heap = content.index(b"HEAP")
+    struct.pack_into("<Q", content, heap + 16, 8)  # the first free entry
+    (names,) = struct.unpack_from("<Q", content, heap + 24)
+    struct.pack_into("<QQ", content, names + 8, 8, 16)  # the next entry is itself
+    file.write_bytes(content)
+    code, _, err = run(["validate", tmp_path / "data", "--from=hdf5", "--workers=1"])
+    assert code == -signal.SIGALRM, err
+    (said,) = complaints(err)
+    assert "HDF5 has taken more than 4 GiB of memory for one read" in said

@@ -24,6 +24,9 @@ HANDLED = 0
 """The byte that says that a signal was noticed; the interpreter sends the signals' numbers."""
 
 _READ_SECONDS = 60.0
+_READ_BYTES = 4 << 30
+"""Memory that a process may take during one read: a chunk of an array may have 4 GiB, most have 1 MB."""
+
 _SIGNAL_SECONDS = 10.0
 """Seconds in which the main thread must notice Ctrl-C or SIGTERM."""
 
@@ -37,11 +40,13 @@ class Watch:
 
     Args:
       file: the descriptor of its marks.
+      process: its number.
     """
 
-    def __init__(self, file: int):
+    def __init__(self, file: int, process: int):
         self._memory = mmap.mmap(file, SLOTS * SLOT_BYTES, prot=mmap.PROT_READ)
-        self._seen: dict[int, tuple[int, float]] = {}
+        self._process = process
+        self._seen: dict[int, tuple[int, float, int]] = {}
         self._looked, self.clock = time.monotonic(), 0.0
         try:
             self._limit = float(os.environ[READ_SECONDS])
@@ -49,27 +54,44 @@ class Watch:
             self._limit = _READ_SECONDS
 
     def stuck(self) -> str | None:
-        """What is wrong if a read does not end. Call it every second or so: it counts no time of a stopped process."""
+        """What is wrong if a read does not end, or takes much memory.
+
+        Call it every second or so: it counts no time of a stopped process.
+        """
         now = time.monotonic()
         self.clock += min(now - self._looked, 2 * _TICK_SECONDS)
         self._looked = now
         for at in range(0, SLOTS * SLOT_BYTES, SLOT_BYTES):
             number, size = HEADER.unpack_from(self._memory, at)
-            seen, since = self._seen.get(at, (0, 0.0))
+            seen, since, before = self._seen.get(at, (0, 0.0, 0))
             if number != seen:
-                self._seen[at] = number, self.clock
-            elif number % 2 and self.clock - since > self._limit:
-                text = self._memory[at + HEADER.size : at + HEADER.size + size].decode("utf-8", "replace")
-                return (
-                    f"{text} has been reading it for {self._limit:g} s, so it is probably damaged: leave the file out, "
-                    f"or set {READ_SECONDS} to wait longer"
-                )
+                self._seen[at] = number, self.clock, self._used() if number % 2 else 0
+            elif number % 2:
+                wrong = None
+                if self.clock - since > self._limit:
+                    wrong = f"has been reading it for {self._limit:g} s"
+                elif self._used() - before > _READ_BYTES:
+                    wrong = f"has taken more than {_READ_BYTES >> 30} GiB of memory for one read"
+                if wrong is not None:
+                    text = self._memory[at + HEADER.size : at + HEADER.size + size].decode("utf-8", "replace")
+                    waits = f", or set {READ_SECONDS} to wait longer" if "GiB" not in wrong else ""
+                    return f"{text} {wrong}, so it is probably damaged: leave the file out{waits}"
         return None
+
+    def _used(self) -> int:
+        """The process's own memory, in bytes; 0 if this system does not say."""
+        try:
+            with open(f"/proc/{self._process}/statm") as file:
+                _, resident, shared, *_ = map(int, file.read().split())
+            return (resident - shared) * mmap.PAGESIZE
+        except (OSError, ValueError):
+            return 0
 
 
 def _watch(pipe: int, marks: int, left: str) -> None:
     """Watches the process that started this one, until it ends."""
-    command, watch, signaled = os.getppid(), Watch(marks), None
+    command, signaled = os.getppid(), None
+    watch = Watch(marks, command)
     while True:
         ready, _, _ = select.select([pipe], [], [], _TICK_SECONDS)
         said = os.read(pipe, 512) if ready else None

@@ -112,11 +112,25 @@ class Hdf5Group:
         self._group, self._path = group, path
 
     def __iter__(self) -> Iterator[str]:
+        """The names in the group. Raises OSError if one is there twice: the lists of a damaged file may have no end."""
+        names: dict[bytes, None] = {}
+        twice: list[bytes] = []
+
+        def add(name: bytes) -> str | None:
+            if name not in names:
+                return names.setdefault(name)
+            twice.append(name)
+            return "stop"
+
         with watchdog.reading(self._path, _LIBRARY):
-            return iter([*self._group])
+            self._group.id.links.iterate(add)
+        if twice:
+            raise OSError(f"the group {self._group.name} lists an object twice")
+        return iter([name.decode("utf-8", "surrogateescape") for name in names])
 
     def __len__(self) -> int:
-        return len(self._group)
+        with watchdog.reading(self._path, _LIBRARY):
+            return len(self._group)
 
     def __contains__(self, path: str) -> bool:
         try:
@@ -169,7 +183,8 @@ class Hdf5Group:
         """The group's address in the file."""
         import h5py
 
-        return int(h5py.h5o.get_info(self._group.id).addr)
+        with watchdog.reading(self._path, _LIBRARY):
+            return int(h5py.h5o.get_info(self._group.id).addr)
 
     def _find(self, path: str, links: int = _MOST_LINKS) -> Any:
         node: Any = Hdf5Group(self._group.file, self._path) if path.startswith("/") else self
