@@ -23,7 +23,7 @@ HEAD = '''\
 """The keyword arguments of the jobs; written by docs/keyword_types.py from the classes of the options."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
 Text: TypeAlias = str | os.PathLike[str]
@@ -45,6 +45,8 @@ PARAMETERS = {"Load": ("split",)}
 
 def type_of(hint: Any, field: dataclasses.Field[Any]) -> str:
     """The type that an argument accepts, as text."""
+    if field.metadata.get("mapping"):
+        return "Mapping[str, Names] | Names"
     if field.metadata.get("by_value"):
         return "Any"
     if field.metadata.get("code") or field.metadata.get("chooses") not in (None, True):

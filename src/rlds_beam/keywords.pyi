@@ -1,7 +1,7 @@
 """The keyword arguments of the jobs; written by docs/keyword_types.py from the classes of the options."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
 Text: TypeAlias = str | os.PathLike[str]
@@ -47,6 +47,11 @@ class ConnectorOptions(TypedDict, total=False):
     preset: Text | None
     exclude: Text | None
     only: Text | None
+
+class MeaningOptions(TypedDict, total=False):
+    names: Mapping[str, Names] | Names
+    task: Text | None
+    task_file: Text | None
 
 class CheckOptions(TypedDict, total=False):
     accept: Names
@@ -95,7 +100,6 @@ class ToFormats(TypedDict, total=False):
     depth_min: float
     depth_max: float
     depth_shift: float
-    robot_type: Text | None
     modality: Text | None
     compressor: Literal['lz4', 'zstd']
     step_per_trajectory: int | None
@@ -112,6 +116,7 @@ class ConvertOptions(TypedDict, total=False):
 
 class OutputOptions(TypedDict, total=False):
     to: str | Callable[..., Any]
+    robot_type: Text | None
 
 class ExampleConfig(TypedDict, total=False):
     episodes: int
@@ -215,37 +220,37 @@ class UploadConfig(TypedDict, total=False):
 class ValidateConfig(TypedDict, total=False):
     report: Text | None
 
-class Check(SourceOptions, CheckOptions, ConnectorOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, CheckConfig, FromFormats, total=False):
+class Check(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, CheckConfig, FromFormats, total=False):
     pass
 
-class Convert(SourceOptions, CheckOptions, ConnectorOptions, OutputOptions, ConvertOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, FromFormats, ToFormats, total=False):
+class Convert(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, OutputOptions, ConvertOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, FromFormats, ToFormats, total=False):
     pass
 
 class Example(ExampleConfig, total=False):
     pass
 
-class Inspect(SourceOptions, CheckOptions, ConnectorOptions, OutputOptions, InspectConfig, FromFormats, ToFormats, total=False):
+class Inspect(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, OutputOptions, InspectConfig, FromFormats, ToFormats, total=False):
     pass
 
-class Push(SourceOptions, CheckOptions, ConnectorOptions, FrameOptions, ItemOptions, ReverbOptions, PushOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, PushConfig, FromFormats, total=False):
+class Push(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, FrameOptions, ItemOptions, ReverbOptions, PushOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, PushConfig, FromFormats, total=False):
     pass
 
-class Record(RolloutOptions, CheckOptions, ConnectorOptions, OutputOptions, RecordOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, ToFormats, total=False):
+class Record(RolloutOptions, CheckOptions, MeaningOptions, ConnectorOptions, OutputOptions, RecordOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, ToFormats, total=False):
     pass
 
-class Report(SourceOptions, CheckOptions, ConnectorOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, ReportConfig, FromFormats, total=False):
+class Report(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, ReportConfig, FromFormats, total=False):
     pass
 
-class Stats(SourceOptions, CheckOptions, ConnectorOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, StatsConfig, FromFormats, total=False):
+class Stats(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, StatsConfig, FromFormats, total=False):
     pass
 
 class Upload(PrintOptions, UploadConfig, total=False):
     pass
 
-class Validate(SourceOptions, CheckOptions, ConnectorOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, ValidateConfig, FromFormats, total=False):
+class Validate(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, ValidateConfig, FromFormats, total=False):
     pass
 
-class Load(CheckOptions, ConnectorOptions, FromFormats, total=False):
+class Load(CheckOptions, MeaningOptions, ConnectorOptions, FromFormats, total=False):
     from_: str | Callable[..., Any] | None
     features: Text | None
 

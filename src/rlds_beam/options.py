@@ -14,6 +14,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import json
 import numbers
 import os
 import re
@@ -44,7 +45,8 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
       help: the help text of its flag.
       metadata: `least`: the smallest allowed number. `metavar`: the name of its value in the help. `code`: it names a
         function as `module:function`, whose code becomes part of the plan. `shared`: a format's option that shares
-        its name and value with an option of the job. `short`: a short spelling of its flag: `("-o",)`.
+        its name and value with an option of the job. `short`: a short spelling of its flag: `("-o",)`. `mapping`: a
+        list of KEY=VALUE, which is a mapping in Python.
     """
     return dataclasses.field(default=default, metadata={"help": help, **metadata})
 
@@ -274,6 +276,10 @@ SYNONYMS = {
 """Option, perhaps with a value -> what people call it who come from other programs."""
 
 
+_MIN_ABBREVIATION = 3
+"""Letters from which on the beginning of an option is taken to mean it."""
+
+
 class Nearest(NamedTuple):
     """The option that a mistyped or foreign name may mean.
 
@@ -309,7 +315,9 @@ def nearest_option(
     meant = [(name, ""), *(called.partition("=")[::2] for called, words in SYNONYMS.items() if name in words.split())]
     near = [one for one in meant if any(_takes(options_class, *one) for _, options_class, _ in places)]
     names = [one for _, options_class, more in places for one in (*_shown_names(options_class), *more)]
-    near += [(one, "") for one in difflib.get_close_matches(name, names, n=1)]
+    longer = [one for one in names if one.startswith(name)] if len(name) >= _MIN_ABBREVIATION else []
+    likely = difflib.get_close_matches(name, names, 1, 0.85) or longer or difflib.get_close_matches(name, names, 1)
+    near += [(one, "") for one in likely[:1]]
     if not near:
         return None
     having = [choice for choice, options_class, _ in places if _takes(options_class, *near[0])]
@@ -388,6 +396,9 @@ def check_value(value: Any, kind: Any, field: dataclasses.Field[Any]) -> Any:
         return value
     if typing.get_origin(kind) is tuple:
         repeated = field.metadata.get("repeated")  # one flag per value; a value may contain commas
+        if isinstance(value, Mapping) and field.metadata.get("mapping"):
+            value = [f"{key}={_text(flag, of_key) if _is_text(of_key) else _list_text(flag, of_key)}"
+                     for key, of_key in value.items()]  # fmt: skip
         alone = isinstance(value, os.PathLike) or (repeated and not isinstance(value, (list, tuple)))
         parts: Any = [value] if alone else value
         parts = parts.split(",") if isinstance(parts, str) else parts
@@ -428,6 +439,17 @@ def _text(flag: str, value: Any) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{flag}={value!r}: expected text, not {type(value).__name__}")
     return value
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, (str, os.PathLike))
+
+
+def _list_text(flag: str, value: Any) -> str:
+    """A list of texts as JSON."""
+    if not isinstance(value, (list, tuple)) or not all(isinstance(part, str) for part in value):
+        raise UsageError(f"{flag}={value!r}: expected a list of text")
+    return json.dumps([*value])
 
 
 def _is_number(value: Any, kind: Any) -> bool:

@@ -158,6 +158,7 @@ def test_a_connector_without_required_arguments_needs_only_its_name(name):
     required = [p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     either = {
         "RelabelLanguage": "RelabelLanguage: give a table or a function",
+        "FillLanguage": "FillLanguage: give a text or a table",
         "SplitEpisodes": "SplitEpisodes: give fractions or episodes",
     }
     if required or name in either:

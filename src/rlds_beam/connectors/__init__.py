@@ -28,6 +28,7 @@ CONNECTORS = {
     "DropListedEpisodes": "cleaning.listing",
     "DropNoOpSteps": "cleaning.dropping",
     "DropUnlabeled": "cleaning.dropping",
+    "FillLanguage": "cleaning.language",
     "FlattenObservations": "learner.observations",
     "FlipChannels": "cleaning.pixels",
     "FrameStacking": "learner.windows",

@@ -15,6 +15,7 @@ from rlds_beam.connectors import CONNECTORS, arguments
 from rlds_beam.connectors.base import Connector
 from rlds_beam.connectors.cleaning.presets import preset_of
 from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.given_meaning import Names, check_names, parse_names
 from rlds_beam.connectors.inline import entries, is_inline
 from rlds_beam.connectors.pipeline import ConnectorPipeline
 from rlds_beam.encoding.checked_json import parse_json
@@ -39,27 +40,34 @@ class Configuration:
     Attributes:
       connectors: the connectors in order, with pipelines flattened.
       fields: which step fields hold the observation, the action, and so on.
+      names: the names of the values of fields, by path: of the episodes as read, or as connectors return them.
     """
 
     connectors: tuple[Connector, ...] = ()
     fields: StepFields = dataclasses.field(default_factory=StepFields)
+    names: Names = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, options: Any) -> Configuration:
-        """The connectors of a job's options: its lists of episodes, its preset's, then its own."""
+        """The connectors of a job's options: its lists of episodes, its tasks, its preset's, then its own."""
         name, preset = getattr(options, "connectors", None), getattr(options, "preset", None)
         given = cls() if name is None else load(name)
         kinds = {"exclude": connectors.DropListedEpisodes, "only": connectors.KeepListedEpisodes}
         first = [kind(file) for flag, kind in kinds.items() if (file := getattr(options, flag, None)) is not None]
+        task, task_file = getattr(options, "task", None), getattr(options, "task_file", None)
+        if task is not None or task_file is not None:
+            first.append(connectors.FillLanguage(task, task_file))
         if preset is not None:
             first += parse([dict(one) for one in preset_of(preset).connectors], f"--preset={preset}").connectors
-        return dataclasses.replace(given, connectors=(*first, *given.connectors))
+        names = {**given.names, **parse_names(getattr(options, "names", ()))}
+        return dataclasses.replace(given, connectors=(*first, *given.connectors), names=names)
 
     def plan(self) -> dict[str, Any]:
         """What the result depends on besides the episodes, as JSON: names, arguments, and versions of user code."""
         return {
             "connectors": [described(connector) for connector in self.connectors],
             "fields": dataclasses.asdict(self.fields),
+            **({"names": {path: [*names] for path, names in self.names.items()}} if self.names else {}),
         }
 
 
@@ -69,10 +77,11 @@ def load(name: str) -> Configuration:
         MinimumLength(10),FlipChannels
 
     A YAML or JSON file holds a list of names, with or without arguments; or a mapping with the list as `connectors`,
-    and `fields`. A file can call only connector classes and what is marked with `configurable`. But the modules it
-    names are imported, so treat a file as code.
+    `fields`, and `names`, which are those of `--names`. A file can call only connector classes and what is marked with
+    `configurable`. But the modules it names are imported, so treat a file as code.
 
         fields: {obs: observation/state, extras: [action_logp]}
+        names: {action: [x, y, z, gripper]}
         connectors:
           - AddObservationsFromEpisodesToBatch
           - AddTimeDimToBatchAndZeroPad: {max_seq_len: 20}
@@ -120,14 +129,18 @@ def parse(content: Any, where: str) -> Configuration:
     Raises:
       UsageError: the content is not a valid configuration.
     """
-    fields = StepFields()
+    fields, names = StepFields(), {}
     if isinstance(content, Mapping):
-        _check_names(content, ("connectors", "fields"), where, "entry")
+        _check_names(content, ("connectors", "fields", "names"), where, "entry")
+        named = content.get("names") or {}
+        if not isinstance(named, Mapping):
+            raise UsageError(f"{where}: names: expected a mapping of fields to lists of names")
+        names = {str(path): check_names(list_, f"{where}: names: {path}") for path, list_ in named.items()}
         fields = _construct(StepFields, content.get("fields") or {}, f"{where}: fields")
         content = content.get("connectors")
     if not isinstance(content, list):
         raise UsageError(f"{where}: expected a list of connectors, or a mapping with the list as `connectors`")
-    return Configuration(flat([_connector(entry, where) for entry in content]), fields)
+    return Configuration(flat([_connector(entry, where) for entry in content]), fields, names)
 
 
 def flat(connectors: Any) -> tuple[Connector, ...]:

@@ -1,4 +1,4 @@
-"""Options for editing checked episodes before they are written."""
+"""Options for editing checked episodes, and for saying what they mean, before they are written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,24 @@ from rlds_beam.options import Options, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ConnectorOptions(Options):
+class MeaningOptions(Options):
+    """What the data means, if it does not say it."""
+
+    names: tuple[str, ...] = option(
+        (),
+        "names of the values of a field, comma-separated or one a line in a file; repeat it for other fields",
+        repeated=True,
+        mapping=True,
+        metavar="FIELD=NAMES",
+    )
+    task: str | None = option(None, "instruction of the episodes that have none", metavar="TEXT")
+    task_file: str | None = option(
+        None, "instructions by episode: CSV, JSON, JSON lines, or YAML of keys and texts", metavar="FILE"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConnectorOptions(MeaningOptions):
     """Which connectors to run on the checked episodes."""
 
     connectors: str | None = option(

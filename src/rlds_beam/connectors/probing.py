@@ -15,6 +15,7 @@ from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.dimension_names import Names, names_after
 from rlds_beam.connectors.fields import agent_of, module_of
 from rlds_beam.connectors.fitting import FittedConnector
+from rlds_beam.connectors.given_meaning import fits, name_fields
 from rlds_beam.connectors.learner.batching import by_module
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode
@@ -73,7 +74,11 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
       UsageError: a connector cannot process such episodes.
     """
     if not configuration.connectors:
+        schema = name_fields(schema, configuration.names)
         return Probed((schema,), {}, (), schema)
+    of_input = {path: given for path, given in configuration.names.items() if fits(schema.steps.get(path), given)}
+    of_result = {path: given for path, given in configuration.names.items() if path not in of_input}
+    schema = name_fields(schema, of_input)
     numeric = [field for field in schema.steps.values() if field.encoding not in ("png", "jpeg", "text")]
     step_bytes = sum(field.known_size * field.numpy_dtype.itemsize for field in numeric)
     most = max(_LENGTHS[0] + 1, _MOST_BYTES // max(1, step_bytes))
@@ -98,6 +103,7 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
         )
         for episodes in of_agent.values()
     )
+    schemas = tuple(name_fields(one, of_result) for one in schemas)
     by_batch = [by_module(batch) for batch in batches]
     modules = {
         name: [columns[name] for columns in by_batch if name in columns] for columns in by_batch for name in columns

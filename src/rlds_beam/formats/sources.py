@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from rlds_beam import naming, storage
+from rlds_beam.connectors.given_meaning import with_given_meaning
 from rlds_beam.encoding.tfds.features import DTYPES, ENCODINGS
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError, UsageError
@@ -134,13 +135,15 @@ def named(input: str | Sequence[str]) -> str:
 
 
 def open_input(options: SourceOptions) -> Source:
-    """Opens the input of a job; if it has several, the first one (`SourceOptions.for_input`)."""
+    """Opens the input of a job (of several, the first), with the meaning that its options give it."""
     if options.from_ is None:
         found = options.recognize()
         assert found is not None  # the input is a required option
-        return open_recognized(found, options.split, options.features, options.from_options)
-    given = as_input(getattr(options, options.reads))
-    return _open(given, options.split, options.features, options.from_, options.from_options)
+        source = open_recognized(found, options.split, options.features, options.from_options)
+    else:
+        given = as_input(getattr(options, options.reads))
+        source = _open(given, options.split, options.features, options.from_, options.from_options)
+    return with_given_meaning(source, options)
 
 
 def open_for_job(options: InputOptions) -> Source:

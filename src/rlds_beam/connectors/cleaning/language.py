@@ -1,22 +1,177 @@
-"""Rewrites the instructions of episodes."""
+"""Gives instructions to episodes that have none, or rewrites them."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
-from collections.abc import Callable, Mapping
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
+from rlds_beam import storage
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.dropping import text_of, values_of
+from rlds_beam.connectors.cleaning.listing import EpisodeList
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.encoding.checked_json import load_json
+from rlds_beam.encoding.checked_json import load_json, parse_json
+from rlds_beam.encoding.checked_yaml import parse_yaml
+from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
+from rlds_beam.text import printable, shortened
 from rlds_beam.user_functions import nothing_else, resolve
 
 Relabel = Callable[[str, Mapping[str, Any]], str]
+
+TASK_FIELDS = (
+    "language_instruction",
+    "observation/language_instruction",
+    "observation/natural_language_instruction",
+    "natural_language_instruction",
+    "observation/instruction",
+    "instruction",
+    "episode_metadata/language_instruction",
+    "episode_metadata/natural_language_instruction",
+    "episode_metadata/instruction",
+    "episode_metadata/task",
+)
+"""Fields that may hold the instruction; the first one present is used."""
+
+_HEADERS = ("key", "episode", "episode_key")
+"""The first cell of a table's header."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FillLanguage(EpisodeConnector):
+    """Gives an instruction to episodes that have none: `--task=TEXT` and `--task_file=FILE`.
+
+        text="fold the towel"
+
+        no text field                         ->   language_instruction     "fold the towel"   "fold the towel"
+        language_instruction     ""   ""      ->   language_instruction     "fold the towel"   "fold the towel"
+
+    A table gives each episode its own, by the episode's key. It is a file: CSV or JSON lines of keys and texts, or a
+    JSON or YAML mapping of keys to texts.
+
+        toy/1.0.0:train:00000@0,fold the towel
+        toy/1.0.0:train:00000@1,open the drawer
+
+    The first text field whose name says that it holds the instruction is filled, else `language_instruction` is added.
+
+    Raises:
+      UsageError: an episode has another instruction, or has none and neither has the table; or the file is no table.
+
+    Attributes:
+      text: the instruction of the episodes that are not in the table.
+      table: the path of the table.
+    """
+
+    text: str | None = None
+    table: str | None = None
+    digest: str = dataclasses.field(default="", init=False, repr=False)
+    reads_images = False
+
+    def __post_init__(self) -> None:
+        if self.text is None and self.table is None:
+            raise UsageError("FillLanguage: give a text or a table")
+        if self.text is not None and not self.text.strip():
+            raise UsageError("--task is empty: give the instruction, for example --task='fold the towel'")
+        texts = {} if self.table is None else _read_table(self.table)
+        object.__setattr__(self, "_texts", texts)
+        object.__setattr__(self, "_listed", EpisodeList(f"--task_file={self.table}", texts))
+        object.__setattr__(self, "digest", hashlib.sha256(json.dumps(sorted(texts.items())).encode()).hexdigest())
+
+    @property
+    def listed(self) -> EpisodeList:
+        """The keys of the table."""
+        listed: EpisodeList = vars(self)["_listed"]
+        return listed
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        text, path = self._text(episode.key), _task_field(episode)
+        values = [b""] if path is None else values_of(episode, path, "FillLanguage").tolist()
+        missing = np.array([not text_of(value).strip() for value in values])
+        given = text or ""
+        others = {text_of(value) for value in values} - {"", given} if not missing.all() else set()
+        if text is None and missing.any() and not episode.key.of_probe:
+            raise UsageError(
+                f"--task_file: {episode.key} has no task, and {self.table} has no text for it: add its key, or give "
+                "--task also"
+            )
+        if text is not None and any(other.strip() for other in others):
+            other = printable(min(other for other in others if other.strip()), 80)
+            raise UsageError(
+                f"--task: {episode.key} has the task {other!r} already, so {printable(given, 80)!r} would replace it: "
+                "leave it out (--task_file gives tasks to single episodes), or change texts with RelabelLanguage"
+            )
+        if not missing.any():
+            return episode
+        if path in episode.metadata:
+            return episode.replace(metadata={**episode.metadata, path: given.encode()})
+        filled = np.full(len(episode), given.encode(), object)
+        if path is not None:
+            filled[~missing] = values_of(episode, path, "FillLanguage")[~missing]
+        return episode.with_columns({path or TASK_FIELDS[0]: filled})
+
+    def _text(self, key: EpisodeKey) -> str | None:
+        """The text for an episode; None if there is none."""
+        texts: Mapping[str, str] = vars(self)["_texts"]
+        record = str(dataclasses.replace(key, part=0))
+        return texts.get(f"{record}.{key.part}", texts.get(record, self.text))
+
+
+def _task_field(episode: Episode) -> str | None:
+    """The text field that holds the instruction; None if there is none."""
+    for path in TASK_FIELDS:
+        column = episode.steps.get(path)
+        if isinstance(column, np.ndarray) and is_text(column) and column.ndim == 1:
+            return path
+        if isinstance(episode.metadata.get(path), (bytes, str)):
+            return path
+    return None
+
+
+def _read_table(path: str) -> dict[str, str]:
+    """The instructions in a file, by key. Raises UsageError if it is no table of texts."""
+    where = f"--task_file={path}"
+    try:
+        content = storage.read_text(path)
+    except OSError as error:
+        raise UsageError(f"{where}: {error.strerror or error}") from error
+    texts: dict[str, str] = {}
+    for line, key, text in _entries(content, path, where):
+        if not isinstance(key, str) or not isinstance(text, str) or not text.strip():
+            raise UsageError(f"{where}{line}: expected the key of an episode and its text")
+        if key in texts:
+            raise UsageError(f"{where}{line}: {shortened(key, 80)} is listed twice")
+        texts[key] = text
+    return texts
+
+
+def _entries(content: str, path: str, where: str) -> Iterator[tuple[str, Any, Any]]:
+    """The place, the key, and the text of each entry."""
+    if path.endswith((".jsonl", ".ndjson")):
+        for number, line in enumerate(content.splitlines(), 1):
+            entry = parse_json(line, f"{where}, line {number:,}") if line.strip() else None
+            if entry is not None:
+                known = entry if isinstance(entry, dict) else {}
+                yield f", line {number:,}", known.get("key"), known.get("task")
+    elif path.endswith((".json", ".yaml", ".yml")):
+        entries = (parse_json if path.endswith(".json") else parse_yaml)(content, where)
+        if not isinstance(entries, dict):
+            raise UsageError(f"{where}: expected a mapping of the keys of episodes to texts")
+        yield from (("", key, text) for key, text in entries.items())
+    elif path.endswith(".csv"):
+        for number, row in enumerate(csv.reader(io.StringIO(content)), 1):
+            if row and not (number == 1 and row[0].strip().lower() in _HEADERS):
+                yield f", line {number:,}", row[0].strip(), row[1] if len(row) == 2 else None
+    else:
+        raise UsageError(f"{where}: expected a file of keys and texts that ends in .csv, .json, .jsonl, or .yaml")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,12 +32,16 @@ class EpisodeList:
 
     `#` begins a comment, and text after a tab is a remark.
 
+    Args:
+      file: the file.
+      keys: the keys, if they are known; then the file is not read.
+
     Raises:
       UsageError: the file cannot be read, or a line is not a key.
     """
 
-    def __init__(self, file: str):
-        entries = sorted({*_entries(file)})
+    def __init__(self, file: str, keys: Iterable[str] | None = None):
+        entries = sorted({*(_entries(file) if keys is None else (_entry(key, file) for key in keys))})
         self.file = file
         self.keys = len(entries)
         self.digest = hashlib.sha256("\n".join(map(_text, entries)).encode()).hexdigest()
@@ -51,6 +55,15 @@ class EpisodeList:
     def find(self, key: EpisodeKey) -> list[int]:
         """The positions in the sorted list of the keys that name this episode: its own, and its record's."""
         return [i for i, part in self._of_record(key) if part in (_WHOLE, key.part)]
+
+    def check_dataset(self, dataset: str) -> None:
+        """Raises UsageError if a key names another dataset."""
+        others = [name for name in self.datasets if name != dataset]
+        if others:
+            raise UsageError(
+                f"{self.file} lists episodes of {shortened(others[0])}, but the input is {dataset}: its keys are those "
+                "of another dataset or version"
+            )
 
     def counts(self, keys: Iterable[EpisodeKey], rejected: bool = False) -> Listed:
         """Counts the listed keys that these episodes have.
@@ -90,15 +103,6 @@ class _ListConnector(EpisodeConnector):
     def listed(self) -> EpisodeList:
         """The list."""
         return self._listed
-
-    def check_dataset(self, dataset: str) -> None:
-        """Raises UsageError if a key names another dataset."""
-        others = [name for name in self._listed.datasets if name != dataset]
-        if others:
-            raise UsageError(
-                f"{self._listed.file} lists episodes of {shortened(others[0])}, but the input is {dataset}: its keys "
-                "are those of another dataset or version"
-            )
 
 
 class DropListedEpisodes(_ListConnector):
@@ -140,15 +144,16 @@ class KeepListedEpisodes(_ListConnector):
 
 
 def list_of(connector: object) -> EpisodeList | None:
-    """The list of a connector that has one."""
-    return connector.listed if isinstance(connector, _ListConnector) else None
+    """The list of a connector that has one, and reads nothing else of an episode."""
+    listed = getattr(connector, "listed", None)
+    return listed if isinstance(listed, EpisodeList) else None
 
 
 def check_lists(connectors: Iterable[object], dataset: str) -> None:
     """Raises UsageError if a list names another dataset than the one that is read."""
     for connector in connectors:
-        if isinstance(connector, _ListConnector):
-            connector.check_dataset(dataset)
+        if (listed := list_of(connector)) is not None:
+            listed.check_dataset(dataset)
 
 
 def _entries(file: str) -> Iterator[_Entry]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -49,7 +50,7 @@ class Hdf5Source(Source):
     def fps(self) -> float | None:  # type: ignore[override]
         return self.layout.profile.fps
 
-    @property
+    @functools.cached_property
     def robot(self) -> str | None:  # type: ignore[override]
         return self.layout.profile.robot
 

@@ -21,6 +21,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.encoding.example.layout import IMAGES
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
@@ -31,20 +32,6 @@ from rlds_beam.text import did_you_mean
 
 RESERVED = (*INDEX_FEATURES, "task")
 """Names that no feature can have: `task` is the text that LeRobot adds to each frame."""
-
-TASK_FIELDS = (
-    "language_instruction",
-    "observation/language_instruction",
-    "observation/natural_language_instruction",
-    "natural_language_instruction",
-    "observation/instruction",
-    "instruction",
-    "episode_metadata/language_instruction",
-    "episode_metadata/natural_language_instruction",
-    "episode_metadata/instruction",
-    "episode_metadata/task",
-)
-"""Fields that may hold the instruction; the first one present is used."""
 
 _WIDER = {"float16": "float32", "bfloat16": "float32"}
 _DTYPES = {"bool", "float32", "float64", "string", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))}

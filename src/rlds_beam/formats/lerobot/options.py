@@ -40,7 +40,6 @@ class LerobotOptions(Options):
     depth_min: float = option(0.01, "nearest depth of depth videos in meters: nearer becomes this, also 0")
     depth_max: float = option(10.0, "farthest depth of depth videos in meters")
     depth_shift: float = option(3.5, "meters added before the logarithm of depth")
-    robot_type: str | None = option(None, "robot name in info.json, if the data does not say it, or says a wrong one")
     modality: str | None = option(
         None,
         "modality.json for GR00T, with --lerobot_version=2.1: auto, or a file to check and copy",

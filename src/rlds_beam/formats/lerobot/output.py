@@ -113,7 +113,7 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
                     f"--images=video: {feature.describe()} has an odd height or width, which {PIXELS} cannot hold: "
                     "resize it with a connector, or copy the images (--images=copy)"
                 )
-        return kind(directory, source.name, frames, options.robot_type or source.robot).with_modality(options.modality)
+        return kind(directory, source.name, frames, source.robot).with_modality(options.modality)
 
     def with_modality(self, modality: str | None) -> LerobotOutput:
         """The output with `--modality` applied. Raises UsageError if it cannot be used."""

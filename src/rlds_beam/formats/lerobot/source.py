@@ -106,7 +106,7 @@ class LerobotSource(Source):
 
     def without(self, paths: Collection[str], why: str) -> LerobotSource:
         fields = self.fields.without(paths, why)
-        return dataclasses.replace(self, schema=fields.schema, fields=fields)
+        return dataclasses.replace(self, schema=self.schema.without(paths), fields=fields)
 
     @property
     def left_out(self) -> Mapping[str, str]:  # type: ignore[override]

@@ -118,7 +118,7 @@ class NpzSource(SourceOfFiles):
     def fps(self) -> float | None:  # type: ignore[override]
         return self.layout.profile.fps
 
-    @property
+    @functools.cached_property
     def robot(self) -> str | None:  # type: ignore[override]
         return self.layout.profile.robot
 

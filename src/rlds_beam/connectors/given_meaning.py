@@ -1,0 +1,114 @@
+"""What users say of the numbers of a dataset: the names of dimensions (`--names`), and the robot (`--robot_type`)."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlds_beam import storage
+from rlds_beam.encoding.checked_json import parse_json
+from rlds_beam.encoding.checked_yaml import parse_yaml
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import UsageError
+from rlds_beam.reading.base import Source
+from rlds_beam.text import did_you_mean, shortened
+
+Names = Mapping[str, tuple[str, ...]]
+
+_FILES = (".txt", ".yaml", ".yml", ".json")
+
+
+def parse_names(entries: Sequence[str]) -> Names:
+    """The names of each field, from the values of `--names`: `action=x,y,z`, or `action=names.txt`.
+
+    A file has a name on each line, or is a YAML or JSON list.
+
+    Raises:
+      UsageError: an entry is malformed, or its file cannot be read.
+    """
+    names: dict[str, tuple[str, ...]] = {}
+    for entry in entries:
+        path, equals, text = entry.partition("=")
+        if not (path and equals and text):
+            raise UsageError(f"--names={shortened(entry)}: expected FIELD=NAME,NAME,... or FIELD=FILE")
+        if path in names:
+            raise UsageError(f"--names={path}=...: given twice for this field; give all its names at once")
+        names[path] = check_names(_listed(text, f"--names={path}"), f"--names={path}")
+    return names
+
+
+def _listed(text: str, where: str) -> Any:
+    if text.startswith("["):  # a list from Python
+        return parse_json(text, where)
+    if not text.endswith(_FILES):
+        return text.split(",")
+    try:
+        content = storage.read_text(text)
+    except OSError as error:
+        raise UsageError(f"{where}={text}: {error.strerror or error}") from error
+    if text.endswith(".txt"):
+        return [line.strip() for line in content.splitlines() if line.strip()]
+    return (parse_json if text.endswith(".json") else parse_yaml)(content, f"{where}={text}")
+
+
+def check_names(names: Any, where: str) -> tuple[str, ...]:
+    """The names of a field. Raises UsageError if they are not a list of texts."""
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) and name.strip() for name in names):
+        raise UsageError(f"{where}: expected a list of names, none of them empty")
+    return tuple(name.strip() for name in names)
+
+
+def fits(field: Field | None, names: Sequence[str]) -> bool:
+    """Whether a field is a vector of as many values as there are names."""
+    return field is not None and bool(field.with_names(names).names)
+
+
+def name_fields(schema: Schema, names: Names) -> Schema:
+    """The schema with these names, by path, for the dimensions of its fields.
+
+    Raises:
+      UsageError: there is no such field, or it has another number of values.
+    """
+    steps = dict(schema.steps)
+    for path, given in names.items():
+        field = schema.steps.get(path)
+        if field is None or not fits(field, given):
+            raise UsageError(_misfit(path, given, schema))
+        steps[path] = field.with_names(given)
+    return dataclasses.replace(schema, steps=steps)
+
+
+def _misfit(path: str, names: Sequence[str], schema: Schema) -> str:
+    field = schema.steps.get(path)
+    if field is None:
+        vectors = [path for path, field in schema.steps.items() if field.shape and field.dtype != "string"]
+        hint = did_you_mean(path, vectors, otherwise=f"there are {', '.join(vectors)}")
+        return f"--names={path}: there is no field {path}{hint}"
+    if not field.shape or field.shape[-1] is None or field.dtype == "string" or field.encoding in ("png", "jpeg"):
+        return f"--names={path}: {field} is no vector of numbers, so it has no dimensions to name"
+    return f"--names={path}: {len(names):,} names, but {field} has {field.shape[-1]:,} values: name each of them"
+
+
+def with_given_meaning(source: Source, options: Any) -> Source:
+    """The source with the names and the robot that a job's options give.
+
+    Raises:
+      UsageError: names of a field that neither the source has, nor connectors may add.
+    """
+    names, robot = parse_names(getattr(options, "names", ())), getattr(options, "robot_type", None)
+    if getattr(options, "connectors", None) is not None:  # the dry run checks the others
+        names = {path: given for path, given in names.items() if fits(source.schema.steps.get(path), given)}
+    changes = {"schema": name_fields(source.schema, names)} if names else {}
+    return with_attributes(source, **changes, **({} if robot is None else {"robot": robot}))
+
+
+def with_attributes(source: Source, **changes: Any) -> Source:
+    """A copy of a source, of any class, with other values of some attributes."""
+    if not changes:
+        return source
+    changed = copy.copy(source)
+    for name, value in changes.items():
+        object.__setattr__(changed, name, value)  # sources are frozen dataclasses
+    return changed

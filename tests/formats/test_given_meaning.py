@@ -1,0 +1,174 @@
+"""What users say of the data: names of dimensions, the robot, and tasks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlds_beam
+from rlds_beam.connectors import FillLanguage
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.pipelines.cli import main
+from rlds_beam.testing import make_episode, write_dataset
+
+JOINTS = ["shoulder.pos", "elbow.pos", "gripper.pos"]
+TEXT = "language_instruction"
+
+
+@pytest.fixture(scope="module")
+def arm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    episodes = [make_episode(6, seed=i, observation={"state": 3}, action=3) for i in range(4)]
+    return Path(write_dataset(tmp_path_factory.mktemp("arm"), episodes))
+
+
+def info_of(directory: Path) -> dict[str, Any]:
+    return dict(json.loads((directory / "meta" / "info.json").read_text()))
+
+
+def texts_of(directory: Path, path: str = TEXT) -> list[set[str]]:
+    rows = rlds_beam.open_dataset(directory)
+    return [{text.decode() for text in rows[i][f"steps/{path}"].tolist()} for i in range(len(rows))]
+
+
+def keys_of(source: Path) -> list[str]:
+    table = rlds_beam.check(source).table
+    return [str(key) for key in table["key"].to_pylist()]
+
+
+def test_names_are_given_as_a_list_a_file_or_a_mapping(arm: Path, tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("\n".join(JOINTS) + "\n")
+    (tmp_path / "names.yaml").write_text(json.dumps(JOINTS))
+    (tmp_path / "connectors.yaml").write_text(json.dumps({"names": {"action": JOINTS}, "connectors": []}))
+    listed = ",".join(JOINTS)
+    for number, given in enumerate([
+        {"names": [f"action={listed}"]}, {"names": f"action={tmp_path / 'names.txt'}"},
+        {"names": {"action": JOINTS}}, {"names": {"action": tmp_path / "names.yaml"}},
+        {"connectors": str(tmp_path / "connectors.yaml")},
+    ]):  # fmt: skip
+        output = tmp_path / str(number)
+        rlds_beam.convert(arm, output, to="lerobot", fps=10, robot_type="so101_follower", **given)
+        info = info_of(output)
+        assert (info["features"]["action"]["names"], info["robot_type"]) == (JOINTS, "so101_follower"), given
+
+
+def test_flags_give_names_of_several_fields(arm: Path, tmp_path: Path) -> None:
+    listed = ",".join(JOINTS)
+    flags = [f"--names=action={listed}", f"--names=observation/state={listed}", "--robot_type=arm", "--task=fold it"]
+    assert main(["convert", str(arm), str(tmp_path / "out"), "--to=lerobot", "--fps=10", *flags, "-q"]) == 0
+    features = info_of(tmp_path / "out")["features"]
+    assert [features[name]["names"] for name in ("action", "observation.state")] == [JOINTS, JOINTS]
+    assert texts_of(tmp_path / "out") == [{"fold it"}] * 4
+
+
+def test_what_is_given_survives_rlds(arm: Path, tmp_path: Path) -> None:
+    rlds_beam.convert(arm, tmp_path / "rlds", to="rlds", names={"action": JOINTS}, robot_type="arm", task="fold it")
+    rlds_beam.convert(tmp_path / "rlds", tmp_path / "out", to="lerobot", fps=10)
+    info = info_of(tmp_path / "out")
+    assert (info["features"]["action"]["names"], info["robot_type"]) == (JOINTS, "arm")
+    assert texts_of(tmp_path / "rlds") == texts_of(tmp_path / "out") == [{"fold it"}] * 4
+
+
+class Cut:
+    def __call__(self, batch: Any) -> Any:
+        episodes = (e.with_columns({"action": np.asarray(e.steps["action"])[:, :2] * 2}) for e in batch.episodes)
+        return batch.replace(episodes=tuple(episodes))
+
+
+def test_names_of_what_connectors_return(arm: Path, tmp_path: Path) -> None:
+    rlds_beam.convert(arm, tmp_path / "out", to="lerobot", fps=10, connectors=[Cut()], names={"action": ["x", "y"]})
+    assert info_of(tmp_path / "out")["features"]["action"]["names"] == ["x", "y"]
+    with pytest.raises(UsageError, match=r"4 names, but action.*has 2 values"):
+        rlds_beam.convert(arm, tmp_path / "two", to="lerobot", fps=10, connectors=[Cut()], names={"action": [*"wxyz"]})
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("action=x,y", "2 names, but action: float32\\(3\\) has 3 values"), ("actoin=x,y,z", "did you mean action"),
+        ("reward=x", "no vector"), ("action", "expected FIELD=NAME"), ("action=x,,z", "none of them empty"),
+        ("action=missing.txt", "No such file"), (["action=x,y,z", "action=a,b,c"], "given twice"),
+    ],
+)  # fmt: skip
+def test_names_that_do_not_fit_are_refused(arm: Path, tmp_path: Path, names: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        rlds_beam.convert(arm, tmp_path / "out", names=names)
+    assert "\n" not in str(error.value)
+
+
+def test_tasks_by_episode(arm: Path, tmp_path: Path) -> None:
+    keys = keys_of(arm)
+    texts = [f"task {i}" for i in range(4)]
+    table = dict(zip(keys, texts, strict=True))
+    files = {
+        "a.csv": "key,task\n" + "".join(f'{key},"{text}"\n' for key, text in table.items()),
+        "b.jsonl": "".join(json.dumps({"key": key, "task": text}) + "\n" for key, text in table.items()),
+        "c.yaml": json.dumps(table),
+        "d.json": json.dumps(table),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+        rlds_beam.convert(arm, tmp_path / f"{name}.out", to="rlds", task_file=tmp_path / name)
+        assert texts_of(tmp_path / f"{name}.out") == [{text} for text in texts], name
+
+
+def test_keys_that_are_missing_or_unknown_are_named(arm: Path, tmp_path: Path) -> None:
+    keys = keys_of(arm)
+    unknown = keys[0].partition("@")[0] + "@99999999"
+    (tmp_path / "some.csv").write_text(f"{keys[0]},first\n{unknown},other\n")
+    with pytest.raises(RldsBeamError, match=f"{keys[1]} has no task, and .*some.csv has no text for it"):
+        rlds_beam.convert(arm, tmp_path / "out", to="rlds", task_file=tmp_path / "some.csv")
+    done = rlds_beam.convert(arm, tmp_path / "all", to="rlds", task_file=tmp_path / "some.csv", task="the rest")
+    assert texts_of(tmp_path / "all") == [{"first"}, *[{"the rest"}] * 3]
+    assert f"not found 1 of 2 keys of FillLanguage: no record read has them, for example {unknown}" in str(done)
+
+
+def test_tasks_fill_only_what_is_missing(arm: Path, tmp_path: Path) -> None:
+    rlds_beam.convert(arm, tmp_path / "a", to="rlds", task="fold it")
+    rlds_beam.convert(tmp_path / "a", tmp_path / "b", to="rlds", task="fold it")  # the same one is no contradiction
+    assert texts_of(tmp_path / "b") == [{"fold it"}] * 4
+    with pytest.raises(RldsBeamError, match="has the task 'fold it' already") as error:
+        rlds_beam.convert(tmp_path / "a", tmp_path / "c", to="rlds", task="open it")
+    assert "\n" not in str(error.value)
+
+
+def test_a_task_reaches_open_dataset(arm: Path) -> None:
+    steps = rlds_beam.open_dataset(arm, unit="steps", task="fold it")
+    assert steps[0][TEXT] == b"fold it"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "key,task\nnonsense,x\n", "not the key of an episode"), ("a.csv", "x\n", "line 1: expected the key"),
+        ("a.jsonl", "{}\n", "line 1: expected the key"), ("a.json", "[]", "expected a mapping"),
+        ("a.yaml", "a: [1]", "expected the key"), ("a.txt", "", "ends in .csv"), ("a.jsonl", "{", "line 1"),
+        ("a.csv", "d/1.0.0:train:00000@0,x\nd/1.0.0:train:00000@0,y\n", "line 2: .* is listed twice"),
+        ("a.csv", "d/1.0.0:train:00000@0,x\n", "lists episodes of d/1.0.0"),
+    ],
+)  # fmt: skip
+def test_files_of_tasks_that_are_none_are_refused(
+    arm: Path, tmp_path: Path, name: str, content: str, message: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UsageError, match=message) as error:
+        rlds_beam.convert(arm, tmp_path / "out", to="rlds", task_file=tmp_path / name)
+    assert "\n" not in str(error.value)
+
+
+def test_an_empty_task_is_refused(arm: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--task is empty"):
+        rlds_beam.convert(arm, tmp_path / "out", to="rlds", task=" ")
+    with pytest.raises(UsageError, match="give a text or a table"):
+        FillLanguage()
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"), [("--taks=x", "--task"), ("--rob=x", "--robot_type"), ("--worker=2", "--workers")]
+)
+def test_a_mistyped_or_shortened_flag_is_suggested(flag: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", "a", "b", flag]) != 0
+    assert f"did you mean {meant}?" in capsys.readouterr().err
