@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from rlds_beam.errors import NeedsMappingError
+from rlds_beam.formats.registry import LEROBOT, TRAJECTORIES, output_group
 from rlds_beam.jobs.options import PlanOptions
 from rlds_beam.options import option, options_given
 from rlds_beam.pipelines.options import print_json
@@ -13,8 +14,12 @@ from rlds_beam.trajectories.options import ItemOptions
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.inspect import Survey
+    from rlds_beam.reading.base import Source
 
 __all__ = ["InspectConfig", "inspect"]
+
+_SOME_RATE = 10.0
+"""Predictions need a rate, but do not depend on it."""
 
 USAGE = "INPUT..."
 EXAMPLES = """
@@ -38,17 +43,22 @@ class InspectConfig(PlanOptions):
 def inspect(config: InspectConfig) -> Survey:
     """Reads the metadata and a sample of the episodes in this process.
 
+    Without an output or options of one, the prediction is for the output that `next` proposes.
+
     Raises:
       UsageError: the dataset cannot be opened.
     """
     from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.formats.sources import open_input
     from rlds_beam.jobs.inspect import survey
+    from rlds_beam.jobs.next_command import next_command
 
     config = with_preset(config)
     source = open_input(config)
-    sampled = survey(source, config, config, config.sample_bytes)
-    return dataclasses.replace(sampled, plan=_plan(config), repair=config.repair, format=_format(config))
+    config = _with_output(config, source)
+    found = survey(source, config, config, config.sample_bytes)
+    described = dataclasses.replace(found, plan=_plan(config), repair=config.repair, format=_format(config))
+    return dataclasses.replace(described, next=next_command(config, described))
 
 
 def main(config: InspectConfig) -> int:
@@ -69,6 +79,20 @@ def _format(config: InspectConfig) -> str:
     """The format of the input, with what tells it."""
     found = config.recognize()
     return f"{config.from_} (--from)" if found is None else str(found)
+
+
+def _with_output(config: InspectConfig, source: Source) -> InspectConfig:
+    """The config with the output for this data, if none is given."""
+    from rlds_beam.jobs.next_command import output_for
+
+    given = options_given(config.to_options, type(config.to_options))
+    if config.to != TRAJECTORIES or given:
+        return config
+    to = output_for(config.source_format, source)
+    if to == TRAJECTORIES:
+        return config
+    rate = {"fps": _SOME_RATE} if to == LEROBOT and source.fps is None else {}
+    return dataclasses.replace(config, to=to, to_options=output_group(to).options_class(**rate))
 
 
 def _plan(config: InspectConfig) -> str:

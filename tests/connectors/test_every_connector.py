@@ -48,6 +48,7 @@ PIECES = {
     "AgentToModuleMapping": ({"modules": {"": "p0"}}, []),
     "BatchIndividualItems": ({}, COLUMNS),
     "BinarizeGripper": ({}, []),
+    "CastFields": ({}, []),
     "ComputeReturnsToGo": ({}, []),
     "DropFields": ({"fields": ["info", "episode_metadata/task"]}, []),
     "DropIdleSteps": ({"field": "observation/state", "threshold": 1.0, "min_idle": 1, "min_moving": 2, "trim": 1}, []),

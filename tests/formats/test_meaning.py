@@ -113,6 +113,21 @@ def test_names_of_changed_values_are_left_out_and_named(arm: Path, tmp_path: Pat
     assert "the connectors change action, so the names of its values are left out" in str(done)
 
 
+def test_a_cast_to_float32_keeps_the_names(tmp_path: Path) -> None:
+    observation = {"state": np.linspace(0, 1, 12).reshape(6, 2)}
+    episode = make_episode(6).with_columns({"action": observation["state"], "observation": observation["state"]})
+    source = write_dataset(tmp_path, [episode])
+    rlds_beam.convert(source, tmp_path / "named", to="lerobot", fps=10)
+    info = read_info(tmp_path / "named")
+    assert info["features"][ACTION]["dtype"] == "float64"
+    info["features"][ACTION]["names"] = ["x", "y"]
+    (tmp_path / "named" / "meta" / "info.json").write_text(json.dumps(info))
+    done = rlds_beam.convert(tmp_path / "named", tmp_path / "out", to="lerobot", connectors="CastFields")
+    info = read_info(tmp_path / "out")
+    assert [info["features"][name]["dtype"] for name in (ACTION, STATE)] == ["float32", "float32"]
+    assert names(tmp_path / "out", ACTION) == ["x", "y"] and "left out" not in str(done)
+
+
 def test_aloha_names_its_joints_and_its_robot(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     hdf5_robots.aloha(tmp_path / "data", [20, 20])
@@ -122,6 +137,19 @@ def test_aloha_names_its_joints_and_its_robot(tmp_path: Path) -> None:
     for feature in (ACTION, STATE):
         joints = info["features"][feature]["names"]
         assert (len(joints), joints[0], joints[6], joints[13]) == (14, "left_waist", "left_gripper", "right_gripper")
+
+
+def test_the_card_says_what_it_was_converted_from(arm: Path, tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    hdf5_robots.libero(tmp_path / "libero", [5])
+    for source, origin in ((tmp_path / "libero", "`libero` (hdf5)"), (arm, "`arm` (lerobot)")):
+        rlds_beam.convert(source, tmp_path / f"{source.name}_out", to="lerobot")
+        card = (tmp_path / f"{source.name}_out" / "README.md").read_text()
+        assert f"Converted from {origin} by rlds-beam" in card
+        assert "1 task." in card
+    rlds_beam.convert(arm, tmp_path / "rlds" / "arm" / "1.0.0", to="rlds")
+    rlds_beam.convert(tmp_path / "rlds" / "arm" / "1.0.0", tmp_path / "back", to="lerobot")
+    assert "Converted from `arm/1.0.0` (rlds) by" in (tmp_path / "back" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ CONNECTORS = {
     "AgentToModuleMapping": "learner.batching",
     "BatchIndividualItems": "learner.batching",
     "BinarizeGripper": "cleaning.grippers",
+    "CastFields": "cleaning.editing",
     "ComputeReturnsToGo": "learner.returns",
     "DropFields": "cleaning.dropping",
     "DropIdleSteps": "cleaning.idle",

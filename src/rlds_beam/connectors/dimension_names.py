@@ -53,7 +53,8 @@ def _mark(schema: Schema, episode: Episode, random: np.random.Generator) -> tupl
         column = np.asarray(column)
         small = column.dtype.kind in "iu"
         row = random.integers(1, 127, len(field.names)) if small else random.uniform(0.1, 0.9, len(field.names))
-        columns[path] = np.broadcast_to(row.astype(column.dtype), column.shape)
+        row = row.astype(np.float32).astype(column.dtype)  # the same number after a cast to float32
+        columns[path] = np.broadcast_to(row, column.shape)
         names |= dict(zip(columns[path][0].tolist(), field.names, strict=True))
     return episode.with_columns(columns), names
 

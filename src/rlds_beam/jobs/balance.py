@@ -67,5 +67,7 @@ def _why_unsplittable(source: Source, work: WorkRange, whole_shards: bool) -> st
     if left_whole(source, segment.shard):
         return f"{path} is in a bucket, where shards of up to 1 GiB are cut only for --shards"
     if not source.files.is_splittable(path):
-        return f"{path} is gzip-compressed, which cannot be cut"
+        if source.files.name == "tfrecord":
+            return f"{path} is gzip-compressed, which cannot be cut"
+        return f"{path} cannot be cut: a file of this format is one part"
     return None  # requested by --shards

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from rlds_beam.checking.left_out import left_out_lines
 from rlds_beam.connectors.cleaning.presets import PRESETS, suggested
 from rlds_beam.episodes.describing import schema_tree
-from rlds_beam.text import format_size, join_lines, printable
+from rlds_beam.jobs.card import card_lines
+from rlds_beam.text import format_size, join_lines
 from rlds_beam.viewing.text_tables import table_lines
 
 if TYPE_CHECKING:
@@ -18,13 +19,9 @@ if TYPE_CHECKING:
 
 
 def survey_text(survey: Survey) -> str:
-    """The text of `inspect`: the dataset, and the items that a conversion would write."""
+    """The text of `inspect`: the card, the schema, and the items that a conversion would write."""
     source = survey.source
-    lines = [f"{source.dataset} ({source.files.name}, {format_size(source.size)})"]
-    lines += [f"format    {survey.format}"] if survey.format else []
-    lines += [f"robot     {printable(source.robot, 100)}"] if source.robot else []
-    lines += [f"rate      {source.fps:g} Hz"] if source.fps else []
-    lines.append("")
+    lines = [*card_lines(survey), ""]
     lines += schema_tree(source.schema).splitlines()
     if source.schema.slow_reason:
         lines.append(f"({source.schema.slow_reason}, so TFDS decodes the dataset)")

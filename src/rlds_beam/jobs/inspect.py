@@ -18,6 +18,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.outputs import configuration_for, create_output
 from rlds_beam.jobs.balance import Balance, balance_of
 from rlds_beam.jobs.describing import conversion_lines, survey_text
+from rlds_beam.jobs.overview import Overview, OverviewBuilder
 from rlds_beam.jobs.size import SAMPLE_BYTES, predict_size
 from rlds_beam.output.base import Output
 from rlds_beam.output.capabilities import ignored_values, needs_whole_shards, predict_items, with_ranges
@@ -50,6 +51,8 @@ class Survey:
       plan: the plan as flags, `--items=sequences --sequence_length=8`.
       repair: the rules that the plan repairs.
       format: the format of the dataset, with what tells it: `minari (data/metadata.json)`; empty if unknown.
+      overview: the card of the dataset.
+      next: the next command for this dataset; empty if unknown.
     """
 
     source: Source
@@ -61,9 +64,11 @@ class Survey:
     items: int
     steps: int
     size: int | None
+    overview: Overview
     plan: str = ""
     repair: tuple[str, ...] = ()
     format: str = ""
+    next: str = ""
 
     def __str__(self) -> str:
         return survey_text(self)
@@ -83,6 +88,10 @@ class Survey:
         return {
             "dataset": source.dataset,
             "format": self.format,
+            "name": source.name,
+            "robot": source.robot,
+            "card": self.overview.to_json(),
+            "next": self.next,
             "file_format": source.files.name,
             "schema": {path: field.to_json() for path, field in sorted(source.schema.steps.items())},
             "metadata": {path: field.to_json() for path, field in sorted(source.schema.metadata.items())},
@@ -136,7 +145,8 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
     ignored = IgnoredValues() if output is None else connecting.ignored_values(ignored_values(output))
     connecting = connecting.as_probed()
     most = sample_bytes if small else max(1, sample_bytes // max(1, len(sampled)))
-    sample, predicted = _Sample(EpisodeReader(source), check, connecting, ignored, duplicates, most), 0
+    about = OverviewBuilder(source.schema)
+    sample, predicted = _Sample(EpisodeReader(source), check, connecting, ignored, duplicates, most, about), 0
     for work in sampled:
         batches = sample.read(work)
         predicted += 0 if output is None else predict_items(output, batches)
@@ -154,6 +164,10 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
         items=round(predicted * scale),
         steps=round(report.steps * scale),
         size=None if output is None else predict_size(source, ranges, check, connecting, output),
+        overview=dataclasses.replace(
+            about.finish(source, report, complete=complete, scale=scale),
+            gives_task=options.task is not None or options.task_file is not None,
+        ),
     )
 
 
@@ -167,6 +181,7 @@ class _Sample:
     ignored: IgnoredValues
     duplicates: Duplicates
     most: int
+    about: OverviewBuilder
     report: Report = dataclasses.field(default_factory=Report)
     complete: bool = True
 
@@ -180,6 +195,7 @@ class _Sample:
                 return
             batches: list[Batch] = []
             episode = marked(episode, self.duplicates)
+            self.about.add(episode)
             self.report.add(check_and_connect(episode, self.check, self.connecting, self.ignored, batches.append))
             began = began or bool(batches)
             yield from batches

@@ -228,6 +228,11 @@ class Source(Viewable, abc.ABC):
         del shard
         return ()
 
+    @property
+    def videos(self) -> Mapping[str, str]:
+        """The codec of each step field that is stored as videos, by path."""
+        return {}
+
     def image_spans(self, shard: Shard, position: int) -> Mapping[str, Sequence[Span]]:
         """Where the encoded images of a record may be as they are, in order, by the paths of their fields."""
         del shard, position

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rlds_beam import connectors as c
 from rlds_beam.connectors import connect
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.testing import make_episode
 
 # No-ops, as dropped by OpenVLA-OFT's regenerate_libero_dataset.py
@@ -106,3 +106,26 @@ def test_language_is_relabeled_by_table_or_function(tmp_path):
 
 def louder(text, metadata):
     return f"{text.upper()} {metadata['episode_metadata/id']}"
+
+
+def test_float64_becomes_float32_and_other_fields_stay():
+    episode = make_episode(4).with_columns({"action": np.full((4, 2), 0.1), "info": np.arange(4)})
+    (cast,) = c.connect([c.CastFields()], [episode]).episodes
+    assert cast.steps["action"].dtype == np.float32 and (cast.steps["action"] == np.float32(0.1)).all()
+    assert cast.steps["info"] is episode.steps["info"]
+    (cast,) = c.connect([c.CastFields("info", dtype="int8")], [episode]).episodes
+    assert cast.steps["info"].dtype == np.int8 and cast.steps["action"].dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"), [([1e39, 0.0], "float32"), ([0.5, 0.0], "int8"), ([300, 0], "uint8"), ([-1, 0], "uint64")]
+)
+def test_a_cast_that_changes_a_value_rejects_the_episode(values, dtype):
+    episode = make_episode(2).with_columns({"info": np.array(values)})
+    with pytest.raises(BadEpisode, match="info"):
+        c.connect([c.CastFields(["info"], dtype)], [episode])
+
+
+def test_casts_to_other_kinds_are_refused():
+    with pytest.raises(UsageError, match="dtype=bool, expected one of float16, float32"):
+        c.CastFields(dtype="bool")

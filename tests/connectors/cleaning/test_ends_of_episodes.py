@@ -34,6 +34,7 @@ WHOLE = {
     "AddOneTsToEpisodesAndTruncate": c.AddOneTsToEpisodesAndTruncate(),
     "AddImportanceWeights": c.AddImportanceWeights("propensity"),
     "BinarizeGripper": c.BinarizeGripper(),
+    "CastFields": c.CastFields(),
     "DropFields": c.DropFields(["present"]),
     "DropUnlabeled": c.DropUnlabeled(["text"]),
     "FlattenObservations": c.FlattenObservations(),

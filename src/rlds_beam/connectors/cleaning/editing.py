@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ import numpy as np
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.keeping_steps import ended, keep_steps, slice_steps
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.episodes.columns import concatenate, zeros_like
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.nesting import below
-from rlds_beam.errors import UsageError
+from rlds_beam.episodes.casting import changed, violation_of
+from rlds_beam.episodes.columns import concatenate, is_numeric, zeros_like
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import all_below, below
+from rlds_beam.errors import BadEpisode, UsageError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +59,54 @@ class TruncateEpisodes(EpisodeConnector):
         if len(episode) <= self.transitions + 1:
             return episode
         return slice_steps(episode, 0, self.transitions + 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class CastFields(EpisodeConnector):
+    """Casts numbers to another dtype: by default all float64 fields of a step to float32, as policies are trained.
+
+        action   float64 (7,)   ->   float32 (7,)
+
+    Floats are rounded. An episode with another value that would change (a fraction, an integer that is too large, a
+    finite value that would become infinite) is rejected.
+
+    Attributes:
+      fields: the fields to cast, each with everything below it; by default those of float64.
+      dtype: the new dtype.
+    """
+
+    reads_images = False
+
+    fields: str | Sequence[str] | None = None
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _DTYPES:
+            raise UsageError(f"CastFields: dtype={self.dtype}, expected one of {', '.join(_DTYPES)}")
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        if self.fields is None:
+            paths = [
+                path for path, column in episode.steps.items() if is_numeric(column) and column.dtype == np.float64
+            ]
+        else:
+            named = (self.fields,) if isinstance(self.fields, str) else self.fields
+            paths = [path for name in named for path in all_below(episode.steps, name)]
+        return episode.with_columns({path: self._cast(path, episode.steps[path]) for path in paths})
+
+    def _cast(self, path: str, column: Column) -> Column:
+        if not is_numeric(column):
+            raise UsageError(f"CastFields: {path} does not hold numbers")
+        old = np.asarray(column)
+        with np.errstate(all="ignore"):
+            new = old.astype(self.dtype)
+            bad = changed(old, new, rounding=True)
+        if bad.any():
+            raise BadEpisode(violation_of("cast", path, old, new, bad))
+        return new
+
+
+_DTYPES = ("float16", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
 
 @dataclasses.dataclass(frozen=True)

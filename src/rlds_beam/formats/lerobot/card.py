@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlds_beam.output.preview import SHOWN
+from rlds_beam.text import count
 
 _CARD = """---
 tags:
@@ -21,9 +22,10 @@ configs:
 
 # {name}
 
-{preview}{episodes} episodes, {frames} frames at {fps} frames per second, {tasks} tasks. Converted from RLDS by
-rlds-beam: `plan.json` lists the source files and options, `meta/rlds_beam.json` the original field of each feature, and
-`report.json` what was read, repaired and rejected.
+{preview}{episodes}, {frames} at {fps} frames per second, {tasks}.
+
+Converted from {source} by rlds-beam: `plan.json` lists the source files and options, `meta/rlds_beam.json` the original
+field of each feature, and `report.json` what was read, repaired and rejected.
 
 ```json
 {features}
@@ -31,14 +33,16 @@ rlds-beam: `plan.json` lists the source files and options, `meta/rlds_beam.json`
 """
 
 
-def card(name: str, info: Mapping[str, Any], *, preview: bool = False) -> str:
+def card(name: str, info: Mapping[str, Any], source: str, *, preview: bool = False) -> str:
     """The text of the card.
 
     Args:
+      source: what the dataset was converted from: ``HDF5 (`aloha`)``.
       preview: whether the dataset has a preview image.
     """
     shown = f"{SHOWN}\n\n" if preview else ""
     return _CARD.format(
-        name=name, preview=shown, episodes=info["total_episodes"], frames=info["total_frames"], fps=info["fps"],
-        tasks=info["total_tasks"], features=json.dumps(info["features"], indent=4),
+        name=name, preview=shown, episodes=count(info["total_episodes"], "episode"), fps=info["fps"], source=source,
+        frames=count(info["total_frames"], "frame"), tasks=count(info["total_tasks"], "task"),
+        features=json.dumps(info["features"], indent=4),
     )  # fmt: skip

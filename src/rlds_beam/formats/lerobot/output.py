@@ -32,6 +32,7 @@ from rlds_beam.formats.lerobot.range_files import RangeFiles
 from rlds_beam.formats.lerobot.range_writer import LerobotWriter
 from rlds_beam.formats.lerobot.statistics import FRAMES_OF_A_SAMPLE, MOST_SAMPLES
 from rlds_beam.formats.lerobot.videos import PIXELS, Encoding
+from rlds_beam.formats.registry import FORMATS
 from rlds_beam.options import options_given
 from rlds_beam.output.base import Description
 from rlds_beam.output.capabilities import (
@@ -49,7 +50,7 @@ from rlds_beam.output.preview import PREVIEW, RANGES, joined
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
-from rlds_beam.text import did_you_mean
+from rlds_beam.text import did_you_mean, printable
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing since Python 3.11
@@ -71,6 +72,7 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
       modality: the text of modality.json (v2.1); None if there is none.
       first: the number of each split's first file.
       ranges: the number of ranges.
+      origin: what the dataset is converted from, for its card: "`aloha` (hdf5)".
       version: the version of LeRobot's format.
       files_class: writes the files of a range.
       episodes_class: writes the metadata of episodes and tasks.
@@ -83,6 +85,7 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
     modality: str | None = None
     first: tuple[tuple[str, int], ...] = ()
     ranges: int = 0
+    origin: str = "another dataset"
 
     options_class = LerobotOptions
     version: ClassVar[str] = layout.V3
@@ -113,7 +116,8 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
                     f"--images=video: {feature.describe()} has an odd height or width, which {PIXELS} cannot hold: "
                     "resize it with a connector, or copy the images (--images=copy)"
                 )
-        return kind(directory, source.name, frames, source.robot).with_modality(options.modality)
+        output = kind(directory, source.name, frames, source.robot, origin=_origin(source))
+        return output.with_modality(options.modality)
 
     def with_modality(self, modality: str | None) -> LerobotOutput:
         """The output with `--modality` applied. Raises UsageError if it cannot be used."""
@@ -275,7 +279,7 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
         picture = joined(previews)
         if picture:
             storage.write_bytes(storage.below(self.directory, PREVIEW), picture)
-        self._write(layout.CARD, card(self.name, info, preview=bool(picture)))
+        self._write(layout.CARD, card(self.name, info, self.origin, preview=bool(picture)))
         self._write(layout.INFO, json.dumps(info, indent=4, ensure_ascii=False) + "\n")
         return {"lerobot": {"version": self.version, "episodes": totals.episodes, "tasks": len(totals.tasks)}}
 
@@ -294,6 +298,14 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
 
     def _write(self, name: str, text: str) -> None:
         storage.write_text(storage.below(self.directory, name), text)
+
+
+def _origin(source: Source) -> str:
+    """The dataset and its format, as Markdown; without the versions that formats without versions get."""
+    kind = f"{type(source).__module__}:{type(source).__qualname__}"
+    known = next((name for name, entry in FORMATS.items() if entry.source == kind), kind)
+    dataset = source.name if source.tfds is None else source.dataset
+    return f"`{printable(dataset, 100).replace('`', '')}` ({known})"
 
 
 def _depth(options: LerobotOptions, schema: Schema) -> dict[str, Depth]:

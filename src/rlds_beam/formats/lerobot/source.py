@@ -87,6 +87,12 @@ class LerobotSource(Source):
         rows = self.files.rows(shard.path)
         return sorted({storage.join(self.root, video.file) for row in rows for video in row.videos.values()})
 
+    @property
+    def videos(self) -> dict[str, str]:
+        described = meta_of(self.root, self.digest).info["features"]
+        features = (feature for feature in self.fields.features if feature.kind in ("video", "depth"))
+        return {feature.fields[0].path: _codec(described[feature.name]) for feature in features}
+
     def image_spans(self, shard: Shard, position: int) -> dict[str, list[Span]]:
         chunks = self.files.image_chunks(shard.path, position)
         features = (feature for feature in self.fields.features if feature.kind == "image")
@@ -114,6 +120,13 @@ class LerobotSource(Source):
 
     def plan(self) -> dict[str, Any]:
         return {"meta_sha256": self.digest}
+
+
+def _codec(feature: Mapping[str, Any]) -> str:
+    """The codec of a video feature; empty if info.json does not say it."""
+    about = feature.get("info") or feature.get("video_info")
+    codec = about.get("video.codec") if isinstance(about, dict) else None
+    return codec if isinstance(codec, str) else ""
 
 
 def _shards(meta: Meta) -> tuple[list[Shard], tuple[Violation, ...]]:

@@ -1,0 +1,69 @@
+"""Frames of a video that are copied as they are stored, without decoding them.
+
+source   episode 4                  episode 5                 episode 6
+packet   key   .     key   .        key   .     key   .       key
+                                    copied with new times
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.episodes.episode import Column
+from rlds_beam.errors import needs
+from rlds_beam.formats.lerobot.features import LerobotFeature
+from rlds_beam.images.video_frames import VideoFrames, unreadable
+from rlds_beam.images.videos import Video
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class CopiedFrames:
+    """The packets of an episode's frames, in order; the first is a key frame.
+
+    Attributes:
+      column: the frames.
+      video: their video.
+      packets: the bytes of each packet.
+      keys: whether each is a key frame.
+    """
+
+    column: VideoFrames
+    video: Video
+    packets: list[bytes]
+    keys: list[bool]
+
+    def __iter__(self) -> Iterator[Array]:
+        """The decoded frames, uint8 (height, width, 3)."""
+        for _, image in self.column.pixels():
+            yield image
+
+
+def copied_frames(column: Column, feature: LerobotFeature) -> CopiedFrames | None:
+    """The frames of an episode, if they can be copied: a run of packets from a key frame on, shown in their order.
+
+    Raises:
+      BadEpisode: the video cannot be read.
+    """
+    if not isinstance(column, VideoFrames) or column.scale is not None or not len(column):
+        return None
+    which, numbers = set(column.which.tolist()), column.numbers
+    if len(which) > 1 or (np.diff(numbers) != 1).any():
+        return None
+    video = column.videos[which.pop()]
+    packets = video.shown[numbers]
+    first, stop = int(packets[0]), int(packets[-1]) + 1
+    in_order = (np.diff(packets) == 1).all() and bool(video.packets["key"][first])
+    if not in_order or video.size != feature.shape[:2] or not video.path.endswith(".mp4"):
+        return None
+    with needs("lerobot", "reading videos needs PyAV"):
+        import av
+    try:
+        return CopiedFrames(column, video, list(video.read(first, stop)), video.packets["key"][first:stop].tolist())
+    except (OSError, ValueError, av.FFmpegError) as error:
+        raise unreadable(video.path, error, feature.path) from None

@@ -1,0 +1,128 @@
+"""The card of `inspect`: what a dataset is, what it lacks for learners, and the next command."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import hdf5_robots
+import numpy as np
+import pytest
+
+import rlds_beam
+from rlds_beam.pipelines.cli import main
+from rlds_beam.testing import make_episode, write_dataset
+
+Card = Callable[..., dict[str, list[str]]]
+
+
+@pytest.fixture
+def card(capsys: pytest.CaptureFixture[str]) -> Card:
+    """Returns the lines of the card by name; those of its first line by ''."""
+
+    def read(*arguments: object) -> dict[str, list[str]]:
+        assert main(["inspect", *map(str, arguments)]) == 0
+        title, *lines = capsys.readouterr().out.partition("\n\nstep\n")[0].splitlines()
+        facts: dict[str, list[str]] = {"": [title]}
+        for line in lines:
+            name = line[:10].strip()
+            facts.setdefault(name or list(facts)[-1], []).append(line[10:])
+        return facts
+
+    return read
+
+
+@pytest.fixture(scope="module")
+def camera(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return rlds_beam.example(tmp_path_factory.mktemp("data"), camera=True, episodes=4)
+
+
+def test_aloha(card: Card, tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    written = hdf5_robots.aloha(tmp_path / "aloha", [20, 30])
+    said = card(tmp_path / "aloha")
+    assert said[""] == ["aloha"]
+    assert (said["robot"], said["rate"]) == (["aloha"], ["50 Hz"])
+    assert said["episodes"] == ["2, 50 steps, 1.0 s: episode_0.hdf5, episode_1.hdf5"]
+    assert said["size"][0].endswith(" in 2 HDF5 files")
+    assert said["cameras"] == ["observation/image_cam_high: 32 x 32, png", "observation/image_cam_low: 32 x 32, jpeg"]
+    assert said["values"][0] == "ranges of all 50 steps" and len(said["values"]) == 2 + 14
+    gripper = next(line for line in said["values"] if line.startswith("left_gripper"))
+    grippers = np.concatenate([episode["action"][:, 6] for episode in written])
+    assert f"  {grippers.min():.4g} to {grippers.max():.4g}  " in gripper
+    assert said["learners"][:2] == ["ACT, diffusion policy: ready", "pi0, SmolVLA: no task text, give --task"]
+    assert said["next"] == [f"rlds-beam convert {tmp_path / 'aloha'} aloha_lerobot --to=lerobot"]
+    given = card(tmp_path / "aloha", "--task=pick the pen", "--robot_type=mobile_aloha")
+    assert given["robot"] == ["mobile_aloha"]
+    assert given["learners"][0] == "ACT, diffusion policy, pi0, SmolVLA: ready"
+    words = ["convert", str(tmp_path / "aloha"), "aloha_lerobot", "--task=pick the pen", "--robot_type=mobile_aloha"]
+    assert shlex.split(given["next"][0])[1:] == [*words, "--to=lerobot"]
+
+
+def test_the_names_of_episodes_in_one_file(card: Card, tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    hdf5_robots.libero(tmp_path / "libero", [5, 6, 7, 8])
+    said = card(tmp_path / "libero")
+    file = "KITCHEN_SCENE1_open_the_drawer_demo.hdf5"
+    assert said["episodes"] == [f"4, 26 steps, 1.3 s: demo_0 of {file}, demo_1 of {file}, demo_2 of {file}, ..."]
+    assert said["tasks"] == ["1 task", '  "open the drawer" (4 episodes)']
+    assert said["learners"][0] == "ACT, diffusion policy, pi0, SmolVLA: ready"
+    assert said["float64"] == [
+        "action, observation/ee_ori, observation/ee_pos and 4 more; --connectors=CastFields stores float32, as "
+        "LeRobot's recorders do"
+    ]
+
+
+def test_lerobot_is_not_offered_pairs_and_its_size_includes_videos(card: Card, camera: str, tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    rlds_beam.convert(camera, tmp_path / "arm", to="lerobot", fps=10, images="video", robot_type="so101_follower")
+    said = card(tmp_path / "arm")
+    videos = sum(path.stat().st_size for path in (tmp_path / "arm").rglob("*.mp4"))
+    assert said[""] == ["arm"] and said["robot"] == ["so101_follower"]
+    assert said["size"][0].endswith(f", {videos / 1000:.1f} kB in 1 video")
+    assert said["cameras"] == ["observation/image: 96 x 96, av1 video"]
+    assert said["next"] == [f"rlds-beam convert {tmp_path / 'arm'} arm_rlds --to=rlds"]
+    assert "--items=pairs" not in str(rlds_beam.inspect(tmp_path / "arm"))
+
+
+def test_what_is_missing(card: Card, tmp_path: Path) -> None:
+    source = write_dataset(tmp_path, [make_episode(5, seed=i) for i in range(3)])
+    said = card(source)
+    assert said["rate"] == ["unknown"] and said["cameras"] == ["none"] and said["tasks"] == ["none"]
+    assert said["learners"] == ["ACT, diffusion policy, pi0, SmolVLA, GR00T: no images"]
+    assert said["next"][0].endswith("_trajectories")
+
+
+def test_the_next_command_runs(card: Card, camera: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = card(camera, "--split=train[:2]")
+    program, *words = shlex.split(said["next"][0].replace("=RATE", "=10"))
+    assert program == "rlds-beam" and words[-2:] == ["--to=lerobot", "--fps=10"]
+    assert main(words) == 0
+    assert json.loads((tmp_path / words[2] / "meta" / "info.json").read_text())["total_episodes"] == 2
+    assert card(words[2])["next"] == [f"rlds-beam convert {words[2]} {words[2]}_rlds --to=rlds"]
+
+
+def test_json_has_the_same_facts(camera: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = np.full((4, 2), math.nan, np.float32)
+    state[:, 0] = [1, 2, 3, -1]
+    episode = make_episode(4, observation={"state": 2}).with_columns({"observation/state": state})
+    assert main(["inspect", str(write_dataset(tmp_path, [episode])), "--json", "--accept=non_finite"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    values = found["card"]["values"]["observation/state"]
+    assert (values["min"], values["max"]) == ([-1, None], [3, None])
+    assert main(["inspect", camera, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["card"]["cameras"] == [{"path": "observation/image", "height": 96, "width": 96, "coding": "jpeg"}]
+    assert sum(found["card"]["tasks"].values()) == found["card"]["episodes"] == 4
+    assert found["next"].startswith("rlds-beam convert ") and found["card"]["missing"]["ACT"] == ["no rate, give --fps"]
+
+
+def test_a_sample_says_so(card: Card, tmp_path: Path) -> None:
+    source = write_dataset(tmp_path, [make_episode(20, seed=i) for i in range(50)])
+    said = card(source, "--sample_bytes=1000")
+    assert said["episodes"] == ["50, about 1,000 steps"]
+    assert said["values"][0] == "ranges of a sample of 20 steps"
