@@ -6,14 +6,13 @@ import ast
 import functools
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from checkout import ROOT
-from processes import DEADLINE
+from processes import end_of, start
 
 FOLDERS = ("benchmarks", "examples", "pipelines", "runners", "src", "tests", "transforms")
 FILES = [*ROOT.glob("*.py"), *(file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py")))]
@@ -141,11 +140,12 @@ def test_a_wait_without_a_deadline_is_recognized(code: str, forever: bool) -> No
     assert isinstance(call, ast.Call) and waits_forever(call, ast.unparse(call.func)) == forever
 
 
-def run_python(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        capture_output=True, text=True, timeout=DEADLINE, check=False, env={**os.environ, **environment},
-    )  # fmt: skip
+def run_python(*arguments: object, **environment: str) -> tuple[int, str]:
+    """The exit code, and what Python printed."""
+    command, options = [sys.executable, *map(str, arguments)], {**os.environ, "PYTHONFAULTHANDLER": "1", **environment}
+    with start(command, env=options) as process:
+        code, out, err = end_of(process)
+    return code, out + err
 
 
 FORK_HANDLER = """
@@ -173,8 +173,8 @@ if __name__ == "__main__":
 def test_a_child_is_started_without_fork_handlers(tmp_path) -> None:
     """Handlers that gRPC registers with pthread_atfork must not run, as they would in a fork."""
     (tmp_path / "script.py").write_text(FORK_HANDLER)
-    done = run_python(tmp_path / "script.py")
-    assert done.returncode == 0, done.stderr
+    code, said = run_python(tmp_path / "script.py")
+    assert code == 0, said
 
 
 # Seconds enough for a test to reach the place where it is stuck, also on a busy machine: a deadline that passes in
@@ -210,12 +210,11 @@ def test_sound(): pass
 def test_a_stuck_test_fails_and_shows_where(tmp_path) -> None:
     (tmp_path / "test_stuck.py").write_text(STUCK)
     (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout_method = signal\n")
-    done = run_python(
+    code, said = run_python(
         "-m", "pytest", "-n", 1, "--dist=worksteal", "-p", "watchdog", "-p", "no:hypothesispytest",
         tmp_path / "test_stuck.py", PYTHONPATH=str(ROOT / "tests" / "support"),
     )  # fmt: skip
-    assert done.returncode == 1, done.stdout + done.stderr
-    said = done.stdout + done.stderr
+    assert code == 1, said
     assert "4 failed, 1 passed" in said, said
     assert "Failed: Timeout (>5.0s) from pytest-timeout" in said
     assert "AssertionError: the failure" in said

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
 import sys
 
 import grpc
 import pytest
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
-from processes import DEADLINE
+from processes import DEADLINE, end_of, start
 from servers import free_port
 
 from rlds_beam.runners import worker_pool
@@ -38,11 +38,9 @@ def test_a_runner_that_does_not_answer(monkeypatch) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it(number) -> None:
     command = [sys.executable, "-m", "rlds_beam.runners.worker_pool", "--port=0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as pool:
-        try:
-            assert pool.stdout is not None
-            assert "workers for Flink at 127.0.0.1:" in pool.stdout.readline()
-            pool.send_signal(number)
-            assert pool.wait(DEADLINE) == 0
-        finally:
-            pool.kill()
+    with start(command, env={**os.environ, "PYTHONFAULTHANDLER": "1"}) as pool:
+        assert pool.stdout is not None
+        assert "workers for Flink at 127.0.0.1:" in pool.stdout.readline()
+        pool.send_signal(number)
+        code, out, err = end_of(pool)
+    assert (code, out) == (0, ""), err

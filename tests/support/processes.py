@@ -51,14 +51,28 @@ def start(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[s
         process.communicate(timeout=DEADLINE)
 
 
+def end_of(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Waits until a process of `start` ends; returns its exit code, output, and errors.
+
+    Fails after `DEADLINE`, with what the process printed; with `PYTHONFAULTHANDLER=1` also with where its threads are.
+    """
+    try:
+        out, err = process.communicate(timeout=DEADLINE)
+    except subprocess.TimeoutExpired:
+        kill(process, signal.SIGABRT)
+        out, err = process.communicate(timeout=DEADLINE)
+        raise AssertionError(f"not done after {DEADLINE:g} s:\n{out}\n{err}") from None
+    return process.returncode, out, err
+
+
 def run(arguments: Sequence[object], **options: Any) -> tuple[int, str, str]:
     """Runs `rlds-beam` and returns its exit code, output and errors; fails if it takes longer than `DEADLINE`.
 
     Progress lines are removed.
     """
     with running(arguments, **options) as process:
-        out, err = process.communicate(timeout=DEADLINE)
-        return process.returncode, out, _PROGRESS.sub("", err)
+        code, out, err = end_of(process)
+        return code, out, _PROGRESS.sub("", err)
 
 
 def kill(process: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:
