@@ -81,7 +81,7 @@ class ToFormats(TypedDict, total=False):
     max_sequence_length: int | None
     bypass_partial_episodes: bool
     terminal_discount: Literal['transition', 'boundary']
-    last_step: Literal['drop', 'absorbing']
+    last_step: Literal['drop', 'absorbing'] | Literal['drop', 'keep'] | None
     policy_info_fn: str | Callable[..., Any] | None
     policy_info_fields: Names
     observation_fields: Names

@@ -15,6 +15,7 @@ REASONS: dict[str, tuple[str, str]] = {
         "use them with --items=sequences and a smaller --sequence_length, or with --pad_end_of_episodes",
     ),
     "bypassed": ("the episode is longer than --max_sequence_length", "--bypass_partial_episodes skipped them"),
+    "no_action": ("the last step of an episode has no action", "keep it with --last_step=keep"),
     "between_items": (
         "the steps are after the last item or between two items",
         "use them with --stride_length=1, or at the end with --pad_end_of_episodes --tile_end_of_episodes",
@@ -63,5 +64,10 @@ def unused_lines(unused: Mapping[str, UnusedSteps]) -> list[str]:
     lines = []
     for reason, steps in unused.items():
         meaning, remedy = REASONS[reason]
+        if reason == "no_action":
+            alone = f" ({count(steps.episodes, 'episode')} without any other step)" if steps.episodes else ""
+            last = f"{count(steps.steps, 'last step')} without an action{alone}"
+            lines.append(f"left out  {last}; --last_step=keep keeps {'it' if steps.steps == 1 else 'them'}")
+            continue
         lines += [f"unused    {steps} ({reason}: {meaning})", f"    {remedy}"]
     return lines

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rlds_beam.jobs.describing import about, balance_lines, record_lines
+from rlds_beam.output.last_steps import RowsOutput
 from rlds_beam.text import count, format_size, join_lines
 
 if TYPE_CHECKING:  # a command imports only its own job
@@ -23,6 +24,7 @@ def convert_plan(job: ConvertJob) -> str:
             *(balance_lines(job.balance) if job.source.has_files else ()),
             f"output    {job.directory}: {count(job.shards, 'shard')}{about(job.size)}",
             *record_lines(*job.output.describe()),
+            *(job.output.notes({}) if isinstance(job.output, RowsOutput) else ()),
             _NOTHING_WRITTEN,
         ]
     )

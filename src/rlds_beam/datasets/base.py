@@ -51,6 +51,14 @@ class StepRows(Rows, Protocol):
     def starts(self) -> Indices:
         """The index of each episode's first step, then the number of steps: int64 [E + 1]."""
 
+    @property
+    def ended(self) -> npt.NDArray[np.bool_]:
+        """Whether the last step of each episode is marked as the last, bool [E]."""
+
+    @property
+    def void(self) -> npt.NDArray[np.bool_]:
+        """Whether the last step of each episode has no action, bool [E]."""
+
 
 def starts_of(rows: Rows) -> Indices | None:
     """`StepRows.starts`; None if the rows are not steps."""

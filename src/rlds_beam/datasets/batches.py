@@ -25,7 +25,7 @@ import numpy as np
 from rlds_beam.datasets.base import Indices, Rows, starts_of
 from rlds_beam.datasets.order import Drawn, Plan, Sampler
 from rlds_beam.datasets.pixels import copy_into, decode_into, decode_resized, resize_into
-from rlds_beam.datasets.windows import IS_PAD, window
+from rlds_beam.datasets.windows import IS_PAD, KeptSteps, window
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
@@ -33,6 +33,7 @@ from rlds_beam.images.decoding import Jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError
 from rlds_beam.images.video_frames import VideoFrames
+from rlds_beam.reading.last_steps import VOID
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11 on
@@ -54,11 +55,16 @@ class Part:
       rows: its rows.
       name: its name, for errors.
       jpeg: how its JPEGs are decoded.
+      kept: the steps that are rows of batches; None if all rows are.
     """
 
     rows: Rows
     name: str
     jpeg: Jpeg
+    kept: KeptSteps | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows) if self.kept is None else len(self.kept)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,12 +76,22 @@ class Content:
       offsets: the windows, by field (`windows.offsets_of`).
       image_size: (height, width) of images; None if they keep theirs.
       arrays: the kind of the arrays.
+      following: the fields of the next step: their names, and the fields that they are read from.
     """
 
     fields: Mapping[str, Field]
     offsets: Mapping[str, Indices]
     image_size: tuple[int, int] | None
     arrays: Arrays
+    following: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def column_of(self, name: str) -> str:
+        """The column that a field is read from."""
+        return self.following.get(name, name)
+
+    def is_step(self, name: str) -> bool:
+        """Whether a field with offsets is a single step instead of a window."""
+        return name in self.following and self.following[name] not in self.offsets
 
     def size_of(self, field: Field) -> tuple[int, int, int] | None:
         """The shape of an image in a batch; None if it is unknown."""
@@ -207,7 +223,8 @@ class _Filling:
         plain = [
             p for p, f in self._content.fields.items() if p not in self._content.offsets and f.encoding not in _IMAGES
         ]
-        dataset = part.rows
+        dataset, kept = part.rows, part.kept
+        rows = rows if kept is None else kept.steps(rows)
         for path, column in dataset.read(rows, plain).items():
             self._put(path, np.asarray(column), slots)
         for path, field in self._content.fields.items():
@@ -216,12 +233,16 @@ class _Filling:
             if offsets is not None:
                 starts = starts_of(dataset)
                 assert starts is not None  # checked by `batches_of`
-                wanted, padding = window(rows, starts, offsets)
+                void = path.partition("/")[0] in VOID and kept is not None
+                wanted, padding = window(rows, starts, offsets, kept.left_out if kept is not None and void else None)
+                if self._content.is_step(path):
+                    wanted, padding = wanted[:, 0], padding[:, 0]
                 self._put(path + IS_PAD, padding, slots)
             if field.encoding in _IMAGES:
                 self._start_images(pool, part, path, wanted, slots)
             elif offsets is not None:
-                flat = np.asarray(dataset.read(wanted.ravel(), [path])[path])
+                column_name = self._content.column_of(path)
+                flat = np.asarray(dataset.read(wanted.ravel(), [column_name])[column_name])
                 self._put(path, flat.reshape(*wanted.shape, *flat.shape[1:]), slots)
 
     def _put(self, path: str, values: Array, slots: Indices) -> None:
@@ -250,7 +271,7 @@ class _Filling:
         for start in range(0, len(unique), _FRAMES):
             some = slice(start, start + _FRAMES)
             mine = copies[(inverse[copies] >= start) & (inverse[copies] < start + _FRAMES)]
-            task = _Images(part, path, frames, resized, unique[some], places[first[some]],
+            task = _Images(part, self._content.column_of(path), frames, resized, unique[some], places[first[some]],
                            places[mine], places[first[inverse[mine]]])  # fmt: skip
             self._tasks.append(pool.submit(task))
 

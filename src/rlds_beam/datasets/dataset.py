@@ -10,12 +10,14 @@ import numpy as np
 
 from rlds_beam.datasets.base import Indices, Rows
 from rlds_beam.datasets.batches import Arrays, Batches
+from rlds_beam.datasets.steps import IndexedSteps
 from rlds_beam.datasets.windows import Size
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.describing import fields_text, tree
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, RldsBeamError
+from rlds_beam.formats.arrays.options import LastStep
 from rlds_beam.images.decoding import Jpeg
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.images.video_frames import VideoFrames
@@ -75,7 +77,9 @@ class Dataset(Viewable):
         return len(self._rows)
 
     def __repr__(self) -> str:
-        return f"Dataset {self._name}: {count(len(self), 'row')}\n{tree({'row': fields_text(self.fields)})}"
+        void = int(self._rows.void.sum()) if isinstance(self._rows, IndexedSteps) else 0
+        without = f", of which batches leave out {count(void, 'last step')} without an action" if void else ""
+        return f"Dataset {self._name}: {count(len(self), 'row')}{without}\n{tree({'row': fields_text(self.fields)})}"
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -112,6 +116,8 @@ class Dataset(Viewable):
         drop_last: bool | None = None,
         arrays: Arrays = "numpy",
         threads: int | None = None,
+        last_step: LastStep | None = None,
+        next_step: bool = False,
     ) -> Batches:
         """Batches of rows, decoded by threads ahead of the learner.
 
@@ -136,6 +142,10 @@ class Dataset(Viewable):
             not, its rows are split evenly among the ranks, and a rank for which none is left has one batch less.
           arrays: `numpy`, or `torch` or `jax`, which share the memory; text stays numpy.
           threads: threads that read and decode; None for one for each core.
+          last_step: `drop` or `keep` the last step of each episode as a row. None drops void ones, which have no
+            action; windows of actions, rewards, and discounts end before them. The dataset itself has all steps.
+          next_step: whether to add the observation, `is_last`, and `is_terminal` of the next step, with names that
+            begin with `next_`; `next_<field>_is_pad` marks those after the end of the episode.
 
         Raises:
           UsageError: a column does not exist, rows are not steps but windows are wanted, or a value is not allowed.
@@ -145,7 +155,7 @@ class Dataset(Viewable):
         return batches_of(
             [self], None, batch_size, shuffle=shuffle, seed=seed, epochs=epochs, history=history, chunk=chunk,
             image_size=image_size, columns=columns, rank=rank, ranks=ranks, drop_last=drop_last, arrays=arrays,
-            threads=threads,
+            threads=threads, last_step=last_step, next_step=next_step,
         )  # fmt: skip
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:

@@ -51,6 +51,7 @@ from rlds_beam.progress.displays import Kind, display_for
 from rlds_beam.progress.job_progress import Total, in_this_process
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
+from rlds_beam.reading.last_steps import find_last_steps
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.text import escape_controls, format_size
@@ -96,6 +97,7 @@ class Recipe:
                 files += [[shard.index, path, _version(path)] for path in paths]
         content = [
             VERSION, __version__, sys.byteorder, source.dataset, type(source).__qualname__, source.plan(), files,
+            source.last_action,
             repr(source.schema), dataclasses.asdict(self.check), self.connecting.configuration.plan(),
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:32]
@@ -226,7 +228,8 @@ class _Builder:
                 self._writer.close()
         self._writer.finish(
             recipe=digest, dataset=source.dataset, files=self._files, fitted=fitted, edits=self._edits.records,
-            notes=self.notes, rejected=dict(rejected), videos=self._videos.videos, scales=self._videos.scales,
+            notes=self.notes, rejected=dict(rejected), last_steps=dataclasses.asdict(find_last_steps(source)),
+            videos=self._videos.videos, scales=self._videos.scales,
         )  # fmt: skip
 
     def _fit(self, ranges: Sequence[WorkRange], duplicates: Duplicates) -> list[Any]:

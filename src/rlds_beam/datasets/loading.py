@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import get_args
+from typing import cast, get_args
 
-from rlds_beam.datasets.base import starts_of
+import numpy as np
+
+from rlds_beam.datasets.base import Rows, StepRows, starts_of
 from rlds_beam.datasets.batches import Arrays, Batches, Content, Part
 from rlds_beam.datasets.dataset import Dataset
 from rlds_beam.datasets.order import Plan
-from rlds_beam.datasets.windows import Size, offsets_of
+from rlds_beam.datasets.windows import KeptSteps, Size, offsets_of
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays.options import LastStep
 from rlds_beam.options import Options, check_names
 from rlds_beam.text import did_you_mean
 
@@ -34,6 +37,8 @@ def mix_batches(
     ranks: int = 1,
     arrays: Arrays = "numpy",
     threads: int | None = None,
+    last_step: LastStep | None = None,
+    next_step: bool = False,
 ) -> Batches:
     """Batches of a weighted mixture of datasets, without an end: each row is from a dataset chosen at random by weight.
 
@@ -57,7 +62,7 @@ def mix_batches(
     return batches_of(
         [dataset for dataset, _ in pairs], tuple(float(weight) for _, weight in pairs), batch_size, shuffle=shuffle,
         seed=seed, epochs=None, history=history, chunk=chunk, image_size=image_size, columns=columns, rank=rank,
-        ranks=ranks, drop_last=None, arrays=arrays, threads=threads,
+        ranks=ranks, drop_last=None, arrays=arrays, threads=threads, last_step=last_step, next_step=next_step,
     )  # fmt: skip
 
 
@@ -78,6 +83,8 @@ def batches_of(
     drop_last: bool | None,
     arrays: Arrays,
     threads: int | None,
+    last_step: LastStep | None,
+    next_step: bool,
 ) -> Batches:
     """See `Dataset.batches` and `mix_batches`."""
     if arrays not in get_args(Arrays):
@@ -88,23 +95,48 @@ def batches_of(
         raise UsageError(f"arrays={arrays} needs {arrays}, which is not installed")
     size = _image_size(image_size)
     fields = _common_fields(datasets, columns, size)
-    offsets = offsets_of(history, chunk, fields)
+    if last_step not in (None, *get_args(LastStep)):
+        raise UsageError(
+            f"last_step={last_step}: expected drop or keep{did_you_mean(str(last_step), get_args(LastStep))}"
+        )
+    windows = offsets_of(history, chunk, fields)
+    following = _following(fields) if next_step else {}
+    fields |= {name: fields[path] for name, path in following.items()}
+    next_offsets = {name: windows.get(path, np.zeros(1, np.int64)) + 1 for name, path in following.items()}
+    asked = (("history and chunk need", windows), ("next_step needs", next_step), ("last_step needs", last_step))
+    needed = next((name for name, given in asked if given), None)
     for dataset in datasets:
-        if offsets and starts_of(dataset.rows) is None:
+        if needed and starts_of(dataset.rows) is None:
             raise UsageError(
-                f"history and chunk need steps, but the rows of {dataset.name} are not: open a dataset of episodes "
-                "with unit='steps'"
+                f"{needed} steps, but the rows of {dataset.name} are not: open a dataset of episodes with unit='steps'"
             )
     for path, field in fields.items():
         if field.encoding in _IMAGES and None in field.shape[:-3]:
             raise UsageError(f"{path} has a different number of images in each row: choose other columns")
+    parts = [Part(d.rows, d.name, d.jpeg, _kept(d.rows, last_step)) for d in datasets]
     plan = Plan(
-        tuple(len(dataset) for dataset in datasets), batch_size, bool(shuffle), seed, epochs, rank, ranks,
+        tuple(map(len, parts)), batch_size, bool(shuffle), seed, epochs, rank, ranks,
         ranks > 1 if drop_last is None else bool(drop_last), weights,
     )  # fmt: skip
-    content = Content(fields, offsets, size, arrays)
-    parts = [Part(d.rows, d.name, d.jpeg) for d in datasets]
+    content = Content(fields, {**windows, **next_offsets}, size, arrays, following)
     return Batches(parts, content, plan, threads)
+
+
+def _following(fields: Mapping[str, Field]) -> dict[str, str]:
+    """The names of the fields of the next step, and the fields that they are read from."""
+    paths = [path for path in fields if path.partition("/")[0] in ("observation", "is_last", "is_terminal")]
+    if taken := [path for path in paths if f"next_{path}" in fields]:
+        raise UsageError(f"next_step: there is already a column next_{taken[0]}: choose other columns")
+    return {f"next_{path}": path for path in paths}
+
+
+def _kept(rows: Rows, last_step: LastStep | None) -> KeptSteps | None:
+    """The steps that are rows of batches; None for all."""
+    if last_step == "keep" or starts_of(rows) is None:
+        return None
+    steps = cast(StepRows, rows)
+    left_out = steps.ended if last_step == "drop" else steps.void
+    return KeptSteps(steps.starts, left_out) if left_out.any() else None
 
 
 def _image_size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:

@@ -40,11 +40,12 @@ from rlds_beam import storage
 from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Maybe, check_json, parse_json
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.reading.last_steps import LastSteps
 
 Array = np.ndarray[Any, Any]
 Kind = Literal["values", "text", "images", "arrays"]
 
-VERSION = 3
+VERSION = 4
 """Format version; bump when the files change."""
 
 PLACE = np.dtype([("offset", "<i8"), ("size", "<u4"), ("crc", "<u4"), ("file", "<i4"), ("edit", "<u2")])
@@ -82,7 +83,8 @@ _SCHEMA = {
     "videos": [{"path": TEXT, "codec": TEXT, "format": TEXT, "size": [COUNT], "base": [COUNT], "packets": COUNT}],
     "scales": {"*": ANY},
     "edits": {"*": [{"split": TEXT, "shard": COUNT, "position": COUNT, "part": COUNT}]},
-    "rejected": {"*": COUNT}, "notes": [TEXT], "sizes": {"*": COUNT}, "recipe": TEXT,
+    "rejected": {"*": COUNT}, "notes": [TEXT], "last_steps": {"action": TEXT, "assumed": TEXT},
+    "sizes": {"*": COUNT}, "recipe": TEXT,
 }  # fmt: skip
 
 
@@ -430,6 +432,11 @@ class StepIndex:
     def rejected(self) -> Mapping[str, int]:
         """The number of episodes that break a rule, by rule."""
         return dict(self.content["rejected"])
+
+    @property
+    def last_steps(self) -> LastSteps:
+        """What the last steps of the episodes are."""
+        return LastSteps(**self.content["last_steps"])
 
     @property
     def blob(self) -> str:

@@ -22,6 +22,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.pixels import EditedImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.reading.base import Segment
+from rlds_beam.reading.last_steps import is_action
 from rlds_beam.reading.reader import EpisodeReader
 
 Array = np.ndarray[Any, Any]
@@ -55,6 +56,20 @@ class IndexedSteps:
     def starts(self) -> Array:
         """The index of each episode's first step, then the number of steps: int64 [E + 1]."""
         return self.index.starts
+
+    @functools.cached_property
+    def ended(self) -> Array:
+        """Whether the last step of each episode is marked as the last, bool [E]; if there are no marks, all are."""
+        some = np.flatnonzero(np.diff(self.starts))
+        ended = np.zeros(self.index.episodes, bool)
+        ended[some] = self.column("is_last", self.starts[some + 1] - 1) if "is_last" in self.index.columns else True
+        return ended
+
+    @functools.cached_property
+    def void(self) -> Array:
+        """Whether the last step of each episode has no action, bool [E]."""
+        void = self.index.last_steps.action == "void" and any(is_action(path) for path in self.index.columns)
+        return self.ended & void
 
     def read(self, indices: Indices, wanted: Sequence[str]) -> dict[str, Column]:
         episodes: Indices | None = None

@@ -67,18 +67,46 @@ def _sizes(name: str, size: Size, root: str, known: list[str]) -> Mapping[str, i
     return size
 
 
-def window(rows: Indices, starts: npt.NDArray[Any], offsets: Indices) -> tuple[Indices, npt.NDArray[np.bool_]]:
+class KeptSteps:
+    """The steps that become rows of batches: all but the last ones of some episodes.
+
+    Args:
+      starts: the index of each episode's first step, then the number of steps, [E + 1].
+      left_out: whether the last step of each episode is left out, bool [E].
+    """
+
+    def __init__(self, starts: Indices, left_out: npt.NDArray[np.bool_]):
+        self.starts, self.left_out = starts, left_out
+        self._before = np.concatenate([[0], np.cumsum(left_out)])
+        self._kept = starts - self._before
+
+    def __len__(self) -> int:
+        return int(self._kept[-1])
+
+    def steps(self, numbers: Indices) -> Indices:
+        """The indices of kept steps, from their numbers among the kept ones."""
+        episodes = np.searchsorted(self._kept, numbers, side="right") - 1
+        steps: Indices = numbers + self._before[episodes]
+        return steps
+
+
+def window(
+    rows: Indices, starts: npt.NDArray[Any], offsets: Indices, left_out: npt.NDArray[np.bool_] | None = None
+) -> tuple[Indices, npt.NDArray[np.bool_]]:
     """The rows of windows, [B, W], and which of them are padding.
 
-    Windows end where their episode does: beyond that, its first or last step is repeated.
+    Windows end where their episode does, or before a last step that is left out: beyond that, a step is repeated.
 
     Args:
       rows: the current steps, [B].
       starts: the index of each episode's first step, then the number of steps.
       offsets: the offsets in steps, [W].
+      left_out: whether windows of each episode end before its last step, bool [E].
     """
     episodes = np.searchsorted(starts, rows, side="right") - 1
     first, last = starts[episodes], starts[episodes + 1] - 1
+    if left_out is not None:
+        last = np.maximum(last - left_out[episodes], first)
     wanted = rows[:, None] + offsets
     clipped = np.clip(wanted, first[:, None], last[:, None])
     return clipped, wanted != clipped

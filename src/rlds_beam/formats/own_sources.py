@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 from rlds_beam.encoding.base import Damage, Record
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.reading.base import Source, Split
+from rlds_beam.reading.base import LastAction, Source, Split
 from rlds_beam.user_functions import raised
 
 _ATTRIBUTES: dict[str, Any] = {"dataset": str, "schema": Schema, "splits": (tuple, list), "violations": (tuple, list)}
@@ -33,6 +33,8 @@ def checked_source(source: Any, from_: str) -> Source:
     for split in source.splits:
         if not isinstance(split, Split):
             raise UsageError(f"{where}: its splits hold {_a(split)}, not a Split")
+    if source.last_action not in get_args(LastAction):
+        raise UsageError(f"{where}: its last_action is {source.last_action!r}, not {', '.join(get_args(LastAction))}")
     files, decoder = _attribute(source, "files", where), _attribute(source, "decoder", where)
     for name in _FILES:
         _attribute(files, name, f"{where}: its files")

@@ -35,6 +35,7 @@ def card_lines(survey: Survey) -> list[str]:
         ("tasks", list(_tasks(overview))),
         ("cameras", [_camera(camera) for camera in overview.cameras] or ["none"]),
         ("values", _values(overview)),
+        ("last steps", [f"  {survey.last_steps}"] if survey.last_steps is not None else []),
         ("float64", [_doubles(overview)] if overview.cameras else []),
         ("learners", list(_learners(overview))),
         ("next", [survey.next] if survey.next else []),

@@ -25,6 +25,7 @@ from rlds_beam.output.capabilities import ignored_values, needs_whole_shards, pr
 from rlds_beam.output.range_conversion import Duplicates, check_and_connect
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
+from rlds_beam.reading.last_steps import LastSteps, find_last_steps, is_action
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 
@@ -50,6 +51,7 @@ class Survey:
       size: the predicted bytes of the output; None if unknown.
       plan: the plan as flags, `--items=sequences --sequence_length=8`.
       repair: the rules that the plan repairs.
+      last_steps: what last steps are; None if there are no actions.
       format: the format of the dataset, with what tells it: `minari (data/metadata.json)`; empty if unknown.
       overview: the card of the dataset.
       next: the next command for this dataset; empty if unknown.
@@ -67,6 +69,7 @@ class Survey:
     overview: Overview
     plan: str = ""
     repair: tuple[str, ...] = ()
+    last_steps: LastSteps | None = None
     format: str = ""
     next: str = ""
 
@@ -103,6 +106,7 @@ class Survey:
                 }
                 for split in source.splits
             },
+            "last_steps": None if self.last_steps is None else dataclasses.asdict(self.last_steps),
             "ranges": self.balance.to_json(),
             "problems": [str(violation) for violation in source.violations],
             "notes": list(source.notes),
@@ -168,6 +172,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
             about.finish(source, report, complete=complete, scale=scale),
             gives_task=options.task is not None or options.task_file is not None,
         ),
+        last_steps=find_last_steps(source) if any(map(is_action, source.schema.steps)) else None,
     )
 
 

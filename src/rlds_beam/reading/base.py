@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.episodes.describing import schema_tree
@@ -19,6 +19,10 @@ from rlds_beam.text import count, escape_controls, format_size, printable
 
 if TYPE_CHECKING:
     pass  # in typing from Python 3.11 on
+
+
+LastAction = Literal["real", "void", "unknown"]
+"""Whether the last step of an episode has the action taken at its observation, or, as RLDS defines it, none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +155,8 @@ class Source(Viewable, abc.ABC):
       violations: the faults of the dataset as a whole (missing and extra shards).
       fps: frames per second, if the dataset says so.
       robot: the name of the robot, if the dataset says so.
+      last_action: whether the actions of last steps are `real` or `void`; if `unknown`, `last_steps.find_last_steps`
+        looks at some.
       left_out: the parts of the dataset that are not read, with the reasons.
       notes: what a user should know about how the data are read.
       has_files: whether the shards are files. Those of a recording are not: there is nothing to fingerprint, sample, or
@@ -160,6 +166,7 @@ class Source(Viewable, abc.ABC):
 
     fps: float | None = None
     robot: str | None = None
+    last_action: LastAction = "unknown"
     left_out: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
     has_files: ClassVar[bool] = True

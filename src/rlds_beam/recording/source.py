@@ -64,6 +64,7 @@ class RecordedSource(Source):
     most_steps_each: int | None
 
     violations = ()
+    last_action = "void"
     has_files = False
 
     @classmethod

@@ -13,6 +13,7 @@ from rlds_beam.encoding.tfrecord.writing import frame
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.arrays.parts import Array, Part, PartColumn, PartWriter
+from rlds_beam.output.base import FileRangeWriter
 from rlds_beam.output.capabilities import MergedFile, MergesRanges, MetadataFiles, SizePrediction
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import ShardInfo, ShardWriter
@@ -73,7 +74,7 @@ class MergedOutput(MergesRanges, MetadataFiles, SizePrediction):
     def file(self, work: WorkRange) -> str:
         return f"{PARTS}/{work}.part"
 
-    def open_range(self, work: WorkRange) -> PartRangeWriter:
+    def open_range(self, work: WorkRange) -> FileRangeWriter:
         return PartRangeWriter(self, storage.below(self.directory, self.file(work)))
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:

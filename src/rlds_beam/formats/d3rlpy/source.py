@@ -135,6 +135,7 @@ class D3rlpyDecoder(ArrayDecoder):
 class D3rlpySource(SourceOfFiles):
     """Files of d3rlpy's replay buffers. Attributes: see `Source`."""
 
+    last_action = "void"
     notes: tuple[str, ...] = ()
 
     @classmethod

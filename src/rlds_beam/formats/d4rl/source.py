@@ -214,6 +214,8 @@ def path_of(name: str) -> str:
 class D4rlSource(SourceOfFiles):
     """D4RL's files. Attributes: see `Source`."""
 
+    last_action = "void"
+
     @classmethod
     def recognize(cls, path: str) -> str | None:
         name = has_objects(path, _REQUIRED)

@@ -187,6 +187,8 @@ def _value(value: Any) -> Any:
 class EnvLoggerSource(SourceOfFiles):
     """One log, or several. Attributes: see `Source`."""
 
+    last_action = "void"
+
     @classmethod
     def recognize(cls, path: str) -> str | None:
         names = names_in(path)

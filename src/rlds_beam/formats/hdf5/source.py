@@ -22,7 +22,7 @@ from rlds_beam.formats.profiles.model import Profile
 from rlds_beam.formats.profiles.proposing import propose
 from rlds_beam.formats.profiles.shipped import find_profile, shipped_profiles
 from rlds_beam.options import Options
-from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.base import LastAction, Shard, Source, Split
 from rlds_beam.reading.looking import first_file
 from rlds_beam.reading.splits import selected_splits, slice_of
 from rlds_beam.text import join_lines
@@ -53,6 +53,10 @@ class Hdf5Source(Source):
     @functools.cached_property
     def robot(self) -> str | None:  # type: ignore[override]
         return self.layout.profile.robot
+
+    @property
+    def last_action(self) -> LastAction:  # type: ignore[override]
+        return self.layout.last_action
 
     def describe(self) -> str:
         return join_lines([super().describe(), *self.notes])

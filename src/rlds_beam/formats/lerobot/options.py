@@ -6,6 +6,7 @@ import dataclasses
 from typing import Literal
 
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays.options import LastStep, last_step_option
 from rlds_beam.formats.lerobot.layout import Version
 from rlds_beam.options import Options, option
 
@@ -40,6 +41,7 @@ class LerobotOptions(Options):
     depth_min: float = option(0.01, "nearest depth of depth videos in meters: nearer becomes this, also 0")
     depth_max: float = option(10.0, "farthest depth of depth videos in meters")
     depth_shift: float = option(3.5, "meters added before the logarithm of depth")
+    last_step: LastStep | None = last_step_option()
     modality: str | None = option(
         None,
         "modality.json for GR00T, with --lerobot_version=2.1: auto, or a file to check and copy",

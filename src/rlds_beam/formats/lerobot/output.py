@@ -46,9 +46,11 @@ from rlds_beam.output.capabilities import (
     StoredNames,
 )
 from rlds_beam.output.files import to_json
+from rlds_beam.output.last_steps import RowsOutput, RowsWriter
 from rlds_beam.output.preview import PREVIEW, RANGES, joined
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.last_steps import RowRule
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.text import did_you_mean, printable
 
@@ -61,7 +63,9 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, ItemCounts, CostHints, SizePrediction):
+class LerobotOutput(
+    GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, ItemCounts, CostHints, SizePrediction, RowsOutput
+):
     """A LeRobot v3.0 dataset: a Parquet file of frames for each range, and `meta/`.
 
     Attributes:
@@ -70,6 +74,7 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
       frames: how the frames are stored.
       robot_type: the robot's name in info.json.
       modality: the text of modality.json (v2.1); None if there is none.
+      rule: see `RowsOutput`.
       first: the number of each split's first file.
       ranges: the number of ranges.
       origin: what the dataset is converted from, for its card: "`aloha` (hdf5)".
@@ -83,6 +88,7 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
     frames: FrameFormat
     robot_type: str | None = None
     modality: str | None = None
+    rule: RowRule = dataclasses.field(default_factory=RowRule)
     first: tuple[tuple[str, int], ...] = ()
     ranges: int = 0
     origin: str = "another dataset"
@@ -116,7 +122,8 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
                     f"--images=video: {feature.describe()} has an odd height or width, which {PIXELS} cannot hold: "
                     "resize it with a connector, or copy the images (--images=copy)"
                 )
-        output = kind(directory, source.name, frames, source.robot, origin=_origin(source))
+        rule = RowRule.of(source, schema, options.last_step)
+        output = kind(directory, source.name, frames, source.robot, rule=rule, origin=_origin(source))
         return output.with_modality(options.modality)
 
     def with_modality(self, modality: str | None) -> LerobotOutput:
@@ -161,7 +168,7 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
         frames = self.frames
         depth = {f.name: dataclasses.asdict(f.depth) for f in frames.features.features if f.depth is not None}
         return {
-            "lerobot": {**({"depth": depth} if depth else {}),
+            "lerobot": {**({"depth": depth} if depth else {}), **self.rule.to_json(),
                 "version": self.version, "fps": frames.fps,
                 "image_samples": frames.image_samples or f"1 in {FRAMES_OF_A_SAMPLE}, at most {MOST_SAMPLES}",
                 "robot_type": self.robot_type, **frames.features.to_json(),
@@ -179,7 +186,7 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
         return Description(lines, features.left_out, "frame")
 
     def predict(self, batches: Iterable[Batch]) -> int:
-        return sum(len(episode) for batch in batches for episode in batch.episodes)
+        return sum(len(self.rule.rows(episode)) for batch in batches for episode in batch.episodes)
 
     def measure(self, batches: Sequence[Batch]) -> int | None:
         if self.frames.videos:
@@ -209,10 +216,11 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
         videos = [layout.VIDEO_PATH.format(video_key=feature.name, **place) for feature in self.frames.videos]
         return (layout.DATA_PATH.format(**place), facts_file(work), *videos)
 
-    def open_range(self, work: WorkRange) -> LerobotWriter:
+    def open_range(self, work: WorkRange) -> LerobotWriter | RowsWriter:
         data, facts, *videos = self.files(work)
         files = self.files_class(self.directory, self.frames, (data, *videos))
-        return LerobotWriter(self.directory, self.frames, files, facts, previewed=work.index < RANGES)
+        writer = LerobotWriter(self.directory, self.frames, files, facts, previewed=work.index < RANGES)
+        return RowsWriter(writer, self.rule) if self.rule.left_out else writer
 
     def facts(self, commit: RangeCommit) -> RangeFacts:
         """The facts that a finished range kept."""

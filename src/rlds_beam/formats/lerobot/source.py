@@ -49,6 +49,7 @@ class LerobotSource(Source):
     fps: float = 1.0
     violations: tuple[Violation, ...] = ()
     robot: str | None = None
+    last_action = "real"
     notes: tuple[str, ...] = ()
 
     @classmethod

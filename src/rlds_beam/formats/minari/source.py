@@ -140,6 +140,7 @@ class MinariDecoder(ArrayDecoder):
 class MinariSource(SourceOfFiles):
     """A Minari dataset. Attributes: see `Source`."""
 
+    last_action = "void"
     notes: tuple[str, ...] = ()
 
     @classmethod

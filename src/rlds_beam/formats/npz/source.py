@@ -28,6 +28,7 @@ from rlds_beam.formats.profiles.files import ProfileFormat, starts_of
 from rlds_beam.formats.profiles.proposing import propose
 from rlds_beam.formats.profiles.shipped import find_profile, shipped_profiles
 from rlds_beam.options import Options
+from rlds_beam.reading.base import LastAction
 from rlds_beam.reading.looking import names_in
 from rlds_beam.text import join_lines
 
@@ -121,6 +122,10 @@ class NpzSource(SourceOfFiles):
     @functools.cached_property
     def robot(self) -> str | None:  # type: ignore[override]
         return self.layout.profile.robot
+
+    @property
+    def last_action(self) -> LastAction:  # type: ignore[override]
+        return self.layout.last_action
 
     def describe(self) -> str:
         return join_lines([super().describe(), *self.notes])

@@ -29,6 +29,7 @@ from rlds_beam.formats.profiles.binding import Bound, Leaf, bind, row_bytes
 from rlds_beam.formats.profiles.containers import Container, text_of, where
 from rlds_beam.formats.profiles.model import TO_OBSERVATION, Profile
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.reading.base import LastAction
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -60,6 +61,13 @@ class Layout:
     def final(self) -> bool:
         """Whether an episode has a last step with a void action."""
         return self.profile.last_step == "added" or any(one.final for one in self.bound)
+
+    @property
+    def last_action(self) -> LastAction:
+        """See `Source`. Of D4RL's truncated episodes, the last recorded action leads to no known observation."""
+        profile = self.profile
+        void = self.final or profile.actions == TO_OBSERVATION or profile.last_step == "added_if_terminal"
+        return "void" if void else "real"
 
 
 def layout_of(profile: Profile, first: Container, raw_images: str, masks: tuple[str, ...] = ()) -> Layout:

@@ -20,7 +20,7 @@ from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.formats.rlds.source import RldsSource
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reading.base import Source, Split
+from rlds_beam.reading.base import LastAction, Source, Split
 
 FROM = Field("source_dataset", "string", encoding="text", feature="Text")
 """The episode field with the original dataset, `name/version`."""
@@ -71,6 +71,11 @@ class MergedSource(Source):
         decoder = MergedDecoder(self.decoder.starts, merged, schema)
         left_out = {**self.left_out, **dict.fromkeys(paths, why)}
         return dataclasses.replace(self, schema=schema, decoder=decoder, merged=merged, left_out=left_out)
+
+    @property
+    def last_action(self) -> LastAction:  # type: ignore[override]
+        first, *others = {source.last_action for source in self.merged}
+        return "unknown" if others else first
 
     def plan(self) -> dict[str, Any]:
         features = [hashlib.sha256(source.features.encode()).hexdigest() for source in self.merged]

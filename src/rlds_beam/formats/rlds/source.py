@@ -19,7 +19,7 @@ from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.formats.rlds.meaning import MEANING, Meaning
-from rlds_beam.reading.base import Shard, Source, Split, TfdsMetadata
+from rlds_beam.reading.base import LastAction, Shard, Source, Split, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.looking import names_in
 from rlds_beam.reading.splits import selected_splits, slice_split
@@ -61,6 +61,7 @@ class RldsSource(Source):
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fps: float | None = None
     robot: str | None = None
+    last_action: LastAction = "unknown"
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> RldsSource:
@@ -147,7 +148,7 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
         text, meaning.name(schema), FORMATS[info.file_format], tuple(splits), tuple(violations), info_text,
         {name: storage.read_small(storage.join(directory, name)) for name in texts},
         tuple(name for name in copied if storage.is_outside(directory, name)),
-        fps=meaning.fps, robot=meaning.robot,
+        fps=meaning.fps, robot=meaning.robot, last_action=meaning.last_action,
     )  # fmt: skip
 
 

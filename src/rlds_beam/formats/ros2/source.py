@@ -94,6 +94,7 @@ class Ros2Source(SourceOfFiles):
     fps: float | None = None
 
     options_class = Ros2Options
+    last_action = "real"
 
     @classmethod
     def recognize(cls, path: str) -> str | None:

@@ -162,6 +162,8 @@ class FramesDecoder:
 class TrajectoriesSource(SourceOfFiles):
     """Trajectory TFRecords. Attributes: see `Source`."""
 
+    last_action = "void"
+
     @classmethod
     def recognize(cls, path: str) -> str | None:
         names = names_in(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from rlds_beam.formats.arrays.options import RawImages, raw_images_option
+from rlds_beam.formats.arrays.options import LastStep, RawImages, last_step_option, raw_images_option
 from rlds_beam.options import Options, option
 
 
@@ -15,6 +15,7 @@ class ZarrOptions(Options):
 
     compressor: Literal["lz4", "zstd"] = option("lz4", "Blosc compressor: lz4 is fast, zstd is small")
     images: Literal["blosc", "jpegxl"] = option("blosc", "images by the same compressor, or as lossless JPEG XL")
+    last_step: LastStep | None = last_step_option()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

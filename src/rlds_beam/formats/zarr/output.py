@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
@@ -48,9 +49,12 @@ from rlds_beam.formats.zarr.writing import (
     metadata,
     zip_pieces,
 )
-from rlds_beam.output.base import Description
-from rlds_beam.output.capabilities import CostHint, CostHints, MergedFile, StoredNames
+from rlds_beam.output.base import Description, FileRangeWriter
+from rlds_beam.output.capabilities import CostHint, CostHints, ItemCounts, MergedFile, StoredNames
+from rlds_beam.output.last_steps import RowsOutput, RowsWriter, all_rows
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.last_steps import RowRule
+from rlds_beam.reading.plan import WorkRange
 
 _LARGE = 1 << 16
 """Rows of this size are chunks, compressed when the range is written."""
@@ -155,13 +159,14 @@ def _texts(parts: Sequence[Part], at: int) -> Iterator[Array]:
 
 
 @dataclasses.dataclass(frozen=True)
-class ZarrOutput(MergedOutput, StoredNames, CostHints):
+class ZarrOutput(MergedOutput, StoredNames, CostHints, ItemCounts, RowsOutput):
     """A zarr store, packed as a zip file, for each split.
 
     Attributes:
       directory, name, splits: see `MergedOutput`.
       columns: the stored fields.
       left_out: the fields not written, with the reasons.
+      rule: see `RowsOutput`.
     """
 
     directory: str
@@ -169,6 +174,7 @@ class ZarrOutput(MergedOutput, StoredNames, CostHints):
     splits: tuple[str, ...]
     columns: tuple[ZarrColumn, ...]
     left_out: dict[str, str]
+    rule: RowRule
 
     options_class = ZarrOptions
 
@@ -179,7 +185,11 @@ class ZarrOutput(MergedOutput, StoredNames, CostHints):
         of_episode = _stored(connectors.schema.metadata.values(), left_out, of_episode=True)
         columns = [ZarrColumn(field, key, False, _compressor(field, options)) for field, key in steps]
         columns += [ZarrColumn(field, key, True, BLOSC["zstd"]) for field, key in of_episode]
-        return cls(directory, source.name, tuple(split.name for split in source.splits), tuple(columns), left_out)
+        splits, rule = (
+            tuple(split.name for split in source.splits),
+            RowRule.of(source, connectors.schema, options.last_step),
+        )
+        return cls(directory, source.name, splits, tuple(columns), left_out, rule)
 
     @property
     def metadata(self) -> tuple[str, ...]:
@@ -190,7 +200,18 @@ class ZarrOutput(MergedOutput, StoredNames, CostHints):
         yield from ((column.field.path, column.key) for column in self.columns)
 
     def plan(self) -> dict[str, Any]:
-        return {"zarr": {"fields": self._fields(), "compressors": [column.compressor for column in self.columns]}}
+        compressors = [column.compressor for column in self.columns]
+        return {"zarr": {"fields": self._fields(), "compressors": compressors, **self.rule.to_json()}}
+
+    def predict(self, batches: Iterable[Batch]) -> int:
+        return sum(len(batch.episodes) for batch in all_rows(batches, self.rule))
+
+    def measure(self, batches: Sequence[Batch]) -> int:
+        return super().measure(all_rows(batches, self.rule))
+
+    def open_range(self, work: WorkRange) -> FileRangeWriter:
+        writer = super().open_range(work)
+        return RowsWriter(writer, self.rule) if self.rule.left_out else writer
 
     def _fields(self) -> list[dict[str, Any]]:
         return [{"key": c.key, "of_episode": c.of_episode, **field_json(c.field)} for c in self.columns]

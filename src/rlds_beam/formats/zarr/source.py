@@ -134,6 +134,7 @@ class ZarrSource(SourceOfFiles):
     """
 
     options_class: ClassVar[type[Options]] = ZarrSourceOptions
+    last_action = "real"
     notes: tuple[str, ...] = ()
 
     @classmethod

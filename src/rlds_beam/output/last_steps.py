@@ -1,0 +1,69 @@
+"""Outputs whose rows are an observation and an action: they leave out last steps without an action."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rlds_beam.checking.unused import UnusedSteps
+from rlds_beam.connectors.base import Batch
+from rlds_beam.output.base import RangeWriter
+from rlds_beam.output.capabilities import Notes, ReportsUnusedSteps
+from rlds_beam.reading.last_steps import RowRule
+
+
+class RowsOutput(Notes):
+    """Its rows are an observation and an action.
+
+    Attributes:
+      rule: which steps become rows.
+    """
+
+    rule: RowRule
+
+    def notes(self, manifest: Mapping[str, Any]) -> list[str]:
+        del manifest
+        found = self.rule.last_steps
+        said = self.rule.left_out and found is not None and found.assumed
+        return [f"note      last steps are {found}"] if said else []
+
+
+class RowsWriter(ReportsUnusedSteps):
+    """A `RangeWriter` that gives another one only the rows of episodes; an episode without rows is left out."""
+
+    def __init__(self, writer: RangeWriter, rule: RowRule):
+        self._writer, self._rule, self._left_out = writer, rule, UnusedSteps()
+
+    @property
+    def predicted(self) -> int:
+        return self._writer.predicted
+
+    @property
+    def unused_steps(self) -> Mapping[str, UnusedSteps]:
+        return {"no_action": self._left_out} if self._left_out.steps else {}
+
+    def write(self, batch: Batch) -> None:
+        rows = rows_of(batch, self._rule)
+        if rows.episodes:
+            self._writer.write(rows)
+        steps = sum(map(len, batch.episodes)) - sum(map(len, rows.episodes))
+        empty = len(batch.episodes) - len(rows.episodes)
+        self._left_out = self._left_out.add(UnusedSteps(empty, steps, int(empty > 0)))
+
+    def finish(self) -> Any:
+        return self._writer.finish()
+
+    def abort(self) -> None:
+        self._writer.abort()
+
+
+def rows_of(batch: Batch, rule: RowRule) -> Batch:
+    """The batch with only the rows of its episodes, without those that have none."""
+    if not rule.left_out:
+        return batch
+    return batch.replace(episodes=tuple(rows for episode in batch.episodes if len(rows := rule.rows(episode))))
+
+
+def all_rows(batches: Iterable[Batch], rule: RowRule) -> list[Batch]:
+    """`rows_of` each batch that has rows."""
+    return [rows for batch in batches if (rows := rows_of(batch, rule)).episodes]
