@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from directories import bytes_of
 
 import rlds_beam
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.own_sources import checked_source
 from rlds_beam.pipelines.cli import main
-from rlds_beam.reading.last_steps import find_last_steps
+from rlds_beam.reading.last_steps import find_last_steps, without_last
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset
@@ -260,3 +262,23 @@ def test_a_damaged_last_action_is_refused(said: Any, tmp_path: Path) -> None:
     (data / "meaning.json").write_text(json.dumps({"last_action": said}))
     with pytest.raises(UsageError, match=r"meaning\.json"):
         rlds_beam.open_source(str(data))
+
+
+def test_a_source_of_the_user_must_say_something_known(tmp_path: Path) -> None:
+    source: Any = rlds_beam.open_source(str(foreign(tmp_path, "zeros")))
+    with pytest.raises(UsageError, match="its last_action is 'maybe', not real, void, unknown"):
+        checked_source(dataclasses.replace(source, last_action="maybe"), "mine:Source")
+
+
+def test_the_end_moves_to_the_row_before_in_flags_of_any_shape() -> None:
+    episode = make_episode(4)
+    flags = {path: np.asarray(episode.steps[path])[:, None] for path in ("is_last", "is_terminal")}
+    rows = without_last(episode.with_columns(flags))
+    for path in flags:
+        assert np.asarray(rows.steps[path]).tolist() == [[False], [False], [True]]
+
+
+def test_a_dry_run_says_what_is_assumed(tmp_path: Path, capsys: Any) -> None:
+    data = foreign(tmp_path / "data", "zeros")
+    assert main(["convert", str(data), str(tmp_path / "out"), "--to=zarr", "--dry_run"]) == 0
+    assert "last steps are void: an observation without an action (assumed: zeros in 3 of 3" in capsys.readouterr().out

@@ -128,7 +128,7 @@ def without_last(episode: Episode) -> Episode:
     marks: dict[str, Column] = {}
     for path in ("is_last", "is_terminal"):
         if len(rows) and path in rows.steps:
-            marks[path] = np.append(np.asarray(rows.steps[path])[:-1], np.asarray(episode.steps[path])[-1:])
+            marks[path] = np.concatenate([np.asarray(rows.steps[path])[:-1], np.asarray(episode.steps[path])[-1:]])
     return rows.with_columns(marks)
 
 
