@@ -87,7 +87,9 @@ def show(config: ShowConfig) -> ShownEpisode:
     if config.fps is not None:
         shown = dataclasses.replace(shown, fps=config.fps)
     if config.output is not None:
-        drawn = files.FileOptions(config.frames, config.height, config.curves, shown.fps, config.both_orders)
+        drawn = files.FileOptions(
+            config.frames, config.height, config.curves, shown.fps, config.both_orders, shown.names
+        )
         files.write_episode(shown.episode, config.output, drawn)
     return shown
 

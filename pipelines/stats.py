@@ -146,6 +146,9 @@ def stats(config: StatsConfig) -> StatsOutcome:
             lambda root: define_pipeline(root, config, source, connecting, directory), "report",
         )  # fmt: skip
     statistics = {"dataset": source.dataset, **content["statistics"]}
+    for path, names in connecting.schema.names.items():
+        if path in statistics["fields"]:
+            statistics["fields"][path]["names"] = [*names]
     if config.output is not None and statistics["episodes"]:
         try:
             written = statistics_in(config.format, statistics, action=config.action, proprio=config.proprio)

@@ -97,7 +97,7 @@ def test_a_record_that_breaks_a_rule_in_two_fields_counts_once() -> None:
     episode = make_episode(3, columns={"reward": np.full(3, np.nan), "action": np.full((3, 2), np.inf)})
     report = Report().add(validate_episode(episode, OPTIONS))
     assert report.rules["non_finite"].rejected == 1
-    assert report.rules["non_finite"].samples[0][1] == "action: inf at step 0 (2 such steps)"
+    assert report.rules["non_finite"].samples[0][1] == "action: inf at step 0 in action[0] (2 such steps)"
 
 
 def test_a_violation_of_a_whole_shard() -> None:

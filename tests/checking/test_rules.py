@@ -92,7 +92,8 @@ def test_non_finite_in_any_float_column(dtype: Any, path: str, value: float) -> 
     verdict = validate_episode(_with(path, column), OPTIONS)
     found = [v for v in verdict.violations if v.rule == "non_finite"]
     assert [(v.field, v.step) for v in found] == [(path, 1)]
-    assert found[0].detail == f"{value:g} at step 1 (2 such steps)"
+    where = f" in {path}[0,0]" if column.ndim > 1 else ""
+    assert found[0].detail == f"{value:g} at step 1{where} (2 such steps)"
     outside = [v.rule for v in verdict.violations if v.rule == "discount_out_of_range"]
     assert bool(outside) == (path == "discount" and np.isinf(value))
 

@@ -48,10 +48,21 @@ def wide_rows() -> int:
     return len([line for line in statistics_lines(content(one=1)) if line.split()[-1][0] in "▁█▂▃▄▅▆▇"]) - 1
 
 
-def test_rows_are_shared_evenly() -> None:
-    lines = statistics_lines(content(large=512, small=3))
-    assert sum(line.startswith("observation/small[") for line in lines) == 3
-    assert sum(line.startswith("observation/large[") for line in lines) > 10
+def test_only_fields_of_more_than_32_dimensions_are_folded() -> None:
+    lines = statistics_lines(content(large=512, left=14, right=32))
+    for field, shown in (("large", 0), ("left", 14), ("right", 32)):
+        assert sum(line.startswith(f"observation/{field}[") for line in lines) == shown
+    assert "--fields=observation/large prints a whole field" in lines[-1]
+    lines = statistics_lines(content(large=33, small=3))
+    assert sum(line.startswith("observation/large[") for line in lines) == 8
+
+
+def test_dimensions_have_names() -> None:
+    named = content(state=2)
+    named["fields"]["observation/state"]["names"] = ["elbow.pos", "\x1b[2J"]
+    lines = statistics_lines(named)
+    assert any(line.startswith("observation/state[0] elbow.pos ") for line in lines)
+    assert any(line.startswith("observation/state[1] \\x1b[2J ") for line in lines)
 
 
 def test_chosen_fields_are_printed_with_all_dimensions() -> None:

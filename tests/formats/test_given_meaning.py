@@ -172,3 +172,43 @@ def test_an_empty_task_is_refused(arm: Path, tmp_path: Path) -> None:
 def test_a_mistyped_or_shortened_flag_is_suggested(flag: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", "a", "b", flag]) != 0
     assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def two_arms(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """14 named joints; one never moves."""
+    directory = tmp_path_factory.mktemp("two_arms")
+    names = [f"joint_{i}.pos" for i in range(14)]
+    episodes = []
+    for seed in range(12):
+        episode = make_episode(9, seed=seed, observation={"state": 14}, action=14)
+        episode.steps["action"][:, 3] = 0.5
+        episodes.append(episode)
+    source = write_dataset(directory, episodes)
+    rlds_beam.convert(source, directory / "named", to="rlds", names={"action": names, "observation/state": names})
+    return directory / "named", names
+
+
+def test_every_view_shows_all_14_dimensions_by_name(two_arms: tuple[Path, list[str]], tmp_path: Path) -> None:
+    dataset, names = two_arms
+    shown = rlds_beam.show(dataset, 0)
+    page = rlds_beam.report(dataset, output=tmp_path / "report.html").path
+    views = {
+        "show": str(shown), "show in a notebook": shown._repr_html_(), "stats": str(rlds_beam.stats(dataset)),
+        "report": Path(page).read_text(),
+    }  # fmt: skip
+    for view, text in views.items():
+        for i, name in enumerate(names):
+            assert f"{i} {name}" in text or f"action[{i}] {name}" in text, (view, name)
+    assert "action[13] joint_13.pos" in views["stats"]
+
+
+def test_findings_and_violations_name_the_dimension(two_arms: tuple[Path, list[str]], tmp_path: Path) -> None:
+    dataset, names = two_arms
+    assert "3 joint_3.pos (always 0.5)" in str(rlds_beam.check(dataset))
+    episode = make_episode(9, observation={"state": 14}, action=14)
+    episode.steps["action"][2, 5] = np.nan
+    source = write_dataset(tmp_path, [episode])
+    report = rlds_beam.validate(source, names={"action": names})
+    assert report.rules["non_finite"].samples[0][1] == "action: nan at step 2 in action[5] joint_5.pos"
+    assert rlds_beam.validate(source).rules["non_finite"].samples[0][1] == "action: nan at step 2 in action[5]"

@@ -17,6 +17,7 @@ from rlds_beam.checking.propensities import propensity_violations
 from rlds_beam.checking.repairing import repair_episode
 from rlds_beam.checking.rules import ADVICE, RULES, VALUE_RULES
 from rlds_beam.episodes.columns import is_float
+from rlds_beam.episodes.dimensions import named_dimension
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.keys import EpisodeKey
@@ -127,7 +128,12 @@ def count_verdict(verdict: Verdict) -> None:
 
 
 def validate_episode(
-    episode: Episode, options: CheckOptions, ignored: IgnoredValues = IgnoredValues(), *, sound: bool = False
+    episode: Episode,
+    options: CheckOptions,
+    ignored: IgnoredValues = IgnoredValues(),
+    *,
+    sound: bool = False,
+    names: Mapping[str, Sequence[str]] = {},
 ) -> Verdict:
     """Checks an episode against every rule in one pass and applies the policies.
 
@@ -141,12 +147,13 @@ def validate_episode(
       ignored: the values that are not checked. Void values that are NaN or infinite become 0 in the accepted
         episode, unless `non_finite` is accepted.
       sound: whether its numbers are known to break no rule (`screening.are_sound`).
+      names: the names of the values of fields, by path, for the details.
 
     Raises:
       FailedRuleError: the policy of a broken rule is `fail`.
     """
     void: list[str] = []
-    violations = find_violations(episode, options, ignored, void, sound=sound)
+    violations = find_violations(episode, options, ignored, void, sound=sound, names=names)
     if options.reject is not None and all(options.policy(v.rule) in ("accept", "repair") for v in violations):
         violations += _beyond_limits(episode, options.reject)
     if not violations:
@@ -179,6 +186,7 @@ def find_violations(
     void: list[str] | None = None,
     *,
     sound: bool = False,
+    names: Mapping[str, Sequence[str]] = {},
 ) -> tuple[Violation, ...]:
     """Finds every violation in the episode, in the order of `RULES`, regardless of policies.
 
@@ -186,11 +194,12 @@ def find_violations(
       ignored: the values that are not checked.
       void: collects the paths of columns with void values that are NaN or infinite.
       sound: whether its numbers are known to break no rule.
+      names: the names of the values of fields, by path, for the details.
     """
     violations = [*episode.faults]
     if len(episode):
         if not sound:
-            violations += _numbers(episode.steps, options, ignored, [] if void is None else void)
+            violations += _numbers(episode.steps, options, ignored, [] if void is None else void, names)
         for path, column in episode.steps.items():
             if isinstance(column, EncodedImages):
                 violations += _images(path, column, options)
@@ -203,7 +212,11 @@ def find_violations(
 
 
 def _numbers(
-    steps: Mapping[str, Column], options: CheckOptions, ignored: IgnoredValues, void: list[str]
+    steps: Mapping[str, Column],
+    options: CheckOptions,
+    ignored: IgnoredValues,
+    void: list[str],
+    names: Mapping[str, Sequence[str]],
 ) -> Iterator[Violation]:
     """Yields what `screening.are_sound` rules out."""
     yield from _boundaries(steps)
@@ -215,9 +228,10 @@ def _numbers(
             if is_void and bad[_last(steps)].any() and options.policy("non_finite") != "accept":
                 void.append(path)
             if options.check_unused:
-                yield from _element("non_finite", path, column, bad)
+                yield from _element("non_finite", path, column, bad, names.get(path, ()))
             elif path not in ignored.fields:
-                yield from _element("non_finite", path, column, _meant(bad, steps) if is_void else bad)
+                meant = _meant(bad, steps) if is_void else bad
+                yield from _element("non_finite", path, column, meant, names.get(path, ()))
     discount = steps.get("discount")
     if isinstance(discount, np.ndarray):
         yield from _discount(discount, None if options.check_unused or not ignored.last_step else steps)
@@ -301,14 +315,18 @@ def _more(steps: np.ndarray[Any, Any]) -> str:
     return f" ({len(steps)} such steps)" if len(steps) > 1 else ""
 
 
-def _element(rule: str, path: str, column: np.ndarray[Any, Any], bad: np.ndarray[Any, Any]) -> Iterator[Violation]:
+def _element(
+    rule: str, path: str, column: np.ndarray[Any, Any], bad: np.ndarray[Any, Any], names: Sequence[str] = ()
+) -> Iterator[Violation]:
     """Yields one violation for all `bad` elements (bool, the column's shape), if there are any."""
     flat = bad.reshape(len(bad), -1)
     steps = np.flatnonzero(flat.any(axis=1))
     if len(steps):
         step = int(steps[0])
-        value = column.reshape(len(bad), -1)[step, np.argmax(flat[step])]
-        yield Violation(rule, f"{float(value):g} at step {step}{_more(steps)}", path, step)
+        place = int(np.argmax(flat[step]))
+        value, shape = column.reshape(len(bad), -1)[step, place], column.shape[1:]
+        where = f" in {named_dimension(path, shape, place, names)}" if flat.shape[1] > 1 else ""
+        yield Violation(rule, f"{float(value):g} at step {step}{where}{_more(steps)}", path, step)
 
 
 def _discount(discount: np.ndarray[Any, Any], steps: Mapping[str, Column] | None) -> Iterator[Violation]:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from rlds_beam.episodes.dimensions import MAX_UNFOLDED, named_dimension, shown_dimensions
 from rlds_beam.episodes.nesting import below
 from rlds_beam.text import count
 from rlds_beam.viewing.text_tables import table_lines
@@ -29,6 +30,9 @@ _SHORTEST, _LONGEST = 12, 28
 
 _OTHER_LINES = 12
 """Lines of a screen that are left for the report and for what follows the table."""
+
+_ALWAYS = 6
+"""Fields that are printed whole on any screen: lengths, returns, and for example an action and three states."""
 
 _DROP = ("q01", "q99", "std", "q50", "histogram")
 """Columns that leave a narrow terminal, the first one first."""
@@ -64,7 +68,8 @@ def statistics_lines(
 def _rows(path: str, leaf: Mapping[str, Any]) -> list[Row]:
     """The rows of a field, one for each dimension; the last cell is a histogram from the minimum to the maximum."""
     values = [np.reshape(leaf[name], -1) for name in _COLUMNS]
-    names = [path] if not np.shape(leaf["mean"]) else [f"{path}[{i}]" for i in range(len(values[0]))]
+    shape = np.shape(leaf["mean"])
+    names = [named_dimension(path, shape, i, leaf.get("names", ())) for i in range(len(values[0]))]
     bars = [""] * len(names)
     if "histogram" in leaf:
         counts = np.asarray(leaf["histogram"])
@@ -83,12 +88,21 @@ def is_chosen(path: str, fields: Sequence[str]) -> bool:
 
 
 def _fitting(numbers: Mapping[str, int], size: tuple[int, int] | None) -> dict[str, int]:
-    """How many rows of each field fit a screen: as many of each, and at least one of lengths and returns."""
+    """How many rows of each field to print: no field of up to `MAX_UNFOLDED` dimensions is cut.
+
+    Lengths, returns, and the first fields are always printed, the others as far as a screen has room; of a field with
+    more dimensions the first ones, in the room that is left.
+    """
     room = _LONGEST if size is None else min(max(size[1] - _OTHER_LINES, _SHORTEST), _LONGEST)
     taken = dict.fromkeys(numbers, 0)
-    for _ in range(min(room, sum(numbers.values()))):
-        open_fields = [path for path, number in numbers.items() if taken[path] < number]
-        taken[min(open_fields, key=lambda path: (taken[path], path not in OF_EPISODES))] += 1
+    order = sorted(numbers, key=lambda path: (path not in OF_EPISODES, numbers[path] > MAX_UNFOLDED))
+    for place, path in enumerate(order):
+        rows = shown_dimensions(numbers[path])
+        if numbers[path] > MAX_UNFOLDED:
+            rows = max(min(rows, room), 0)
+        if rows <= room or place < _ALWAYS:
+            taken[path] = rows
+            room -= rows
     return taken
 
 

@@ -134,6 +134,11 @@ class Schema(Viewable):
         """The schema without the field that no record holds: the default discount."""
         return dataclasses.replace(self, steps={p: field for p, field in self.steps.items() if not field.optional})
 
+    @functools.cached_property
+    def names(self) -> Mapping[str, tuple[str, ...]]:
+        """The names of the values of step fields that have some, by path."""
+        return {path: field.names for path, field in self.steps.items() if field.names}
+
     def check_flags(self, where: str) -> None:
         """Raises UsageError, naming `where`, if a flag or the discount is text or an image."""
         for path in (*FLAGS, "discount"):

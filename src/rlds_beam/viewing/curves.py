@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rlds_beam.episodes.columns import is_text
+from rlds_beam.episodes.dimensions import MAX_UNFOLDED, dimension_labels
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.schema import Schema
@@ -19,9 +21,6 @@ Array = np.ndarray[Any, Any]
 MOST_DIMENSIONS = 64
 """Maximum dimensions of a curve."""
 
-_FEW = 32
-"""A field of more dimensions is probably an embedding."""
-
 _STATE_WORDS = ("state", "proprio", "joint", "pose", "position", "qpos")
 
 
@@ -31,7 +30,7 @@ class Curve:
 
     Attributes:
       path: the field's path.
-      labels: the index of each dimension, `0` or `1,2`; empty for a scalar.
+      labels: the label of each dimension (`dimension_labels`); empty for a scalar.
       values: float64 [T, D]; may contain NaN and infinity.
       left_out: the number of dimensions beyond `MOST_DIMENSIONS`.
     """
@@ -44,20 +43,21 @@ class Curve:
     @property
     def is_embedding(self) -> bool:
         """Whether it has so many dimensions that single ones mean little; such fields are shown last."""
-        return self.values.shape[1] + self.left_out > _FEW
+        return self.values.shape[1] + self.left_out > MAX_UNFOLDED
 
 
-def curves_of(episode: Episode, schema: Schema | None = None) -> list[Curve]:
+def curves_of(episode: Episode, schema: Schema | None = None, names: Mapping[str, Sequence[str]] = {}) -> list[Curve]:
     """The numeric step fields, except flags, images, and text.
 
     Order: states, other observations, actions, rewards, the rest; embeddings last.
 
     Args:
       schema: if given, only fields in it.
+      names: the names of the values of fields, by path, for the labels.
     """
     steps = episode.steps if schema is None else {p: c for p, c in episode.steps.items() if p in schema.steps}
     curves = [
-        _curve(path, np.asarray(column))
+        _curve(path, np.asarray(column), names.get(path, ()))
         for path, column in steps.items()
         if path not in FLAGS and not isinstance(column, EncodedImages) and _is_curve(column)
     ]
@@ -99,11 +99,11 @@ def _is_curve(column: Array) -> bool:
     return number and not is_text(column) and not is_image(column) and 0 not in column.shape[1:]
 
 
-def _curve(path: str, column: Array) -> Curve:
+def _curve(path: str, column: Array, names: Sequence[str]) -> Curve:
     shape = column.shape[1:]
     flat = column.reshape(len(column), int(np.prod(shape)))
     kept = min(flat.shape[1], MOST_DIMENSIONS)
-    labels = [",".join(map(str, np.unravel_index(i, shape))) for i in range(kept)] if shape else []
+    labels = dimension_labels(shape, kept, names) if shape else []
     return Curve(path, tuple(labels), flat[:, :kept].astype(np.float64), flat.shape[1] - kept)
 
 

@@ -25,7 +25,7 @@ from rlds_beam.viewing.html import View
 from rlds_beam.viewing.texts import sparkline
 from rlds_beam.viewing.thumbnails import cameras_of, faults_of, frames_of
 
-_MOST_LINES = 16
+_OPEN_LINES = 16
 """Maximum dimensions of a field with a sparkline each."""
 _MOST_CAMERAS, _FRAMES, _HEIGHT = 4, 8, 96
 _MOST_PLOTS = 12
@@ -45,6 +45,7 @@ class ShownEpisode:
       fps: frames per second; None if unknown.
       violations: the rules that it breaks.
       findings: the signals that are beyond their thresholds.
+      names: the names of the values of fields, by path.
     """
 
     episode: Episode
@@ -52,6 +53,7 @@ class ShownEpisode:
     fps: float | None = None
     violations: tuple[Violation, ...] = ()
     findings: tuple[Finding, ...] = ()
+    names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     def view(self, width: int = 100) -> View:
         """The episode as text of about `width` columns, and as HTML."""
@@ -81,7 +83,7 @@ class ShownEpisode:
         frames, hidden = frames_of(episode, _FRAMES, _HEIGHT, _MOST_CAMERAS), cameras_of(episode)[_MOST_CAMERAS:]
         strips = [html.pictures(path, [(f"step {step}", jpeg) for step, jpeg in some]) for path, some in frames.items()]
         marks = {v.field: (v.step, f"{v.rule}: {v.detail}") for v in self.violations if v.step is not None}
-        curves = [curve for curve in curves_of(episode) if not curve.is_embedding]
+        curves = [curve for curve in curves_of(episode, names=self.names) if not curve.is_embedding]
         plots = [html.plot(curve, [marks[curve.path]] if curve.path in marks else ()) for curve in curves[:_MOST_PLOTS]]
         fields = [(path, kind_of_column(column)) for path, column in episode.steps.items()]
         metadata = [(path, kind_of_value(value, 300)) for path, value in sorted(episode.metadata.items())]
@@ -98,41 +100,38 @@ class ShownEpisode:
             *plots,
             html.line(f"not shown: {', '.join(more)}" if more else ""),
             html.section("fields", html.table([*fields, *flags_of(episode)]), is_open=not plots),
-            html.section("episode", html.table(metadata), is_open=len(metadata) <= _MOST_LINES),
+            html.section("episode", html.table(metadata), is_open=len(metadata) <= _OPEN_LINES),
         )
 
     def _fields(self, width: int) -> Iterator[str]:
-        drawn = {curve.path: curve for curve in curves_of(self.episode) if not curve.is_embedding}
+        drawn = {curve.path: curve for curve in curves_of(self.episode, names=self.names) if not curve.is_embedding}
         rows = list(self._rows(drawn))
         names = max((len(row[0]) for row in rows), default=0)
         labels = max((len(row[1]) for row in rows), default=0)
-        ranges = [range_of(c.values[:, i]) for c in drawn.values() for i in range(min(c.values.shape[1], _MOST_LINES))]
+        ranges = [range_of(c.values[:, i]) for c in drawn.values() for i in range(c.values.shape[1])]
         room = max(_LEAST_WIDTH, width - names - labels - 4 - max(map(len, ranges), default=0))
         marks = {v.field: v for v in self.violations if v.step is not None}
         if rows:
             yield ""
         for path, curve in drawn.items():
             name = f"{printable(path):{names}} "
-            for i in range(min(curve.values.shape[1], _MOST_LINES)):
+            for i in range(curve.values.shape[1]):
                 label = curve.labels[i] if curve.labels else ""
                 line = f"{sparkline(curve.values[:, i], room)}  " if len(self.episode) > 1 else ""
-                yield f"{name}{label:>{labels}}  {line}{range_of(curve.values[:, i])}"
+                yield f"{name}{label:{labels}}  {line}{range_of(curve.values[:, i])}"
                 name = " " * (names + 1)
             if path in marks:
                 yield _mark(marks[path], len(self.episode), room, " " * (names + labels + 3))
-            more = curve.left_out + curve.values.shape[1] - _MOST_LINES
-            if more > 0:
-                yield f"{name}{'':{labels}}  {more:,} more dimensions"
         for name, label, text in rows:
             if name not in drawn:
-                yield f"{printable(name):{names}} {label:>{labels}}  {text}"
+                yield f"{printable(name):{names}} {label:{labels}}  {text}"
 
     def _rows(self, curves: Mapping[str, Curve]) -> Iterator[Row]:
         """All fields: those with curves, which have no text, and the others."""
         flags = dict(flags_of(self.episode))
         for path, column in self.episode.steps.items():
             if path in curves:
-                yield path, max(curves[path].labels[:_MOST_LINES], key=len, default=""), ""
+                yield path, max(curves[path].labels, key=len, default=""), ""
             elif path not in flags:
                 yield path, "", _text(column)
         for path in FLAGS:

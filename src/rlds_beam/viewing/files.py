@@ -6,7 +6,8 @@ import itertools
 import math
 import os
 import struct
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -47,6 +48,7 @@ class FileOptions(NamedTuple):
       curves: whether curves are drawn beneath the pictures.
       fps: frames per second of a video or an animation; None for 10.
       both_orders: whether each camera of a strip is shown twice: as stored, and with red and blue swapped.
+      names: the names of the values of fields, by path.
     """
 
     frames: int = 8
@@ -54,6 +56,7 @@ class FileOptions(NamedTuple):
     curves: bool = False
     fps: float | None = None
     both_orders: bool = False
+    names: Mapping[str, Sequence[str]] = types.MappingProxyType({})
 
 
 def kind_of_file(path: str) -> str:
@@ -205,7 +208,7 @@ def _rerun(episode: Episode, options: FileOptions) -> bytes:
 def _log(episode: Episode, options: FileOptions, rerun: Any, recording: Any) -> None:
     """Logs an episode on the timelines `step` and `time`. Names are lists of parts, so any text is allowed in them."""
     recording.log(["instruction"], rerun.TextDocument(instruction_of(episode)), static=True)
-    curves, cameras = curves_of(episode), cameras_of(episode)
+    curves, cameras = curves_of(episode, names=options.names), cameras_of(episode)
     for curve in curves:
         names = [label or curve.path for label in curve.labels or ("",)]
         recording.log(curve.path.split("/"), rerun.SeriesLines(names=names), static=True)

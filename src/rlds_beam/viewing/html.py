@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.episodes.dimensions import shown_dimensions
 from rlds_beam.images.thumbnails import Thumbnail
 from rlds_beam.text import escape_controls, printable
 from rlds_beam.viewing.curves import Curve, thin
@@ -31,7 +32,6 @@ COLORS = ("#3b82f6", "#f59e0b", "#10b981", "#ef4444", "#8b5cf6", "#ec4899", "#14
 
 _WIDTH, _HEIGHT = 600, 56
 _POINTS = 200
-_MOST_LINES = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +123,7 @@ def plot(curve: Curve, marks: Iterable[tuple[int, str]] = ()) -> str:
     Args:
       marks: steps to mark, each with a text.
     """
-    values = curve.values[:, :_MOST_LINES]
+    values = curve.values[:, : shown_dimensions(curve.values.shape[1] + curve.left_out)]
     dimensions = values.shape[1] if curve.labels else 0
     more = curve.left_out + curve.values.shape[1] - values.shape[1]
     shape = f"{dimensions} dimensions, " if dimensions > 1 else ""
@@ -132,11 +132,11 @@ def plot(curve: Curve, marks: Iterable[tuple[int, str]] = ()) -> str:
         f'<span style="{_MONO}">{escape(curve.path)}</span> <span style="{_FAINT};font-size:11px">{escape(note)}</span>'
     )
     marks = list(marks)
-    drawn = _drawn(curve.path, values, marks) if marks or (values != values[:1]).any() else ""
+    drawn = _drawn(curve, values, marks) if marks or (values != values[:1]).any() else ""
     return f'<div style="margin-top:4px">{heading}{drawn}</div>'
 
 
-def _drawn(name: str, values: Array, marks: Iterable[tuple[int, str]]) -> str:
+def _drawn(curve: Curve, values: Array, marks: Iterable[tuple[int, str]]) -> str:
     known = values[np.isfinite(values)]
     low, high = (known.min(), known.max()) if known.size else (0.0, 0.0)
     steps, thinned = thin(values, _POINTS)
@@ -144,7 +144,8 @@ def _drawn(name: str, values: Array, marks: Iterable[tuple[int, str]]) -> str:
     scaled = (thinned / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)
     ys = np.where(np.isfinite(thinned), _HEIGHT - 2 - scaled * (_HEIGHT - 4), np.nan)
     lines = "".join(
-        f'<polyline fill="none" stroke="{COLORS[i % len(COLORS)]}" stroke-width="1.2" points="{points}"/>'
+        f'<polyline fill="none" stroke="{COLORS[i % len(COLORS)]}" stroke-width="1.2" points="{points}">'
+        f"<title>{escape(curve.labels[i] if curve.labels else curve.path)}</title></polyline>"
         for i, column in enumerate(ys.T)
         for points in _stretches(steps / last * _WIDTH, column)
     )
@@ -152,7 +153,7 @@ def _drawn(name: str, values: Array, marks: Iterable[tuple[int, str]]) -> str:
         place = f'x1="{step / last * _WIDTH:.1f}" x2="{step / last * _WIDTH:.1f}" y1="0" y2="{_HEIGHT}"'
         lines += f'<line {place} stroke="#e5484d"><title>{escape(text)}</title></line>'
     return (
-        f'<svg role="img" aria-label="{escape(name)}" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        f'<svg role="img" aria-label="{escape(curve.path)}" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         f'style="display:block;width:100%;max-width:{_WIDTH}px;height:{_HEIGHT}px;border-bottom:{_LINE}" '
         f'preserveAspectRatio="none">{lines}</svg>'
     )

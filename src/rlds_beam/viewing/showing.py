@@ -124,7 +124,9 @@ def of_episode(episode: Episode, source: Source | None = None) -> ShownEpisode:
     fps = None if source is None else source.fps
     context = Context.of_episode(episode, fps=fps) if source is None else Context.of(source.schema, fps=fps)
     found = findings(measure(episode, context).row) if len(episode) else []
-    return ShownEpisode(episode, str(episode.key), fps, find_violations(episode, CheckOptions()), tuple(found))
+    names = {} if source is None else source.schema.names
+    violations = find_violations(episode, CheckOptions(), names=names)
+    return ShownEpisode(episode, str(episode.key), fps, violations, tuple(found), names)
 
 
 def shown_episode(source: Source, episode: int | str) -> ShownEpisode:

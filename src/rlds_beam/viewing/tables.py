@@ -12,6 +12,7 @@ from rlds_beam.checking.rules import ADVICE, RULES
 from rlds_beam.datasets.dataset import Dataset
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.describing import fields_text, schema_tree, tree
+from rlds_beam.episodes.dimensions import named_dimension, shown_dimensions
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.images.encoded_images import EncodedImages
@@ -24,7 +25,6 @@ from rlds_beam.viewing.text_tables import table_lines
 _FIRST_FRAMES, _HEIGHT = 6, 96
 _MOST_CAMERAS = 4
 _COLUMNS = ("mean", "std", "min", "q01", "q50", "q99", "max")
-_MOST_DIMENSIONS = 32
 
 
 def schema_html(schema: Schema) -> str:
@@ -91,11 +91,12 @@ def _statistics(content: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
 
 def _dimensions(path: str, leaf: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
     values = [np.reshape(leaf[name], -1) for name in _COLUMNS]
-    size = len(values[0])
-    for i in range(min(size, _MOST_DIMENSIONS)):
-        yield (path if size == 1 else f"{path}[{i}]", *(float(column[i]) for column in values))
-    if size > _MOST_DIMENSIONS:
-        yield (f"{path}: {size - _MOST_DIMENSIONS:,} more", *[""] * len(_COLUMNS))
+    size, shape = len(values[0]), np.shape(leaf["mean"])
+    shown = shown_dimensions(size)
+    for i in range(shown):
+        yield (named_dimension(path, shape, i, leaf.get("names", ())), *(float(column[i]) for column in values))
+    if size > shown:
+        yield (f"{path}: {size - shown:,} more", *[""] * len(_COLUMNS))
 
 
 def _first_frames(dataset: Dataset) -> Iterator[str]:

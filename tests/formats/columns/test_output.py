@@ -15,6 +15,9 @@ from processes import kill, running, wait_until
 
 import rlds_beam
 from rlds_beam.connectors import (
+    AddColumnsFromEpisodesToTrainBatch,
+    AddFieldsToBatch,
+    AddObservationsFromEpisodesToBatch,
     AddTimeDimToBatchAndZeroPad,
     AgentToModuleMapping,
     connect,
@@ -296,3 +299,16 @@ def test_a_nan_in_the_void_last_step_is_accepted(tmp_path):
     reward[-1] = np.nan
     data = write_dataset(tmp_path / "data", [episode.with_columns({"reward": reward})])
     assert rlds_beam.convert(data, tmp_path / "out", to="columns").report.items_written == 4
+
+
+def test_fields_that_no_column_holds_are_named(tmp_path: Path) -> None:
+    texts = {"language_instruction": np.full(5, b"push", object), "observation/text": np.full(5, b"a", object)}
+    made = make_episode(5, observation={"state": 2}, columns=texts, metadata={"id": np.int64(1)})
+    source = write_dataset(tmp_path / "data", [made])
+    done = rlds_beam.convert(source, tmp_path / "out", to="columns")
+    assert set(done.report.left_out) == {"discount", *texts, "episode_metadata/id"}
+    assert "left out  language_instruction" in str(done)
+    both = ["language_instruction", "episode_metadata/id"]
+    added = [AddObservationsFromEpisodesToBatch(), AddColumnsFromEpisodesToTrainBatch(), AddFieldsToBatch(both)]
+    done = rlds_beam.convert(source, tmp_path / "more", to="columns", connectors=added)
+    assert set(done.report.left_out) == {"discount", "observation/text"}

@@ -38,6 +38,7 @@ class Context:
       fps: frames per second, if the dataset declares them.
       decoded: the number of images to decode per camera and episode; 0 for none.
       only: the signals to measure, if not all; then nothing is kept for comparing episodes.
+      names: the names of the values of fields, by path.
     """
 
     actions: tuple[str, ...] = ()
@@ -48,6 +49,7 @@ class Context:
     fps: float | None = None
     decoded: int = 0
     only: frozenset[str] | None = None
+    names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict, hash=False)
 
     @classmethod
     def of(cls, schema: Schema, *, fps: float | None = None, decoded: int = 0) -> Context:
@@ -60,7 +62,7 @@ class Context:
             tuple(path for path in steps if path in moving and _ACTIONS.fullmatch(path)),
             tuple(path for path in steps if path in moving and _STATES.fullmatch(path)),
             tuple(path for path, field in steps.items() if _is_camera(field)),
-            clocks, tuple(text), fps, decoded,
+            clocks, tuple(text), fps, decoded, None, schema.names,
         )  # fmt: skip
 
     @classmethod

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from rlds_beam.checking.signals.rows import Rows
 from rlds_beam.checking.signals.scoring import fields_of, group_scales
+from rlds_beam.episodes.dimensions import dimension_labels, shown_dimensions
 from rlds_beam.text import count, shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -55,11 +56,15 @@ class DatasetFinding:
     remedy: str
 
 
-def findings_of(rows: Rows) -> list[DatasetFinding]:
-    """All findings, in the order of `DATASET_CHECKS`; none for fewer than 10 episodes."""
+def findings_of(rows: Rows, names: Mapping[str, Sequence[str]] = {}) -> list[DatasetFinding]:
+    """All findings, in the order of `DATASET_CHECKS`; none for fewer than 10 episodes.
+
+    Args:
+      names: the names of the values of fields, by path.
+    """
     if len(rows) < _FEWEST:
         return []
-    found = [*_of_metadata(rows), *_of_motion(rows), *_of_groups(rows)]
+    found = [*_of_metadata(rows), *_of_motion(rows, names), *_of_groups(rows)]
     order = list(DATASET_CHECKS)
     return sorted(found, key=lambda one: (order.index(one.check), one.field))
 
@@ -87,7 +92,7 @@ def _of_metadata(rows: Rows) -> Iterator[DatasetFinding]:
             )
 
 
-def _of_motion(rows: Rows) -> Iterator[DatasetFinding]:
+def _of_motion(rows: Rows, names: Mapping[str, Sequence[str]]) -> Iterator[DatasetFinding]:
     for path, field in fields_of(rows).items():
         known = ~np.isnan(field["low"]).any(axis=1)
         if known.sum() < _FEWEST:
@@ -95,8 +100,10 @@ def _of_motion(rows: Rows) -> Iterator[DatasetFinding]:
         low, high = field["low"][known].min(axis=0), field["high"][known].max(axis=0)
         constant = np.flatnonzero(low == high)
         if len(constant):
-            shown = ", ".join(f"{d} (always {low[d]:g})" for d in constant[:5].tolist())
-            more = f" and {len(constant) - 5} more" if len(constant) > 5 else ""
+            labels = dimension_labels((len(low),), len(low), names.get(path, ()))
+            number = shown_dimensions(len(constant))
+            shown = ", ".join(f"{labels[d]} (always {low[d]:g})" for d in constant[:number].tolist())
+            more = f" and {len(constant) - number} more" if len(constant) > number else ""
             yield _finding("constant_dimension", path, f"of {len(low)} dimensions: {shown}{more}")
         detail = _normalized(field, rows.numbers["steps"], known, low, high)
         if detail:

@@ -111,7 +111,7 @@ class EpisodeTable:
 
     def dataset_findings(self) -> list[DatasetFinding]:
         """What is worth a look in the dataset as a whole: constant metadata, normalized values, mixed scales, ..."""
-        return findings_of(self._rows())
+        return findings_of(self._rows(), self.context.names)
 
     def _rows(self) -> Rows:
         self._flush()

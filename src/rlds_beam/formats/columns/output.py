@@ -8,8 +8,10 @@ from typing import Any
 
 from rlds_beam import naming, storage
 from rlds_beam.connectors.base import Batch, Columns
+from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.learner.batching import by_module
 from rlds_beam.connectors.learner.columns import AddColumnsFromEpisodesToTrainBatch, AddObservationsFromEpisodesToBatch
+from rlds_beam.connectors.learner.metadata import AddFieldsToBatch, AddWeightsToBatch
 from rlds_beam.connectors.runner import ConnectorRunner, difference
 from rlds_beam.encoding.arrayrecord_writing import check_writable
 from rlds_beam.encoding.example.layout import row_field
@@ -17,6 +19,8 @@ from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.encoding.tfds.features import features_json
 from rlds_beam.encoding.tfrecord.writing import frame
 from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.flags import FLAGS
+from rlds_beam.episodes.nesting import below
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.columns.options import ColumnsFormat, ColumnsOptions
@@ -42,6 +46,8 @@ from rlds_beam.reading.plan import WorkRange
 DEFAULT_CONNECTORS = (AddObservationsFromEpisodesToBatch(), AddColumnsFromEpisodesToTrainBatch())
 """RLlib's default learner pipeline, without a time axis: obs, actions, rewards, terminateds, truncateds."""
 
+_NOT_HELD = "no column holds it, unless AddFieldsToBatch adds one"
+
 Modules = Mapping[str, tuple[Field, ...]]
 
 
@@ -55,6 +61,7 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
       format: the file format.
       modules: the columns of each module.
       description: the dataset's description, for TFDS.
+      left_out: the fields that no column holds, with the reasons.
     """
 
     directory: str
@@ -62,6 +69,7 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
     format: ColumnsFormat
     modules: Modules
     description: str = "Columns, made by rlds-beam."
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     default_connectors = DEFAULT_CONNECTORS
     options_class = ColumnsOptions
@@ -85,7 +93,8 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
         modules = {module: tuple(fields.values()) for module, fields in probed.items()}
         for fields in modules.values():
             features_json({field.path: row_field(field) for field in fields})  # raises if TFDS cannot nest them
-        return cls(directory, source.name, kind, modules, f"Columns of {source.dataset}, made by rlds-beam.")
+        about = f"Columns of {source.dataset}, made by rlds-beam."
+        return cls(directory, source.name, kind, modules, about, _left_out(connectors))
 
     @property
     def metadata(self) -> tuple[str, ...]:
@@ -102,7 +111,7 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
 
     def describe(self) -> Description:
         lines = [f"{module}: {field}" for module, fields in self.modules.items() for field in fields]
-        return Description(lines, record="row")
+        return Description(lines, self.left_out, "row")
 
     def predict(self, batches: Iterable[Batch]) -> int:
         return sum(rows for batch in batches for _, rows in self._rows(batch).values())
@@ -196,6 +205,48 @@ class ColumnsWriter:
     def abort(self) -> None:
         for file in self._files.values():
             file.abort()
+
+
+def _left_out(connectors: ConnectorRunner) -> dict[str, str]:
+    """The fields that no column holds, with the reasons; none if a user's connector may hold them."""
+    if connectors.user_code:
+        return {}
+    columns = {name for module in connectors.probed.modules.values() for name in module}
+    named = {path for connector in connectors.connectors for path in _named(connector)}
+    roles = {
+        column: field
+        for column, field in _roles(connectors.configuration.fields)
+        if any(below(name, column) for name in columns)
+    }
+
+    def is_held(field: Field) -> bool:
+        if field.path in (*FLAGS, *columns) or any(below(field.path, name) for name in named):
+            return True
+        of_role = {column + field.path[len(role) :] for column, role in roles.items() if below(field.path, role)}
+        return not columns.isdisjoint(of_role) if field.dtype == "string" else bool(of_role)
+
+    left_out: dict[str, str] = {}
+    for schema in connectors.probed.schemas:
+        for field in schema.steps.values():
+            if not is_held(field):
+                left_out[field.path] = f"text; {_NOT_HELD}" if field.dtype == "string" else _NOT_HELD
+        for path in schema.metadata:
+            if path not in columns and not any(below(path, name) for name in named):
+                left_out[path] = f"an episode field; {_NOT_HELD}"
+    return left_out
+
+
+def _roles(fields: StepFields) -> list[tuple[str, str]]:
+    """The columns of RLlib, each with the field that it holds."""
+    obs = [("obs", fields.obs), ("new_obs", fields.obs), ("actions", fields.actions), ("rewards", fields.rewards)]
+    return [*obs, ("infos", fields.infos), ("state_in", fields.state_in), ("state_out", fields.state_out)]
+
+
+def _named(connector: object) -> Iterable[str]:
+    """The fields that a connector adds to the columns because its arguments name them."""
+    if isinstance(connector, AddFieldsToBatch):
+        return connector.fields.values() if isinstance(connector.fields, Mapping) else connector.fields
+    return [connector.field] if isinstance(connector, AddWeightsToBatch) and connector.field else ()
 
 
 def _length(columns: Mapping[str, Column], where: str) -> int:

@@ -187,7 +187,7 @@ class BrowsedDataset:
             "fps": self.source.fps,
             "instruction": json_value(stored_instruction(episode), _MOST_TEXT)[0],
             "metadata": {path: self._value(value, path) for path, value in episode.metadata.items()},
-            "curves": [_curve(curve) for curve in curves_of(episode)],
+            "curves": [_curve(curve) for curve in curves_of(episode, names=self.source.schema.names)],
             "cameras": [*_image_cameras(opened), *(_video_camera(*item) for item in videos.items())],
             "texts": [
                 {"path": path, "runs": _runs(column)} for path, column in episode.steps.items() if is_text(column)

@@ -13,6 +13,7 @@ from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors import CONNECTORS
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.configuration import parse
+from rlds_beam.connectors.probing import Probed
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import UsageError
@@ -30,7 +31,7 @@ from rlds_beam.viewing.report.views import BeforeAfter
 MOST_FIELDS = 8
 """Fields of one episode that are shown before and after."""
 
-_LIMITS = Limits(height=96, points=160, dimensions=8)
+_LIMITS = Limits(height=96, points=160)
 
 
 def planned_connectors(output: str, source: Source) -> ConnectorRunner:
@@ -85,15 +86,17 @@ def examples_of(
         after = [one for batch in batches for one in batch.episodes]
         if verdict.rejected is not None or not after:
             continue
-        changed = list(_changed(episode, after[0]))
+        changed = list(_changed(episode, after[0], connecting.probed))
         yield from changed[:MOST_FIELDS]
         shown += bool(changed)
         if shown == most:
             return
 
 
-def _changed(before: Episode, after: Episode) -> Iterator[BeforeAfter]:
-    curves = [{curve.path: curve for curve in curves_of(one)} for one in (before, after)]
+def _changed(before: Episode, after: Episode, probed: Probed) -> Iterator[BeforeAfter]:
+    names = probed.given.names, {path: names for schema in probed.schemas for path, names in schema.names.items()}
+    both = zip((before, after), names, strict=True)
+    curves = [{curve.path: curve for curve in curves_of(episode, names=of_fields)} for episode, of_fields in both]
     for path in dict.fromkeys([*before.steps, *after.steps]):
         old, new = before.steps.get(path), after.steps.get(path)
         if old is not None and new is not None and same(old, new):

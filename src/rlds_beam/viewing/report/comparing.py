@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics, LeafStatistics
 from rlds_beam.episodes.describing import kind_of
+from rlds_beam.episodes.dimensions import dimension_labels, shown_dimensions
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.text import printable
 from rlds_beam.viewing.report.distributions import (
-    MOST_DIMENSIONS,
     MOST_DISTRIBUTIONS,
     Weighted,
     distribution_of,
     edges_of,
-    labels_of,
     rounded,
 )
 from rlds_beam.viewing.report.document import ComparisonSection, Drift, Measure, SchemaDifference
@@ -61,7 +60,8 @@ def compare(
     tables: tuple[pa.Table, pa.Table],
 ) -> ComparisonSection:  # fmt: skip
     """The differences between two datasets."""
-    drifts = sorted(_drifts(*statistics), key=lambda drift: (-drift.ks, drift.field, drift.label))
+    of_values = {**schemas[1].names, **schemas[0].names}
+    drifts = sorted(_drifts(*statistics, of_values), key=lambda drift: (-drift.ks, drift.field, drift.label))
     texts = sorted(_texts(*tables), key=lambda text: (-text[1], text[0]))
     shown = tuple(drifts[:MOST_DISTRIBUTIONS])
     return ComparisonSection(
@@ -99,14 +99,14 @@ def _cumulated(sample: Weighted, places: Array) -> Array:
     return np.asarray(sums[np.searchsorted(values, places, side="right")] / sums[-1])
 
 
-def _drifts(first: EpisodeStatistics, second: EpisodeStatistics) -> Iterator[Drift]:
+def _drifts(first: EpisodeStatistics, second: EpisodeStatistics, names: Mapping[str, Sequence[str]]) -> Iterator[Drift]:
     """The drift of each number that both datasets have."""
     of_episodes = (("length", first.lengths, second.lengths), ("return", first.returns, second.returns))
     both = ((path, leaf, second.leaves.get(path)) for path, leaf in first.leaves.items())
     for path, one, other in (*of_episodes, *both):
         if one is not None and other is not None and one.shape == other.shape:
-            shown = min(math.prod(one.shape), MOST_DIMENSIONS)
-            for dimension, label in enumerate(labels_of(one.shape, shown)):
+            shown = shown_dimensions(math.prod(one.shape))
+            for dimension, label in enumerate(dimension_labels(one.shape, shown, names.get(path, ()))):
                 yield _drift(path, label, one, other, dimension)
 
 

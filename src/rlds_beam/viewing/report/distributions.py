@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rlds_beam.connectors.statistics.episode_statistics import QUANTILES, EpisodeStatistics, LeafStatistics
 from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR
+from rlds_beam.episodes.dimensions import dimension_labels, shown_dimensions
 from rlds_beam.viewing.report.sections import Distribution, Distributions, FieldDistribution, Histogram
 
 Array = np.ndarray[Any, Any]
 
 BINS = 32
 """The number of bins of a histogram."""
-
-MOST_DIMENSIONS = 16
-"""Maximum dimensions of a field that are shown."""
 
 MOST_DISTRIBUTIONS = 400
 """Maximum dimensions of all fields together that are shown."""
@@ -30,15 +28,15 @@ Weighted = tuple[Array, Array]
 """Distinct finite values, ascending, and their counts."""
 
 
-def distributions_of(statistics: EpisodeStatistics) -> Distributions:
-    """The distributions of accepted episodes, within the limits for dimensions."""
+def distributions_of(statistics: EpisodeStatistics, names: Mapping[str, Sequence[str]] = {}) -> Distributions:
+    """The distributions of accepted episodes, within the limits for dimensions, with the names of their values."""
     room, fields = MOST_DISTRIBUTIONS, []
     for path in sorted(statistics.leaves, key=_rank):
         leaf = statistics.leaves[path]
         size = math.prod(leaf.shape)
-        shown = min(size, MOST_DIMENSIONS, room)
+        shown = min(shown_dimensions(size), room)
         if shown:
-            fields.append(_of_field(path, leaf, shown))
+            fields.append(_of_field(path, leaf, shown, names.get(path, ())))
             room -= shown
     return Distributions(
         length=None if statistics.lengths is None else distribution_of(statistics.lengths, 0, ""),
@@ -53,8 +51,8 @@ def _rank(path: str) -> tuple[bool, str]:
     return path.partition("/")[0] not in ("action", "reward"), path
 
 
-def _of_field(path: str, leaf: LeafStatistics, shown: int) -> FieldDistribution:
-    labels = labels_of(leaf.shape, shown)
+def _of_field(path: str, leaf: LeafStatistics, shown: int, names: Sequence[str]) -> FieldDistribution:
+    labels = dimension_labels(leaf.shape, shown, names)
     return FieldDistribution(
         path,
         tuple(distribution_of(leaf, i, label) for i, label in enumerate(labels)),
@@ -62,11 +60,6 @@ def _of_field(path: str, leaf: LeafStatistics, shown: int) -> FieldDistribution:
         constant=int(np.count_nonzero(leaf.low == leaf.high)),
         error=0.0 if leaf.distribution.exact else RELATIVE_ERROR,
     )
-
-
-def labels_of(shape: tuple[int, ...], shown: int) -> list[str]:
-    """The indices of the first dimensions: `0`, or `1,2`; one empty label for a scalar."""
-    return [",".join(map(str, np.unravel_index(i, shape))) if shape else "" for i in range(shown)]
 
 
 def distribution_of(leaf: LeafStatistics, dimension: int, label: str, edges: Array | None = None) -> Distribution:

@@ -41,7 +41,7 @@ MOST_VIEWS = 90
 BUDGET = 6_000_000
 """Bytes of all frames and curves of a dataset; two of them fit into a report of 10 MB with `BUDGET / 2` each."""
 
-SMALL = Limits(frames=6, height=64, cameras=2, points=160, curves=6, dimensions=8)
+SMALL = Limits(frames=6, height=64, cameras=2, points=160, curves=6)
 """For worst and rejected episodes."""
 
 
@@ -104,9 +104,10 @@ def part_of(source: Source, gathered: Gathered, settings: Settings) -> DatasetPa
     rejected = [str(key) for counts in gathered.report.rules.values() if counts.rejected for key, _ in counts.samples]
     shelf = Shelf(
         lambda key: read_episode(source, key),
-        lambda episode: _broken(episode, settings.check),
+        lambda episode: _broken(episode, settings.check, source.schema.names),
         settings.budget,
         _marks_of(signals),
+        source.schema.names,
     )
     for key in samples:
         shelf.show(key, Limits())
@@ -118,7 +119,7 @@ def part_of(source: Source, gathered: Gathered, settings: Settings) -> DatasetPa
         facts=facts_of(source, settings.path, settings.format, gathered.report),
         grid=grid,
         samples=tuple(samples),
-        distributions=distributions_of(statistics),
+        distributions=distributions_of(statistics, source.schema.names),
         texts=texts_of(gathered.table),
         signals=signals,
         findings=gathered.findings,
@@ -134,9 +135,9 @@ def _unmeasured(table: pa.Table, source: Source, decoded: int) -> list[str]:
     return [f"signals not measured ({label}): {text}" for label, text in grouped(reasons_unmeasured(table, context))]
 
 
-def _broken(episode: Episode, check: CheckOptions) -> list[Violation]:
+def _broken(episode: Episode, check: CheckOptions, names: Mapping[str, tuple[str, ...]]) -> list[Violation]:
     """The rules that an episode breaks; a rule that needs the whole dataset is not among them."""
-    return [one for one in find_violations(episode, check) if check.policy(one.rule) != "accept"]
+    return [one for one in find_violations(episode, check, names=names) if check.policy(one.rule) != "accept"]
 
 
 def _marks_of(signals: Iterable[SignalSection]) -> dict[str, list[Mark]]:

@@ -46,7 +46,7 @@ class FieldDistribution:
 
     Attributes:
       path: the field.
-      dimensions: one for each dimension, at most `MOST_DIMENSIONS`.
+      dimensions: one for each dimension that is shown (`shown_dimensions`).
       left_out: the number of dimensions that are not shown.
       constant: the number of dimensions (of all) that are constant.
       error: the relative error of quantiles and bins; 0.0 if they are exact.

@@ -25,6 +25,7 @@ class Shelf:
       broken: the rules that an episode breaks.
       budget: bytes for frames and curves; pictures stop at three quarters of it.
       marks: key -> the places of signals in an episode.
+      names: the names of the values of fields, by path.
       views: key -> the view.
       steps: (key, rule) -> the step that broke the rule.
     """
@@ -33,6 +34,7 @@ class Shelf:
     broken: Callable[[Episode], Sequence[Violation]]
     budget: int
     marks: Mapping[str, Sequence[Mark]] = dataclasses.field(default_factory=dict)
+    names: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     views: dict[str, EpisodeView] = dataclasses.field(default_factory=dict)
     steps: dict[tuple[str, str], int | None] = dataclasses.field(default_factory=dict)
     _used: int = 0
@@ -50,7 +52,7 @@ class Shelf:
         for violation in broken:
             self.steps.setdefault((key, violation.rule), violation.step)
         marks = (*map(_mark, broken), *self.marks.get(key, ()))
-        view = view_of(episode, cut, marks, instruction_of(episode))
+        view = view_of(episode, cut, marks, instruction_of(episode), self.names)
         self.views[key] = view
         self._used += size_of(view)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.episodes.dimensions import shown_dimensions
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.thumbnails import Thumbnail, image_of, spread, thumbnail
 from rlds_beam.text import printable
@@ -30,7 +31,7 @@ class Limits:
       height: rows of a frame.
       cameras: cameras.
       points: points of a curve.
-      curves, dimensions: fields with curves, and dimensions of each.
+      curves: fields with curves.
     """
 
     frames: int = 8
@@ -38,7 +39,6 @@ class Limits:
     cameras: int = 3
     points: int = 240
     curves: int = 10
-    dimensions: int = 12
 
     def without(self, *, pictures: bool, curves: bool) -> Limits:
         """These limits without pictures or curves."""
@@ -46,8 +46,11 @@ class Limits:
         return dataclasses.replace(limits, curves=0) if curves else limits
 
 
-def view_of(episode: Episode, limits: Limits, marks: Sequence[Mark] = (), instruction: str = "") -> EpisodeView:
-    """An episode as read, with the places to mark.
+def view_of(
+    episode: Episode, limits: Limits, marks: Sequence[Mark] = (), instruction: str = "",
+    names: Mapping[str, Sequence[str]] = {},
+) -> EpisodeView:  # fmt: skip
+    """An episode as read, with the places to mark, and the names of the values of fields.
 
     A record that cannot be read has a note and the record's first bytes instead of curves.
     """
@@ -57,7 +60,7 @@ def view_of(episode: Episode, limits: Limits, marks: Sequence[Mark] = (), instru
         return EpisodeView(
             str(episode.key), 0, marks=tuple(marks), note=note, excerpt=hex_dump(episode.payload[:_EXCERPT])
         )
-    cameras, curves = cameras_of(episode), _marked_first(curves_of(episode), marks)
+    cameras, curves = cameras_of(episode), _marked_first(curves_of(episode, names=names), marks)
     shown = tuple(strip_of(episode, path, limits) for path in cameras[: limits.cameras])
     return EpisodeView(
         str(episode.key),
@@ -88,13 +91,13 @@ def strip_of(episode: Episode, path: str, limits: Limits) -> CameraStrip:
 
 
 def series_of(curve: Curve, limits: Limits) -> Series:
-    """A curve, thinned to the points and dimensions of the limits."""
-    kept = curve.values[:, : limits.dimensions]
+    """A curve, thinned to the points of the limits."""
+    kept = curve.values[:, : shown_dimensions(curve.values.shape[1] + curve.left_out)]
     with np.errstate(invalid="ignore"):
         steps, values = thin(kept, limits.points)
     return Series(
         curve.path,
-        curve.labels[: limits.dimensions] or ("",),
+        curve.labels[: kept.shape[1]] or ("",),
         tuple(steps.tolist()),
         tuple(tuple(map(_short, column)) for column in np.asarray(values, np.float64).T.tolist()),
         curve.left_out + curve.values.shape[1] - kept.shape[1],
