@@ -212,3 +212,21 @@ def test_findings_and_violations_name_the_dimension(two_arms: tuple[Path, list[s
     report = rlds_beam.validate(source, names={"action": names})
     assert report.rules["non_finite"].samples[0][1] == "action: nan at step 2 in action[5] joint_5.pos"
     assert rlds_beam.validate(source).rules["non_finite"].samples[0][1] == "action: nan at step 2 in action[5]"
+
+
+@pytest.mark.parametrize(
+    ("times", "rejected"),
+    [
+        (np.arange(9) * 0.02, True), (np.arange(9, dtype=np.int64) * 20_000_000, True), (np.arange(9) * 0.04, False),
+        (np.arange(9) * 40.0, False), (np.arange(9), False), (np.arange(9) * 3, False), (np.zeros(9), False),
+    ],
+)  # fmt: skip
+def test_timestamps_that_contradict_the_rate_are_refused(times: Any, rejected: bool, tmp_path: Path) -> None:
+    episode = make_episode(9, observation={"state": 3}, columns={"observation/timestamp": times})
+    source = write_dataset(tmp_path / "data", [episode])
+    report = rlds_beam.convert(source, tmp_path / "out", to="lerobot", fps=25, allow_empty=True).report
+    assert report.rejected == rejected
+    if rejected:
+        assert "its times are 50 Hz, but the dataset is written with 25 Hz" in str(report.rules["not_representable"])
+        left_out = {"to": "lerobot", "fps": 25, "map": "-observation/timestamp"}
+        assert rlds_beam.convert(source, tmp_path / "without", **left_out).report.rejected == 0

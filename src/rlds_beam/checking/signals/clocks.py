@@ -69,6 +69,25 @@ def _largest(values: Array, laid: Laid) -> Array:
     return steps
 
 
+_ALIKE, _COMPARABLE = 1.25, 10.0
+"""Ratios of two rates up to which they agree, and beyond which the unit is unknown."""
+
+
+def contradicting_rate(times: Array, fps: float) -> float | None:
+    """The rate in Hz that timestamps (T,) of unknown unit have; None if it is about `fps`, or cannot be told.
+
+    Counters of frames (0, 1, 2, ... or 0, 3, 6, ...) have no rate.
+    """
+    if len(times) < _FEWEST:
+        return None
+    interval = float(np.median(np.diff(times.astype(np.int64 if times.dtype.kind in "iu" else np.float64))))
+    if not np.isfinite(interval) or interval <= 0 or interval in (1, 2, 3, 4):
+        return None
+    rate = float(rate_of(np.array([interval]), fps)[0])
+    ratio = max(rate / fps, fps / rate)
+    return rate if _ALIKE < ratio < _COMPARABLE else None
+
+
 _UNITS = (1.0, 1e-3, 1e-6, 1e-9)
 
 

@@ -55,7 +55,7 @@ class Context:
     def of(cls, schema: Schema, *, fps: float | None = None, decoded: int = 0) -> Context:
         """The roles of a schema's fields, by their names and dtypes."""
         steps = {path: field for path, field in schema.steps.items() if path not in (*FLAGS, "reward", "discount")}
-        clocks = tuple(path for path, field in steps.items() if _is_clock(field))
+        clocks = tuple(path for path, field in steps.items() if is_clock(field))
         moving = {path for path, field in steps.items() if path not in clocks and _is_motion(field)}
         text = [path for fields in (schema.steps, schema.metadata) for path, field in fields.items() if _is_text(field)]
         return cls(
@@ -103,7 +103,8 @@ def _fields(values: Mapping[str, object]) -> tuple[Field, ...]:
     return tuple(fields)
 
 
-def _is_clock(field: Field) -> bool:
+def is_clock(field: Field) -> bool:
+    """Whether a field's name and dtype say that it holds timestamps or frame numbers."""
     return field.known_size == 1 and field.dtype not in ("string", "bool") and bool(_CLOCK.fullmatch(field.path))
 
 

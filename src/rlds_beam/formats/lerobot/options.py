@@ -65,8 +65,8 @@ def whole_fps(options: LerobotOptions, recorded: float | None = None) -> int:
         raise UsageError(f"--fps={fps:g}: expected a number above 0")
     if recorded is not None and fps != recorded:
         raise UsageError(
-            f"--fps={fps:g}: the data is {recorded:g} Hz, and every frame is kept, so it would play at "
-            f"{fps / recorded:.3g} times its speed. Leave --fps out; if the data says a wrong rate, correct it there"
+            f"--fps={fps:g}: the data is {recorded:g} Hz; --fps={recorded:g}, or resample: every frame is kept, so it "
+            f"would play at {fps / recorded:.3g} times its speed. If the data says a wrong rate, correct it there"
         )
     if float(fps).is_integer():
         return int(fps)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_beam.checking.signals.clocks import contradicting_rate
+from rlds_beam.checking.signals.context import is_clock
 from rlds_beam.encoding.arrow_columns import to_arrow
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.errors import BadEpisode
+from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.formats.lerobot import language, statistics, tables
 from rlds_beam.formats.lerobot.depth import DepthFrames
 from rlds_beam.formats.lerobot.features import LerobotFeature
@@ -63,6 +65,7 @@ class PreparedEpisode:
             column = steps[feature.path]
             if feature.kind == "number":
                 self.numbers[feature.name] = tables.numbers_of(feature, steps)
+                _check_rate(feature, column, frame_format.fps)
             elif feature.kind == "text":
                 self.columns[feature.name] = tables.texts(column, feature.path)
             else:
@@ -126,6 +129,19 @@ def _task_texts(task: str | None, episode: Episode) -> list[str]:
     if task in episode.metadata:
         return tables.texts(objects([episode.metadata[task]]), task)
     return tables.texts(episode.steps[task], task)
+
+
+def _check_rate(feature: LerobotFeature, column: Column, fps: float) -> None:
+    """Raises BadEpisode if a field of timestamps has another rate than the dataset that is written."""
+    if len(feature.fields) > 1 or not is_clock(feature.fields[0]) or feature.path.endswith("frame_index"):
+        return
+    rate = contradicting_rate(np.asarray(column).reshape(-1), fps)
+    if rate is not None:
+        detail = (
+            f"its times are {rate:.3g} Hz, but the dataset is written with {fps:g} Hz: correct the rate, resample, or "
+            f"leave the field out (--map=-{feature.path})"
+        )
+        raise BadEpisode(Violation("not_representable", detail, feature.path))
 
 
 def _check_size(feature: LerobotFeature, column: Column) -> None:
