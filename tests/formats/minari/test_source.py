@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from exchanging import plain, read_back
 from fuzzed_datasets import minari_directory
@@ -27,6 +29,23 @@ def test_minaris_directories(tmp_path, kind):
         whole, damaged = read_back(tmp_path / "arrow-v0", "minari")
         assert not whole.faults and damaged.faults[0].rule == "corrupt_record"
         assert "episode 1 cannot be read" in damaged.faults[0].detail
+
+
+@pytest.mark.parametrize("total", [1, 3])
+def test_another_number_of_directories_than_the_metadata_count_is_noted(tmp_path, total):
+    minari_directory(tmp_path / "data", "parquet")
+    assert not open_source(str(tmp_path / "data"), from_="minari").notes
+    path = tmp_path / "data" / "metadata.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"total_episodes": total}))
+    (note,) = open_source(str(tmp_path / "data"), from_="minari").notes
+    assert note == f"{path}: total_episodes is {total}, but there are 2"
+
+
+def test_a_name_that_is_a_number(tmp_path):
+    minari_directory(tmp_path / "data", "parquet")
+    path = tmp_path / "data" / "metadata.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rlds_beam": {"dataset": 1, "columns": []}}))
+    assert open_source(str(tmp_path / "data"), from_="minari").dataset == "1/1.0.0"
 
 
 def test_a_damaged_page_is_an_error_of_one_line(tmp_path):

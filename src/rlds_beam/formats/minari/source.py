@@ -182,7 +182,7 @@ class MinariSource(SourceOfFiles):
             files = arrow = MinariArrowFormat(kind, _spaces(about, storage.join(first, METADATA), whole=True))
             shards = {name: (arrow.shard(path),) for name, path in paths.items()}
         name = naming.to_name(
-            about.get(OWN, {}).get("dataset") or str(about.get("dataset_id", "minari")).replace("/", "-")
+            str(about.get(OWN, {}).get("dataset") or str(about.get("dataset_id", "minari")).replace("/", "-"))
         )
         if OWN in about:
             fields = _own_fields(about[OWN], storage.join(first, METADATA))
@@ -199,6 +199,8 @@ class MinariSource(SourceOfFiles):
 def _notes(folder: str, about: Mapping[str, Any], shards: Sequence[Shard]) -> Iterator[str]:
     """Says that there are fewer or more episodes than the metadata count."""
     said, found = about.get("total_episodes"), sum(shard.records or 0 for shard in shards)
+    if about.get("data_format") in ARROW:  # its episodes are counted by the metadata
+        found = sum(name.isdecimal() for name in storage.listdir(folder))
     if said not in (None, found) and all(shard.records is not None for shard in shards):
         yield f"{storage.join(folder, METADATA)}: total_episodes is {printable(said, 40)}, but there are {found:,}"
 
