@@ -193,6 +193,23 @@ def test_bad_profiles(text: str, said: str) -> None:
         parse_profile(text, "p.yaml")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "episodes: '{}'\nfields: {{action: a}}",
+        "splits: '{}'\nfields: {{action: a}}",
+        "'{}': 1\nfields: {{action: a}}",
+        "fields: {{action: '{}['}}",
+        "fields: {{action: '{}*'}}",
+        "fields: {{'{}': {{}}}}",
+    ],
+)
+def test_a_long_text_in_a_profile_is_shortened(text: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse_profile(f"name: x\n{text.format('7' * 900)}", "p.yaml")
+    assert 20 < len(str(error.value)) < 400
+
+
 def test_profiles_that_do_not_fit(tmp_path: Path) -> None:
     aloha(tmp_path, [3])
     for name, said in (("libero", "has no data/demo_"), ("alhoa", "did you mean aloha"), ("no.yaml", "no such file")):

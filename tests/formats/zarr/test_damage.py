@@ -209,6 +209,17 @@ def test_a_member_that_is_not_as_large_as_the_zip_file_says(buffer, tmp_path):
     assert "data/state/0.0" in found[0] and found[3] == ""
 
 
+def test_a_damaged_header_of_a_member_is_an_error_of_one_short_line(buffer, tmp_path):
+    path = write_buffer(tmp_path / "z.zarr.zip", episode_arrays(LENGTHS), LENGTHS)
+    data = bytearray(path.read_bytes())
+    header = data.index(b"data/state/.zarray") - 30
+    data[header + 26 : header + 28] = (2000).to_bytes(2, "little")  # the size of its name
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match=r"data/state/\.zarray cannot be read: File name in directory") as error:
+        open_source(str(path), from_="zarr")
+    assert len(str(error.value)) < 500 and "\n" not in str(error.value)
+
+
 def test_a_store_of_another_kind(tmp_path):
     (tmp_path / "x.zarr").mkdir()
     with pytest.raises(UsageError, match=r"x.zarr has no .zarr or .zarr.zip file"):

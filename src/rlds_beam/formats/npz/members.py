@@ -156,8 +156,8 @@ def open_npz(path: str) -> Iterator[Mapping[str, Member]]:
 
 
 def damage(error: Exception) -> str:
-    """The reason why a file cannot be read."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """The reason why a file cannot be read, in one short line."""
+    return shortened(error) or type(error).__name__
 
 
 UNREADABLE_NPZ = (OSError, *_ERRORS)

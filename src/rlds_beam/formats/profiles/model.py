@@ -11,7 +11,7 @@ from rlds_beam.encoding.checked_json import TEXT, Kind, check_json
 from rlds_beam.encoding.checked_yaml import parse_yaml
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.errors import UsageError
-from rlds_beam.text import did_you_mean
+from rlds_beam.text import did_you_mean, shortened
 
 TO_OBSERVATION = "to_observation"
 RESERVED = (*FLAGS, "discount", "reward", "language_instruction")
@@ -208,11 +208,14 @@ def parse_profile(text: str, where: str) -> Profile:
 def _check_values(content: Mapping[str, Any], where: str) -> None:
     episodes = content.get("episodes", "file")
     if episodes != "file" and episodes.count("*") != 1:
-        raise UsageError(f"{where}: episodes is {episodes!r}, expected file, or groups such as data/demo_*")
+        raise UsageError(
+            f"{where}: episodes is {shortened(repr(episodes), 80)}, expected file, or groups such as data/demo_*"
+        )
     if content.get("ends") and episodes != "file":
         raise UsageError(f"{where}: ends needs episodes: file, because groups are episodes already")
     if content.get("splits", "mask") not in ("mask", "folders", "names"):
-        raise UsageError(f"{where}: splits is {content['splits']!r}, expected mask, folders, or names")
+        splits = shortened(repr(content["splits"]), 80)
+        raise UsageError(f"{where}: splits is {splits}, expected mask, folders, or names")
     later = [key for key in ("final", "last_step") if key in content]
     if content.get("actions") == TO_OBSERVATION and later:
         raise UsageError(f"{where}: {later[0]} does not fit actions: {TO_OBSERVATION}, which has the last observation")
@@ -222,20 +225,21 @@ def _check_keys(content: Mapping[str, Any], schema: Mapping[str, Any], where: st
     known = [name.rstrip("?") for name in schema]
     for name in content:
         if name not in known:
-            raise UsageError(f"{where}: unknown key {name!r}{did_you_mean(str(name), known)}")
+            raise UsageError(f"{where}: unknown key {shortened(repr(name), 80)}{did_you_mean(str(name), known)}")
 
 
 def _rule(path: str, one: Any, where: str) -> FieldRule:
     given = {"from": one} if isinstance(one, str) else one
-    _check_keys(given, _RULE, f"{where}: fields.{path}")
-    check_json(given, _RULE, f"{where}: fields.{path}")
+    where = f"{where}: fields.{shortened(path, 80)}"
+    _check_keys(given, _RULE, where)
+    check_json(given, _RULE, where)
     if path in RESERVED:
-        raise UsageError(f"{where}: fields.{path}: use the keys terminal, reward, discount, and text instead")
+        raise UsageError(f"{where}: use the keys terminal, reward, discount, and text instead")
     match = _ROWS.fullmatch(given["from"])
     if match is None:
-        raise UsageError(f"{where}: fields.{path}: {given['from']!r} is no dataset; rows are given as in name[:-1]")
+        raise UsageError(f"{where}: {shortened(repr(given['from']), 80)} is no dataset; rows are given as in name[:-1]")
     if path.count("*") != match["name"].count("*"):
-        raise UsageError(f"{where}: fields.{path} and {match['name']!r} have different numbers of *")
+        raise UsageError(f"{where} and {shortened(repr(match['name']), 80)} have different numbers of *")
     start, stop = (None if match[key] is None else int(match[key]) for key in ("start", "stop"))
     shapes = tuple(tuple(shape) for shape in given.get("raw_shapes", ()))
     wild = "*" in match["name"]

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from rlds_beam import naming, storage
 from rlds_beam.errors import UsageError
+from rlds_beam.text import printable
 
 MOST_BYTES = 1 << 30
 """The largest chunk that is read."""
@@ -134,7 +135,7 @@ class ZipStore(Store):
             with self._file.open(about) as member:
                 value = member.read(about.file_size + 1)
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
-            raise OSError(f"{key} cannot be read: {error}") from error
+            raise OSError(f"{key} cannot be read: {printable(error)}") from error  # it may quote bytes of the file
         if len(value) != about.file_size:
             raise OSError(f"{key} has {len(value):,} bytes, but the zip file says {about.file_size:,}")
         return value
@@ -194,7 +195,7 @@ def _zip_file(path: str) -> zipfile.ZipFile:
         opened = zipfile.ZipFile(file)
     except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
         file.close()
-        raise OSError(f"{path} is not a complete zip file: {error}") from error
+        raise OSError(f"{path} is not a complete zip file: {printable(error)}") from error
     weakref.finalize(opened, file.close)
     return opened
 
