@@ -160,7 +160,8 @@ class Child:
             raise
         except (RldsBeamError, OSError) as error:
             said = str(error)
-            most = _MAX_LINES if "Here is a proposal" in said else _MAX_ERROR_LINES
+            first = said.partition("\n")[0]
+            most = _MAX_LINES if first.endswith(":") or "Here is a proposal" in said else _MAX_ERROR_LINES  # a list
             if len(said) > _MAX_MESSAGE or said.count("\n") >= most or not said.strip() or _controls(said):
                 raise ProblemError(f"{name}: {type(error).__name__} is no line: {said!r:.600}") from None
         except BaseException:

@@ -126,7 +126,8 @@ class Comparison:
 
         Returns:
           What is wrong, or None, and the error of the format's own reader, if it cannot read everything. Then episodes
-          may also be equal to the undamaged ones. EnvLogger's reader stops at damage without an error.
+          may also be equal to the undamaged ones. EnvLogger's reader stops at damage without an error, and the readers
+          of bags skip messages without one: those of a channel that a damaged summary lacks, and the rest of a chunk.
         """
         pieces: list[Piece] = []
         refused = None
@@ -137,10 +138,12 @@ class Comparison:
             refused = f"{type(error).__name__}: {error}"[:300]
         if refused and self.read is ros2:  # it stops at the first damage, and most messages have no checksum
             return None, refused
-        known = [*pieces, *(self.pieces if refused or self.read is envlogger else ())]
+        known = [*pieces, *(self.pieces if refused or self.read in (envlogger, ros2) else ())]
         found = []
         for episode in episodes:
             column = {field: rows_of(episode.steps[field]) for field in self.places if field in episode.steps}
+            # An episode that lacks an optional array, for example rewards, gets zeros.
+            column = {field: rows for field, rows in column.items() if field not in COMPUTED or np.any(rows)}
             found.append(self._at(column, known))
             if column and found[-1] is None and len(episode) > 1:
                 wrong = [field for field in column if _find(column, known, {field: self.places[field]}) is None]
@@ -364,7 +367,8 @@ def _columns(table: Any) -> dict[str, Any]:
 def lerobot(path: Path) -> Iterator[Piece]:
     """A piece for each episode; the frames of its videos are next to its rows."""
     first = 0
-    videos = {file.parts[-3]: _frames(file) for file in _files(path, "videos/*/*/*.mp4")}
+    damaged = list[Exception]()
+    videos = {file.parts[-3]: _frames(file, damaged) for file in _files(path, "videos/*/*/*.mp4")}
     for file in _files(path, "data/*/*.parquet"):
         columns = _columns(_table(file))
         numbers = columns["episode_index"]
@@ -373,14 +377,21 @@ def lerobot(path: Path) -> Iterator[Piece]:
             shown = {name: read(range(first, first + stop - start)) for name, read in videos.items()}
             first += stop - start
             yield _piece({name: values[start:stop] for name, values in columns.items()} | shown)
+    if damaged:
+        raise damaged[0]
 
 
-def _frames(file: Path) -> Callable[[range], Any]:
-    """Reads frames by their numbers; those that cannot be decoded are NaN."""
+def _frames(file: Path, damaged: list[Exception]) -> Callable[[range], Any]:
+    """Reads frames by their numbers; those that cannot be decoded are NaN, and their errors are in `damaged`."""
     import av
 
+    decoded = {}
     with av.open(str(file)) as container:
-        decoded = {round(frame.time * FPS): frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)}
+        for packet in container.demux(video=0):
+            try:
+                decoded |= {round(frame.time * FPS): frame.to_ndarray(format="rgb24") for frame in packet.decode()}
+            except av.FFmpegError as error:
+                damaged.append(error)
     missing = np.full(next(iter(decoded.values())).shape, np.nan)
     return lambda numbers: np.stack([decoded.get(number, missing) for number in numbers])
 
@@ -400,9 +411,10 @@ def zarr(path: Path) -> Iterator[Piece]:
 
     _files(path, "**/.z*", "**/[0-9]*")
     for store in sorted(path.glob("*.zarr*")):
-        root = library.open(str(store) if store.is_dir() else library.storage.ZipStore(str(store), mode="r"), mode="r")
+        opened = str(store) if store.is_dir() else library.storage.ZipStore(str(store), mode="r")
+        group = library.open_group(opened, mode="r", path="data")  # whatever the metadata of the root is
         damaged, arrays = list[Exception](), {}
-        for name, array in root["data"].arrays():
+        for name, array in group.arrays():
             try:
                 arrays[name] = array[...]
             except Exception as error:
@@ -448,14 +460,24 @@ def ros2(path: Path) -> Iterator[Piece]:
 
 
 def _mcap_messages(path: Path) -> Iterator[tuple[str, int, Any]]:
-    from mcap.reader import make_reader
+    """The messages of the data section; mcap's own loop also yields those that follow it, which the format forbids."""
+    from mcap.records import Channel, DataEnd, Message, Schema
+    from mcap.stream_reader import StreamReader
     from mcap_ros2.decoder import DecoderFactory
 
+    factory, schemas, channels = DecoderFactory(), dict[int, Any](), dict[int, Any]()
     with (path / "bag" / "x.mcap").open("rb") as file:
-        for _, channel, message, decoded in make_reader(
-            file, decoder_factories=[DecoderFactory()]
-        ).iter_decoded_messages():
-            yield channel.topic, message.log_time, decoded
+        for record in StreamReader(file, record_size_limit=1 << 30).records:
+            if isinstance(record, DataEnd):
+                return
+            if isinstance(record, Schema):
+                schemas[record.id] = record
+            elif isinstance(record, Channel):
+                channels[record.id] = record
+            elif isinstance(record, Message):
+                channel = channels[record.channel_id]
+                decode: Any = factory.decoder_for(channel.message_encoding, schemas.get(channel.schema_id))
+                yield channel.topic, record.log_time, decode(record.data)
 
 
 def _bag(path: Path) -> Iterator[tuple[str, int, Any]]:
