@@ -24,6 +24,9 @@ REQUIRED_STEP_FIELDS = ("observation", "action", "reward", "discount", *FLAGS)
 ADD_ACTIONS = "if the data has none, add them: for example with the connector NextStateAsAction"
 """What to do if there are no actions."""
 
+MAX_NAME = 255
+"""Maximum characters of the name of a dimension, or of a robot."""
+
 MOST_BYTES = 256 << 20
 """Maximum declared bytes of a step, or of the episode-level fields. An 8K RGB image has 95 MiB."""
 
@@ -81,8 +84,10 @@ class Field:
         return {**stored, **names}
 
     def with_names(self, names: Sequence[str]) -> Field:
-        """A copy with these names; without any if their number is not that of the values along the last axis."""
-        return dataclasses.replace(self, names=tuple(names) if self.shape and len(names) == self.shape[-1] else ())
+        """A copy with these names; without any if they are not printable texts, one for each value of the last axis."""
+        fits = bool(self.shape) and len(names) == self.shape[-1]
+        fits = fits and all(len(name) <= MAX_NAME and name.isprintable() for name in names)
+        return dataclasses.replace(self, names=tuple(names) if fits else ())
 
     def __str__(self) -> str:
         dims = ", ".join("?" if d is None else str(d) for d in self.shape)

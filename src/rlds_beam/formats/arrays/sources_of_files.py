@@ -41,6 +41,8 @@ class SourceOfFiles(Source):
     splits: tuple[Split, ...]
     files: RecordFormat
     violations: tuple[Violation, ...] = ()
+    fps: float | None = None
+    robot: str | None = None
 
 
 def find_files(input: str | Sequence[str], endings: tuple[str, ...], source: str) -> FoundFiles:

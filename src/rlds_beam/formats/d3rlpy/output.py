@@ -39,6 +39,7 @@ from rlds_beam.output.base import Description
 from rlds_beam.output.capabilities import MergedFile
 from rlds_beam.output.local_file import LocalFile
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.meaning import Meaning
 
 VERSION = "2.1"
 SCHEMA = "rlds_beam"
@@ -57,6 +58,7 @@ class D3rlpyOutput(MergedOutput):
       observations: one array, or a tuple of several; images have channels first.
       action, reward: the columns of a step.
       left_out: the fields not written, with the reasons.
+      meaning: what is known of the dataset.
     """
 
     directory: str
@@ -66,6 +68,7 @@ class D3rlpyOutput(MergedOutput):
     action: LeafColumn
     reward: LeafColumn
     left_out: dict[str, str]
+    meaning: Meaning = dataclasses.field(default_factory=Meaning)
 
     @classmethod
     def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> D3rlpyOutput:
@@ -83,7 +86,7 @@ class D3rlpyOutput(MergedOutput):
         left_out[f"{fields.obs} (last step, if terminal)"] = "d3rlpy assumes zeros and does not use it"
         left_out |= dict.fromkeys(schema.metadata, "an episode field; d3rlpy has no such field")
         splits = tuple(split.name for split in source.splits)
-        return cls(directory, source.name, splits, observations, action, reward, left_out)
+        return cls(directory, source.name, splits, observations, action, reward, left_out, Meaning.of_dataset(source))
 
     @property
     def metadata(self) -> tuple[str, ...]:
@@ -97,7 +100,8 @@ class D3rlpyOutput(MergedOutput):
 
     def _fields(self) -> dict[str, Any]:
         kept = {"observations": self.observations, "actions": (self.action,), "rewards": (self.reward,)}
-        return {name: [field_json(leaf.field) for leaf in leaves] for name, leaves in kept.items()}
+        fields = {name: [field_json(leaf.field) for leaf in leaves] for name, leaves in kept.items()}
+        return {**fields, **self.meaning.entry()}
 
     def describe(self) -> Description:
         kept = [*(f"observations: {leaf.field}" for leaf in self.observations),

@@ -42,6 +42,7 @@ from rlds_beam.formats.arrays.hdf5_reading import (
 from rlds_beam.formats.arrays.leaves import LeafColumn, field_from_json
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, find_files, no_features, splits_of_files
 from rlds_beam.formats.d3rlpy.output import SCHEMA
+from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.text import shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -157,10 +158,10 @@ class D3rlpySource(SourceOfFiles):
                 except OSError as error:
                     raise UsageError(str(error)) from error
             raise UsageError(f"{paths.where}: there are no episodes")
-        decoder = _decoder(first)
+        decoder, meaning = _decoder(first)
         readable = [shard for one in splits for shard in one.shards if shard.records is not None]
         notes = tuple(note for shard in readable for note in _notes(shard.path, shard.records))
-        return cls(f"{paths.name}/1.0.0", decoder.schema, decoder, splits, files, notes=notes)
+        return cls(f"{paths.name}/1.0.0", decoder.schema, decoder, splits, files, (), meaning.fps, meaning.robot, notes)
 
 
 def _notes(path: str, episodes: int | None) -> Iterator[str]:
@@ -171,11 +172,13 @@ def _notes(path: str, episodes: int | None) -> Iterator[str]:
         yield f"{path}: num_episodes is {episodes}, but there are arrays of {len(more):,} more"
 
 
-def _decoder(path: str) -> D3rlpyDecoder:
+def _decoder(path: str) -> tuple[D3rlpyDecoder, Meaning]:
     try:
         with open_hdf5(path) as file:
             if SCHEMA in file:
-                return _own_decoder(parse_json(read_array(file[SCHEMA]).item(), f"{path}: {SCHEMA}"), path)
+                content = parse_json(read_array(file[SCHEMA]).item(), f"{path}: {SCHEMA}")
+                own = _own_decoder(content, path)
+                return own, Meaning.from_json(content.get(KEY, {}), f"{path}: {SCHEMA}")
             arrays = _shapes(file)
     except UNREADABLE as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
@@ -186,7 +189,7 @@ def _decoder(path: str) -> D3rlpyDecoder:
     action = number_field("action", dtype, () if shape == (1,) and np.dtype(dtype).kind in "iu" else shape)
     steps = {**fields, "action": action, "reward": number_field("reward", arrays["rewards"][0])}
     steps |= {"discount": Field("discount", "float32"), **FLAG_FIELDS}
-    return D3rlpyDecoder(Schema(steps), observations, "action", "reward", False)
+    return D3rlpyDecoder(Schema(steps), observations, "action", "reward", False), Meaning()
 
 
 def _shapes(file: Any) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -48,11 +48,11 @@ class Hdf5Source(Source):
 
     @property
     def fps(self) -> float | None:  # type: ignore[override]
-        return self.layout.profile.fps
+        return self.layout.fps
 
     @functools.cached_property
     def robot(self) -> str | None:  # type: ignore[override]
-        return self.layout.profile.robot
+        return self.layout.robot
 
     @property
     def last_action(self) -> LastAction:  # type: ignore[override]

@@ -46,6 +46,7 @@ from rlds_beam.output.capabilities import CostHint, CostHints, MergedFile, Store
 from rlds_beam.output.local_file import LocalFile
 from rlds_beam.output.options import ImageOptions
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.meaning import Meaning
 
 METADATA, MAIN = "metadata.json", "main_data.hdf5"
 VERSION = "0.5.4"
@@ -63,6 +64,7 @@ class MinariOutput(MergedOutput, StoredNames, CostHints):
       fields: the RLDS fields of the observation, the action and the reward.
       jpeg: whether images in observations are JPEGs.
       left_out: the fields not written, with the reasons.
+      meaning: what is known of the dataset.
     """
 
     directory: str
@@ -72,6 +74,7 @@ class MinariOutput(MergedOutput, StoredNames, CostHints):
     fields: StepFields
     jpeg: bool
     left_out: dict[str, str]
+    meaning: Meaning = dataclasses.field(default_factory=Meaning)
 
     options_class = ImageOptions
 
@@ -97,7 +100,7 @@ class MinariOutput(MergedOutput, StoredNames, CostHints):
         columns += [column for field in schema.metadata.values() for column in _of_episode(field, left_out)]
         splits = tuple(split.name for split in source.splits)
         left_out[f"{fields.actions}, {fields.rewards} (last step)"] = "void in RLDS, and absent in Minari"
-        return cls(directory, source.name, splits, tuple(columns), fields, jpeg, left_out)
+        return cls(directory, source.name, splits, tuple(columns), fields, jpeg, left_out, Meaning.of_dataset(source))
 
     def folder(self, split: str) -> str:
         """The directory of a split's dataset: Minari's own name if there is only one split."""
@@ -119,7 +122,7 @@ class MinariOutput(MergedOutput, StoredNames, CostHints):
             {"place": column.place, "of": column.of, "jpeg": column.jpeg, **field_json(column.field)}
             for column in self.columns
         ]
-        return {"columns": columns}
+        return {"columns": columns, **self.meaning.entry()}
 
     def describe(self) -> Description:
         held = [f"{column.place}: {column.field}" for column in self.columns]

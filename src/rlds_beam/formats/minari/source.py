@@ -51,6 +51,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.changes import files_in
 from rlds_beam.reading.looking import names_below
+from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.text import printable, shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -192,8 +193,9 @@ class MinariSource(SourceOfFiles):
         of_steps.setdefault("discount", Field("discount", "float32"))
         schema = Schema(of_steps | FLAG_FIELDS, by_path((one.field for one in fields if one.of == "episode"), first))
         notes = tuple(note for key, folder in named.items() for note in _notes(folder, abouts[folder], shards[key]))
+        meaning = Meaning.from_json(about.get(OWN, {}).get(KEY, {}), f"{storage.join(first, METADATA)}: {OWN}")
         decoder, chosen = MinariDecoder(schema, fields), splits_of(shards, split, name)
-        return cls(f"{name}/1.0.0", schema, decoder, chosen, files, notes=notes)
+        return cls(f"{name}/1.0.0", schema, decoder, chosen, files, (), meaning.fps, meaning.robot, notes)
 
 
 def _notes(folder: str, about: Mapping[str, Any], shards: Sequence[Shard]) -> Iterator[str]:

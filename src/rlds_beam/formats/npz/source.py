@@ -116,14 +116,6 @@ class NpzSource(SourceOfFiles):
         return self.files.layout
 
     @property
-    def fps(self) -> float | None:  # type: ignore[override]
-        return self.layout.profile.fps
-
-    @functools.cached_property
-    def robot(self) -> str | None:  # type: ignore[override]
-        return self.layout.profile.robot
-
-    @property
     def last_action(self) -> LastAction:  # type: ignore[override]
         return self.layout.last_action
 
@@ -165,7 +157,8 @@ class NpzSource(SourceOfFiles):
             found = _by_names(found)
         files = NpzFormat(layout, input if isinstance(input, str) and storage.isdir(input) else "")
         splits = splits_of_files(files, found, split)
-        return cls(f"{found.name}/1.0.0", layout.schema, ProfileDecoder(layout.schema, layout), splits, files)
+        decoder, facts = ProfileDecoder(layout.schema, layout), (layout.fps, layout.robot)
+        return cls(f"{found.name}/1.0.0", layout.schema, decoder, splits, files, (), *facts)
 
 
 def _by_names(found: FoundFiles) -> FoundFiles:

@@ -28,6 +28,7 @@ from rlds_beam.output.base import Description
 from rlds_beam.output.capabilities import CostHint, CostHints, MergedFile, StoredNames
 from rlds_beam.output.options import ImageOptions
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.meaning import Meaning
 
 OFFSETS = "episode_offsets"
 
@@ -87,6 +88,7 @@ class NumpyOutput(MergedOutput, StoredNames, CostHints):
       directory, name, splits: see `MergedOutput`.
       columns: the stored fields.
       left_out: the fields not written, with the reasons.
+      meaning: what is known of the dataset.
     """
 
     directory: str
@@ -94,6 +96,7 @@ class NumpyOutput(MergedOutput, StoredNames, CostHints):
     splits: tuple[str, ...]
     columns: tuple[NumpyColumn, ...]
     left_out: dict[str, str]
+    meaning: Meaning = dataclasses.field(default_factory=Meaning)
 
     options_class = ImageOptions
 
@@ -105,7 +108,7 @@ class NumpyOutput(MergedOutput, StoredNames, CostHints):
         of_episode = connectors.schema.metadata.values()
         columns += [dataclasses.replace(c, of_episode=True) for c in _columns(of_episode, left_out, jpeg=True)]
         splits = tuple(split.name for split in source.splits)
-        return cls(directory, source.name, splits, tuple(columns), left_out)
+        return cls(directory, source.name, splits, tuple(columns), left_out, Meaning.of_dataset(source))
 
     @property
     def metadata(self) -> tuple[str, ...]:
@@ -117,7 +120,7 @@ class NumpyOutput(MergedOutput, StoredNames, CostHints):
         yield from ((column.field.path, name) for column in self.columns for name in _files(column))
 
     def plan(self) -> dict[str, Any]:
-        return {"numpy": {"fields": self._fields()}}
+        return {"numpy": {"fields": self._fields(), **self.meaning.entry()}}
 
     def _fields(self) -> list[dict[str, Any]]:
         return [
@@ -167,7 +170,7 @@ class NumpyOutput(MergedOutput, StoredNames, CostHints):
         return write_merged(self.directory, f"{split}/{name}.npy", split, records, pieces())
 
     def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
-        return {"numpy": {"fields": self._fields()}}
+        return {"numpy": {"fields": self._fields(), **self.meaning.entry()}}
 
 
 def _columns(fields: Iterable[Field], left_out: dict[str, str], *, jpeg: bool) -> Iterator[NumpyColumn]:

@@ -23,9 +23,10 @@ from rlds_beam.formats.numpy.output import OFFSETS
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.manifest import read_manifest
-from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.base import LastAction, Shard, Source, Split
 from rlds_beam.reading.changes import files_in
 from rlds_beam.reading.looking import names_below, names_in
+from rlds_beam.reading.meaning import KEY, Meaning
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -169,6 +170,9 @@ class NumpySource(Source):
     splits: tuple[Split, ...]
     checksums: Mapping[str, str]
     violations: tuple[Any, ...] = ()
+    fps: float | None = None
+    robot: str | None = None
+    last_action: LastAction = "unknown"
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> NumpySource:
@@ -183,6 +187,7 @@ class NumpySource(Source):
         where = storage.join(input, MANIFEST)
         with parsing(where):
             fields = tuple(NumpyField.of(one, where) for one in manifest["numpy"]["fields"])
+            meaning = Meaning.from_json(manifest["numpy"].get(KEY, {}), where)
         shards: dict[str, tuple[Shard, ...]] = {}
         for one in manifest["shards"]:
             folder, name = storage.split(one["file"])
@@ -194,7 +199,10 @@ class NumpySource(Source):
         splits = splits_of(shards, split, manifest["name"])
         checksums = {one["file"]: one["checksum"] for one in manifest["shards"]}
         decoder = NumpyDecoder(schema, fields)
-        return cls(f"{manifest['name']}/1.0.0", schema, NumpyFormat(fields), decoder, splits, checksums)
+        return cls(
+            f"{manifest['name']}/1.0.0", schema, NumpyFormat(fields), decoder, splits, checksums,
+            fps=meaning.fps, robot=meaning.robot, last_action=meaning.last_action,
+        )  # fmt: skip
 
     @classmethod
     def recognize(cls, path: str) -> str | None:

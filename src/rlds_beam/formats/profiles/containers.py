@@ -69,6 +69,16 @@ def text_of(profile: Profile, container: Container) -> bytes | None:
     return None
 
 
+def fact_of(profile: Profile, container: Container, name: str) -> Any:
+    """A fact about the dataset that the profile finds in an episode: JSON; None if there is none."""
+    rule = profile.facts.get(name)
+    text = None if rule is None else _text(rule, container)
+    try:
+        return None if rule is None or text is None else _json_within(text, rule, container)
+    except ValueError:
+        return None
+
+
 def text_files(profile: Profile, path: str) -> list[str]:
     """The files next to the data that may hold its text, if they exist."""
     found = (_files(rule, path) for rule in profile.text if rule.kind == "file")
@@ -107,12 +117,18 @@ def _text(rule: TextRule, container: Container) -> bytes | None:
 def _within(text: bytes, rule: TextRule, container: Container) -> bytes | None:
     if rule.json is None:
         return text
+    content = _json_within(text, rule, container)
+    while isinstance(content, list):
+        content = content[0] if content else None
+    return content.encode() if isinstance(content, str) else None
+
+
+def _json_within(text: bytes, rule: TextRule, container: Container) -> Any:
+    """The value in a JSON text. Raises ValueError if it is not valid."""
     try:
         content = parse_json(text, f"{where(container)}: {rule.place}")
     except RldsBeamError as error:
         raise ValueError(str(error)) from None
-    for key in filter(None, rule.json.split("/")):
+    for key in filter(None, (rule.json or "").split("/")):
         content = content.get(key) if isinstance(content, dict) else None
-    while isinstance(content, list):
-        content = content[0] if content else None
-    return content.encode() if isinstance(content, str) else None
+    return content

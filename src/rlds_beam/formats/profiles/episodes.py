@@ -26,7 +26,7 @@ from rlds_beam.formats.arrays.array_episodes import (
 )
 from rlds_beam.formats.arrays.raw_images import as_images, pngs
 from rlds_beam.formats.profiles.binding import Bound, Leaf, bind, row_bytes
-from rlds_beam.formats.profiles.containers import Container, text_of, where
+from rlds_beam.formats.profiles.containers import Container, fact_of, text_of, where
 from rlds_beam.formats.profiles.model import TO_OBSERVATION, Profile
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import LastAction
@@ -49,6 +49,7 @@ class Layout:
       schema: the schema.
       masks: the names of the filter keys.
       notes: what a user should know about the conversion.
+      fps, robot: see `Source`: what the first episode says, or the profile.
     """
 
     profile: Profile
@@ -56,6 +57,8 @@ class Layout:
     schema: Schema
     masks: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    fps: float | None = None
+    robot: str | None = None
 
     @property
     def final(self) -> bool:
@@ -97,7 +100,20 @@ def layout_of(profile: Profile, first: Container, raw_images: str, masks: tuple[
     if profile.left_out:
         notes.append(f"left out: {profile.left_out}")
     schema = Schema(by_path(fields, where(first)), by_path(metadata, where(first)))
-    return Layout(profile, bound, schema, masks, tuple(notes))
+    return Layout(profile, bound, schema, masks, tuple(notes), _fps(profile, first), _robot(profile, first))
+
+
+def _fps(profile: Profile, first: Container) -> float | None:
+    fps = fact_of(profile, first, "fps")
+    return fps if type(fps) in (int, float) and 0 < fps <= 1_000_000 else profile.fps
+
+
+def _robot(profile: Profile, first: Container) -> str | None:
+    """The robot, or several joined by a comma."""
+    robots = fact_of(profile, first, "robot")
+    robots = [robots] if isinstance(robots, str) else robots
+    known = isinstance(robots, list) and robots and all(isinstance(one, str) for one in robots)
+    return ", ".join(robots[:8]) if known else profile.robot
 
 
 def _numbers(profile: Profile, leaves: Mapping[str, Leaf]) -> Iterator[Field]:

@@ -45,6 +45,7 @@ _SCHEMA: Mapping[str, Any] = {
     "splits?": TEXT,
     "fps?": _NUMBER,
     "robot?": TEXT,
+    "facts?": {"fps?": _TEXT_FROM, "robot?": _TEXT_FROM},
     "channels?": _ORDER,
     "left_out?": TEXT,
     "note?": TEXT,
@@ -125,6 +126,7 @@ class Profile:
         named like `maze-val.npz`; empty for none of these.
       fps: frames per second.
       robot: the name of the robot.
+      facts: the places of `fps` and `robot` in the data; an episode may lack them.
       channels: the order of the channels of the images.
       left_out, note: what is not read, and what to know about the data.
     """
@@ -149,6 +151,7 @@ class Profile:
     splits: str = ""
     fps: float | None = None
     robot: str | None = None
+    facts: Mapping[str, TextRule] = dataclasses.field(default_factory=dict)
     channels: str = "rgb"
     left_out: str = ""
     note: str = ""
@@ -201,6 +204,7 @@ def parse_profile(text: str, where: str) -> Profile:
         lacks=tuple(recognized.get("lacks", ())),
         ends=tuple(content.get("ends", ())),
         text=tuple(_text_rule(one, where) for one in content.get("text", ())),
+        facts={name: _text_rule(one, where) for name, one in content.get("facts", {}).items()},
         **{name: content[name] for name in plain if name in content},
     )
 

@@ -24,7 +24,6 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.columns.options import ColumnsFormat
 from rlds_beam.formats.rlds.card import CARD, PROVENANCE, card, provenance
-from rlds_beam.formats.rlds.meaning import MEANING, Meaning
 from rlds_beam.formats.rlds.names import CARRIED, is_license, name_and_version
 from rlds_beam.formats.rlds.options import RldsOptions
 from rlds_beam.formats.rlds.preview import cameras_in, preview_of
@@ -48,6 +47,7 @@ from rlds_beam.output.shards import WrittenFile
 from rlds_beam.output.tfds_metadata import split_infos
 from rlds_beam.reading.base import Source, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
+from rlds_beam.reading.meaning import MEANING, Meaning
 from rlds_beam.reading.plan import WorkRange
 
 
@@ -148,8 +148,7 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
         described = {"format": self.format, "features": json.loads(self.features), "info": self.info}
         beside = {"beside": self.beside_as} if self.beside_as else {}
         files = {name: _planned(content) for name, content in self.files_beside.items()}
-        meaning = {"meaning": self.meaning.to_json()} if self.meaning.to_json() else {}
-        return {"rlds": {**described, **beside, **meaning, "files": files, "splits": self.splits}}
+        return {"rlds": {**described, **beside, **self.meaning.entry(), "files": files, "splits": self.splits}}
 
     def describe(self) -> Description:
         written = self.schema.recorded

@@ -18,10 +18,11 @@ from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError, Violation
-from rlds_beam.formats.rlds.meaning import MEANING, Meaning
+from rlds_beam.formats.rlds.open_x import known_meaning
 from rlds_beam.reading.base import LastAction, Shard, Source, Split, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.looking import names_in
+from rlds_beam.reading.meaning import MEANING, Meaning
 from rlds_beam.reading.splits import selected_splits, slice_split
 from rlds_beam.text import count
 
@@ -61,6 +62,7 @@ class RldsSource(Source):
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fps: float | None = None
     robot: str | None = None
+    notes: tuple[str, ...] = ()
     last_action: LastAction = "unknown"
 
     @classmethod
@@ -135,7 +137,11 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
     info = read_dataset_info(info_text, info_path)
     text, schema = _features(features or storage.join(directory, FEATURES))
     there = storage.sizes(directory)
-    meaning = Meaning.read(directory) if MEANING in there else Meaning()
+    meaning, notes = Meaning(), tuple[str, ...]()
+    if MEANING in there:
+        meaning = Meaning.read(directory)
+    elif (known := known_meaning(info.name, schema)) is not None:
+        meaning, notes = known, (f"the rate and the robot are those known for {info.name}",)
     splits, violations = [], []
     for name, start, stop in selected_splits(split, info.splits, info.name):
         shards, wrong = _shards(directory, there, info, info.splits[name])
@@ -148,7 +154,7 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
         text, meaning.name(schema), FORMATS[info.file_format], tuple(splits), tuple(violations), info_text,
         {name: storage.read_small(storage.join(directory, name)) for name in texts},
         tuple(name for name in copied if storage.is_outside(directory, name)),
-        fps=meaning.fps, robot=meaning.robot, last_action=meaning.last_action,
+        fps=meaning.fps, robot=meaning.robot, last_action=meaning.last_action, notes=notes,
     )  # fmt: skip
 
 

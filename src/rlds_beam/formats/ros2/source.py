@@ -86,12 +86,10 @@ class Ros2Source(SourceOfFiles):
 
     Attributes:
       mapping: which topic becomes which field.
-      fps: frames per second, if the mapping says so.
       The others: see `Source`.
     """
 
     mapping: TopicMapping = NO_MAPPING
-    fps: float | None = None
 
     options_class = Ros2Options
     last_action = "real"
@@ -139,7 +137,7 @@ class Ros2Source(SourceOfFiles):
         constants = {field.path: field.value for field in mapping.fields if not field.topic}
         decoder = Ros2Decoder(schema, constants, mapping.terminal)
         splits = splits_of(shards, split, name)
-        return cls(f"{name}/1.0.0", schema, decoder, splits, files, (), mapping, mapping.fps)
+        return cls(f"{name}/1.0.0", schema, decoder, splits, files, fps=mapping.fps, mapping=mapping)
 
     def plan(self) -> dict[str, Any]:
         assert isinstance(self.files, Ros2Format)

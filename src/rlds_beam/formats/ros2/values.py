@@ -162,7 +162,8 @@ def field_reader(field: TopicField, topic: Topic, definitions: Definitions, firs
         shape: tuple[int, ...] = (len(field.names),)
     else:
         shape = values[0].shape if len(values) == 1 else concatenated(values).shape
-    made = FieldReader(field, number_field(field.path, dtype, shape))
+    named = number_field(field.path, dtype, shape).with_names(field.names or field.fields)
+    made = FieldReader(field, named)
     made.bound({topic.name: topic}, definitions).value(first)
     return made
 

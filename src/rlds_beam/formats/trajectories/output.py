@@ -15,7 +15,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import COUNT, TEXT, Kind, Maybe, check_json
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.encoding.tfrecord.writing import frame
-from rlds_beam.episodes.schema import Field
+from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.trajectories.options import TrajectoryOptions
 from rlds_beam.output.base import Description
@@ -35,6 +35,7 @@ from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.output.tfds_metadata import split_infos, write_tfds_metadata
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.meaning import Meaning
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.converter import Conversion, Converter, record_encoder
 from rlds_beam.trajectories.keeping import keep_fields
@@ -57,12 +58,14 @@ class TrajectoryOutput(MetadataFiles, Sidecars, ItemCounts, WholeShards, Ignores
       name: the name of the dataset.
       conversion: how episodes become items.
       description: the dataset's description, for TFDS.
+      meaning: what is known of the dataset.
     """
 
     directory: str
     name: str
     conversion: Conversion
     description: str = "Trajectories, made by rlds-beam."
+    meaning: Meaning = dataclasses.field(default_factory=Meaning)
 
     sidecars = (SPEC,)
     metadata = (FEATURES, DATASET_INFO)
@@ -78,7 +81,10 @@ class TrajectoryOutput(MetadataFiles, Sidecars, ItemCounts, WholeShards, Ignores
         keep = keep_fields(options.keep, schema, (leaf.path for leaf in spec.leaves))
         conversion = Conversion(frames, items, spec, options.images, keep)
         _ = conversion.fields  # raises if the format cannot hold a leaf
-        return cls(directory, source.name, conversion, f"Trajectories of {source.dataset}, made by rlds-beam.")
+        description = f"Trajectories of {source.dataset}, made by rlds-beam."
+        held = {leaf.path: schema.steps[leaf.path] for leaf in spec.leaves if leaf.path in schema.steps}
+        meaning = dataclasses.replace(Meaning.of(Schema(held), source), last_action="unknown")
+        return cls(directory, source.name, conversion, description, meaning)
 
     @property
     def whole_shards(self) -> bool:
@@ -95,7 +101,7 @@ class TrajectoryOutput(MetadataFiles, Sidecars, ItemCounts, WholeShards, Ignores
         return self.conversion.ignored_values
 
     def plan(self) -> dict[str, Any]:
-        return self.conversion.plan()
+        return {**self.conversion.plan(), **self.meaning.entry()}
 
     def describe(self) -> Description:
         records, left_out = self.conversion.describe()
@@ -132,7 +138,8 @@ class TrajectoryOutput(MetadataFiles, Sidecars, ItemCounts, WholeShards, Ignores
         splits = split_infos(self.directory, [(commit.split, one) for commit in commits for one in commit.files])
         written = {field.path: field for field in (*fields, *kept)}
         write_tfds_metadata(self.directory, self.name, splits, written, description=self.description)
-        return {"fields": fields_json(fields), **({"kept": fields_json(kept)} if kept else {})}
+        held = {"kept": fields_json(kept)} if kept else {}
+        return {"fields": fields_json(fields), **held, **self.meaning.entry()}
 
 
 class TrajectoryWriter(ReportsUnusedSteps):

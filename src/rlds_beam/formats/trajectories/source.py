@@ -37,9 +37,11 @@ from rlds_beam.formats.trajectories.output import SPEC, read_fields
 from rlds_beam.formats.trajectories.reading_back import spec_of
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.output.directory import is_output
+from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.looking import names_in
+from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
@@ -179,13 +181,14 @@ class TrajectoriesSource(SourceOfFiles):
         if isinstance(input, str) and storage.isdir(input) and is_output(input):
             manifest = read_manifest(input)
             spec, jpegs = spec_of(read_fields(manifest, input))
+            meaning = Meaning.from_json(manifest.get(KEY, {}), storage.join(input, MANIFEST))
             named: dict[str, list[str]] = {}
             for shard in (one for one in manifest["shards"] if one["records"]):
                 named.setdefault(shard["split"], []).append(storage.join(input, shard["file"]))
             name, where = manifest["name"], input
         else:
             paths = _files(input)
-            spec, jpegs = _spec(paths[0]), {}
+            spec, jpegs, meaning = _spec(paths[0]), {}, Meaning()
             named, where = {"train": paths}, paths[0]
             name = naming.to_name(storage.split(paths[0])[1].split(".")[0])
         if spec.item_shape not in ((), (None,)):
@@ -194,13 +197,14 @@ class TrajectoriesSource(SourceOfFiles):
                 "with rlds_beam.open_dataset or load_trajectories. --from=trajectories reads outputs of --items=frames "
                 "and --items=episodes"
             )
-        schema = _schema(spec, jpegs)
+        schema = meaning.name(_schema(spec, jpegs))
         shards = {
             name: tuple(Shard(i, path, storage.size(path), None) for i, path in enumerate(paths))
             for name, paths in named.items()
         }
         files = EpisodesOfFrames(spec.item_shape == (None,))
-        return cls(f"{name}/1.0.0", schema, FramesDecoder(schema, spec, jpegs), splits_of(shards, split, name), files)
+        decoder, chosen = FramesDecoder(schema, spec, jpegs), splits_of(shards, split, name)
+        return cls(f"{name}/1.0.0", schema, decoder, chosen, files, (), meaning.fps, meaning.robot)
 
 
 def _files(input: str | Sequence[str]) -> list[str]:

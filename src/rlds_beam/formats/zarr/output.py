@@ -54,6 +54,7 @@ from rlds_beam.output.capabilities import CostHint, CostHints, ItemCounts, Merge
 from rlds_beam.output.last_steps import RowsOutput, RowsWriter, all_rows
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.last_steps import RowRule
+from rlds_beam.reading.meaning import Meaning
 from rlds_beam.reading.plan import WorkRange
 
 _LARGE = 1 << 16
@@ -167,6 +168,7 @@ class ZarrOutput(MergedOutput, StoredNames, CostHints, ItemCounts, RowsOutput):
       columns: the stored fields.
       left_out: the fields not written, with the reasons.
       rule: see `RowsOutput`.
+      meaning: what is known of the dataset.
     """
 
     directory: str
@@ -175,6 +177,7 @@ class ZarrOutput(MergedOutput, StoredNames, CostHints, ItemCounts, RowsOutput):
     columns: tuple[ZarrColumn, ...]
     left_out: dict[str, str]
     rule: RowRule
+    meaning: Meaning = dataclasses.field(default_factory=Meaning)
 
     options_class = ZarrOptions
 
@@ -189,7 +192,7 @@ class ZarrOutput(MergedOutput, StoredNames, CostHints, ItemCounts, RowsOutput):
             tuple(split.name for split in source.splits),
             RowRule.of(source, connectors.schema, options.last_step),
         )
-        return cls(directory, source.name, splits, tuple(columns), left_out, rule)
+        return cls(directory, source.name, splits, tuple(columns), left_out, rule, Meaning.of_dataset(source))
 
     @property
     def metadata(self) -> tuple[str, ...]:
@@ -201,7 +204,14 @@ class ZarrOutput(MergedOutput, StoredNames, CostHints, ItemCounts, RowsOutput):
 
     def plan(self) -> dict[str, Any]:
         compressors = [column.compressor for column in self.columns]
-        return {"zarr": {"fields": self._fields(), "compressors": compressors, **self.rule.to_json()}}
+        return {
+            "zarr": {
+                "fields": self._fields(),
+                "compressors": compressors,
+                **self.rule.to_json(),
+                **self.meaning.entry(),
+            }
+        }
 
     def predict(self, batches: Iterable[Batch]) -> int:
         return sum(len(batch.episodes) for batch in all_rows(batches, self.rule))
@@ -235,7 +245,9 @@ class ZarrOutput(MergedOutput, StoredNames, CostHints, ItemCounts, RowsOutput):
         yield write_merged(self.directory, f"{split}.zarr.zip", split, sum(map(len, parts)), zip_pieces(members))
 
     def _members(self, split: str, parts: Sequence[Part]) -> Iterator[Member]:
-        yield from group("", {OWN: {"dataset": self.name, "split": split, "fields": self._fields()}})
+        yield from group(
+            "", {OWN: {"dataset": self.name, "split": split, "fields": self._fields(), **self.meaning.entry()}}
+        )
         yield from group("data")
         yield from group("meta")
         lengths = np.frombuffer(b"".join(piece for part in parts for piece in part.column_bytes(0)), "<i8")

@@ -54,6 +54,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.options import Options
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.looking import names_below
+from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.text import count
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -156,6 +157,7 @@ class ZarrSource(SourceOfFiles):
                 if options is not None and options.raw_images == "raw":
                     fields = tuple(_as_pixels(one) for one in fields)
                 notes = tuple(_notes(store, fields))
+                meaning = _meaning(store)
         except UNREADABLE as error:
             raise UsageError(f"{first} cannot be read: {error}") from error
         files = ZarrFormat(
@@ -168,8 +170,9 @@ class ZarrSource(SourceOfFiles):
         schema = Schema(steps, by_path((one.field for one in fields if one.of_episode), first))
         shards = {name: _shards(files, some) for name, some in roots.items()}
         return cls(
-            f"{name}/1.0.0", schema, ZarrDecoder(schema, fields), splits_of(shards, split, name), files, (), notes
-        )
+            f"{name}/1.0.0", schema, ZarrDecoder(schema, fields), splits_of(shards, split, name), files, (),
+            meaning.fps, meaning.robot, notes,
+        )  # fmt: skip
 
     @classmethod
     def recognize(cls, path: str) -> str | None:
@@ -287,6 +290,13 @@ _OWN_FIELD = {
     "of_episode": Kind("true or false", lambda value: isinstance(value, bool)),
     "*": Kind("anything", lambda value: True),
 }
+
+
+def _meaning(store: Store) -> Meaning:
+    """What `--to=zarr` wrote about the dataset."""
+    about = attributes(store).get(OWN)
+    own = about.get(KEY) if isinstance(about, dict) else None
+    return Meaning() if own is None else Meaning.from_json(own, f"{store.root}: {OWN}")
 
 
 def _own_fields(about: Any, where: str) -> Iterator[ZarrField]:

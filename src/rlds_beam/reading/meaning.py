@@ -1,4 +1,5 @@
-"""What TFDS's metadata cannot say of a dataset: `meaning.json`, next to `features.json`. TFDS ignores it.
+"""What the numbers of a dataset mean, as JSON: for RLDS in `meaning.json`, next to `features.json`; in other formats in
+the attribute, manifest, or metadata that describes their fields.
 
 {"fps": 30, "robot": "so101_follower", "last_action": "real", "names": {"action": ["shoulder_pan.pos", ...]}}
 """
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.encoding.checked_json import TEXT, Kind, check_json, parse_json
-from rlds_beam.episodes.schema import Schema
+from rlds_beam.episodes.schema import MAX_NAME, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import LastAction
 
@@ -19,9 +20,16 @@ if TYPE_CHECKING:
     from rlds_beam.reading.base import Source
 
 MEANING = "meaning.json"
+KEY = "meaning"
+"""The key in the JSON of other formats."""
 _RATE = Kind("a number above 0, up to 1,000,000", lambda rate: type(rate) in (int, float) and 0 < rate <= 1_000_000)
+_ROBOT = Kind(f"printable text of 1 to {MAX_NAME} characters", lambda text: isinstance(text, str) and _is_robot(text))
 _LAST_ACTION = Kind("real or void", lambda action: action in ("real", "void"))
-_CONTENT = {"fps?": _RATE, "robot?": TEXT, "last_action?": _LAST_ACTION, "names?": {"*": [TEXT]}}
+_CONTENT = {"fps?": _RATE, "robot?": _ROBOT, "last_action?": _LAST_ACTION, "names?": {"*": [TEXT]}}
+
+
+def _is_robot(text: str) -> bool:
+    return 0 < len(text) <= MAX_NAME and text.isprintable()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,14 +52,24 @@ class Meaning:
     def of(cls, schema: Schema, source: Source) -> Meaning:
         """What is known of the episodes of a source, written with this schema."""
         names = {path: field.names for path, field in schema.steps.items() if field.names}
-        return cls(source.fps, source.robot, names, source.last_action)
+        return dataclasses.replace(cls.of_dataset(source), names=names)
+
+    @classmethod
+    def of_dataset(cls, source: Source) -> Meaning:
+        """What is known of a dataset, for formats that store the names with the fields."""
+        robot = source.robot if source.robot and _is_robot(source.robot) else None
+        return cls(source.fps, robot, last_action=source.last_action)
 
     @classmethod
     def read(cls, directory: str) -> Meaning:
         """Reads a dataset's `meaning.json`. Raises UsageError if it is damaged."""
         path = storage.join(directory, MEANING)
-        content = parse_json(storage.read_small(path), path)
-        check_json(content, _CONTENT, path)
+        return cls.from_json(parse_json(storage.read_small(path), path), path)
+
+    @classmethod
+    def from_json(cls, content: Any, where: str) -> Meaning:
+        """The inverse of `to_json`. Raises UsageError, naming the file (`where`), if it is damaged."""
+        check_json(content, _CONTENT, where)
         names = {field: tuple(names) for field, names in content.get("names", {}).items()}
         return cls(content.get("fps"), content.get("robot"), names, content.get("last_action", "unknown"))
 
@@ -62,8 +80,15 @@ class Meaning:
             if path in steps:
                 steps[path] = steps[path].with_names(names)
                 if not steps[path].names:
-                    raise UsageError(f"{MEANING}: {path} has {len(names)} names, but is {schema.steps[path]}")
+                    raise UsageError(
+                        f"{MEANING}: {path} has {len(names):,} names, but is {schema.steps[path]}: expected a "
+                        f"printable name of up to {MAX_NAME} characters for each value"
+                    )
         return dataclasses.replace(schema, steps=steps)
+
+    def entry(self) -> dict[str, Any]:
+        """The entry of a larger JSON object; empty if nothing is known."""
+        return {KEY: content} if (content := self.to_json()) else {}
 
     def to_json(self) -> dict[str, Any]:
         """The content of the file; empty if nothing is known."""

@@ -1,0 +1,110 @@
+"""The names of dimensions, the rate, and the robot survive a conversion between any two formats that hold them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlds_beam
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.rlds.open_x import known_meaning
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.meaning import Meaning
+from rlds_beam.testing import make_episode, write_dataset
+
+FORMATS: dict[str, dict[str, Any]] = {
+    "rlds": {}, "lerobot": {}, "zarr": {}, "numpy": {}, "minari": {}, "d3rlpy": {}, "trajectories": {"items": "frames"},
+}  # fmt: skip
+"""The formats that hold all of these, with the options that keep whole episodes."""
+
+JOINTS = ("shoulder", "elbow", "gripper")
+VECTORS = {"action": JOINTS, "observation/state": JOINTS}
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An RLDS dataset with names, a rate, and a robot."""
+    directory = tmp_path_factory.mktemp("named")
+    episodes = [make_episode(6, seed=i, observation={"state": 3}, action=3) for i in range(2)]
+    path = write_dataset(directory / "arm", episodes)
+    (Path(path) / "meaning.json").write_text(json.dumps({"fps": 30, "robot": "arm", "names": VECTORS}))
+    return str(path)
+
+
+def known(source: Source) -> tuple[Any, ...]:
+    return source.fps, source.robot, {path: field.names for path, field in source.schema.steps.items() if field.names}
+
+
+def convert(source: str, directory: Path, to: str, from_: str | None = None) -> str:
+    rlds_beam.convert(source, directory, to=to, from_=from_, **FORMATS[to])
+    return str(directory)
+
+
+@pytest.mark.parametrize("second", FORMATS)
+@pytest.mark.parametrize("first", FORMATS)
+def test_what_two_formats_hold_is_equal_after_the_trip_and_back(
+    named: str, tmp_path: Path, first: str, second: str
+) -> None:
+    if {"minari", "d3rlpy"} & {first, second}:
+        pytest.importorskip("h5py")
+    there = convert(named, tmp_path / "first", first)
+    over = convert(there, tmp_path / "second", second, first)
+    back = convert(over, tmp_path / "back", first, second)
+    for path, held in ((there, first), (over, second), (back, first)):
+        assert known(rlds_beam.open_source(path, from_=held)) == (30, "arm", VECTORS), (path, held)
+
+
+HOSTILE = [
+    {"names": {"action": ["x"]}}, {"names": {"action": ["x" * 10_000_000, "y", "z"]}},
+    {"names": {"action": ["\x1b[31m", "y", "z"]}}, {"robot": "\x1b[31m"}, {"robot": "x" * 10_000_000},
+    {"fps": 1e30}, {"fps": "30"}, {"names": 7}, [],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_content_is_refused_in_one_short_line(content: Any) -> None:
+    schema = Schema({"action": Field("action", "float32", (3,))})
+    with pytest.raises(UsageError) as error:
+        Meaning.from_json(content, "meaning.json").name(schema)
+    assert len(str(error.value)) < 400
+    assert str(error.value).isprintable()
+
+
+def test_names_that_cannot_be_shown_are_not_names() -> None:
+    field = Field("action", "float32", (2,))
+    assert field.with_names(["x", "y"]).names == ("x", "y")
+    assert field.with_names(["x", "\n"]).names == field.with_names(["x", "y" * 1000]).names == ()
+
+
+def test_open_x_datasets_have_their_known_rate_and_robot(tmp_path: Path) -> None:
+    path = write_dataset(
+        tmp_path / "bridge_dataset", [make_episode(3, observation={"state": 7}, action=7)], name="bridge_dataset"
+    )
+    source = rlds_beam.open_source(path)
+    assert (source.fps, source.robot) == (5, "WidowX")
+    assert source.schema.steps["action"].names == ("x", "y", "z", "roll", "pitch", "yaw", "gripper")
+    assert "those known for bridge_dataset" in str(rlds_beam.inspect(path))
+
+
+def test_a_layout_that_does_not_fit_gives_no_names() -> None:
+    schema = Schema({"action": Field("action", "float32", (8,))})
+    assert known_meaning("bridge_orig", schema) == Meaning(5, "WidowX")
+    assert known_meaning("nyu_rot_dataset_converted_externally_to_rlds", schema) == Meaning(3, "xArm")
+    assert known_meaning("toy", schema) is None
+
+
+def test_robomimic_says_its_rate_and_its_robots(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "demo.hdf5", "w") as file:
+        demo = file.create_group("data/demo_0")
+        demo["actions"], demo["dones"], demo["rewards"] = np.zeros((4, 7)), np.zeros(4, int), np.zeros(4)
+        demo["obs/state"] = np.zeros((4, 3))
+        arms = {"control_freq": 10, "robots": ["Panda", "Sawyer"]}
+        file["data"].attrs["env_args"] = json.dumps({"env_name": "Lift", "env_kwargs": arms})
+    source = rlds_beam.open_source(str(tmp_path / "demo.hdf5"), from_="hdf5")
+    assert (source.fps, source.robot) == (10, "Panda, Sawyer")
