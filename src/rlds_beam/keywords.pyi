@@ -71,7 +71,7 @@ class SourceOptions(TypedDict, total=False):
 class ToFormats(TypedDict, total=False):
     format: Literal['tfrecord', 'array_record', 'parquet'] | Literal['tfrecord', 'array_record']
     array_record_beside: bool
-    images: Literal['blosc', 'jpegxl'] | Literal['copy', 'video'] | Literal['raw', 'jpeg']
+    images: Literal['blosc', 'jpegxl'] | Literal['copy', 'video'] | Literal['raw', 'jpeg'] | None
     items: Literal['pairs', 'sequences', 'episodes', 'frames']
     sequence_length: int
     stride_length: int

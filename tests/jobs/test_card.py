@@ -53,6 +53,7 @@ def test_aloha(card: Card, tmp_path: Path) -> None:
     gripper = next(line for line in said["values"] if line.startswith("left_gripper"))
     grippers = np.concatenate([episode["action"][:, 6] for episode in written])
     assert f"  {grippers.min():.4g} to {grippers.max():.4g}  " in gripper
+    assert said["last step"] == ["real: an observation with an action"]
     assert said["learners"][:2] == ["ACT, diffusion policy: ready", "pi0, SmolVLA: no task text, give --task"]
     assert said["next"] == [f"rlds-beam convert {tmp_path / 'aloha'} aloha_lerobot --to=lerobot"]
     given = card(tmp_path / "aloha", "--task=pick the pen", "--robot_type=mobile_aloha")

@@ -84,6 +84,14 @@ class Video:
     def __reduce__(self) -> tuple[Any, ...]:
         return Video.of, (self.path,)
 
+    @contextlib.contextmanager
+    def template(self) -> Iterator[Any]:
+        """The stream of PyAV, for a file to which packets are copied. Raises ValueError if the file has changed."""
+        with _opened(self.path) as (_, stream):
+            if _codec_of(stream) != self.codec:
+                raise ValueError(_CHANGED)
+            yield stream
+
     def __len__(self) -> int:
         """The number of frames."""
         return len(self.shown)

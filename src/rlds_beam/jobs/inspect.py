@@ -93,6 +93,7 @@ class Survey:
             "format": self.format,
             "name": source.name,
             "robot": source.robot,
+            "last_action": source.last_action,
             "card": self.overview.to_json(),
             "next": self.next,
             "file_format": source.files.name,

@@ -207,7 +207,7 @@ class OverviewBuilder:
         height, width = self._sizes.get(field.path, field.shape[:2])
         coding = field.encoding.replace("none", "pixels")
         if field.path in source.videos:
-            coding = f"{printable(source.videos[field.path], 40)} video".lstrip()
+            coding = f"{printable(source.videos[field.path].get('video.codec', ''), 40)} video".lstrip()
         return Camera(field.path, height, width, coding)
 
 

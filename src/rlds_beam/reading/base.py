@@ -236,8 +236,8 @@ class Source(Viewable, abc.ABC):
         return ()
 
     @property
-    def videos(self) -> Mapping[str, str]:
-        """The codec of each step field that is stored as videos, by path."""
+    def videos(self) -> Mapping[str, Mapping[str, Any]]:
+        """What is said of each step field that is stored as videos (`{"video.codec": "av1", ...}`), by path."""
         return {}
 
     def image_spans(self, shard: Shard, position: int) -> Mapping[str, Sequence[Span]]:

@@ -1,8 +1,10 @@
 """Frames of a video that are copied as they are stored, without decoding them.
 
-source   episode 4                  episode 5                 episode 6
-packet   key   .     key   .        key   .     key   .       key
-                                    copied with new times
+    source   episode 4                  episode 5                 episode 6
+    packet   key   .     key   .        key   .     key   .       key   .
+                                        copied, with new times
+
+An episode that does not start with a key frame can only be copied after the packet before it.
 """
 
 from __future__ import annotations
@@ -24,17 +26,19 @@ Array = np.ndarray[Any, Any]
 
 @dataclasses.dataclass(frozen=True)
 class CopiedFrames:
-    """The packets of an episode's frames, in order; the first is a key frame.
+    """The packets of an episode's frames, in order.
 
     Attributes:
       column: the frames.
       video: their video.
+      first: the number of the first packet in it.
       packets: the bytes of each packet.
       keys: whether each is a key frame.
     """
 
     column: VideoFrames
     video: Video
+    first: int
     packets: list[bytes]
     keys: list[bool]
 
@@ -45,7 +49,7 @@ class CopiedFrames:
 
 
 def copied_frames(column: Column, feature: LerobotFeature) -> CopiedFrames | None:
-    """The frames of an episode, if they can be copied: a run of packets from a key frame on, shown in their order.
+    """The frames of an episode, if they can be copied: a run of packets of an MP4 file, shown in their order.
 
     Raises:
       BadEpisode: the video cannot be read.
@@ -58,12 +62,12 @@ def copied_frames(column: Column, feature: LerobotFeature) -> CopiedFrames | Non
     video = column.videos[which.pop()]
     packets = video.shown[numbers]
     first, stop = int(packets[0]), int(packets[-1]) + 1
-    in_order = (np.diff(packets) == 1).all() and bool(video.packets["key"][first])
-    if not in_order or video.size != feature.shape[:2] or not video.path.endswith(".mp4"):
+    if (np.diff(packets) != 1).any() or video.size != feature.shape[:2] or not video.path.endswith(".mp4"):
         return None
     with needs("lerobot", "reading videos needs PyAV"):
         import av
     try:
-        return CopiedFrames(column, video, list(video.read(first, stop)), video.packets["key"][first:stop].tolist())
+        data, keys = list(video.read(first, stop)), video.packets["key"][first:stop].tolist()
     except (OSError, ValueError, av.FFmpegError) as error:
         raise unreadable(video.path, error, feature.path) from None
+    return CopiedFrames(column, video, first, data, keys)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from rlds_beam.formats.lerobot.depth import DepthEncoding
 from rlds_beam.formats.lerobot.features import FeatureMap, LerobotFeature
@@ -18,18 +20,23 @@ class FrameFormat:
       fps: frames per second.
       image_samples: the number of frames of each camera and episode decoded for the statistics
         (`statistics.sample_places`).
-      encoding: the encoding of videos; None if images are copied.
+      encoding: the encoding of videos; None if there are none.
+      copied: what is said of the videos whose packets are copied if no frame changes, by path.
+      only_copied: whether other images stay images.
     """
 
     features: FeatureMap
     fps: int
     image_samples: int | None = None
     encoding: Encoding | None = None
+    copied: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    only_copied: bool = False
 
     @property
     def videos(self) -> tuple[LerobotFeature, ...]:
         """The features that become videos; other images (16-bit, gray) are copied into the data files."""
-        return tuple(f for f in self.features.images if f.is_video) if self.encoding is not None else ()
+        features = [f for f in self.features.images if f.is_video] if self.encoding is not None else []
+        return tuple(f for f in features if not self.only_copied or f.path in self.copied)
 
     def encoding_of(self, feature: LerobotFeature) -> Encoding | DepthEncoding:
         """The encoding of a video."""

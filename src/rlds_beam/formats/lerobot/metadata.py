@@ -129,6 +129,8 @@ def features_info(frame_format: FrameFormat) -> dict[str, Any]:
     for feature in frame_format.videos:
         height, width, _ = feature.shape
         info = frame_format.encoding_of(feature).info(height, width, frame_format.fps)
+        if feature.path in frame_format.copied:
+            info = {**frame_format.copied[feature.path], "video.fps": frame_format.fps}
         features[feature.name] |= {"dtype": "video", "info": info}
     for name in INDEX_FEATURES:
         features[name] = {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}

@@ -29,7 +29,9 @@ class LerobotOptions(Options):
         "images to decode per camera and episode for statistics (default: 1 in 50 frames, at most 4)",
         least=1,
     )
-    images: Literal["copy", "video"] = option("copy", "copy images unchanged, or encode them as videos")
+    images: Literal["copy", "video"] | None = option(
+        None, "copy images unchanged, or encode them as videos (default: images stay images, and videos stay videos)"
+    )
     vcodec: Codec = option("av1", "video codec")
     crf: int = option(30, "video quality: lower is better, with larger files", least=0)
     gop: int = option(2, "frames between key frames: more make videos smaller, but slower to read at random", least=1)

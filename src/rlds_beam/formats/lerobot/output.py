@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from rlds_beam.formats.lerobot.depth import Depth
 from rlds_beam.formats.lerobot.episode_files import EpisodeFiles
 from rlds_beam.formats.lerobot.episodes_lines import EpisodesLines
 from rlds_beam.formats.lerobot.episodes_table import EpisodesTables
+from rlds_beam.formats.lerobot.features import FeatureMap
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.image_sizes import image_sizes
 from rlds_beam.formats.lerobot.mapping import map_features
@@ -114,7 +115,9 @@ class LerobotOutput(
         for name in options_given(options, LerobotOptions) if not as_video else ():
             if name in ("vcodec", "crf", "gop", "encoder_preset"):
                 raise UsageError(f"--{name} needs --images=video")
-        frames = FrameFormat(features, fps, options.image_samples, Encoding.of(options) if as_video else None)
+        copied = _copied(features, source, options)
+        encoding = Encoding.of(options) if as_video or copied else None
+        frames = FrameFormat(features, fps, options.image_samples, encoding, copied, only_copied=not as_video)
         kind = LerobotV21Output if options.lerobot_version == "2.1" else LerobotOutput
         for feature in (one for one in frames.videos if one.depth is None):
             if feature.shape[0] % 2 or feature.shape[1] % 2:
@@ -162,7 +165,8 @@ class LerobotOutput(
 
     @property
     def cost_hint(self) -> CostHint:
-        return CostHint(decodes_images=self.frames.encoding is not None, encodes_videos=bool(self.frames.videos))
+        encodes = any(feature.path not in self.frames.copied for feature in self.frames.videos)
+        return CostHint(decodes_images=encodes, encodes_videos=encodes)
 
     def plan(self) -> dict[str, Any]:
         frames = self.frames
@@ -173,16 +177,20 @@ class LerobotOutput(
                 "image_samples": frames.image_samples or f"1 in {FRAMES_OF_A_SAMPLE}, at most {MOST_SAMPLES}",
                 "robot_type": self.robot_type, **frames.features.to_json(),
                 "video": None if frames.encoding is None else dataclasses.asdict(frames.encoding),
+                **({"copied": sorted(frames.copied)} if frames.copied else {}),
             }
         }  # fmt: skip
 
     def describe(self) -> Description:
         features, encoding, lines = self.frames.features, self.frames.encoding, self.frames.features.describe()
         if encoding is not None:
-            codecs = {one.name: self.frames.encoding_of(one).codec for one in self.frames.videos}
-            lines = [
-                f"{line} as {codecs[name]} video" if (name := line.split(":")[0]) in codecs else line for line in lines
-            ]
+            stored = {
+                one.name: "copied video"
+                if one.path in self.frames.copied
+                else f"{self.frames.encoding_of(one).codec} video"
+                for one in self.frames.videos
+            }
+            lines = [f"{line} as {stored[name]}" if (name := line.split(":")[0]) in stored else line for line in lines]
         return Description(lines, features.left_out, "frame")
 
     def predict(self, batches: Iterable[Batch]) -> int:
@@ -306,6 +314,19 @@ class LerobotOutput(
 
     def _write(self, name: str, text: str) -> None:
         storage.write_text(storage.below(self.directory, name), text)
+
+
+def _copied(features: FeatureMap, source: Source, options: LerobotOptions) -> dict[str, Mapping[str, Any]]:
+    """What the source says of the videos to copy, by path; none if encoding or images are asked for."""
+    if options.images == "copy" or set(options_given(options, LerobotOptions)) & {
+        "vcodec",
+        "crf",
+        "gop",
+        "encoder_preset",
+    }:
+        return {}
+    cameras = [f for f in features.images if f.is_video and f.depth is None and not (f.shape[0] % 2 or f.shape[1] % 2)]
+    return {feature.path: source.videos[feature.path] for feature in cameras if feature.path in source.videos}
 
 
 def _origin(source: Source) -> str:

@@ -15,6 +15,7 @@ from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.formats.lerobot import language, statistics, tables
+from rlds_beam.formats.lerobot.copied_frames import copied_frames
 from rlds_beam.formats.lerobot.depth import DepthFrames
 from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
@@ -76,7 +77,8 @@ class PreparedEpisode:
                 if feature.depth is not None:
                     self.pixels[feature.name] = DepthFrames(column, feature, feature.depth)
                 elif feature in frame_format.videos:
-                    self.pixels[feature.name] = Pixels(tables.images_of(feature, column), feature)
+                    copied = copied_frames(column, feature) if feature.path in frame_format.copied else None
+                    self.pixels[feature.name] = copied or Pixels(tables.images_of(feature, column), feature)
                 else:
                     self.columns[feature.name] = tables.image_parts(feature, column)
         places = np.arange(self.length)

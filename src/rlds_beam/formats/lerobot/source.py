@@ -24,6 +24,8 @@ from rlds_beam.reading.looking import names_below
 from rlds_beam.reading.splits import selected_splits, slice_of
 from rlds_beam.text import count, shortened
 
+_MAX_ENTRIES = 100
+"""Entries that are read of what info.json says of a video."""
 _SECONDS_A_PIXEL = 5e-8
 """Seconds to decode a pixel of a video and encode it as PNG."""
 
@@ -89,10 +91,10 @@ class LerobotSource(Source):
         return sorted({storage.join(self.root, video.file) for row in rows for video in row.videos.values()})
 
     @property
-    def videos(self) -> dict[str, str]:
+    def videos(self) -> dict[str, dict[str, Any]]:
         described = meta_of(self.root, self.digest).info["features"]
         features = (feature for feature in self.fields.features if feature.kind in ("video", "depth"))
-        return {feature.fields[0].path: _codec(described[feature.name]) for feature in features}
+        return {feature.fields[0].path: _about_video(described[feature.name]) for feature in features}
 
     def image_spans(self, shard: Shard, position: int) -> dict[str, list[Span]]:
         chunks = self.files.image_chunks(shard.path, position)
@@ -123,11 +125,11 @@ class LerobotSource(Source):
         return {"meta_sha256": self.digest}
 
 
-def _codec(feature: Mapping[str, Any]) -> str:
-    """The codec of a video feature; empty if info.json does not say it."""
+def _about_video(feature: Mapping[str, Any]) -> dict[str, Any]:
+    """What info.json says of a video feature in single values."""
     about = feature.get("info") or feature.get("video_info")
-    codec = about.get("video.codec") if isinstance(about, dict) else None
-    return codec if isinstance(codec, str) else ""
+    entries = list(about.items())[:_MAX_ENTRIES] if isinstance(about, dict) else []
+    return {name: value for name, value in entries if isinstance(value, (str, int, float, bool))}
 
 
 def _shards(meta: Meta) -> tuple[list[Shard], tuple[Violation, ...]]:

@@ -23,9 +23,12 @@ from rlds_beam import storage
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.errors import BadEpisode, UsageError, needs
 from rlds_beam.formats.lerobot import depth
+from rlds_beam.formats.lerobot.copied_frames import CopiedFrames
 from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.options import Codec, LerobotOptions
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.video_frames import color_pixels
+from rlds_beam.images.videos import Video
 from rlds_beam.output.local_file import LocalFile
 from rlds_beam.output.shards import ShardInfo
 
@@ -134,22 +137,77 @@ class VideoFile:
             import av
         os.environ.setdefault("SVT_LOG", "1")  # log errors, not settings
         self._av, self._local, self.frames = av, LocalFile(path), 0
-        self._container: Any = av.open(self._local.name, "w", format="mp4", options={"movflags": "faststart"})
-        self._stream: Any = self._container.add_stream(encoding.encoder, fps, options=encoding.options())
-        self._stream.pix_fmt, self._stream.height, self._stream.width = encoding.pixels, height, width
-        self._array = _ARRAYS[encoding.pixels]
+        self._encoding, self._fps, self._size = encoding, fps, (height, width)
+        self._container: Any = None
+        self._stream: Any = None
+        self._copied: str | None = None  # the codec's digest, if packets are copied
+        self._last: tuple[str, int] = ("", 0)  # the file and the number of the last copied packet
         self._keys: list[str] = []
 
     def add(self, pixels: Iterable[Array], key: object) -> None:
-        """Adds the frames of an episode, uint8 (height, width, 3), or 12-bit numbers (height, width)."""
+        """Adds the frames of an episode, uint8 (height, width, 3), or 12-bit numbers (height, width).
+
+        `CopiedFrames` are copied, unless the file already has frames of another codec: then all of it is encoded.
+        """
+        if isinstance(pixels, CopiedFrames) and self._can_copy(pixels):
+            self._copy(pixels)
+        else:
+            if self._copied is not None:
+                self._encode_copied()
+            self._encode(pixels)
+        self._keys[1:] = [str(key)]
+
+    def _open(self) -> None:
+        self._container = self._av.open(self._local.name, "w", format="mp4", options={"movflags": "faststart"})
+
+    def _can_copy(self, frames: CopiedFrames) -> bool:
+        """Whether packets can follow those of the file: of the same codec, and with what they refer to."""
+        follows = self._last == (frames.video.path, frames.first - 1)
+        same = self._stream is None or self._copied == frames.video.codec
+        return same and (frames.keys[0] or follows)
+
+    def _copy(self, frames: CopiedFrames) -> None:
+        if self._stream is None:
+            self._open()
+            self._copied = frames.video.codec
+            with frames.video.template() as template:
+                self._stream = self._container.add_stream_from_template(template, opaque=True)
+            self._stream.time_base = 1 / Fraction(self._fps)
+        for data, key in zip(frames.packets, frames.keys, strict=True):
+            packet = self._av.Packet(data)
+            packet.stream, packet.time_base, packet.is_keyframe = self._stream, 1 / Fraction(self._fps), key
+            packet.pts = packet.dts = self.frames
+            packet.duration = 1
+            self._container.mux(packet)
+            self.frames += 1
+        self._last = frames.video.path, frames.first + len(frames.packets) - 1
+
+    def _encode_copied(self) -> None:
+        """Encodes the frames that were copied so far."""
+        self._close()
+        self._stream = None
+        copied, self._copied = f"{self._local.name}.copied", None
+        os.replace(self._local.name, copied)
+        try:
+            frames, self.frames = np.arange(self.frames), 0
+            self._encode(color_pixels(frame) for _, frame in Video.of(copied).decode(frames))
+        finally:
+            os.unlink(copied)
+
+    def _encode(self, pixels: Iterable[Array]) -> None:
+        if self._stream is None:
+            self._open()
+            self._stream = self._container.add_stream(
+                self._encoding.encoder, self._fps, options=self._encoding.options()
+            )
+            self._stream.pix_fmt, (self._stream.height, self._stream.width) = self._encoding.pixels, self._size
         for image in pixels:
-            frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(image), self._array)
+            frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(image), _ARRAYS[self._encoding.pixels])
             frame.pts = self.frames
             with contextlib.nullcontext() if self.frames else _same_priority():  # the first frame opens the encoder
                 packets = self._stream.encode(frame)
             self.frames += 1
             self._container.mux(packets)
-        self._keys[1:] = [str(key)]
 
     def content(self) -> bytes:
         """Returns the complete video instead of a file. Call `abort` afterward."""
@@ -172,7 +230,8 @@ class VideoFile:
 
     def _complete(self) -> None:
         if self.frames:
-            self._container.mux(self._stream.encode())
+            if self._copied is None:
+                self._container.mux(self._stream.encode())
             self._close()
         else:  # a range without episodes: an empty file, removed at the end
             with contextlib.suppress(Exception):  # an encoder without frames cannot be closed
@@ -181,7 +240,8 @@ class VideoFile:
 
     def _close(self) -> None:
         container, self._container = self._container, None
-        container.close()
+        if container is not None:
+            container.close()
 
 
 @contextlib.contextmanager
