@@ -25,7 +25,6 @@ EXAMPLES = """
     rlds-beam show data/point_mass/1.0.0 --episode=3
     rlds-beam show data/point_mass/1.0.0 --episode=point_mass/1.0.0:train:00000@0
     rlds-beam show data/point_mass_camera/1.0.0 --output=strip.png --curves
-    rlds-beam show data/point_mass_camera/1.0.0 --output=colors.png --both_orders
 """
 
 

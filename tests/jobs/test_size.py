@@ -59,7 +59,7 @@ def test_it_is_close(case, datasets, tmp_path, capsys):
     if "--across_episodes" not in case:
         capsys.readouterr()
         inspect = [flag for flag in flags if not flag.startswith("--shards")]
-        assert main(["inspect", str(datasets[dataset]), *inspect, "--json"]) == 0
+        assert main(["inspect", str(datasets[dataset]), "--to=trajectories", *inspect, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["output_bytes"] == pytest.approx(predicted, rel=0.05)
 
 

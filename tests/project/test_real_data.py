@@ -199,7 +199,7 @@ def test_frames_pushed_into_reverb_equal_those_that_tfds_decodes(decoded, capsys
 
 @pytest.mark.parametrize("flags", [(), ("--images=jpeg",), ("--items=sequences", "--sequence_length=8")])
 def test_the_size_is_predicted(converted, capsys, flags) -> None:
-    command = ["inspect", str(REAL), "--repair=missing_is_last", "--json", *flags]
+    command = ["inspect", str(REAL), "--to=trajectories", "--repair=missing_is_last", "--json", *flags]
     assert main(command) == 0
     predicted = json.loads(capsys.readouterr().out)["output_bytes"]
     manifest = json.loads((converted(*flags) / "manifest.json").read_text())
