@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from rlds_beam.checking.rules import POLICIES, RULES
 from rlds_beam.errors import MissingExtraError, UsageError
-from rlds_beam.formats.registry import OUTPUTS, SOURCES
+from rlds_beam.formats.registry import OUTPUTS, SOURCES, TRAJECTORIES
 from rlds_beam.options import Options, distinct_groups, flag_name, type_hints
 from rlds_beam.pipelines import flags
 from rlds_beam.pipelines.parsers import COMMANDS, JOBS, job_parser
@@ -177,7 +177,7 @@ def _defaults(config_class: type[Options]) -> Iterator[tuple[str, str]]:
     """The options that decide which others exist, with their defaults."""
     for name, field in config_class.__dataclass_fields__.items():
         if field.metadata.get("chooses") and field.default is not None:
-            yield name, str(field.default)
+            yield name, str(field.default) or TRAJECTORIES
 
 
 def _values(options_class: type[Options], flag: str) -> Sequence[str]:

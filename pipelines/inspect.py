@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from rlds_beam.errors import NeedsMappingError
 from rlds_beam.formats.registry import LEROBOT, TRAJECTORIES, output_group
 from rlds_beam.jobs.options import PlanOptions
-from rlds_beam.options import option, options_given
+from rlds_beam.options import Group, option, options_given
 from rlds_beam.pipelines.options import print_json
 from rlds_beam.trajectories.options import ItemOptions
 
@@ -34,10 +35,17 @@ class InspectConfig(PlanOptions):
     """Show a dataset's schema, shards, episodes, and bytes, and the items that a conversion would write."""
 
     _: dataclasses.KW_ONLY
+    to: str = option(
+        "", "format to predict (default: the one that suits the data)", metavar="FORMAT", chooses="to_options"
+    )
     sample_bytes: int = option(
         64 << 20, "most bytes to read; the predictions for a larger dataset are estimates", least=1
     )
     json: bool = option(False, "print JSON instead of text")
+
+    @classmethod
+    def groups(cls, values: Mapping[str, Any]) -> tuple[Group, ...]:
+        return super().groups({**values, "to": values.get("to") or TRAJECTORIES})
 
 
 def inspect(config: InspectConfig) -> Survey:
@@ -86,11 +94,9 @@ def _with_output(config: InspectConfig, source: Source) -> InspectConfig:
     from rlds_beam.jobs.next_command import output_for
 
     given = options_given(config.to_options, type(config.to_options))
-    if config.to != TRAJECTORIES or given:
-        return config
-    to = output_for(config.source_format, source)
-    if to == TRAJECTORIES:
-        return config
+    to = config.to or (TRAJECTORIES if given else output_for(config.source_format, source))
+    if to in (config.to, TRAJECTORIES):
+        return dataclasses.replace(config, to=to)
     rate = {"fps": _SOME_RATE} if to == LEROBOT and source.fps is None else {}
     return dataclasses.replace(config, to=to, to_options=output_group(to).options_class(**rate))
 

@@ -90,8 +90,8 @@ def is_chosen(path: str, fields: Sequence[str]) -> bool:
 def _fitting(numbers: Mapping[str, int], size: tuple[int, int] | None) -> dict[str, int]:
     """How many rows of each field to print: no field of up to `MAX_UNFOLDED` dimensions is cut.
 
-    Lengths, returns, and the first fields are always printed, the others as far as a screen has room; of a field with
-    more dimensions the first ones, in the room that is left.
+    Lengths, returns, and the first fields are always printed, the others if a screen has room; of a field with more
+    dimensions the first ones, in the room that is left.
     """
     room = _LONGEST if size is None else min(max(size[1] - _OTHER_LINES, _SHORTEST), _LONGEST)
     taken = dict.fromkeys(numbers, 0)

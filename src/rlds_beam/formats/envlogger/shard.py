@@ -180,7 +180,7 @@ def _steps_of_index(shard: str, rebuilt: Mapping[str, bytes]) -> int:
 def _readable(shard: str, offsets: Sequence[int]) -> Any:
     """The positions of the steps in the index; those in a gap, where the reader finds the next step, become none."""
     path = os.path.join(shard, OFFSETS)
-    with open(path, "rb") as file:  # read by the same reader: its records take the place of the steps
+    with open(path, "rb") as file:  # read by the same reader: its records replace the steps
         alone = {STEPS: file.read(), EPISODES: riegeli_file([]), METADATA: riegeli_file([])}
     alone[OFFSETS] = riegeli_file([_datum(np.array(_records(path)[0], np.int64))])
     with opened(shard, alone) as reader:
