@@ -103,7 +103,7 @@ def test_foreign_rlds_is_looked_at(last: str, meant: str, seen: str, tmp_path: P
     data = foreign(tmp_path / "data", last)
     survey = rlds_beam.inspect(data)
     assert survey.to_json()["last_steps"] == {"action": meant, "assumed": f"{seen} of 3 episodes"}
-    assert f"last steps  {meant}: " in str(survey)
+    assert f"last step {meant}: " in str(survey)
     assert f"(assumed: {seen} of 3 episodes)" in str(survey)
     done = rlds_beam.convert(data, tmp_path / "out", to="lerobot", fps=10)
     assert len(frames(tmp_path / "out")) == done.report.items_written == (14 if meant == "void" else 17)

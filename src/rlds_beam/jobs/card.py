@@ -6,10 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rlds_beam import storage
 from rlds_beam.episodes.describing import MAX_NAMES
 from rlds_beam.jobs.overview import Camera, Overview, Values
-from rlds_beam.reading.last_steps import find_last_steps
 from rlds_beam.text import count, format_size, printable, some
 from rlds_beam.viewing.text_tables import table_lines
 from rlds_beam.viewing.texts import duration
@@ -37,8 +35,7 @@ def card_lines(survey: Survey) -> list[str]:
         ("tasks", list(_tasks(overview))),
         ("cameras", [_camera(camera) for camera in overview.cameras] or ["none"]),
         ("values", _values(overview)),
-        ("last steps", [f"  {survey.last_steps}"] if survey.last_steps is not None else []),
-        ("last step", [_last_step(survey)]),
+        ("last step", [str(survey.last_steps or "unknown")] if survey.has_actions else []),
         ("float64", [_doubles(overview)] if overview.cameras else []),
         ("learners", list(_learners(overview))),
         ("next", [survey.next] if survey.next else []),
@@ -132,13 +129,6 @@ def _whole_range(values: Values) -> str:
 
 def _range(low: float, high: float) -> str:
     return f"always {low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
-
-
-def _last_step(survey: Survey) -> str:
-    """Whether the actions of last steps are real; a remote dataset is not read once more for that."""
-    source = survey.source
-    remote = any(storage.scheme(shard.path) for split in source.splits for shard in split.shards)
-    return "unknown" if source.last_action == "unknown" and remote else str(find_last_steps(source))
 
 
 def _doubles(overview: Overview) -> str:

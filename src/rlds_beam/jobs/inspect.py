@@ -51,7 +51,7 @@ class Survey:
       size: the predicted bytes of the output; None if unknown.
       plan: the plan as flags, `--items=sequences --sequence_length=8`.
       repair: the rules that the plan repairs.
-      last_steps: what last steps are; None if there are no actions.
+      last_steps: what last steps are; None if there are no actions, or if a remote dataset does not say it.
       format: the format of the dataset, with what tells it: `minari (data/metadata.json)`; empty if unknown.
       overview: the card of the dataset.
       next: the next command for this dataset; empty if unknown.
@@ -84,6 +84,11 @@ class Survey:
         from rlds_beam.viewing.tables import report_html, source_html
 
         return source_html(self.source) + report_html(self.sampled, self.plan, *conversion_lines(self))
+
+    @property
+    def has_actions(self) -> bool:
+        """Whether steps have actions."""
+        return any(map(is_action, self.source.schema.steps))
 
     def to_json(self) -> dict[str, Any]:
         """The survey as JSON."""
@@ -173,8 +178,16 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
             about.finish(source, report, complete=complete, scale=scale),
             gives_task=options.task is not None or options.task_file is not None,
         ),
-        last_steps=find_last_steps(source) if any(map(is_action, source.schema.steps)) else None,
+        last_steps=_last_steps(source),
     )
+
+
+def _last_steps(source: Source) -> LastSteps | None:
+    """What last steps are; None if it would take a look at more of a remote dataset, or if there are no actions."""
+    remote = any(storage.scheme(shard.path) for split in source.splits for shard in split.shards)
+    if not any(map(is_action, source.schema.steps)) or (remote and source.last_action == "unknown"):
+        return None
+    return find_last_steps(source)
 
 
 @dataclasses.dataclass
