@@ -127,3 +127,15 @@ def test_a_sample_says_so(card: Card, tmp_path: Path) -> None:
     said = card(source, "--sample_bytes=1000")
     assert said["episodes"] == ["50, about 1,000 steps"]
     assert said["values"][0] == "ranges of a sample of 20 steps"
+
+
+@pytest.mark.parametrize("hertz", [50, 25])
+def test_a_rate_that_the_timestamps_contradict(card: Card, tmp_path: Path, hertz: int) -> None:
+    times = np.arange(20, dtype=np.float32) / hertz
+    data = write_dataset(
+        tmp_path / "data", [make_episode(20, observation={"state": 3}, columns={"observation/timestamp": times})]
+    )
+    (data / "meaning.json").write_text('{"fps": 50}')
+    said = card(data)["rate"]
+    other = ["but observation/timestamp has times of 25 Hz: correct the rate, or resample"]
+    assert said == ["50 Hz"] + (other if hertz == 25 else [])

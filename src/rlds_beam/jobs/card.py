@@ -29,7 +29,7 @@ def card_lines(survey: Survey) -> list[str]:
     facts = [
         ("format", [survey.format] if survey.format else []),
         ("robot", [printable(source.robot, 100)] if source.robot else []),
-        ("rate", [f"{source.fps:g} Hz"] if source.fps else ["unknown"]),
+        ("rate", [f"{source.fps:g} Hz" if source.fps else "unknown", *_other_rates(overview)]),
         ("episodes", [_episodes(overview)]),
         ("size", [_size(survey)]),
         ("tasks", list(_tasks(overview))),
@@ -59,6 +59,11 @@ def _episodes(overview: Overview) -> str:
         more = ", ..." if overview.episodes is None or overview.episodes > len(overview.names) else ""
         text += f": {', '.join(overview.names)}{more}"
     return text
+
+
+def _other_rates(overview: Overview) -> Iterator[str]:
+    for path, rate in overview.other_rates.items():
+        yield f"but {printable(path, 100)} has times of {rate:.3g} Hz: correct the rate, or resample"
 
 
 def _size(survey: Survey) -> str:

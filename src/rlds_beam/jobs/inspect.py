@@ -155,7 +155,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
     ignored = IgnoredValues() if output is None else connecting.ignored_values(ignored_values(output))
     connecting = connecting.as_probed()
     most = sample_bytes if small else max(1, sample_bytes // max(1, len(sampled)))
-    about = OverviewBuilder(source.schema)
+    about = OverviewBuilder(source.schema, source.fps)
     sample, predicted = _Sample(EpisodeReader(source), check, connecting, ignored, duplicates, most, about), 0
     for work in sampled:
         batches = sample.read(work)

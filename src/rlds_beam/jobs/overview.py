@@ -13,6 +13,8 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.checking.report import Report
+from rlds_beam.checking.signals.clocks import contradicting_rate
+from rlds_beam.checking.signals.context import is_clock
 from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode
@@ -78,6 +80,7 @@ class Overview:
       bytes: bytes on disk, with videos.
       gives_task: whether `--task` or `--task_file` is given.
       videos: the number of other files, for example videos, and their bytes; the bytes are None if they are too many.
+      other_rates: the rates in Hz of fields of timestamps that contradict `fps`.
     """
 
     episodes: int | None
@@ -92,6 +95,7 @@ class Overview:
     bytes: int
     videos: tuple[int, int | None]
     gives_task: bool = False
+    other_rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def seconds(self) -> float | None:
@@ -131,7 +135,7 @@ class Overview:
             "complete": self.complete, "steps_read": self.steps_read, "episode_names": list(self.names),
             "tasks": dict(self.tasks), "cameras": [dataclasses.asdict(camera) for camera in self.cameras],
             "values": ranges, "bytes": self.bytes, "other_files": self.videos[0], "other_bytes": self.videos[1],
-            "missing": self.missing(),
+            "missing": self.missing(), **({"other_rates": dict(self.other_rates)} if self.other_rates else {}),
         }  # fmt: skip
 
 
@@ -143,8 +147,10 @@ def _known(numbers: Sequence[float]) -> list[float | None]:
 class OverviewBuilder:
     """Gathers what a card says of the episodes that are read."""
 
-    def __init__(self, schema: Schema):
-        self._schema = schema
+    def __init__(self, schema: Schema, fps: float | None):
+        self._schema, self._fps = schema, fps
+        self._clocks = [path for path, field in schema.steps.items() if is_clock(field)] if fps else []
+        self._other_rates: dict[str, float] = {}
         self._task = next((p for p in TASK_FIELDS if p in schema.steps or p in schema.metadata), None)
         self._tasks: Counter[str] = Counter()
         self._names: list[str] = []
@@ -170,6 +176,11 @@ class OverviewBuilder:
                 self._sizes[path] = size
         for path in self._paths:
             self._add_range(path, episode.steps.get(path))
+        for path in self._clocks:
+            column = episode.steps.get(path)
+            rate = None if column is None or self._fps is None else contradicting_rate(np.ravel(column), self._fps)
+            if rate is not None:
+                self._other_rates.setdefault(path, rate)
 
     def _add_range(self, path: str, column: Column | None) -> None:
         if column is None or not is_numeric(column) or not len(column):
@@ -200,7 +211,7 @@ class OverviewBuilder:
             fps=source.fps, names=tuple(self._names), tasks=dict(self._tasks.most_common()),
             cameras=tuple(self._camera(field, source) for _, field in sorted(fields.items()) if is_image(field)),
             values=tuple(Values(fields[path], *ranges.get(path, ((), ()))) for path in self._paths),
-            bytes=source.size + (size or 0), videos=(files, size),
+            bytes=source.size + (size or 0), videos=(files, size), other_rates=self._other_rates,
         )  # fmt: skip
 
     def _camera(self, field: Field, source: Source) -> Camera:
