@@ -55,6 +55,7 @@ PIECES = {
     "DropListedEpisodes": ({"file": "KEYS"}, []),
     "DropNoOpSteps": ({"threshold": 1.0}, []),
     "DropUnlabeled": ({"fields": ["language"]}, []),
+    "FillLanguage": ({"text": "push"}, []),
     "FlattenObservations": ({"categories": {"room": 4}}, []),
     "FrameStacking": ({}, []),
     "FlipChannels": ({"fields": ["pixels"]}, []),

@@ -138,8 +138,8 @@ def test_an_rlds_source(source, tmp_path, to):
 def same_samples(path: Any, output: Path, to: str) -> None:
     connectors = [Thinned()]
     online = open_dataset(path, unit="steps", connectors=connectors)
-    fps = {"fps": data.FPS} if to == "lerobot" else {}
-    rlds_beam.convert(path, output, to=to, connectors=connectors, **fps)
+    exact = {"fps": data.FPS, "images": "copy"} if to == "lerobot" else {}  # videos would be encoded again
+    rlds_beam.convert(path, output, to=to, connectors=connectors, **exact)
     root = next(file.parent for file in output.rglob("features.json")) if to == "rlds" else output
     offline = open_dataset(root, unit="steps")
     names = online.fields.keys() & offline.fields.keys()

@@ -37,6 +37,7 @@ WHOLE = {
     "CastFields": c.CastFields(),
     "DropFields": c.DropFields(["present"]),
     "DropUnlabeled": c.DropUnlabeled(["text"]),
+    "FillLanguage": c.FillLanguage("fold the towel"),
     "FlattenObservations": c.FlattenObservations(),
     "FlipChannels": c.FlipChannels([]),
     "GoalRelabeling": c.GoalRelabeling(),
