@@ -177,8 +177,11 @@ class OverviewBuilder:
         for path in self._paths:
             self._add_range(path, episode.steps.get(path))
         for path in self._clocks:
-            column = episode.steps.get(path)
-            rate = None if column is None or self._fps is None else contradicting_rate(np.ravel(column), self._fps)
+            self._add_rate(path, episode.steps.get(path))
+
+    def _add_rate(self, path: str, column: Column | None) -> None:
+        if column is not None and self._fps is not None:
+            rate = contradicting_rate(np.asarray(column).reshape(-1), self._fps)
             if rate is not None:
                 self._other_rates.setdefault(path, rate)
 
