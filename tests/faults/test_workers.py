@@ -199,5 +199,5 @@ def test_the_command_is_killed_and_its_workers_tidy_up(tmp_path, data, monkeypat
         process.wait(DEADLINE)
         kill(process, signal.SIGCONT)
         wait_until(lambda: list(temporary.iterdir()) == [])
-    assert not (output / "manifest.json").exists()
+    # Before they noticed, they may have finished what was left.
     assert main(["convert", str(data), str(output), "--shards=8"]) == 0
