@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +171,14 @@ def test_names_that_no_field_has_are_ignored(arm: Path, tmp_path: Path) -> None:
     rlds_beam.convert(arm, tmp_path / "rlds", to="rlds")
     (tmp_path / "rlds" / "meaning.json").write_text(json.dumps({"names": {"other": ["x"]}}))
     assert rlds_beam.open_source(str(tmp_path / "rlds")).schema.steps["action"].names == ()
+
+
+@pytest.mark.parametrize(("choice", "stored"), [("drop", "real"), ("keep", "void")])
+def test_zarr_says_what_its_last_rows_are(tmp_path: Path, choice: str, stored: str) -> None:
+    data = write_dataset(tmp_path / "data", [make_episode(5, observation={"state": 3}, action=2)])
+    (data / "meaning.json").write_text('{"last_action": "void"}')
+    rlds_beam.convert(data, tmp_path / "out", to="zarr", last_step=choice)
+    (store,) = (tmp_path / "out").glob("*.zarr.zip")
+    with zipfile.ZipFile(store) as members:
+        attributes = json.loads(members.read(".zattrs"))
+    assert attributes["rlds_beam"]["meaning"]["last_action"] == stored

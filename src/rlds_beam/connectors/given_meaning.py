@@ -35,11 +35,11 @@ def parse_names(entries: Sequence[str]) -> Names:
             raise UsageError(f"--names={shortened(entry)}: expected FIELD=NAME,NAME,... or FIELD=FILE")
         if path in names:
             raise UsageError(f"--names={path}=...: given twice for this field; give all its names at once")
-        names[path] = check_names(_listed(text, f"--names={path}"), f"--names={path}")
+        names[path] = check_names(_read_names(text, f"--names={path}"), f"--names={path}")
     return names
 
 
-def _listed(text: str, where: str) -> Any:
+def _read_names(text: str, where: str) -> Any:
     if text.startswith("["):  # a list from Python
         return parse_json(text, where)
     if not text.endswith(_FILES):

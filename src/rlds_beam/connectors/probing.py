@@ -103,7 +103,7 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
         )
         for episodes in of_agent.values()
     )
-    schemas = tuple(name_fields(one, of_result) for one in schemas)
+    schemas = tuple(name_fields(schema, of_result) for schema in schemas)
     by_batch = [by_module(batch) for batch in batches]
     modules = {
         name: [columns[name] for columns in by_batch if name in columns] for columns in by_batch for name in columns

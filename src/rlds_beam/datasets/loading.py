@@ -100,7 +100,7 @@ def batches_of(
             f"last_step={last_step}: expected drop or keep{did_you_mean(str(last_step), get_args(LastStep))}"
         )
     windows = offsets_of(history, chunk, fields)
-    following = _following(fields) if next_step else {}
+    following = _next_observations(fields) if next_step else {}
     fields |= {name: fields[path] for name, path in following.items()}
     next_offsets = {name: windows.get(path, np.zeros(1, np.int64)) + 1 for name, path in following.items()}
     asked = (("history and chunk need", windows), ("next_step needs", next_step), ("last_step needs", last_step))
@@ -122,7 +122,7 @@ def batches_of(
     return Batches(parts, content, plan, threads)
 
 
-def _following(fields: Mapping[str, Field]) -> dict[str, str]:
+def _next_observations(fields: Mapping[str, Field]) -> dict[str, str]:
     """The names of the fields of the next step, and the fields that they are read from."""
     paths = [path for path in fields if path.partition("/")[0] in ("observation", "is_last", "is_terminal")]
     if taken := [path for path in paths if f"next_{path}" in fields]:

@@ -192,7 +192,10 @@ class ZarrOutput(MergedOutput, StoredNames, CostHints, ItemCounts, RowsOutput):
             tuple(split.name for split in source.splits),
             RowRule.of(source, connectors.schema, options.last_step),
         )
-        return cls(directory, source.name, splits, tuple(columns), left_out, rule, Meaning.of_dataset(source))
+        meaning = Meaning.of_dataset(source)
+        if rule.left_out:  # each row that is left has an action
+            meaning = dataclasses.replace(meaning, last_action="real")
+        return cls(directory, source.name, splits, tuple(columns), left_out, rule, meaning)
 
     @property
     def metadata(self) -> tuple[str, ...]:
