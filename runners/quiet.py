@@ -21,8 +21,13 @@ ENVIRONMENT = {
     "GRPC_VERBOSITY": "NONE",
     "GLOG_minloglevel": "4",
     "PYTHONWARNINGS": "ignore",
+    "GRPC_ENABLE_FORK_SUPPORT": "0",
 }
-"""Silences TensorFlow, gRPC, EnvLogger, and worker processes, unless the user has set other values."""
+"""Silences TensorFlow, gRPC, EnvLogger, and worker processes, unless the user has set other values.
+
+Also, gRPC does not stop its threads when Python starts a process with `fork`, as it does after `vfork` failed at the
+limit of processes: gRPC would wait for threads that wait for the interpreter's lock, which this thread holds.
+"""
 
 _PACKAGES = r"(apache_beam|google|grpc|httplib2|tensorflow|tf_agents|tree)(\.|$)"
 """Modules whose warnings concern only their own dependencies."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from jobs import complaints
-from processes import DEADLINE, RLDS_BEAM, start
+from processes import RLDS_BEAM, end_of, start
 
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -38,10 +38,11 @@ def test_no_more_threads(home: Path, workers: int, limit: int) -> None:
     become = ["setpriv", f"--reuid={USER + limit + 100 * workers}", f"--regid={USER}", "--clear-groups"]
     limited = [f"--inh-caps={CAPABILITIES}", f"--ambient-caps={CAPABILITIES}", "prlimit", f"--nproc={limit}"]
     command = [*RLDS_BEAM, "convert", str(data), str(home / "out"), f"--workers={workers}", "--progress=none"]
-    with start([*become, *limited, *command], env={**os.environ, "TMPDIR": str(home)}) as process:
-        out, err = process.communicate(timeout=DEADLINE)
-    if process.returncode == 0:  # the limit was high enough
+    environment = {**os.environ, "TMPDIR": str(home), "PYTHONFAULTHANDLER": "1"}
+    with start([*become, *limited, *command], env=environment) as process:
+        code, out, err = end_of(process)
+    if code == 0:  # the limit was high enough
         return
-    assert (process.returncode, out) == (1, "")
+    assert (code, out) == (1, "")
     assert len(complaints(err)) == 1 and err.startswith("rlds-beam: "), err
     assert "start" in err, err
