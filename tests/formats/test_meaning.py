@@ -182,3 +182,51 @@ def test_zarr_says_what_its_last_rows_are(tmp_path: Path, choice: str, stored: s
     with zipfile.ZipFile(store) as members:
         attributes = json.loads(members.read(".zattrs"))
     assert attributes["rlds_beam"]["meaning"]["last_action"] == stored
+
+
+def say(path: Path, content: Any) -> Path:
+    """An RLDS dataset that says what its numbers mean."""
+    data = write_dataset(path, [make_episode(5, seed=len(path.name), action=2)], name=path.name)
+    (data / "meaning.json").write_text(json.dumps(content))
+    return data
+
+
+SAID = {"fps": 50, "robot": "arm", "names": {"action": ["x", "y"]}, "last_action": "real"}
+
+
+@pytest.mark.parametrize("kind", ["merged", "merged_common"])
+def test_merged_datasets_keep_what_all_of_them_say(tmp_path: Path, kind: str) -> None:
+    both = [say(tmp_path / "a", SAID), say(tmp_path / "bb", SAID)]
+    rlds_beam.convert(both, tmp_path / "out", from_=kind, to="lerobot")
+    info = read_info(tmp_path / "out")
+    assert (info["fps"], info["robot_type"], names(tmp_path / "out", ACTION)) == (50, "arm", ["x", "y"])
+    rlds_beam.convert(both, tmp_path / "rlds", from_=kind, to="rlds")
+    assert json.loads((tmp_path / "rlds" / "meaning.json").read_text()) == SAID
+
+
+def test_what_merged_datasets_contradict_is_said(tmp_path: Path) -> None:
+    other = {"fps": 30, "robot": "leg", "names": {"action": ["y", "x"]}, "last_action": "void"}
+    both = [say(tmp_path / "a", SAID), say(tmp_path / "bb", other)]
+    done = rlds_beam.convert(both, tmp_path / "rlds", from_="merged", to="rlds")
+    for line in (
+        "the rate is left out: 50 Hz in a/1.0.0, 30 Hz in bb/1.0.0",
+        "the robot is left out: arm in a/1.0.0, leg in bb/1.0.0",
+        "last actions are taken to be void: real in a/1.0.0, void in bb/1.0.0",
+        "the names of values are left out, because they differ or are unknown in some: action",
+    ):
+        assert f"note      {line}\n" in str(done) + "\n"
+    assert json.loads((tmp_path / "rlds" / "meaning.json").read_text()) == {"last_action": "void"}
+    assert "rate      50 and 30 Hz\n" in str(rlds_beam.inspect(both, from_="merged"))
+    for rate in (None, 30, 50):
+        with pytest.raises(UsageError, match="the data is 50 and 30 Hz, but LeRobot has one rate for all episodes"):
+            rlds_beam.convert(both, tmp_path / "out", from_="merged", to="lerobot", fps=rate)
+
+
+def test_a_rate_that_only_some_merged_datasets_say_must_be_given_and_fit(tmp_path: Path) -> None:
+    both = [say(tmp_path / "a", SAID), say(tmp_path / "bb", {})]
+    with pytest.raises(UsageError, match="pass --fps"):
+        rlds_beam.convert(both, tmp_path / "out", from_="merged", to="lerobot")
+    with pytest.raises(UsageError, match="the data is 50 Hz; --fps=50"):
+        rlds_beam.convert(both, tmp_path / "out", from_="merged", to="lerobot", fps=30)
+    done = rlds_beam.convert(both, tmp_path / "out", from_="merged", to="lerobot", fps=50)
+    assert "the rate is left out: 50 Hz in a/1.0.0, unknown in bb/1.0.0" in str(done)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from rlds_beam.episodes.describing import MAX_NAMES
 from rlds_beam.jobs.overview import Camera, Overview, Values
-from rlds_beam.text import count, format_size, printable, some
+from rlds_beam.text import count, format_size, joined, printable, some
 from rlds_beam.viewing.text_tables import table_lines
 from rlds_beam.viewing.texts import duration
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.inspect import Survey
+    from rlds_beam.reading.base import Source
 
 _TASKS = 5
 """Tasks that are listed."""
@@ -29,7 +30,7 @@ def card_lines(survey: Survey) -> list[str]:
     facts = [
         ("format", [survey.format] if survey.format else []),
         ("robot", [printable(source.robot, 100)] if source.robot else []),
-        ("rate", [f"{source.fps:g} Hz" if source.fps else "unknown", *_other_rates(overview)]),
+        ("rate", [_rate(source), *_other_rates(overview)]),
         ("episodes", [_episodes(overview)]),
         ("size", [_size(survey)]),
         ("tasks", list(_tasks(overview))),
@@ -59,6 +60,12 @@ def _episodes(overview: Overview) -> str:
         more = ", ..." if overview.episodes is None or overview.episodes > len(overview.names) else ""
         text += f": {', '.join(overview.names)}{more}"
     return text
+
+
+def _rate(source: Source) -> str:
+    if source.fps is None and len(source.rates) > 1:
+        return joined([f"{rate:g}" for rate in source.rates]) + " Hz"
+    return f"{source.fps:g} Hz" if source.fps else "unknown"
 
 
 def _other_rates(overview: Overview) -> Iterator[str]:

@@ -254,6 +254,11 @@ class Source(Viewable, abc.ABC):
         return None
 
     @property
+    def rates(self) -> tuple[float, ...]:
+        """The rates that the dataset says, in Hz: several if it was merged from datasets that contradict each other."""
+        return () if self.fps is None else (self.fps,)
+
+    @property
     def tfds(self) -> TfdsMetadata | None:
         """TFDS's metadata if the records are tf.Examples as TFDS stores RLDS; otherwise None."""
         return None

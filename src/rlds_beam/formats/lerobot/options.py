@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.options import LastStep, last_step_option
 from rlds_beam.formats.lerobot.layout import Version
 from rlds_beam.options import Options, option
+from rlds_beam.text import joined
+
+if TYPE_CHECKING:
+    from rlds_beam.reading.base import Source
 
 Codec = Literal["av1", "h264"]
 
@@ -51,21 +55,24 @@ class LerobotOptions(Options):
     )
 
 
-def whole_fps(options: LerobotOptions, recorded: float | None = None) -> int:
+def whole_fps(options: LerobotOptions, source: Source) -> int:
     """The frames per second.
-
-    Args:
-      recorded: the rate of the data, if known.
 
     Raises:
       UsageError: it is unknown, contradicts the data, or is not a whole number.
     """
-    fps = options.fps if options.fps is not None else recorded
+    rates = source.rates
+    if len(rates) > 1:
+        raise UsageError(
+            f"--to=lerobot: the data is {joined([f'{rate:g}' for rate in rates])} Hz, but LeRobot has one rate for all "
+            "episodes: convert the datasets one by one, or resample"
+        )
+    fps = options.fps if options.fps is not None else source.fps
     if fps is None:
         raise UsageError("--to=lerobot: the data does not say its frames per second; pass --fps, for example --fps=10")
     if not 0 < fps < 1e6:
         raise UsageError(f"--fps={fps:g}: expected a number above 0")
-    if recorded is not None and fps != recorded:
+    if (recorded := next(iter(rates), fps)) != fps:
         raise UsageError(
             f"--fps={fps:g}: the data is {recorded:g} Hz; --fps={recorded:g}, or resample: every frame is kept, so it "
             f"would play at {fps / recorded:.3g} times its speed. If the data says a wrong rate, correct it there"

@@ -106,7 +106,7 @@ class LerobotOutput(
         from rlds_beam.formats.lerobot.output_v21 import LerobotV21Output
 
         check_pages()
-        fps, schema = whole_fps(options, source.fps), connectors.schema
+        fps, schema = whole_fps(options, source), connectors.schema
         features = map_features(
             schema, options.map, image_sizes(source, connectors, schema, options.map),
             languages=options.lerobot_version != "2.1", depth=_depth(options, schema),

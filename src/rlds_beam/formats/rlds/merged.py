@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -21,11 +21,13 @@ from rlds_beam.errors import UsageError, Violation
 from rlds_beam.formats.rlds.source import RldsSource
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import LastAction, Source, Split
+from rlds_beam.text import printable, some
 
 FROM = Field("source_dataset", "string", encoding="text", feature="Text")
 """The episode field with the original dataset, `name/version`."""
 
 _IMAGES = ("png", "jpeg")
+Fact = TypeVar("Fact")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,9 +75,49 @@ class MergedSource(Source):
         return dataclasses.replace(self, schema=schema, decoder=decoder, merged=merged, left_out=left_out)
 
     @property
+    def fps(self) -> float | None:  # type: ignore[override]
+        return _shared([source.fps for source in self.merged])
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        return tuple(dict.fromkeys(rate for source in self.merged for rate in source.rates))
+
+    @property
+    def robot(self) -> str | None:  # type: ignore[override]
+        return _shared([source.robot for source in self.merged])
+
+    @property
     def last_action(self) -> LastAction:  # type: ignore[override]
-        first, *others = {source.last_action for source in self.merged}
-        return "unknown" if others else first
+        """Void if they contradict each other: an action less is better than one that nobody took."""
+        known = {source.last_action for source in self.merged}
+        return "void" if known >= {"real", "void"} else _shared([*known]) or "unknown"
+
+    @property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What the datasets say, and what is left out because they contradict each other."""
+        own = dict.fromkeys(note for source in self.merged for note in source.notes)
+        facts: dict[str, list[str | None]] = {
+            "the rate": [f"{source.fps:g} Hz" if source.fps else None for source in self.merged],
+            "the robot": [source.robot for source in self.merged],
+        }
+        lines = [f"{fact} is left out: {self._said(values)}" for fact, values in facts.items() if len({*values}) > 1]
+        if {source.last_action for source in self.merged} >= {"real", "void"}:
+            lasts = [source.last_action for source in self.merged]
+            lines.append(f"last actions are taken to be void: {self._said(lasts)}")
+        named = {path: {source.schema.steps[path].names for source in self.merged} for path in self.schema.steps}
+        if unlike := [path for path, names in named.items() if len(names) > 1]:
+            lines.append(
+                f"the names of values are left out, because they differ or are unknown in some: {some(unlike)}"
+            )
+        return (*own, *lines)
+
+    def _said(self, values: Sequence[str | None]) -> str:
+        """`30 Hz in a/1.0.0, unknown in b/1.0.0`."""
+        first = {value: source.dataset for value, source in zip(reversed(values), reversed(self.merged), strict=True)}
+        said = [
+            f"{printable(value or 'unknown', 40)} in {printable(first[value], 60)}" for value in dict.fromkeys(values)
+        ]
+        return some(said)
 
     def plan(self) -> dict[str, Any]:
         features = [hashlib.sha256(source.features.encode()).hexdigest() for source in self.merged]
@@ -160,6 +202,11 @@ def _merged_schema(sources: Sequence[RldsSource], common: bool) -> Schema:
     return Schema(parts[0], {**parts[1], FROM.path: FROM})
 
 
+def _shared(values: Sequence[Fact]) -> Fact | None:
+    """The value of all datasets; None if they differ."""
+    return values[0] if len({*values}) == 1 else None
+
+
 class _DifferError(ValueError):
     """Fields that cannot be merged."""
 
@@ -191,4 +238,5 @@ def _merged_field(fields: Sequence[Field], sources: Sequence[RldsSource]) -> Fie
     dtype = first.dtype if len(set(dtypes)) == 1 else np.result_type(*dtypes).name
     plain = "bytes" if dtype == "bfloat16" else "none"
     encoding = first.encoding if len({field.encoding for field in fields}) == 1 else plain
-    return Field(first.path, dtype, first.shape, encoding, first.feature)
+    merged = Field(first.path, dtype, first.shape, encoding, first.feature)
+    return merged.with_names(_shared([field.names for field in fields]) or ())
