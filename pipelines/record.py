@@ -21,7 +21,7 @@ EXAMPLES = """
     rlds-beam record data/cartpole --env=gymnasium:CartPole-v1 --policy=random --episodes=100
     rlds-beam record data/greedy --env=gymnasium:CartPole-v1 --episodes=1000 \\
         --policy='EpsilonGreedyHead(my_policies:q_function, epsilon=0.3)' --policy=random
-    rlds-beam record data/run --env=dm_control:cheetah/run --policy=random --episodes=50 --to=lerobot --fps=20
+    rlds-beam record data/run --env=dm_control:cheetah/run --policy=random --episodes=50 --to=lerobot
 """
 
 

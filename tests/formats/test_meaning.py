@@ -14,6 +14,8 @@ import pytest
 import rlds_beam
 from rlds_beam.connectors.base import Batch
 from rlds_beam.errors import UsageError
+from rlds_beam.recording.environments import as_environment, make_environment
+from rlds_beam.recording.spaces import from_spec
 from rlds_beam.testing import make_episode, write_dataset
 
 JOINTS = ["shoulder_pan.pos", "shoulder_lift.pos", "elbow_flex.pos", "wrist_flex.pos", "wrist_roll.pos", "gripper.pos"]
@@ -230,3 +232,63 @@ def test_a_rate_that_only_some_merged_datasets_say_must_be_given_and_fit(tmp_pat
         rlds_beam.convert(both, tmp_path / "out", from_="merged", to="lerobot", fps=30)
     done = rlds_beam.convert(both, tmp_path / "out", from_="merged", to="lerobot", fps=50)
     assert "the rate is left out: 50 Hz in a/1.0.0, unknown in bb/1.0.0" in str(done)
+
+
+@pytest.mark.parametrize(
+    ("env", "rate", "actuators"),
+    [
+        ("dm_control:point_mass/easy", 50, ["t1", "t2"]), ("dm_control:lqr/lqr_2_1", 33.333333, ["motor_0"]),
+        ("gymnasium:CartPole-v1", 50, []), ("gymnasium:FrozenLake-v1", 4, []),
+        ("gymnasium:Pendulum-v1", 20, []),  # its steps take 0.05 s, though it is drawn at 30 frames per second
+        ("gymnasium:HalfCheetah-v5", 20, ["bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot"]),
+        ("gymnasium:Reacher-v5", 50, ["joint0", "joint1"]),
+    ],
+)  # fmt: skip
+def test_an_environment_says_its_rate_and_its_actuators(env: str, rate: float, actuators: list[str]) -> None:
+    for package in ("dm_control",) if "dm_" in env else ("gymnasium", *(("mujoco", "imageio") if "-v5" in env else ())):
+        pytest.importorskip(package)
+    made = make_environment(env, {})
+    assert (made.fps, [list(leaf.names) for leaf in made.action.leaves]) == (rate, [actuators])
+    made.close()
+
+
+def test_wrappers_that_change_steps_or_actions_leave_the_rate_and_the_names_unknown() -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    wrappers = gymnasium.wrappers
+
+    class Repeat(gymnasium.Wrapper):  # type: ignore[misc, name-defined]
+        def step(self, action: Any) -> Any:
+            self.env.step(action)
+            return self.env.step(action)
+
+    class Double(gymnasium.ObservationWrapper):  # type: ignore[misc, name-defined]
+        def observation(self, observation: Any) -> Any:
+            return 2 * observation
+
+    env = gymnasium.make("Pendulum-v1")
+    for wrapper, rate in (
+        (Double, 20), (lambda e: wrappers.RescaleAction(e, -1, 1), 20), (Repeat, None),
+        (lambda e: wrappers.MaxAndSkipObservation(e, 4), None),
+        (lambda e: wrappers.TransformAction(e, lambda action: -action, None), None),
+    ):  # fmt: skip
+        assert as_environment(wrapper(env), "wrapped").fps == rate
+
+
+def test_specs_of_the_composer_name_the_values_of_actions() -> None:
+    specs = pytest.importorskip("dm_env").specs
+    arm = from_spec(specs.BoundedArray((2,), np.float32, -1, 1, "arm/elbow\tarm/wrist"), "action_spec")
+    other = from_spec(specs.BoundedArray((1,), np.float32, -1, 1, "action"), "action_spec")
+    assert [leaf.field("action").names for leaf in (*arm.leaves, *other.leaves)] == [("arm/elbow", "arm/wrist"), ()]
+
+
+def test_a_recording_keeps_its_rate_and_names(tmp_path: Path) -> None:
+    pytest.importorskip("dm_control")
+    given: Any = {"env": "dm_control:point_mass/easy", "policy": "random", "episodes": 1, "max_episode_steps": 4}
+    with pytest.raises(UsageError, match="the data is 50 Hz; --fps=50"):
+        rlds_beam.record(tmp_path / "direct", to="lerobot", fps=20, **given)
+    rlds_beam.record(tmp_path / "direct", to="lerobot", **given)
+    rlds_beam.record(tmp_path / "rlds", **given)
+    rlds_beam.convert(tmp_path / "rlds", tmp_path / "converted", to="lerobot")
+    for output in ("direct", "converted"):
+        assert read_info(tmp_path / output)["fps"] == 50
+        assert names(tmp_path / output, ACTION) == ["t1", "t2"]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_beam.errors import RldsBeamError, UsageError, needs
+from rlds_beam.recording import simulators
 from rlds_beam.recording.spaces import Structure, from_space, from_spec
 from rlds_beam.user_functions import ByValue, called, raised, resolve
 
@@ -46,12 +47,14 @@ class Environment(abc.ABC):
       observation, action: the structures of observations and actions.
       most_steps: the maximum number of steps of an episode; None if unknown.
       ends: whether its episodes end by themselves, even if it does not declare when: dm_env's do.
+      fps: steps per second, if the environment says so.
     """
 
     observation: Structure
     action: Structure
     most_steps: int | None = None
     ends: bool = False
+    fps: float | None = None
 
     @abc.abstractmethod
     def reset(self, seed: int | None) -> Any:
@@ -78,6 +81,9 @@ class GymEnvironment(Environment):
         self.observation = from_space(env.observation_space, "observation_space")
         self.action = from_space(env.action_space, "action_space")
         self.most_steps = getattr(getattr(env, "spec", None), "max_episode_steps", None)
+        inner = simulators.below_gym_wrappers(env)
+        self.fps = simulators.gym_rate(inner)
+        self.action = self.action.with_names(simulators.gym_actuators(inner))
         self._scalar = self.action.alone is not None and self.action.alone.kind == "discrete"
         self._takes_seed = "seed" in inspect.signature(env.reset).parameters or _takes_anything(env.reset)
 
@@ -118,6 +124,10 @@ class DmEnvironment(Environment):
         self._env, self._reseed = env, reseed
         self.observation = from_spec(env.observation_spec(), "observation_spec")
         self.action = from_spec(env.action_spec(), "action_spec")
+        inner = simulators.below_dm_wrappers(env)
+        self.fps = simulators.dm_rate(inner)
+        if names := simulators.dm_actuators(inner):
+            self.action = self.action.with_names(names)
 
     def reset(self, seed: int | None) -> Any:
         if seed is not None and self._reseed is not None:
@@ -143,7 +153,7 @@ class NewEachEpisode(Environment):
         self._make = make
         self._env = make(0)
         self.observation, self.action = self._env.observation, self._env.action
-        self.most_steps, self.ends = self._env.most_steps, self._env.ends
+        self.most_steps, self.ends, self.fps = self._env.most_steps, self._env.ends, self._env.fps
 
     def reset(self, seed: int | None) -> Any:
         if seed is not None:
@@ -164,7 +174,7 @@ class NamedEnvironment(Environment):
     def __init__(self, env: Environment, name: str):
         self._env, self._name = env, name
         self.observation, self.action = env.observation, env.action
-        self.most_steps, self.ends = env.most_steps, env.ends
+        self.most_steps, self.ends, self.fps = env.most_steps, env.ends, env.fps
 
     def reset(self, seed: int | None) -> Any:
         try:

@@ -21,6 +21,7 @@ from rlds_beam.errors import UsageError, missing
 from rlds_beam.output.files import to_json
 from rlds_beam.output.manifest import VERSION
 from rlds_beam.reading.base import Shard, Source, Split, TfdsMetadata
+from rlds_beam.reading.meaning import Meaning
 from rlds_beam.recording.encoding import RecordedDecoder, recorded_schema
 from rlds_beam.recording.environments import KINDS, Environment, make_environment, observed_dtypes
 from rlds_beam.recording.loading import load_policies, versions_of
@@ -51,6 +52,7 @@ class RecordedSource(Source):
       functions: the versions of the user's code, by option.
       images: the encoding of images.
       most_steps_each: the maximum number of steps of a trajectory; None if unknown.
+      fps: steps per second, if the environment says so.
     """
 
     dataset: str
@@ -62,6 +64,7 @@ class RecordedSource(Source):
     functions: Mapping[str, Any]
     images: str
     most_steps_each: int | None
+    fps: float | None = None
 
     violations = ()
     last_action = "void"
@@ -115,7 +118,7 @@ def open_recording(options: RolloutOptions, shards: int | None = None) -> Record
         propensity=propensity, mixture=mixture, images=options.image_encoding == "png",
     )  # fmt: skip
     features = to_json(features_json(recorded))
-    schema = parse_features(features, FEATURES)
+    schema = Meaning(names=recorded.names).name(parse_features(features, FEATURES))
     shards = _shards(options, shards)
     planned = plan_rollouts(len(policies), options.datasets, options.trajectories, shards)
     paths = {split: [_path(split, rollout, policies) for rollout in rollouts] for split, rollouts in planned.items()}
@@ -133,7 +136,7 @@ def open_recording(options: RolloutOptions, shards: int | None = None) -> Record
     most = settings.step_per_trajectory or settings.max_episode_steps or environment.most_steps
     return RecordedSource(
         f"{_name(options)}/{VERSION}", schema, files, RecordedDecoder(), splits, features,
-        _functions(options), options.image_encoding, most,
+        _functions(options), options.image_encoding, most, environment.fps,
     )  # fmt: skip
 
 

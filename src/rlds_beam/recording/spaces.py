@@ -30,6 +30,7 @@ class SpaceLeaf:
       low, high: the bounds of a box, in its shape; infinite if unbounded.
       sizes: the number of choices: a scalar for one choice, else an array of the leaf's shape.
       start: the number of the first choice.
+      names: the names of the values of a vector; empty if unknown.
     """
 
     path: str
@@ -40,6 +41,7 @@ class SpaceLeaf:
     high: Any = None
     sizes: Any = None
     start: Any = 0
+    names: tuple[str, ...] = ()
 
     @property
     def choices(self) -> int:
@@ -63,7 +65,7 @@ class SpaceLeaf:
             return Field(path, "string", (), "text", "Text")
         if images and self.dtype == "uint8" and len(self.shape) == 3 and self.shape[-1] in (1, 3, 4):
             return Field(path, self.dtype, self.shape, "png", "Image")
-        return number_field(path, self.dtype, self.shape)
+        return number_field(path, self.dtype, self.shape).with_names(self.names)
 
 
 def number_field(path: str, dtype: str, shape: tuple[int, ...] = ()) -> Field:
@@ -99,6 +101,10 @@ class Structure:
         """A copy with these dtypes of the leaves, in order."""
         changed = [dataclasses.replace(leaf, dtype=d) for leaf, d in zip(self.leaves, dtypes, strict=True)]
         return Structure(self.build(changed), tuple(changed))
+
+    def with_names(self, names: Sequence[str]) -> Structure:
+        """A copy whose only leaf has these names of its values; the structure itself if it has several leaves."""
+        return self if self.alone is None else Structure.of(dataclasses.replace(self.alone, names=tuple(names)))
 
     def flatten(self, value: Any) -> tuple[Any, ...]:
         """The values of the leaves, in order."""
@@ -223,6 +229,12 @@ def _spec_tree(spec: Any, what: str) -> Any:
         return {name: _spec_tree(part, f"{what}[{name!r}]") for name, part in spec.items()}
     if isinstance(spec, (list, tuple)):
         return tuple(_spec_tree(part, f"{what}[{i}]") for i, part in enumerate(spec))
+    leaf = _spec_leaf(spec, what)
+    values = str(spec.name or "").split("\t")  # the names of a vector's values, as dm_control's composer stores them
+    return dataclasses.replace(leaf, names=tuple(values)) if len(values) > 1 else leaf
+
+
+def _spec_leaf(spec: Any, what: str) -> SpaceLeaf:
     names = {one.__name__ for one in type(spec).__mro__}
     if "Array" not in names:
         raise UsageError(f"{what} is a {type(spec).__name__}, which cannot be recorded; expected dm_env specs")
