@@ -80,6 +80,12 @@ def long_observation() -> None:
     with_record(make_episode(5, seed=9, observation=7))
 
 
+def wrong_rate() -> None:
+    times = np.arange(5, dtype=np.float32) / 50
+    path = write(episodes(columns={"observation/timestamp": times}, observation={"state": 3}))
+    (path / "meaning.json").write_text('{"fps": 25}')
+
+
 def propensities(values: list[float], **more: Any) -> None:
     actions = {"action": np.zeros(5, np.int64)}
     good = episodes(4, columns={**actions, "propensity": np.full(5, 0.5), **more})
@@ -232,6 +238,12 @@ FAULTS = {
         "a propensity of the third episode is 0.25; the recorded logarithm says 0.5",
         lambda: propensities([0.5, 0.25, 0.5, 0.5, 0.5], log_propensity=np.full(5, np.log(0.5))),
         (VALIDATE, f"{VALIDATE} --accept=propensity_mismatch"),
+    ),
+    "rate_mismatch": Fault(
+        "A policy that is trained at one rate and run at another moves at another speed.",
+        "the timestamps are 20 ms apart, so 50 Hz, but `meaning.json` says 25 Hz",
+        wrong_rate,
+        (VALIDATE,),
     ),
     "undecodable_image": Fault(
         "A training job that decodes images later would fail at this one, perhaps after hours.",

@@ -18,7 +18,7 @@ from pathlib import Path
 from rule_faults import FAULTS, Fault, prioritized
 
 from rlds_beam import BadEpisode
-from rlds_beam.checking.rules import DATASET_RULES, POLICIES, RULE_GROUPS, RULES
+from rlds_beam.checking.rules import DATASET_RULES, POLICIES, REPORTED, RULE_GROUPS, RULES
 from rlds_beam.pipelines.cli import main
 from rlds_beam.reverb.priorities import resolve_priority
 from rlds_beam.trajectories import FrameOptions, ItemOptions, to_frames
@@ -101,6 +101,8 @@ def default(rule: str) -> str:
     """What happens to a violation without an option."""
     if rule in DATASET_RULES and rule != "short_shard":
         return "the job refuses the dataset with exit code 2, and does nothing."
+    if rule in REPORTED:
+        return "the episode is used, and the report names it."
     if rule == "short_shard":
         return "the records that exist are used, and the exit code is 3."
     return "the episode is rejected."

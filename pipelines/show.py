@@ -84,6 +84,8 @@ def show(config: ShowConfig) -> ShownEpisode:
     else:
         raise UsageError(f"--episode={config.episode}: the rows of {config.path} have numbers, not keys")
     if config.fps is not None:
+        if shown.fps not in (None, config.fps):
+            raise UsageError(f"--fps={config.fps:g}: the data is {shown.fps:g} Hz: leave --fps out")
         shown = dataclasses.replace(shown, fps=config.fps)
     if config.output is not None:
         drawn = files.FileOptions(
@@ -97,12 +99,16 @@ def main(config: ShowConfig) -> int:
     """Runs the command: prints the episode and returns the exit code."""
     from rlds_beam.console.style import print_styled
     from rlds_beam.viewing import terminal
+    from rlds_beam.viewing.files import DEFAULT_FPS
     from rlds_beam.viewing.text_tables import cut
     from rlds_beam.viewing.thumbnails import strip
 
     shown = show(config)
     if config.output is not None:
         print(f"wrote     {config.output}: {shown.title}")
+        if config.output.lower().endswith((".gif", ".mp4", ".rrd")):
+            rate = f"{shown.fps:g} Hz" if shown.fps else f"{DEFAULT_FPS:g} Hz: the data does not say it; give --fps"
+            print(f"rate      {rate}")
         if config.both_orders:
             print(join_lines(_order_lines(shown)))
         return 0

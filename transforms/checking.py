@@ -15,7 +15,7 @@ from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.signals.table import EpisodeTable
-from rlds_beam.checking.verdicts import IgnoredValues, count_verdict
+from rlds_beam.checking.verdicts import count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
@@ -117,9 +117,7 @@ class CheckDataset(beam.PTransform):
         look = self._options.policy("duplicate_episode") != "accept"
         duplicates = root | FindDuplicateEpisodes(source, framing) if look else None
         if connecting.unfitted:
-            fitter = RangeFitter(
-                EpisodeReader(source), self._options, connecting, connecting.ignored_values(IgnoredValues())
-            )
+            fitter = RangeFitter(EpisodeReader(source), self._options, connecting, connecting.ignored_values())
             ranges = plan_ranges(source, starts=framing.record_starts)
             fitted = root | FitConnectors(fitter, ranges, duplicates)
         episodes = root | ReadFromRlds(source, framing=framing)
@@ -144,7 +142,7 @@ class _CheckFn(beam.DoFn):
         if self._fitted is None:
             self._fitted = self._connecting.fit(results)
         batches: list[Batch] = []
-        ignored = self._connecting.ignored_values(IgnoredValues())
+        ignored = self._connecting.ignored_values()
         verdict = check_and_connect(marked(episode, duplicates), self._options, self._fitted, ignored, batches.append)
         self._report.add(verdict)
         if self._signals is not None and (verdict.written or verdict.rejected is not None):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rlds_beam
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.verdicts import IgnoredValues, validate_episode
 from rlds_beam.testing import make_episode, write_dataset
@@ -128,3 +129,25 @@ def test_validate_checks_every_field(validate, source):
     code, report, _ = validate(source)
     assert code == 3
     assert json.dumps(report["rules"]).count("extra/score") == 1 and report["rejected"] == 1
+
+
+@pytest.mark.parametrize("to", ["rlds", "numpy", "lerobot", "zarr"])
+@pytest.mark.parametrize(("said", "rejected"), [("real", 1), ("void", 0)])
+def test_last_actions_that_are_real_are_checked(tmp_path, to, said, rejected):
+    if to == "zarr":
+        pytest.importorskip("zarr")
+    episodes = [make_episode(STEPS, seed=0), with_nan(("action", -1), seed=1)]
+    source = write_dataset(tmp_path / "data", episodes)
+    (source / "meaning.json").write_text(json.dumps({"last_action": said}))
+    options = {"fps": 10} if to == "lerobot" else {}
+    report = rlds_beam.convert(source, tmp_path / "out", to=to, **options).report
+    assert rlds_beam.convert(source, tmp_path / "pairs", items="pairs").report.rejected == 0  # they do not use it
+    assert report.rejected == rejected == rlds_beam.validate(source).rejected
+    assert rlds_beam.inspect(source, to=to, **options).sampled.rejected == rejected
+
+
+def test_a_last_action_that_is_assumed_to_be_real_is_checked_where_it_is_a_row(tmp_path):
+    episodes = [*(make_episode(STEPS, seed=i) for i in range(3)), with_nan(("action", -1), seed=3)]
+    source = write_dataset(tmp_path / "data", episodes)
+    done = rlds_beam.convert(source, tmp_path / "out", to="lerobot", fps=10)
+    assert (done.report.rejected, done.report.items_written) == (1, 3 * STEPS)

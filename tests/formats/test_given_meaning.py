@@ -230,3 +230,36 @@ def test_timestamps_that_contradict_the_rate_are_refused(times: Any, rejected: b
         assert "its times are 50 Hz, but the dataset is written with 25 Hz" in str(report.rules["not_representable"])
         left_out = {"to": "lerobot", "fps": 25, "map": "-observation/timestamp"}
         assert rlds_beam.convert(source, tmp_path / "without", **left_out).report.rejected == 0
+
+
+@pytest.fixture
+def recorded_at_25(tmp_path: Path) -> Path:
+    """A dataset that says 50 Hz, and whose timestamps say 25 Hz."""
+    times = np.arange(9, dtype=np.float32) / 25
+    columns = {"observation/timestamp": times, "observation/frame_index": np.arange(9) * 40}
+    episodes = [make_episode(9, seed=i, observation={"state": 3}, columns=columns) for i in range(3)]
+    source = write_dataset(tmp_path / "data", episodes)
+    (source / "meaning.json").write_text('{"fps": 50}')
+    return source
+
+
+@pytest.mark.parametrize("command", ["validate", "inspect", "check", "stats", "report", "convert"])
+def test_every_command_says_that_timestamps_contradict_the_rate(
+    command: str, recorded_at_25: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = {"convert": [str(tmp_path / "out"), "--to=rlds"], "report": [f"--output={tmp_path / 'report.html'}"]}
+    assert main([command, str(recorded_at_25), *output.get(command, [])]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    if command == "report":
+        said = (tmp_path / "report.html").read_text()
+    assert "rate_mismatch" in said and "observation/timestamp: its times are 25 Hz, but the data says 50 Hz" in said
+
+
+def test_a_contradicted_rate_can_end_the_job(recorded_at_25: Path) -> None:
+    report = rlds_beam.validate(recorded_at_25)
+    assert (report.rules["rate_mismatch"].accepted, report.rejected, report.valid) == (3, 0, 3)
+    assert "correct the rate, or resample" in str(report)
+    with pytest.raises(RldsBeamError, match="its times are 25 Hz, but the data says 50 Hz"):
+        rlds_beam.validate(recorded_at_25, fail=["rate_mismatch"])
+    (recorded_at_25 / "meaning.json").write_text('{"fps": 25}')
+    assert not rlds_beam.validate(recorded_at_25).rules

@@ -65,6 +65,22 @@ def test_a_file(camera: str, show: Show, tmp_path: Path, name: str) -> None:
     show(camera, "--episode=2", f"--output={path}", "--curves", "--height=48", "--frames=4")
 
 
+def test_a_video_has_the_rate_of_the_data(camera: str, show: Show, tmp_path: Path) -> None:
+    clip = tmp_path / "clip.gif"
+
+    def hundredths() -> int:
+        return int.from_bytes(clip.read_bytes().partition(b"\x21\xf9\x04\x04")[2][:2], "little")
+
+    assert "rate      10 Hz: the data does not say it; give --fps" in show(camera, "-o", clip)
+    assert hundredths() == 10
+    assert "rate      20 Hz\n" in show(camera, "-o", clip, "--fps=20") and hundredths() == 5
+    known = rlds_beam.convert(camera, tmp_path / "known", to="rlds", split="train[:1]")
+    assert known.report.items_written == 1
+    (tmp_path / "known" / "meaning.json").write_text('{"fps": 25}')
+    assert "rate      25 Hz\n" in show(tmp_path / "known", "-o", clip) and hundredths() == 4
+    assert "--fps=10: the data is 25 Hz" in show(tmp_path / "known", "-o", clip, "--fps=10", fails=True)
+
+
 def test_both_orders_of_channels_and_the_line_that_swaps_them(camera: str, show: Show, tmp_path: Path) -> None:
     show(camera, "-o", tmp_path / "one.png", "--frames=2", "--height=48")
     out = show(camera, "-o", tmp_path / "both.png", "--frames=2", "--height=48", "--both_orders")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rlds_beam.checking.rules import POLICIES, RENAMED, RULES, Policy
+from rlds_beam.checking.rules import POLICIES, RENAMED, REPORTED, RULES, Policy
 from rlds_beam.errors import UsageError
 from rlds_beam.images.headers import MOST_PIXELS
 from rlds_beam.options import Options, option
@@ -72,6 +72,6 @@ class CheckOptions(Options):
             return "fail"
         if rule in self.repair:
             return "repair"
-        if rule in self.accept:
+        if rule in self.accept or rule in REPORTED:
             return "accept"
         return "reject"

@@ -18,7 +18,7 @@ from rlds_beam.checking.connected import (
 )
 from rlds_beam.checking.dropped import Dropped, dropped_from_json, dropped_lines, merge_dropped
 from rlds_beam.checking.left_out import left_out_lines
-from rlds_beam.checking.rules import ADVICE, RULES
+from rlds_beam.checking.rules import ADVICE, REPORTED, RULES
 from rlds_beam.checking.totals import merged, numbers_from_json, sums
 from rlds_beam.checking.unused import UnusedSteps, merge_unused, unused_from_json, unused_lines
 from rlds_beam.checking.verdicts import Verdict
@@ -275,4 +275,6 @@ def _rule_lines(rule: str, count: RuleCount, repair: Collection[str]) -> list[st
     if count.rejected:
         tried = f"--repair={rule} did not help: these records break another rule, or break one after the repair"
         lines.append(f"    {tried if rule in repair else ADVICE[rule]}")
+    elif rule in REPORTED:
+        lines.append(f"    {ADVICE[rule]}")
     return lines

@@ -22,6 +22,7 @@ RULES: dict[str, str] = {
     "discount_out_of_range": "a discount is not within [0, 1]",
     "propensity_out_of_range": "a propensity is not one float above 0, or is above 1 although actions are discrete",
     "propensity_mismatch": "a propensity differs from log_propensity, or from the result of --propensity_fn",
+    "rate_mismatch": "the timestamps have another rate than the dataset declares",
     "undecodable_image": "an image cannot be decoded",
     "image_too_large": "an image has more pixels than allowed, or its size differs from the schema",
     "signal_limit": "a signal is beyond the limit that --reject sets",
@@ -52,6 +53,7 @@ RULE_GROUPS = {
         "discount_out_of_range",
         "propensity_out_of_range",
         "propensity_mismatch",
+        "rate_mismatch",
         "undecodable_image",
         "image_too_large",
         "duplicate_episode",
@@ -71,7 +73,13 @@ VALUE_RULES = (
 )  # fmt: skip
 
 
+REPORTED = ("rate_mismatch",)
+"""The rules whose violations are only counted by default: which of two contradicting values is wrong is unknown."""
+
+
 def _policies(rule: str) -> tuple[Policy, ...]:
+    if rule in REPORTED:
+        return ("fail",)
     repair: tuple[Policy, ...] = ("repair",) if rule in REPAIRABLE else ()
     accept: tuple[Policy, ...] = ("accept",) if rule in VALUE_RULES + DATASET_RULES else ()
     return ("fail", "reject", *repair, *accept)
@@ -104,6 +112,7 @@ ADVICE: dict[str, str] = {
     "discount_out_of_range": "--accept=discount_out_of_range accepts them",
     "propensity_out_of_range": "--accept=propensity_out_of_range accepts them, but they have no importance weights",
     "propensity_mismatch": "weights from wrong propensities are biased; --accept=propensity_mismatch accepts them",
+    "rate_mismatch": "correct the rate, or resample; --fail=rate_mismatch ends the job",
     "undecodable_image": "download the dataset again, or leave these episodes out",
     "image_too_large": "--max_image_pixels allows larger images, if features.json does",
     "signal_limit": "look at the episode (rlds-beam browse), then change --reject or leave the episode out",

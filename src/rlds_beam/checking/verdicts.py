@@ -14,6 +14,7 @@ from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.propensities import LOG as LOG_PROPENSITY
 from rlds_beam.checking.propensities import NAMES as PROPENSITIES
 from rlds_beam.checking.propensities import propensity_violations
+from rlds_beam.checking.rates import contradicting_rate
 from rlds_beam.checking.repairing import repair_episode
 from rlds_beam.checking.rules import ADVICE, RULES, VALUE_RULES
 from rlds_beam.episodes.columns import is_float
@@ -37,11 +38,16 @@ class IgnoredValues:
 
     Attributes:
       fields: the step fields that the output leaves out.
-      last_step: whether the action, reward, and discount of the last step are void, as RLDS specifies.
+      last_step: whether the action, reward, and discount of the last step are void, as RLDS specifies, or not used.
     """
 
     fields: frozenset[str] = frozenset()
     last_step: bool = True
+
+    @classmethod
+    def of(cls, last_action: str, fields: Iterable[str] = ()) -> IgnoredValues:
+        """These fields, and the values of last steps unless their actions are `real` (`Source.last_action`)."""
+        return cls(frozenset(fields), last_step=last_action != "real")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +140,7 @@ def validate_episode(
     *,
     sound: bool = False,
     names: Mapping[str, Sequence[str]] = {},
+    fps: float | None = None,
 ) -> Verdict:
     """Checks an episode against every rule in one pass and applies the policies.
 
@@ -148,12 +155,13 @@ def validate_episode(
         episode, unless `non_finite` is accepted.
       sound: whether its numbers are known to break no rule (`screening.are_sound`).
       names: the names of the values of fields, by path, for the details.
+      fps: the steps per second that the dataset declares, if it does.
 
     Raises:
       FailedRuleError: the policy of a broken rule is `fail`.
     """
     void: list[str] = []
-    violations = find_violations(episode, options, ignored, void, sound=sound, names=names)
+    violations = find_violations(episode, options, ignored, void, sound=sound, names=names, fps=fps)
     if options.reject is not None and all(options.policy(v.rule) in ("accept", "repair") for v in violations):
         violations += _beyond_limits(episode, options.reject)
     if not violations:
@@ -187,6 +195,7 @@ def find_violations(
     *,
     sound: bool = False,
     names: Mapping[str, Sequence[str]] = {},
+    fps: float | None = None,
 ) -> tuple[Violation, ...]:
     """Finds every violation in the episode, in the order of `RULES`, regardless of policies.
 
@@ -195,6 +204,7 @@ def find_violations(
       void: collects the paths of columns with void values that are NaN or infinite.
       sound: whether its numbers are known to break no rule.
       names: the names of the values of fields, by path, for the details.
+      fps: the steps per second that the dataset declares, if it does.
     """
     violations = [*episode.faults]
     if len(episode):
@@ -203,6 +213,8 @@ def find_violations(
         for path, column in episode.steps.items():
             if isinstance(column, EncodedImages):
                 violations += _images(path, column, options)
+        if fps:
+            violations += _rates(episode.steps, fps)
         if options.propensity_fn is not None or not _PROPENSITIES.isdisjoint(episode.steps):
             violations += propensity_violations(episode, options.propensity_fn, options.check_unused)
     # Unreadable episodes have no steps either, but a fault says why; a duplicate of an empty episode is empty.
@@ -235,6 +247,13 @@ def _numbers(
     discount = steps.get("discount")
     if isinstance(discount, np.ndarray):
         yield from _discount(discount, None if options.check_unused or not ignored.last_step else steps)
+
+
+def _rates(steps: Mapping[str, Column], fps: float) -> Iterator[Violation]:
+    """Yields a violation for each field of timestamps with another rate than the declared one."""
+    for path, column in steps.items():
+        if (rate := contradicting_rate(path, column, fps)) is not None:
+            yield Violation("rate_mismatch", f"its times are {rate:.3g} Hz, but the data says {fps:g} Hz", path)
 
 
 def _beyond_limits(episode: Episode, reject: str) -> tuple[Violation, ...]:

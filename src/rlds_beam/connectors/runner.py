@@ -20,7 +20,7 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reading.base import Source
+from rlds_beam.reading.base import LastAction, Source
 from rlds_beam.text import some
 from rlds_beam.user_functions import raised
 
@@ -34,10 +34,13 @@ class ConnectorRunner:
     Attributes:
       configuration: the connectors.
       probed: the result of the dry run.
+      fps, last_action: what is known of the episodes before the connectors, as in `Source`.
     """
 
     configuration: Configuration
     probed: Probed
+    fps: float | None = None
+    last_action: LastAction = "unknown"
 
     @classmethod
     def of(cls, configuration: Configuration, schema: Schema) -> ConnectorRunner:
@@ -52,7 +55,7 @@ class ConnectorRunner:
     def for_source(cls, configuration: Configuration, source: Source) -> ConnectorRunner:
         """Returns the runner for a source; raises UsageError as `of`, or if a list names another dataset."""
         check_lists(configuration.connectors, source.dataset)
-        return cls.of(configuration, source.schema)
+        return cls(configuration, probe(configuration, source.schema), source.fps, source.last_action)
 
     @classmethod
     def for_options(cls, options: Any, source: Source) -> ConnectorRunner:
@@ -63,6 +66,11 @@ class ConnectorRunner:
     def none(cls) -> ConnectorRunner:
         """Returns a runner without connectors."""
         return cls(Configuration(), Probed((), {}, ()))
+
+    @classmethod
+    def reading(cls, source: Source) -> ConnectorRunner:
+        """Returns a runner without connectors for a source that is only read."""
+        return dataclasses.replace(cls.none(), fps=source.fps, last_action=source.last_action)
 
     @property
     def connectors(self) -> tuple[Connector, ...]:
@@ -91,8 +99,15 @@ class ConnectorRunner:
         """The output splits that connectors assign; empty if episodes stay in their own split."""
         return next((tuple(c.splits) for c in self.connectors if hasattr(c, "splits")), ())
 
-    def ignored_values(self, of_output: IgnoredValues) -> IgnoredValues:
-        """The values to leave unchecked: all values are checked if there are connectors that may read any field."""
+    def ignored_values(self, of_output: IgnoredValues | None = None) -> IgnoredValues:
+        """The values to leave unchecked: all values are checked if there are connectors that may read any field.
+
+        Args:
+          of_output: the values that the output does not use; None if there is none: then void values are left
+            unchecked.
+        """
+        if of_output is None:
+            return IgnoredValues.of(self.last_action)
         reading = any(list_of(connector) is None for connector in self.connectors)
         return IgnoredValues(last_step=of_output.last_step) if reading else of_output
 

@@ -29,7 +29,7 @@ from rlds_beam import __version__, storage, worker_status
 from rlds_beam.checking.duplicates import Duplicates, duplicates_among, find_duplicates, marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.screening import screened
-from rlds_beam.checking.verdicts import IgnoredValues, count_verdict
+from rlds_beam.checking.verdicts import count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.datasets.indexed_videos import VideoWriter
@@ -234,7 +234,9 @@ class _Builder:
 
     def _fit(self, ranges: Sequence[WorkRange], duplicates: Duplicates) -> list[Any]:
         """The results of the connectors that must be fitted, in order."""
-        fitter = RangeFitter(EpisodeReader(self._source), self._check, self._connecting, IgnoredValues())
+        fitter = RangeFitter(
+            EpisodeReader(self._source), self._check, self._connecting, self._connecting.ignored_values()
+        )
         results: list[Any] = []
         for _ in range(self._connecting.unfitted):
             gathered = list(_in_order(lambda work: fitter.gather(work, duplicates, results), ranges))
@@ -244,7 +246,7 @@ class _Builder:
 
     def _read(self, work: WorkRange, duplicates: Duplicates) -> _Part:
         part, reader = _Part(), EpisodeReader(self._source)
-        ignored = self._connecting.ignored_values(IgnoredValues())
+        ignored = self._connecting.ignored_values()
         for segment in work.segments:
             path = segment.shard.path
             file = self._numbers[path] if _is_addressable(self._source, path) else None

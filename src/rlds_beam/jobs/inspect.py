@@ -152,7 +152,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
     segments = [(work.split, segment) for work in ranges for segment in work.segments]
     look = small and check.policy("duplicate_episode") != "accept"
     duplicates = find_duplicates(source, framing, segments) if look else {}
-    ignored = IgnoredValues() if output is None else connecting.ignored_values(ignored_values(output))
+    ignored = connecting.ignored_values(None if output is None else ignored_values(output))
     connecting = connecting.as_probed()
     most = sample_bytes if small else max(1, sample_bytes // max(1, len(sampled)))
     about = OverviewBuilder(source.schema, source.fps)
@@ -232,11 +232,11 @@ def _output(source: Source, options: Any) -> tuple[ConnectorRunner, Output | Non
     except UsageError as error:
         if options.connectors is not None:
             raise
-        return ConnectorRunner.none(), None, str(error)
+        return ConnectorRunner.reading(source), None, str(error)
     try:
         return connecting, create_output(source, connecting, "", options), None
     except UsageError as error:
-        return ConnectorRunner.none(), None, str(error)
+        return ConnectorRunner.reading(source), None, str(error)
 
 
 def _scale(source: Source, sampled: Report) -> float:

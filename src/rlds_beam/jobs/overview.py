@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.checking.rates import contradicting_rate
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.signals.clocks import contradicting_rate
-from rlds_beam.checking.signals.context import is_clock
 from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode
@@ -149,7 +148,6 @@ class OverviewBuilder:
 
     def __init__(self, schema: Schema, fps: float | None):
         self._schema, self._fps = schema, fps
-        self._clocks = [path for path, field in schema.steps.items() if is_clock(field)] if fps else []
         self._other_rates: dict[str, float] = {}
         self._task = next((p for p in TASK_FIELDS if p in schema.steps or p in schema.metadata), None)
         self._tasks: Counter[str] = Counter()
@@ -176,13 +174,8 @@ class OverviewBuilder:
                 self._sizes[path] = size
         for path in self._paths:
             self._add_range(path, episode.steps.get(path))
-        for path in self._clocks:
-            self._add_rate(path, episode.steps.get(path))
-
-    def _add_rate(self, path: str, column: Column | None) -> None:
-        if column is not None and self._fps is not None:
-            rate = contradicting_rate(np.asarray(column).reshape(-1), self._fps)
-            if rate is not None:
+        for path, column in episode.steps.items() if self._fps else ():
+            if (rate := contradicting_rate(path, column, self._fps)) is not None:
                 self._other_rates.setdefault(path, rate)
 
     def _add_range(self, path: str, column: Column | None) -> None:

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rlds_beam.checking.unused import UnusedSteps
+from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
 from rlds_beam.output.base import RangeWriter
-from rlds_beam.output.capabilities import Notes, ReportsUnusedSteps
+from rlds_beam.output.capabilities import IgnoresValues, Notes, ReportsUnusedSteps
+from rlds_beam.reading.base import LastAction
 from rlds_beam.reading.last_steps import RowRule
 
 
-class RowsOutput(Notes):
+class HoldsLastActions(IgnoresValues):
+    """Writes the action, reward, and discount of last steps.
+
+    Attributes:
+      last_action: see `Source`.
+    """
+
+    @property
+    @abc.abstractmethod
+    def last_action(self) -> LastAction: ...
+
+    @property
+    def ignored_values(self) -> IgnoredValues:
+        return IgnoredValues.of(self.last_action, self.describe().left_out)
+
+
+class RowsOutput(HoldsLastActions, Notes):
     """Its rows are an observation and an action.
 
     Attributes:
@@ -20,6 +39,10 @@ class RowsOutput(Notes):
     """
 
     rule: RowRule
+
+    @property
+    def last_action(self) -> LastAction:
+        return "unknown" if self.rule.last_steps is None else self.rule.last_steps.action
 
     def notes(self, manifest: Mapping[str, Any]) -> list[str]:
         del manifest

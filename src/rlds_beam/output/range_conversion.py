@@ -63,8 +63,8 @@ def check_and_connect(
     Raises:
       FailedRuleError: the episode breaks a rule whose policy is `fail`.
     """
-    names = connecting.probed.given.names
-    verdict = validate_episode(episode, check, ignored, sound=sound, names=names)
+    names, fps = connecting.probed.given.names, connecting.fps
+    verdict = validate_episode(episode, check, ignored, sound=sound, names=names, fps=fps)
     if verdict.rejected is not None:
         return dataclasses.replace(verdict, connected=connecting.of_rejected(episode.key))
     try:
@@ -74,7 +74,7 @@ def check_and_connect(
     except BadEpisode as bad:
         # Some faults only show now: a damaged image body, an episode too long for one item.
         episode = episode.replace(faults=(*episode.faults, *bad.violations))
-        late_verdict = validate_episode(episode, check, ignored, names=names)
+        late_verdict = validate_episode(episode, check, ignored, names=names, fps=fps)
         if late_verdict.rejected is None:  # the rule is accepted, but the episode could not be written
             rejection = Rejection.of(episode, bad)
             late_verdict = Verdict(episode.key, (), late_verdict.violations, rejection, size=len(episode.payload))

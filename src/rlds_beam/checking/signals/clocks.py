@@ -7,14 +7,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from rlds_beam.checking.rates import MIN_STEPS
 from rlds_beam.checking.signals.motion import Laid
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _GAP = 1.5
 """A frame is missing after this many usual intervals: lerobot-doctor's definition (checks/temporal.py)."""
-_FEWEST = 4
-"""Steps below which there is no usual interval."""
 
 
 def clock_signals(columns: Sequence[Array], laid: Laid) -> dict[str, Array]:
@@ -35,7 +34,7 @@ def clock_signals(columns: Sequence[Array], laid: Laid) -> dict[str, Array]:
     unit = np.repeat(usual, laid.lengths)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratios = np.where(known, gaps / unit, 1.0)
-        usable = (counts + 1 >= _FEWEST) & (usual > 0)
+        usable = (counts + 1 >= MIN_STEPS) & (usual > 0)
         missing = np.where(ratios > _GAP, np.rint(ratios) - 1, 0.0)
         lost = np.add.reduceat(missing, laid.starts)
         regular = known & (ratios > 0) & (ratios <= _GAP)
@@ -67,34 +66,3 @@ def _largest(values: Array, laid: Laid) -> Array:
     steps = np.full(len(laid.starts), np.nan)
     steps[episodes] = places[first] - laid.starts[episodes]
     return steps
-
-
-_ALIKE, _COMPARABLE = 1.25, 10.0
-"""Ratios of two rates up to which they agree, and beyond which the unit is unknown."""
-
-
-def contradicting_rate(times: Array, fps: float) -> float | None:
-    """The rate in Hz that timestamps (T,) of unknown unit have; None if it is about `fps`, or cannot be told.
-
-    Counters of frames (0, 1, 2, ... or 0, 3, 6, ...) have no rate.
-    """
-    if len(times) < _FEWEST:
-        return None
-    interval = float(np.median(np.diff(times.astype(np.int64 if times.dtype.kind in "iu" else np.float64))))
-    if not np.isfinite(interval) or interval <= 0 or interval in (1, 2, 3, 4):
-        return None
-    rate = float(rate_of(np.array([interval]), fps)[0])
-    ratio = max(rate / fps, fps / rate)
-    return rate if _ALIKE < ratio < _COMPARABLE else None
-
-
-_UNITS = (1.0, 1e-3, 1e-6, 1e-9)
-
-
-def rate_of(interval: Array, fps: float) -> Array:
-    """Steps per second (E,) for intervals of unknown unit: seconds, ms, us, or ns, the one that is nearest to `fps`."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rates = np.stack([1 / (interval * unit) for unit in _UNITS])
-        best = np.argmin(np.nan_to_num(np.abs(np.log(rates / fps)), nan=np.inf), axis=0)
-    found: Array = np.take_along_axis(rates, best[None], axis=0)[0]
-    return found

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from rlds_beam.checking.rates import is_clock
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.schema import Field, Schema
@@ -20,7 +21,6 @@ MOST_DIMENSIONS = 64
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _ACTIONS = re.compile(r"actions?(_dict)?(/.*)?")
 _STATES = re.compile(r"(observation|state)s?(/.*)?")
-_CLOCK = re.compile(r"(.*[/_])?(time_?stamps?|time|stamp|frame_index|wall_?clock)(_(s|sec|secs|ms|us|ns|nsec))?", re.I)
 _INSTRUCTION = re.compile(r"(.*/)?(natural_)?(language_)?(instruction|task|language_instruction|language)s?", re.I)
 _GRIPPER = re.compile(r"(.*[/_])?gripper.*", re.I)
 
@@ -101,11 +101,6 @@ def _fields(values: Mapping[str, object]) -> tuple[Field, ...]:
         elif isinstance(value, (np.ndarray, np.generic)):
             fields.append(Field(path, value.dtype.name, value.shape[1:]))
     return tuple(fields)
-
-
-def is_clock(field: Field) -> bool:
-    """Whether a field's name and dtype say that it holds timestamps or frame numbers."""
-    return field.known_size == 1 and field.dtype not in ("string", "bool") and bool(_CLOCK.fullmatch(field.path))
 
 
 def _is_motion(field: Field) -> bool:

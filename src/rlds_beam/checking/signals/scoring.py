@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam.checking.signals.clocks import rate_of
+from rlds_beam.checking.rates import rate_of
 from rlds_beam.checking.signals.context import Context, is_gripper
 from rlds_beam.checking.signals.following import pairs
 from rlds_beam.checking.signals.rows import Columns, Rows

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_beam.checking.signals.clocks import contradicting_rate
-from rlds_beam.checking.signals.context import is_clock
+from rlds_beam.checking.rates import contradicting_rate
 from rlds_beam.encoding.arrow_columns import to_arrow
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.episode import Column, Episode
@@ -135,9 +134,7 @@ def _task_texts(task: str | None, episode: Episode) -> list[str]:
 
 def _check_rate(feature: LerobotFeature, column: Column, fps: float) -> None:
     """Raises BadEpisode if a field of timestamps has another rate than the dataset that is written."""
-    if len(feature.fields) > 1 or not is_clock(feature.fields[0]) or feature.path.endswith("frame_index"):
-        return
-    rate = contradicting_rate(np.asarray(column).reshape(-1), fps)
+    rate = contradicting_rate(feature.path, column, fps) if len(feature.fields) == 1 else None
     if rate is not None:
         detail = (
             f"its times are {rate:.3g} Hz, but the dataset is written with {fps:g} Hz: correct the rate, resample, or "

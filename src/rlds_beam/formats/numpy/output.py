@@ -26,8 +26,9 @@ from rlds_beam.formats.arrays.parts import Array, Part, PartColumn, sized_column
 from rlds_beam.formats.numpy.npy import npy_header
 from rlds_beam.output.base import Description
 from rlds_beam.output.capabilities import CostHint, CostHints, MergedFile, StoredNames
+from rlds_beam.output.last_steps import HoldsLastActions
 from rlds_beam.output.options import ImageOptions
-from rlds_beam.reading.base import Source
+from rlds_beam.reading.base import LastAction, Source
 from rlds_beam.reading.meaning import Meaning
 
 OFFSETS = "episode_offsets"
@@ -81,7 +82,7 @@ class NumpyColumn:
 
 
 @dataclasses.dataclass(frozen=True)
-class NumpyOutput(MergedOutput, StoredNames, CostHints):
+class NumpyOutput(HoldsLastActions, MergedOutput, StoredNames, CostHints):
     """A directory of arrays for each split.
 
     Attributes:
@@ -109,6 +110,10 @@ class NumpyOutput(MergedOutput, StoredNames, CostHints):
         columns += [dataclasses.replace(c, of_episode=True) for c in _columns(of_episode, left_out, jpeg=True)]
         splits = tuple(split.name for split in source.splits)
         return cls(directory, source.name, splits, tuple(columns), left_out, Meaning.of_dataset(source))
+
+    @property
+    def last_action(self) -> LastAction:
+        return self.meaning.last_action
 
     @property
     def metadata(self) -> tuple[str, ...]:

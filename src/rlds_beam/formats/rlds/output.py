@@ -40,19 +40,20 @@ from rlds_beam.output.capabilities import (
 )
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import FITTED, REPORT, to_json
+from rlds_beam.output.last_steps import HoldsLastActions
 from rlds_beam.output.plans import read_plan
 from rlds_beam.output.preview import PREVIEW
 from rlds_beam.output.record_writing import RecordFileWriter, open_record_file
 from rlds_beam.output.shards import WrittenFile
 from rlds_beam.output.tfds_metadata import split_infos
-from rlds_beam.reading.base import Source, TfdsMetadata
+from rlds_beam.reading.base import LastAction, Source, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.meaning import MEANING, Meaning
 from rlds_beam.reading.plan import WorkRange
 
 
 @dataclasses.dataclass(frozen=True)
-class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePrediction):
+class RldsOutput(HoldsLastActions, SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePrediction):
     """An RLDS dataset in TFDS's layout, with a record for each episode.
 
     Attributes:
@@ -119,6 +120,10 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
         return cls(
             directory, name, version, kind, schema, stored, features, info, files, earlier, splits, beside_as, meaning
         )
+
+    @property
+    def last_action(self) -> LastAction:
+        return self.meaning.last_action
 
     @property
     def formats(self) -> tuple[ColumnsFormat, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.checking.verdicts import IgnoredValues, validate_episode
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.keys import EpisodeKey
@@ -147,7 +147,7 @@ class EpisodeCache:
         violations: tuple[Violation, ...] = episode.faults
         rejected = violations[0].rule if violations else None
         if self._check is not None:
-            verdict = validate_episode(episode, self._check)
+            verdict = validate_episode(episode, self._check, IgnoredValues.of(self._source.last_action))
             violations = verdict.violations
             rejected = None if verdict.rejected is None else verdict.rejected.rule
         frames: dict[str, Frames] = {}

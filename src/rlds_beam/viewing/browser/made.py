@@ -79,7 +79,7 @@ class Maker:
         from rlds_beam.connectors.cleaning.presets import with_preset
 
         options = with_preset(self._options)
-        connecting = ConnectorRunner.of(configuration_for(options, self._source.schema), self._source.schema)
+        connecting = ConnectorRunner.for_source(configuration_for(options, self._source.schema), self._source)
         output = create_output(self._source, connecting, "", options)
         return connecting.as_probed(), output, connecting.unfitted
 
@@ -93,7 +93,7 @@ class Maker:
 
     def _make(self, episode: Episode, offset: int, limit: int) -> Json:
         connecting, output, unfitted = self._prepared
-        verdict = validate_episode(episode, self._check)
+        verdict = validate_episode(episode, self._check, connecting.ignored_values())
         if verdict.rejected is not None:
             return {"error": f"the episode is rejected: {verdict.rejected.rule}: {verdict.rejected.detail}"}
         batch = connecting.connect(verdict.episodes, episode)

@@ -12,7 +12,7 @@ from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.table import EpisodeTable
-from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.checking.verdicts import IgnoredValues, validate_episode
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.reading.base import Segment, Source
@@ -120,9 +120,10 @@ class Scan:
 
     def _scan(self) -> None:
         table = EpisodeTable(Context.of(self._source.schema, fps=self._source.fps))
+        ignored = IgnoredValues.of(self._source.last_action)
         shown, pause = time.monotonic(), _LEAST_SECONDS
         for episode in self._episodes():
-            table.add(episode, validate_episode(episode, self._check))
+            table.add(episode, validate_episode(episode, self._check, ignored))
             self._done += 1
             if self._ended.is_set():
                 return

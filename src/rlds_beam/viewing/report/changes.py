@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors import CONNECTORS
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.configuration import parse
@@ -81,7 +80,7 @@ def examples_of(
     shown = 0
     for episode in episodes:
         batches: list[Batch] = []
-        ignored = connecting.ignored_values(IgnoredValues())
+        ignored = connecting.ignored_values()
         verdict = check_and_connect(episode, check, connecting, ignored, batches.append)
         after = [one for batch in batches for one in batch.episodes]
         if verdict.rejected is not None or not after:

@@ -13,7 +13,6 @@ from rlds_beam.checking.duplicates import find_duplicates, marked
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.table import EpisodeTable
-from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.connectors.statistics.dataset_statistics import Groups
@@ -61,7 +60,7 @@ class Input:
         ranges = [(split.name, Segment(shard)) for split in source.splits for shard in split.shards]
         duplicates = find_duplicates(source, Framing(source), ranges)
         report, statistics, table = Report(), Groups(), EpisodeTable(self.context)
-        ignored, reader = connecting.ignored_values(IgnoredValues()), EpisodeReader(source)
+        ignored, reader = connecting.ignored_values(), EpisodeReader(source)
         for split, segment in ranges:
             for episode in reader.read(split, segment):
                 batches: list[Batch] = []

@@ -1,0 +1,59 @@
+"""Compares the declared rate of a dataset with timestamps: which fields hold them, and what rate they have."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.episodes.columns import is_numeric
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.schema import Field
+
+Array = np.ndarray[Any, Any]
+
+MIN_STEPS = 4
+"""Steps below which there is no usual interval."""
+
+_CLOCK = re.compile(r"(.*[/_])?(time_?stamps?|time|stamp|frame_index|wall_?clock)(_(s|sec|secs|ms|us|ns|nsec))?", re.I)
+_ALIKE, _COMPARABLE = 1.25, 10.0
+"""Ratios of two rates up to which they agree, and beyond which the unit is unknown."""
+_UNITS = (1.0, 1e-3, 1e-6, 1e-9)
+
+
+def is_clock(field: Field) -> bool:
+    """Whether a field's name and dtype say that it holds timestamps or frame numbers."""
+    return field.known_size == 1 and field.dtype not in ("string", "bool") and bool(_CLOCK.fullmatch(field.path))
+
+
+def contradicting_rate(path: str, column: Column, fps: float) -> float | None:
+    """The rate in Hz of a field of timestamps of unknown unit; None if it is about `fps`, or cannot be told.
+
+    Counters of frames (0, 1, 2, ... or 0, 3, 6, ...) have no rate.
+
+    Args:
+      path: the field; if its name does not say that it holds timestamps, there is no rate.
+      column: its values, (T,) or (T, 1).
+      fps: the declared rate in Hz.
+    """
+    if len(column) < MIN_STEPS or not _CLOCK.fullmatch(path) or not is_numeric(column):
+        return None
+    times = np.asarray(column)
+    if times.size != len(times) or times.dtype.kind == "b" or path.endswith("frame_index"):
+        return None
+    interval = float(np.median(np.diff(times.reshape(-1).astype(np.int64 if times.dtype.kind in "iu" else np.float64))))
+    if not np.isfinite(interval) or interval <= 0 or interval in (1, 2, 3, 4):
+        return None
+    rate = float(rate_of(np.array([interval]), fps)[0])
+    ratio = max(rate / fps, fps / rate)
+    return rate if _ALIKE < ratio < _COMPARABLE else None
+
+
+def rate_of(interval: Array, fps: float) -> Array:
+    """Steps per second (E,) for intervals of unknown unit: seconds, ms, us, or ns, the one that is nearest to `fps`."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rates = np.stack([1 / (interval * unit) for unit in _UNITS])
+        best = np.argmin(np.nan_to_num(np.abs(np.log(rates / fps)), nan=np.inf), axis=0)
+    found: Array = np.take_along_axis(rates, best[None], axis=0)[0]
+    return found
