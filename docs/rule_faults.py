@@ -244,6 +244,7 @@ FAULTS = {
         "the timestamps are 20 ms apart, so 50 Hz, but `meaning.json` says 25 Hz",
         wrong_rate,
         (VALIDATE,),
+        "Correct the rate where it is declared, or resample. `--fail=rate_mismatch` ends the job instead.",
     ),
     "undecodable_image": Fault(
         "A training job that decodes images later would fail at this one, perhaps after hours.",

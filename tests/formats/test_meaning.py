@@ -120,7 +120,10 @@ def test_a_cast_to_float32_keeps_the_names(tmp_path: Path) -> None:
     observation = {"state": np.linspace(0, 1, 12).reshape(6, 2)}
     episode = make_episode(6).with_columns({"action": observation["state"], "observation": observation["state"]})
     source = write_dataset(tmp_path, [episode])
-    rlds_beam.convert(source, tmp_path / "named", to="lerobot", fps=10)
+    done = rlds_beam.convert(source, tmp_path / "named", to="lerobot", fps=10)
+    said = "float64   action, observation; --connectors=CastFields stores float32"
+    assert said in str(done)
+    assert said in str(rlds_beam.convert(source, tmp_path / "zarr", to="zarr"))
     info = read_info(tmp_path / "named")
     assert info["features"][ACTION]["dtype"] == "float64"
     info["features"][ACTION]["names"] = ["x", "y"]
@@ -129,6 +132,7 @@ def test_a_cast_to_float32_keeps_the_names(tmp_path: Path) -> None:
     info = read_info(tmp_path / "out")
     assert [info["features"][name]["dtype"] for name in (ACTION, STATE)] == ["float32", "float32"]
     assert names(tmp_path / "out", ACTION) == ["x", "y"] and "left out" not in str(done)
+    assert "float64" not in str(done)
 
 
 def test_aloha_names_its_joints_and_its_robot(tmp_path: Path) -> None:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, Violation
-from rlds_beam.text import count
+from rlds_beam.text import count, printable
 
 Array = np.ndarray[Any, Any]
+
+STORE_FLOAT32 = "--connectors=CastFields stores float32, as LeRobot's recorders do"
+
+
+def double_fields(fields: Iterable[Field]) -> list[str]:
+    """The paths of actions and observations of float64, which robots' recorders store as float32."""
+    roles = ("action", "observation")
+    return [printable(f.path, 100) for f in fields if f.dtype == "float64" and f.path.split("/")[0] in roles]
 
 
 def exact_cast(values: Array, dtype: np.dtype[Any], path: str, rule: str = "wrong_dtype_or_shape") -> Array:

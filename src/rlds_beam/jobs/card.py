@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from rlds_beam.episodes.casting import STORE_FLOAT32, double_fields
 from rlds_beam.episodes.describing import MAX_NAMES
 from rlds_beam.jobs.overview import Camera, Overview, Values
 from rlds_beam.text import count, format_size, joined, printable, some
@@ -144,13 +145,9 @@ def _range(low: float, high: float) -> str:
 
 
 def _doubles(overview: Overview) -> str:
-    """Which values are float64, which robots' recorders store as float32; empty if none is."""
-    paths = [
-        printable(values.field.path, 100)
-        for values in [*overview.actions, *overview.states]
-        if values.field.dtype == "float64"
-    ]
-    return f"{some(paths)}; --connectors=CastFields stores float32, as LeRobot's recorders do" if paths else ""
+    """Which values are float64; empty if none is."""
+    paths = double_fields(values.field for values in [*overview.actions, *overview.states])
+    return f"{some(paths)}; {STORE_FLOAT32}" if paths else ""
 
 
 def _learners(overview: Overview) -> Iterator[str]:

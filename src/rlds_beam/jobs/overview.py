@@ -174,9 +174,10 @@ class OverviewBuilder:
                 self._sizes[path] = size
         for path in self._paths:
             self._add_range(path, episode.steps.get(path))
-        for path, column in episode.steps.items() if self._fps else ():
-            if (rate := contradicting_rate(path, column, self._fps)) is not None:
-                self._other_rates.setdefault(path, rate)
+        if self._fps is not None:
+            for path, column in episode.steps.items():
+                if (rate := contradicting_rate(path, column, self._fps)) is not None:
+                    self._other_rates.setdefault(path, rate)
 
     def _add_range(self, path: str, column: Column | None) -> None:
         if column is None or not is_numeric(column) or not len(column):

@@ -9,10 +9,13 @@ from typing import Any
 from rlds_beam.checking.unused import UnusedSteps
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
+from rlds_beam.episodes.casting import STORE_FLOAT32, double_fields
+from rlds_beam.episodes.schema import Field
 from rlds_beam.output.base import RangeWriter
 from rlds_beam.output.capabilities import IgnoresValues, Notes, ReportsUnusedSteps
 from rlds_beam.reading.base import LastAction
 from rlds_beam.reading.last_steps import RowRule
+from rlds_beam.text import some
 
 
 class HoldsLastActions(IgnoresValues):
@@ -36,9 +39,14 @@ class RowsOutput(HoldsLastActions, Notes):
 
     Attributes:
       rule: which steps become rows.
+      fields: the fields of the observation and the action that it writes.
     """
 
     rule: RowRule
+
+    @property
+    @abc.abstractmethod
+    def fields(self) -> Iterable[Field]: ...
 
     @property
     def last_action(self) -> LastAction:
@@ -48,7 +56,11 @@ class RowsOutput(HoldsLastActions, Notes):
         del manifest
         found = self.rule.last_steps
         said = self.rule.left_out and found is not None and found.assumed
-        return [f"note      last steps are {found}"] if said else []
+        double = double_fields(self.fields)
+        return [
+            *([f"note      last steps are {found}"] if said else []),
+            *([f"float64   {some(double)}; {STORE_FLOAT32}"] if double else []),
+        ]
 
 
 class RowsWriter(ReportsUnusedSteps):

@@ -14,7 +14,7 @@ from rlds_beam.images.videos import Video
 from rlds_beam.reading.single import episode_at
 
 pytest.importorskip("av")
-IMAGE, FEATURE = "observation/image", "observation.image"
+IMAGE = "observation/image"
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,8 @@ def info(directory: Path) -> dict[str, Any]:
 
 
 def test_a_whole_file_is_copied_packet_by_packet(arm: Path, tmp_path: Path) -> None:
-    rlds_beam.convert(arm, tmp_path / "out", to="lerobot")
+    done = rlds_beam.convert(arm, tmp_path / "out", to="lerobot")
+    assert "encoded again" not in str(done)
     assert packets(tmp_path / "out") == packets(arm)
     assert info(tmp_path / "out")["dtype"] == "video" and info(tmp_path / "out")["info"]["video.codec"] == "av1"
     for copied, stored in zip(pixels(tmp_path / "out"), pixels(arm), strict=True):
@@ -54,7 +55,9 @@ def test_an_episode_after_a_gap_is_encoded_with_those_before_it(arm: Path, tmp_p
     starts = np.cumsum([0, *(len(frames) for frames in pixels(arm))])
     (file,) = arm.rglob("*.mp4")
     odd = next(i for i in (2, 3) if not Video.of(str(file)).packets["key"][starts[i]])
-    rlds_beam.convert(arm, tmp_path / "out", to="lerobot", connectors=[DropBefore(odd)])
+    done = rlds_beam.convert(arm, tmp_path / "out", to="lerobot", connectors=[DropBefore(odd)])
+    said = "3 of 3 episodes encoded again, not copied: some do not begin at a key frame"
+    assert said in str(done)
     kept = [i for i in range(4) if i != odd - 1]
     for again, stored in zip(pixels(tmp_path / "out", 3), (pixels(arm)[i] for i in kept), strict=True):
         assert again.shape == stored.shape and np.abs(again.astype(int) - stored).mean() < 8
@@ -72,7 +75,8 @@ class DropBefore:
 
 
 def test_changed_frames_are_encoded(arm: Path, tmp_path: Path) -> None:
-    rlds_beam.convert(arm, tmp_path / "out", to="lerobot", connectors="FlipChannels")
+    done = rlds_beam.convert(arm, tmp_path / "out", to="lerobot", connectors="FlipChannels")
+    assert "4 of 4 episodes encoded again, not copied: connectors change frames" in str(done)
     flipped, stored = pixels(tmp_path / "out")[0].astype(int), pixels(arm)[0]
     assert info(tmp_path / "out")["dtype"] == "video"
     assert np.abs(flipped - stored[..., ::-1]).mean() < np.abs(flipped - stored).mean()
@@ -86,7 +90,11 @@ def test_images_and_other_encodings_on_request(arm: Path, tmp_path: Path) -> Non
 
 
 def test_one_file_for_each_episode(arm: Path, tmp_path: Path) -> None:
-    rlds_beam.convert(arm, tmp_path / "out", to="lerobot", lerobot_version="2.1")
+    done = rlds_beam.convert(arm, tmp_path / "out", to="lerobot", lerobot_version="2.1")
+    (file,) = arm.rglob("*.mp4")
+    starts = np.cumsum([0, *(len(frames) for frames in pixels(arm))])[:4]
+    inner = int((~Video.of(str(file)).packets["key"][starts]).sum())
+    assert inner and f"{inner} of 4 episodes encoded again, not copied: some do not begin at a key frame" in str(done)
     assert len(list((tmp_path / "out").rglob("*.mp4"))) == 4
     for copied, stored in zip(pixels(tmp_path / "out"), pixels(arm), strict=True):
         assert np.abs(copied.astype(int) - stored).mean() < 8

@@ -10,8 +10,8 @@ An episode that does not start with a key frame can only be copied after the pac
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,35 @@ class CopiedFrames:
         """The decoded frames, uint8 (height, width, 3)."""
         for _, image in self.column.pixels():
             yield image
+
+
+class Encoded(NamedTuple):
+    """Episodes that were encoded although their video was to be copied.
+
+    Attributes:
+      episodes: their number.
+      why: why the first of them was not copied.
+    """
+
+    episodes: int = 0
+    why: str = ""
+
+    def add(self, other: Encoded) -> Encoded:
+        """The sum."""
+        return Encoded(self.episodes + other.episodes, self.why or other.why)
+
+
+def not_copied(frames: Iterable[Array], last: tuple[str, int] | None = None) -> str:
+    """Why the packets of frames cannot be copied; empty if they can.
+
+    Args:
+      frames: the frames.
+      last: the file and the number of the packet before them in the output, if that was copied.
+    """
+    if not isinstance(frames, CopiedFrames):
+        return "connectors change frames, or they are not consecutive frames of one .mp4 file"
+    starts = frames.keys[0] or last == (frames.video.path, frames.first - 1)
+    return "" if starts else "some do not begin at a key frame"
 
 
 def copied_frames(column: Column, feature: LerobotFeature) -> CopiedFrames | None:

@@ -12,7 +12,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.episodes.schema import Schema
+from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.card import card
@@ -53,7 +53,7 @@ from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.last_steps import RowRule
 from rlds_beam.reading.plan import WorkRange
-from rlds_beam.text import did_you_mean, printable
+from rlds_beam.text import count, did_you_mean, printable
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing since Python 3.11
@@ -137,6 +137,10 @@ class LerobotOutput(
                 "--modality out"
             )
         return self
+
+    @property
+    def fields(self) -> list[Field]:
+        return [field for feature in self.frames.features.features for field in feature.fields]
 
     def stored_names(self) -> Iterator[tuple[str, str]]:
         yield from ((feature.path, feature.name) for feature in self.frames.features.features)
@@ -297,7 +301,22 @@ class LerobotOutput(
             storage.write_bytes(storage.below(self.directory, PREVIEW), picture)
         self._write(layout.CARD, card(self.name, info, self.origin, preview=bool(picture)))
         self._write(layout.INFO, json.dumps(info, indent=4, ensure_ascii=False) + "\n")
-        return {"lerobot": {"version": self.version, "episodes": totals.episodes, "tasks": len(totals.tasks)}}
+        encoded = {"encoded": {name: found._asdict() for name, found in totals.encoded.items()}}
+        return {
+            "lerobot": {"version": self.version, "episodes": totals.episodes, "tasks": len(totals.tasks)}
+            | (encoded if totals.encoded else {})
+        }
+
+    def notes(self, manifest: Mapping[str, Any]) -> list[str]:
+        entry = manifest.get("lerobot", {})
+        return [
+            *super().notes(manifest),
+            *(
+                f"note      {name}: {found['episodes']:,} of {count(entry['episodes'], 'episode')} encoded again, not "
+                f"copied: {found['why']}"
+                for name, found in entry.get("encoded", {}).items()
+            ),
+        ]
 
     def _info(self, totals: Totals) -> dict[str, Any]:
         return {

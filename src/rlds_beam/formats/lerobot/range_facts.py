@@ -16,6 +16,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError
+from rlds_beam.formats.lerobot.copied_frames import Encoded
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class RangeFacts:
       places: the positions of the range's numbers (`parquet_file.edits_of`); in v2.1, also the ends of the episodes'
         files (`episode_files.EpisodeFiles`).
       preview: frames of the first episode (`output.preview.part_of`).
+      encoded: the episodes whose videos were to be copied, and were not, by feature.
     """
 
     keys: Sequence[str]
@@ -55,6 +57,7 @@ class RangeFacts:
     columns: pa.Table
     places: Mapping[str, Array]
     preview: bytes
+    encoded: Mapping[str, Encoded] = dataclasses.field(default_factory=dict)
 
     @property
     def frames(self) -> int:
@@ -70,7 +73,7 @@ class RangeFacts:
         arrays: dict[str, Array] = {"lengths": self.lengths, "frame_tasks": self.frame_tasks}
         for group in _GROUPS:
             arrays |= {f"{group}/{name}": values for name, values in getattr(self, group).items()}
-        texts = {"keys": list(self.keys), "tasks": list(self.tasks)}
+        texts = {"keys": list(self.keys), "tasks": list(self.tasks), "encoded": dict(self.encoded)}
         arrays["texts"] = np.frombuffer(json.dumps(texts, ensure_ascii=False).encode(), np.uint8)
         arrays["preview"] = np.frombuffer(self.preview, np.uint8)
         arrays["columns"] = np.frombuffer(_table_bytes(self.columns), np.uint8)
@@ -102,6 +105,7 @@ class RangeFacts:
             return cls(
                 texts["keys"], arrays["lengths"], texts["tasks"], arrays["frame_tasks"], columns=columns,
                 preview=arrays["preview"].tobytes(), **groups,
+                encoded={name: Encoded(*found) for name, found in texts["encoded"].items()},
             )  # fmt: skip
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             raise NotVerifiedError(

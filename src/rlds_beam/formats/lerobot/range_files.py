@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.formats.lerobot.copied_frames import Encoded
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.frames import FrameColumns, LerobotFrames
 from rlds_beam.formats.lerobot.parquet_file import FramesFile
@@ -34,6 +35,7 @@ class RangeFiles:
         self._shard = ShardWriter(data)
         self._file = FramesFile(self._shard, FrameColumns(frame_format.stored))
         self._videos: dict[str, VideoFile] = {}
+        self._copied = [feature.name for feature in frame_format.videos if feature.path in frame_format.copied]
         for feature, path in zip(frame_format.videos, videos, strict=True):
             height, width, _ = feature.shape
             encoding = frame_format.encoding_of(feature)
@@ -45,6 +47,11 @@ class RangeFiles:
         for name, pixels in videos.items():
             self._videos[name].add(pixels, key)
         self._frames += frames.length
+
+    @property
+    def encoded(self) -> dict[str, Encoded]:
+        """The episodes that were not copied, by feature whose videos are copied."""
+        return {name: self._videos[name].encoded for name in self._copied}
 
     def commit(self) -> tuple[list[WrittenFile], dict[str, Array]]:
         """Completes the files. Returns them, and the positions of the range's numbers in the first."""

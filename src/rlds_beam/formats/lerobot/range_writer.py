@@ -110,6 +110,7 @@ class LerobotWriter:
             columns=self._columns(episodes),
             places=places,
             preview=self._preview,
+            encoded=self._files.encoded,
         )
         kept = facts.write(storage.below(self._directory, self._facts), data.shard.first_key)
         return (data, WrittenFile(self._facts, kept, len(episodes), role="temporary"), *videos)

@@ -23,7 +23,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.errors import BadEpisode, UsageError, needs
 from rlds_beam.formats.lerobot import depth
-from rlds_beam.formats.lerobot.copied_frames import CopiedFrames
+from rlds_beam.formats.lerobot.copied_frames import CopiedFrames, Encoded, not_copied
 from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.options import Codec, LerobotOptions
 from rlds_beam.images.encoded_images import EncodedImages
@@ -128,6 +128,7 @@ class VideoFile:
 
     Attributes:
       frames: the number of frames so far.
+      encoded: the number of episodes that were encoded, and why the first of them was not copied.
     """
 
     def __init__(
@@ -141,30 +142,42 @@ class VideoFile:
         self._container: Any = None
         self._stream: Any = None
         self._copied: str | None = None  # the codec's digest, if packets are copied
-        self._last: tuple[str, int] = ("", 0)  # the file and the number of the last copied packet
+        self._last: tuple[str, int] | None = None  # the file and the number of the last copied packet
         self._keys: list[str] = []
+        self._episodes = self._copies = 0
+        self._why = ""
+
+    @property
+    def encoded(self) -> Encoded:
+        return Encoded(self._episodes - self._copies, self._why)
 
     def add(self, pixels: Iterable[Array], key: object) -> None:
         """Adds the frames of an episode, uint8 (height, width, 3), or 12-bit numbers (height, width).
 
         `CopiedFrames` are copied, unless the file already has frames of another codec: then all of it is encoded.
         """
-        if isinstance(pixels, CopiedFrames) and self._can_copy(pixels):
+        why = self._not_copied(pixels)
+        self._episodes += 1
+        if isinstance(pixels, CopiedFrames) and not why:
             self._copy(pixels)
+            self._copies += 1
         else:
+            self._why = self._why or why
             if self._copied is not None:
                 self._encode_copied()
+                self._copies = 0
             self._encode(pixels)
         self._keys[1:] = [str(key)]
 
     def _open(self) -> None:
         self._container = self._av.open(self._local.name, "w", format="mp4", options={"movflags": "faststart"})
 
-    def _can_copy(self, frames: CopiedFrames) -> bool:
-        """Whether packets can follow those of the file: of the same codec, and with what they refer to."""
-        follows = self._last == (frames.video.path, frames.first - 1)
-        same = self._stream is None or self._copied == frames.video.codec
-        return same and (frames.keys[0] or follows)
+    def _not_copied(self, frames: Iterable[Array]) -> str:
+        """Why the frames cannot be copied; empty if they can, as packets of the same codec."""
+        if why := not_copied(frames, self._last):
+            return why
+        codec = frames.video.codec if isinstance(frames, CopiedFrames) else None
+        return "" if self._stream is None or self._copied == codec else "the codecs of the episodes differ"
 
     def _copy(self, frames: CopiedFrames) -> None:
         if self._stream is None:

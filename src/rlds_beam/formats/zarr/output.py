@@ -198,6 +198,10 @@ class ZarrOutput(MergedOutput, StoredNames, CostHints, ItemCounts, RowsOutput):
         return cls(directory, source.name, splits, tuple(columns), left_out, rule, meaning)
 
     @property
+    def fields(self) -> list[Field]:
+        return [column.field for column in self.columns if not column.of_episode]
+
+    @property
     def metadata(self) -> tuple[str, ...]:
         return tuple(f"{split}.zarr.zip" for split in self.splits)
 
