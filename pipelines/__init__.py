@@ -2,6 +2,8 @@
 
     from rlds_beam.pipelines.convert import ConvertConfig, convert
 
+`rlds_to_trajectories` and `rlds_to_reverb` are whole pipelines on one screen each, made of public transforms.
+
 Only the modules are public names of this package: `rlds_beam.pipelines.convert` cannot be both a module and a function.
 """
 
@@ -9,8 +11,8 @@ import importlib
 from typing import Any
 
 __all__ = [
-    "browse", "check", "convert", "doctor", "example", "inspect", "push", "record", "report", "serve", "show", "stats",
-    "upload", "validate",
+    "browse", "check", "convert", "doctor", "example", "inspect", "push", "record", "report", "rlds_to_reverb",
+    "rlds_to_trajectories", "serve", "show", "stats", "upload", "validate",
 ]  # fmt: skip
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rlds_beam.transforms.checking import CheckResult as CheckResult
     from rlds_beam.transforms.checking import ValidateEpisodes as ValidateEpisodes
     from rlds_beam.transforms.connecting import ConnectEpisodes as ConnectEpisodes
+    from rlds_beam.transforms.connecting import ConnectEpisodesResult as ConnectEpisodesResult
     from rlds_beam.transforms.converting import ConvertToTrajectories as ConvertToTrajectories
     from rlds_beam.transforms.converting import ConvertToTrajectoriesResult as ConvertToTrajectoriesResult
     from rlds_beam.transforms.duplicates import FindDuplicateEpisodes as FindDuplicateEpisodes
@@ -36,6 +37,7 @@ __all__ = [
     "CheckResult",
     "ComputeStatistics",
     "ConnectEpisodes",
+    "ConnectEpisodesResult",
     "ConvertToTrajectories",
     "ConvertToTrajectoriesResult",
     "EpisodeModelHandler",
@@ -59,6 +61,7 @@ _exported, __dir__ = lazy.exports(
         "CheckResult": "rlds_beam.transforms.checking",
         "ComputeStatistics": "rlds_beam.transforms.statistics",
         "ConnectEpisodes": "rlds_beam.transforms.connecting",
+        "ConnectEpisodesResult": "rlds_beam.transforms.connecting",
         "ConvertToTrajectories": "rlds_beam.transforms.converting",
         "ConvertToTrajectoriesResult": "rlds_beam.transforms.converting",
         "EpisodeModelHandler": "rlds_beam.transforms.inference",

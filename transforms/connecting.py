@@ -3,34 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
+from apache_beam.pvalue import TaggedOutput
 
-from rlds_beam.connectors.base import Connector, connect
+from rlds_beam.checking.verdicts import Rejection
+from rlds_beam.connectors.base import Connector
+from rlds_beam.connectors.configuration import Configuration
+from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.transforms.elements import check_element
 from rlds_beam.transforms.metrics import METRICS_NAMESPACE
 
 
-class ConnectEpisodes(beam.PTransform):
-    """Edits, splits, or drops episodes: a PCollection of `Episode` to another. Without Beam: `connect`.
+class ConnectEpisodesResult(NamedTuple):
+    """The outputs of `ConnectEpisodes`.
+
+    Attributes:
+      episodes: a PCollection of `Episode`: what the connectors return.
+      rejected: a PCollection of `Rejection`: episodes that a connector cannot process.
+    """
+
+    episodes: beam.PCollection[Episode]
+    rejected: beam.PCollection[Rejection]
+
+
+class ConnectEpisodes(beam.PTransform[Episode, Episode]):
+    """Edits, splits, or drops episodes. Without Beam: `connect`.
 
     The counters `dropped_by_NAME` count the episodes that each connector dropped.
 
     Args:
       connectors: the connectors, run in order over each episode. Columns that they add are ignored.
+      schema: the schema of the episodes (`ReadFromRlds(...).schema`).
+
+    Attributes:
+      schema: the `Schema` of the episodes that the connectors return, for what follows.
+
+    Raises:
+      UsageError: on construction, if the connectors cannot process an episode of zeros, or need the whole dataset.
+      RldsBeamError: while running, if a connector raised or returned other fields than for zeros.
     """
 
-    def __init__(self, connectors: Sequence[Connector]):
+    def __init__(self, connectors: Sequence[Connector], schema: Schema):
         super().__init__()
-        self._connectors = tuple(connectors)
+        self._runner = ConnectorRunner.of(Configuration(tuple(connectors)), schema)
+        if self._runner.unfitted:
+            raise UsageError("a connector needs the whole dataset: use pipelines.convert, which reads it twice")
 
-    def expand(self, episodes: beam.PCollection[Episode]) -> beam.PCollection[Episode]:
-        return episodes | "Connect" >> beam.FlatMap(_connect, self._connectors).with_output_types(Episode)
+    @property
+    def schema(self) -> Schema:
+        return self._runner.schema
+
+    def expand(self, episodes: beam.PCollection[Episode]) -> ConnectEpisodesResult:
+        connected = episodes | "Connect" >> beam.ParDo(_ConnectFn(self._runner)).with_outputs(
+            "rejected", main="episodes"
+        )
+        return ConnectEpisodesResult(connected.episodes, connected.rejected)
 
 
-def _connect(episode: Episode, connectors: tuple[Connector, ...]) -> Iterator[Episode]:
-    batch = connect(connectors, [episode])
-    for name, count in batch.dropped.items():
-        Metrics.counter(METRICS_NAMESPACE, f"dropped_by_{name}").inc(count)
-    yield from batch.episodes
+class _ConnectFn(beam.DoFn):
+    def __init__(self, runner: ConnectorRunner):
+        self._runner = runner
+
+    def process(self, episode: Episode) -> Iterator[Episode | TaggedOutput]:
+        check_element("ConnectEpisodes", episode, Episode)
+        try:
+            batch = self._runner.connect([episode], episode)
+        except BadEpisode as bad:
+            yield TaggedOutput("rejected", Rejection.of(episode, bad))
+            return
+        for name, count in batch.dropped.items():
+            Metrics.counter(METRICS_NAMESPACE, f"dropped_by_{name}").inc(count)
+        yield from batch.episodes

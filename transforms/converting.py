@@ -2,69 +2,137 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import apache_beam as beam
 from apache_beam.pvalue import TaggedOutput
 
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.trajectories.frames import to_frames
 from rlds_beam.trajectories.items import ItemMaker, Items
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
+from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
+from rlds_beam.transforms.elements import check_element
 
 
 class ConvertToTrajectoriesResult(NamedTuple):
     """The outputs of `ConvertToTrajectories`.
 
     Attributes:
-      items: a PCollection of `Items`: the items of one episode, by column (`items.gather("observation")` is
-        [K, L, ...]). Episodes without items have no element.
-      rejected: a PCollection of `Rejection`: episodes too long for an item.
+      items: a PCollection of `Items`, one for each episode: its K items by column (`items.gather("observation")` is
+        [K, L, ...]). K is 0 for an episode too short for an item.
+      rejected: a PCollection of `Rejection`: episodes too long for an item, or with values that a cast would change.
     """
 
-    items: Any
-    rejected: Any
+    items: beam.PCollection[Items]
+    rejected: beam.PCollection[Rejection]
 
 
-class ConvertToTrajectories(beam.PTransform):
+class ConvertToTrajectories(beam.PTransform[Episode, Items]):
     """Converts checked episodes to step pairs, sequences, whole episodes, or single frames.
 
+    An element holds all items of an episode as whole columns, and overlapping windows as views, so a step is never a
+    Python object. Edit items with `items.with_columns`; `WriteToTrajectoryRecords` and `WriteToReverb` write them.
     Without Beam: `to_frames` and `windows`.
 
     Args:
+      schema: the schema of the episodes (`ReadFromRlds(...).schema`, with `schema.with_columns(...)` for added
+        columns).
       frames: how steps become TF-Agents frames.
       items: which frames make one item.
+      keep: the fields that items carry besides the trajectory, as in `ConvertConfig`.
+
+    Attributes:
+      spec: the `TrajectorySpec` of the items, for what writes them.
 
     Raises:
-      UsageError: on construction, for `across_episodes`: a PCollection has no order, so only `pipelines.convert`, which
-        reads shard by shard, writes sequences across episode boundaries.
+      UsageError: on construction, if an option or the schema cannot be used. This includes `across_episodes`: a
+        PCollection has no order, so only `pipelines.convert`, which reads shard by shard, writes sequences across
+        episode boundaries. While running, if an episode has a column that is not in the schema.
     """
 
-    def __init__(self, frames: FrameOptions | None = None, items: ItemOptions | None = None):
+    def __init__(
+        self,
+        schema: Schema,
+        frames: FrameOptions | None = None,
+        items: ItemOptions | None = None,
+        *,
+        keep: Sequence[str] = (),
+    ):
         super().__init__()
-        self._frames, self._items = frames or FrameOptions(), items or ItemOptions()
-        if self._items.across_episodes:
-            raise UsageError("across_episodes needs the order of a shard, but a PCollection is unordered")
+        items = items or ItemOptions()
+        refuse_across_episodes(items)
+        self._schema = schema
+        self.spec = trajectory_spec(schema, frames or FrameOptions(), items, keep)
 
-    def expand(self, episodes: Any) -> ConvertToTrajectoriesResult:
-        converted = episodes | "Convert" >> beam.ParDo(_ConvertFn(self._frames, self._items)).with_outputs(
+    def expand(self, episodes: beam.PCollection[Episode]) -> ConvertToTrajectoriesResult:
+        converted = episodes | "Convert" >> beam.ParDo(_ConvertFn(self._schema, self.spec)).with_outputs(
             "rejected", main="items"
         )
         return ConvertToTrajectoriesResult(converted.items, converted.rejected)
 
 
 class _ConvertFn(beam.DoFn):
-    def __init__(self, frames: FrameOptions, items: ItemOptions):
-        self._frames, self._maker = frames, ItemMaker(items)
+    def __init__(self, schema: Schema, spec: TrajectorySpec):
+        assert spec.frames is not None and spec.items is not None
+        self._schema, self._frames, self._keep, self._maker = schema, spec.frames, spec.keep, ItemMaker(spec.items)
 
     def process(self, episode: Episode) -> Iterator[Items | TaggedOutput]:
+        check_element("ConvertToTrajectories", episode, Episode)
+        self._schema.check(episode)
         try:
-            items = self._maker.push(to_frames(episode, self._frames))
+            items = self._maker.push(to_frames(episode, self._frames, self._keep))
         except BadEpisode as bad:
             yield TaggedOutput("rejected", Rejection.of(episode, bad))
             return
-        if len(items):
-            yield items
+        yield dataclasses.replace(items, payload=episode.payload)
+
+
+def choose_input(
+    spec: TrajectorySpec | Schema, frames: FrameOptions | None, items: ItemOptions | None, keep: Sequence[str] = ()
+) -> tuple[TrajectorySpec, ConvertToTrajectories | None]:
+    """What a writer of items takes: items of a spec, or episodes of a schema, which it converts first.
+
+    Returns:
+      The spec of the items, and what converts episodes; None if the input has items.
+
+    Raises:
+      UsageError: options were given for items that are converted already, or cannot be used.
+    """
+    if isinstance(spec, Schema):
+        convert = ConvertToTrajectories(spec, frames, items, keep=keep)
+        return convert.spec, convert
+    if frames is not None or items is not None or keep:
+        raise UsageError("frames, items, and keep belong to ConvertToTrajectories, which made the spec")
+    refuse_across_episodes(spec.items or ItemOptions())
+    return spec, None
+
+
+def check_items(transform: str, element: object, spec: TrajectorySpec) -> Items:
+    """Returns an element that is `Items` of this spec; raises UsageError for any other."""
+    if isinstance(element, Episode):
+        raise UsageError(
+            f"{transform}: an element is an Episode, but a spec was given: pass the items of ConvertToTrajectories, or "
+            "the schema of the episodes"
+        )
+    items = check_element(transform, element, Items)
+    if more := sorted(path for path in items.frames.columns if path not in spec):
+        raise UsageError(
+            f"{items.key}: {', '.join(more)} is not in the spec, so it would not be written: pass "
+            f"spec.with_columns(Field({more[0]!r}, dtype, shape)), or remove the column from the items"
+        )
+    if less := [kept.field.path for kept in spec.keep if kept.field.path not in items.frames.kept]:
+        raise UsageError(f"{items.key}: the spec keeps {', '.join(less)}, but the items do not carry it")
+    spec.check(items.frames)
+    return items
+
+
+def refuse_across_episodes(items: ItemOptions) -> None:
+    """Raises UsageError for sequences across episodes."""
+    if items.across_episodes:
+        raise UsageError("across_episodes needs the order of a shard, but a PCollection is unordered")

@@ -9,10 +9,12 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.metrics import Metrics
+from apache_beam.pvalue import PBegin
 from apache_beam.transforms.core import RestrictionProvider
 
 from rlds_beam.encoding.base import Damage
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.schema import Schema
 from rlds_beam.formats.sources import open_source
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.framing import Framing, first_record
@@ -24,7 +26,7 @@ Piece = tuple[str, Segment]
 """The element that is read: a split's name and a segment of one of its shards."""
 
 
-class ReadFromRlds(beam.PTransform):
+class ReadFromRlds(beam.PTransform[PBegin, Episode]):
     """Reads the episodes of an RLDS dataset: a PCollection of `Episode`.
 
     A splittable DoFn over byte ranges lets the runner use several workers per shard; each record is read exactly once.
@@ -37,6 +39,10 @@ class ReadFromRlds(beam.PTransform):
       split: a split in TFDS's notation (`train[:10%]`); None reads every split.
       features: the path of features.json, if it is not next to the input.
       framing: the framing of the source, if already read.
+
+    Attributes:
+      source: the dataset.
+      schema: the `Schema` of its episodes.
 
     Raises:
       UsageError: on construction, if the dataset cannot be opened.
@@ -53,7 +59,11 @@ class ReadFromRlds(beam.PTransform):
         self.source = source if isinstance(source, Source) else open_source(source, split, features)
         self._framing = framing or Framing(self.source)
 
-    def expand(self, root: Any) -> Any:
+    @property
+    def schema(self) -> Schema:
+        return self.source.schema
+
+    def expand(self, root: beam.Pipeline | PBegin) -> beam.PCollection[Episode]:
         ranges = plan_ranges(self.source, starts=self._framing.record_starts)
         pieces = [(work.split, segment) for work in ranges for segment in work.segments]
         return (

@@ -7,16 +7,12 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.pvalue import TaggedOutput
-from apache_beam.transforms.window import GlobalWindow
-from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam.checking.verdicts import Rejection
-from rlds_beam.connectors.base import Batch
-from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Schema
-from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.trajectories.reading_back import ConvertedRange
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reverb.options import ReverbOptions
@@ -27,9 +23,12 @@ from rlds_beam.reverb.target import ReverbTarget, open_target, salt_of
 from rlds_beam.reverb.verifying import Verified, verify
 from rlds_beam.reverb.writing import Writer, new_writer
 from rlds_beam.trajectories.converter import Conversion
+from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
-from rlds_beam.trajectories.spec import trajectory_spec
+from rlds_beam.trajectories.spec import TrajectorySpec
+from rlds_beam.transforms.converting import check_items, choose_input
 from rlds_beam.transforms.duplicates import as_side_input
+from rlds_beam.transforms.elements import in_global_window
 from rlds_beam.transforms.fitting import as_results
 from rlds_beam.transforms.metrics import RangeMetrics
 from rlds_beam.worker_status import working_on
@@ -40,16 +39,24 @@ class WriteToReverbResult(NamedTuple):
 
     Attributes:
       written: a PCollection of one `Verified`: the items predicted, acknowledged, and found, by server and table.
-      rejected: a PCollection of `Rejection`: episodes that could not be written (too long for an item, with an image
-        that cannot be decoded, or with an invalid priority).
+      rejected: a PCollection of `Rejection`: episodes that could not be written (with an image that cannot be decoded
+        or an invalid priority; if they are converted here, also too long for an item).
     """
 
-    written: Any
-    rejected: Any
+    written: beam.PCollection[Verified]
+    rejected: beam.PCollection[Rejection]
 
 
-class WriteToReverb(beam.PTransform):
-    """Writes the items of checked episodes to Reverb tables, each item once.
+class WriteToReverb(beam.PTransform[Items, Any]):
+    """Writes items to Reverb tables, each once.
+
+        convert = ConvertToTrajectories(read.schema, frames, items)
+        converted = checked.accepted | convert
+        converted.items | WriteToReverb("localhost:8000", "replay", convert.spec)
+
+    With the schema of episodes instead of a spec, the input is a PCollection of checked episodes, which are converted
+    first: `checked.accepted | WriteToReverb(servers, tables, read.schema, frames, items)`. Each worker has its own
+    connections, or its own observers.
 
     With the stream writer, a retried bundle, a restarted worker, or a rerun pipeline writes no item twice, if the
     episodes are the same. With the observer writer (TF-Agents' own observers), items are written at least once.
@@ -57,10 +64,9 @@ class WriteToReverb(beam.PTransform):
     Args:
       servers: one or more `host:port`; each episode goes to one of them.
       tables: one or more table names; every item goes into each table.
-      schema: the schema of the episodes (`ReadFromRlds(...).source.schema`, with `schema.with_columns(...)` for added
-        columns).
-      frames: how steps become TF-Agents frames.
-      items: which frames make one item.
+      spec: the spec of the items (`ConvertToTrajectories(...).spec`, with `spec.with_columns(...)` for added leaves),
+        or the schema of the episodes.
+      frames, items: how episodes are converted, as in `ConvertToTrajectories`; only with a schema.
       **options: the fields of `ReverbOptions`: `writer`, `priority`, `chunk_length`, `timeout`, ...
 
     Raises:
@@ -73,27 +79,26 @@ class WriteToReverb(beam.PTransform):
         self,
         servers: str | Sequence[str],
         tables: str | Sequence[str],
-        schema: Schema,
+        spec: TrajectorySpec | Schema,
         frames: FrameOptions | None = None,
         items: ItemOptions | None = None,
         **options: Any,
     ):
         super().__init__()
-        frames, items = frames or FrameOptions(), items or ItemOptions()
-        if items.across_episodes:
-            raise UsageError("across_episodes needs the order of a shard, but a PCollection is unordered")
+        spec, self._convert = choose_input(spec, frames, items)
         reverb = ReverbOptions(reverb=_several(servers), table=_several(tables), **options)
-        self._schema = schema
-        self._conversion = Conversion(frames, items, trajectory_spec(schema, frames, items))
-        self._target, self._baseline = open_target(
-            reverb, self._conversion.spec, items, salt_of(self._conversion)
-        )  # fmt: skip
+        self._conversion = Conversion.of(spec)
+        self._target, self._baseline = open_target(reverb, spec, self._conversion.items, salt_of(self._conversion))
 
-    def expand(self, episodes: Any) -> WriteToReverbResult:
-        write = _WriteEpisodesFn(self._conversion, self._target, self._schema)
-        written = episodes | "Write" >> beam.ParDo(write).with_outputs("rejected", main="pushed")
+    def expand(self, items: beam.PCollection[Any]) -> WriteToReverbResult:
+        rejected: tuple[beam.PCollection[Rejection], ...] = ()
+        if self._convert is not None:
+            converted = items | self._convert
+            items, rejected = converted.items, (converted.rejected,)
+        write = _WriteItemsFn(self._conversion, self._target)
+        written = items | "Write" >> beam.ParDo(write).with_outputs("rejected", main="pushed")
         verified = written.pushed | "Verify" >> VerifyTables(self._target, self._baseline)
-        return WriteToReverbResult(verified, written.rejected)
+        return WriteToReverbResult(verified, (*rejected, written.rejected) | "Rejected" >> beam.Flatten())
 
 
 class PushRanges(beam.PTransform):
@@ -207,22 +212,22 @@ class _PushRangeFn(_WriterFn):
         yield pushed
 
 
-class _WriteEpisodesFn(_WriterFn):
-    def __init__(self, conversion: Conversion, target: ReverbTarget, schema: Schema):
+class _WriteItemsFn(_WriterFn):
+    def __init__(self, conversion: Conversion, target: ReverbTarget):
         super().__init__(target)
-        self._conversion, self._schema = conversion, schema
+        self._conversion, self._target = conversion, target
 
     def start_bundle(self) -> None:
         assert self._writer is not None
         self._range = ReverbRangeWriter(self._conversion, self._target, self._writer)
         self._acknowledged = dict(self._writer.acknowledged)
 
-    def process(self, episode: Episode) -> Iterator[TaggedOutput]:
-        self._schema.check(episode)
+    def process(self, items: Items) -> Iterator[TaggedOutput]:
+        check_items("WriteToReverb", items, self._conversion.spec)
         try:
-            self._range.write(Batch((episode,)))
+            self._range.write_items(items)
         except BadEpisode as bad:
-            yield TaggedOutput("rejected", Rejection.of(episode, bad))
+            yield TaggedOutput("rejected", Rejection.of(items, bad))
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         assert self._writer is not None
@@ -230,4 +235,4 @@ class _WriteEpisodesFn(_WriterFn):
         now = self._writer.acknowledged
         acknowledged = {server: now[server] - self._acknowledged.get(server, 0) for server in now}
         pushed = Pushed(predicted=dict(self._range.due), acknowledged=acknowledged)
-        yield WindowedValue(pushed, MIN_TIMESTAMP, [GlobalWindow()])
+        yield in_global_window(pushed)

@@ -22,7 +22,7 @@ from rlds_beam.formats.rlds.array_writer import refused
 from rlds_beam.formats.rlds.keyed_parts import KeyedBundle, KeyedWriter, ShardPlan, Written
 from rlds_beam.formats.rlds.options import RldsOptions
 from rlds_beam.formats.rlds.parts import check_directory
-from rlds_beam.transforms.writing import in_global_window
+from rlds_beam.transforms.elements import in_global_window
 
 
 class WriteToRlds(beam.PTransform):

@@ -1,4 +1,4 @@
-"""Writes checked episodes in your pipeline."""
+"""Writes items as trajectory records in your pipeline, and rejected records."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.pvalue import AsList, TaggedOutput
-from apache_beam.transforms.window import GlobalWindow
-from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam import naming
 from rlds_beam.checking.verdicts import Rejection
-from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.trajectories.bundles import (
@@ -31,9 +28,11 @@ from rlds_beam.formats.trajectories.output import TrajectoryOutput
 from rlds_beam.output.directory import check_output
 from rlds_beam.output.plans import OutputPlan
 from rlds_beam.trajectories.converter import Conversion
-from rlds_beam.trajectories.keeping import keep_fields
+from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
-from rlds_beam.trajectories.spec import trajectory_spec
+from rlds_beam.trajectories.spec import TrajectorySpec
+from rlds_beam.transforms.converting import check_items, choose_input
+from rlds_beam.transforms.elements import check_element, in_global_window
 
 
 class WriteToTrajectoryRecordsResult(NamedTuple):
@@ -41,16 +40,23 @@ class WriteToTrajectoryRecordsResult(NamedTuple):
 
     Attributes:
       written: a PCollection of one dict, the manifest of the finished dataset.
-      rejected: a PCollection of `Rejection`: episodes that could not be written (too long for an item, or with an image
-        that cannot be decoded).
+      rejected: a PCollection of `Rejection`: episodes that could not be written (with an image that cannot be decoded;
+        if they are converted here, also too long for an item).
     """
 
-    written: Any
-    rejected: Any
+    written: beam.PCollection[dict[str, Any]]
+    rejected: beam.PCollection[Rejection]
 
 
-class WriteToTrajectoryRecords(beam.PTransform):
-    """Writes checked episodes as trajectory TFRecords for TF-Agents and TFDS.
+class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
+    """Writes items as trajectory TFRecords for TF-Agents and TFDS.
+
+        convert = ConvertToTrajectories(read.schema, frames, items)
+        converted = checked.accepted | convert
+        converted.items | WriteToTrajectoryRecords("pairs", convert.spec)
+
+    With the schema of episodes instead of a spec, the input is a PCollection of checked episodes, which are converted
+    first: `checked.accepted | WriteToTrajectoryRecords("pairs", read.schema, frames, items)`.
 
     Writes one shard per bundle of episodes and split; episodes are not shuffled. The runner chooses the bundles, so a
     pipeline that was killed starts over. `rlds_beam.pipelines.convert` cuts the input itself, so it writes the same
@@ -59,21 +65,22 @@ class WriteToTrajectoryRecords(beam.PTransform):
 
     Args:
       output: a new or empty directory.
-      schema: the schema of the episodes (`ReadFromRlds(...).source.schema`, with `schema.with_columns(...)` for added
-        columns).
-      frames, items, images, keep: as in `ConvertConfig`.
+      spec: the spec of the items (`ConvertToTrajectories(...).spec`, with `spec.with_columns(...)` for added leaves),
+        or the schema of the episodes.
+      frames, items, keep: how episodes are converted, as in `ConvertToTrajectories`; only with a schema.
+      images: as in `ConvertConfig`.
       name: the name of the dataset.
       overwrite: replaces what rlds-beam wrote there before.
 
     Raises:
-      UsageError: on construction, if the output or an option cannot be used; while running, if an episode has a column
-        that is not in the schema.
+      UsageError: on construction, if the output or an option cannot be used; while running, if an item or episode has a
+        column that is not in the spec or schema.
     """
 
     def __init__(
         self,
         output: str,
-        schema: Schema,
+        spec: TrajectorySpec | Schema,
         frames: FrameOptions | None = None,
         items: ItemOptions | None = None,
         *,
@@ -83,15 +90,10 @@ class WriteToTrajectoryRecords(beam.PTransform):
         overwrite: bool = False,
     ):
         super().__init__()
-        frames, items = frames or FrameOptions(), items or ItemOptions()
-        if items.across_episodes:
-            raise UsageError("across_episodes needs the order of a shard, but a PCollection is unordered")
         if not naming.is_file_name(name):
             raise UsageError(f"name={name!r}: expected a name without path separators; it becomes part of file names")
-        spec = trajectory_spec(schema, frames, items)
-        kept = keep_fields(keep, schema, (leaf.path for leaf in spec.leaves))
-        conversion = Conversion(frames, items, spec, images, kept)
-        self._output, self._schema = TrajectoryOutput(output, name, conversion), schema
+        self._spec, self._convert = choose_input(spec, frames, items, keep)
+        self._output = TrajectoryOutput(output, name, Conversion.of(self._spec, images))
         # The pipeline may change its episodes in unknown ways, so every run is a new plan.
         self._plan = OutputPlan.of({"to": "trajectories", "pipeline": uuid.uuid4().hex}, self._output.metadata, name)
         check_output(output, self._plan, overwrite=overwrite)
@@ -99,21 +101,25 @@ class WriteToTrajectoryRecords(beam.PTransform):
             open_parts, output, self._plan, overwrite=overwrite, rejected=read_rejected_list(output).id
         )
 
-    def expand(self, episodes: Any) -> WriteToTrajectoryRecordsResult:
+    def expand(self, items: beam.PCollection[Any]) -> WriteToTrajectoryRecordsResult:
+        rejected: tuple[beam.PCollection[Rejection], ...] = ()
+        if self._convert is not None:
+            converted = items | self._convert
+            items, rejected = converted.items, (converted.rejected,)
         # Building the graph, which may never run, removes nothing.
-        opened = episodes.pipeline | "Start" >> beam.Create([None]) | "Open" >> beam.Map(_open, self._open)
-        parts = episodes | "Write" >> beam.ParDo(
-            _WritePartsFn(self._output, self._schema), AsList(opened)
-        ).with_outputs("rejected", main="parts")
+        opened = items.pipeline | "Start" >> beam.Create([None]) | "Open" >> beam.Map(_open, self._open)
+        parts = items | "Write" >> beam.ParDo(_WritePartsFn(self._output, self._spec), AsList(opened)).with_outputs(
+            "rejected", main="parts"
+        )
         written = (
             parts.parts
             | "All" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
             | "Commit" >> beam.Map(_commit_parts, self._output, self._plan.digest, AsList(opened))
         )
-        return WriteToTrajectoryRecordsResult(written, parts.rejected)
+        return WriteToTrajectoryRecordsResult(written, (*rejected, parts.rejected) | "Rejected" >> beam.Flatten())
 
 
-class WriteRejected(beam.PTransform):
+class WriteRejected(beam.PTransform[Rejection, dict[str, Any]]):
     """Writes rejected records to `output/rejected/`: their original bytes, and a JSON line for each.
 
     The result is a PCollection of one dict, the content of `rejected/rejected.json`.
@@ -123,7 +129,7 @@ class WriteRejected(beam.PTransform):
         super().__init__()
         self._output = output
 
-    def expand(self, rejected: Any) -> Any:
+    def expand(self, rejected: beam.PCollection[Rejection]) -> beam.PCollection[dict[str, Any]]:
         return (
             rejected
             | "Write" >> beam.ParDo(_WriteRejectedFn(self._output))
@@ -133,22 +139,22 @@ class WriteRejected(beam.PTransform):
 
 
 class _WritePartsFn(beam.DoFn):
-    def __init__(self, output: TrajectoryOutput, schema: Schema):
-        self._output, self._schema = output, schema
+    def __init__(self, output: TrajectoryOutput, spec: TrajectorySpec):
+        self._output, self._spec = output, spec
         self._writer: BundleWriter | None = None
 
     def start_bundle(self) -> None:
         self.teardown()  # if the last bundle failed
         self._writer = BundleWriter(self._output)
 
-    def process(self, episode: Episode, opened: object) -> Iterator[TaggedOutput]:
+    def process(self, items: Items, opened: object) -> Iterator[TaggedOutput]:
         del opened  # only a signal that the directory is ready
         assert self._writer is not None
-        self._schema.check(episode)
+        check_items("WriteToTrajectoryRecords", items, self._spec)
         try:
-            self._writer.add(episode)
+            self._writer.add(items)
         except BadEpisode as bad:
-            yield TaggedOutput("rejected", Rejection.of(episode, bad))
+            yield TaggedOutput("rejected", Rejection.of(items, bad))
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         assert self._writer is not None
@@ -167,15 +173,11 @@ class _WriteRejectedFn(beam.DoFn):
         self._rejections: list[Rejection] = []
 
     def process(self, rejection: Rejection) -> None:
+        check_element("WriteRejected", rejection, Rejection)
         self._rejections.append(rejection)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         yield from map(in_global_window, write_rejections(self._output, self._rejections))
-
-
-def in_global_window(value: Any) -> WindowedValue:
-    """A value that `finish_bundle` yields."""
-    return WindowedValue(value, MIN_TIMESTAMP, [GlobalWindow()])
 
 
 def _open(start: None, open_output: Callable[[], None]) -> None:

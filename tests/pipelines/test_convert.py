@@ -262,14 +262,15 @@ def test_transforms_in_a_users_pipeline(tmp_path, episodes):
     frames = [to_frames(episode, FrameOptions()) for episode in episodes]
     expected = sorted(items["observation/goal"].tobytes() for items in made(frames, options))
     with beam.Pipeline(runner=FnApiRunner()) as root:
-        checked = root | ReadFromRlds(str(source)) | ValidateEpisodes(CheckOptions())
-        converted = checked.accepted | ConvertToTrajectories(items=options)
+        read = ReadFromRlds(str(source))
+        checked = root | read | ValidateEpisodes(CheckOptions())
+        converted = checked.accepted | ConvertToTrajectories(read.schema, items=options)
         found = converted.items | beam.FlatMap(lambda items: [x.tobytes() for x in items.gather("observation/goal")])
         assert_that(found, equal_to(expected), label="items")
         assert_that(checked.rejected | beam.Map(lambda r: r.rule), equal_to(["missing_is_last"]), label="rejected")
         assert_that(checked.report | beam.Map(lambda r: (r.records, r.valid)), equal_to([(8, 7)]), label="report")
     with pytest.raises(UsageError, match="across_episodes"):
-        ConvertToTrajectories(items=ItemOptions(**SEQUENCES, across_episodes=True))
+        ConvertToTrajectories(read.schema, items=ItemOptions(**SEQUENCES, across_episodes=True))
 
 
 def test_cast_writes_what_the_format_cannot_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,8 @@ pytest.importorskip("reverb")
 import reverb
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.testing.util import assert_that, equal_to
+from beam_runners import RUNNERS, new_pipeline, runner_flags
 from servers import drain
 from versions import record, shards_of
 
@@ -26,13 +28,15 @@ from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.jobs.push import open_input
+from rlds_beam.pipelines import rlds_to_reverb
 from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.push import PushConfig, define_pipeline
 from rlds_beam.reverb.pushing import EpisodePusher
 from rlds_beam.reverb.serving.server import EmbeddedServer
 from rlds_beam.testing import make_episode, read_items, read_rejected, write_dataset
+from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
-from rlds_beam.transforms import ReadFromRlds, ValidateEpisodes, WriteToReverb
+from rlds_beam.transforms import ConvertToTrajectories, ReadFromRlds, ValidateEpisodes, WriteToReverb
 
 STEPS, EPISODES = 12, 10
 PAIRS = EPISODES * (STEPS - 1)
@@ -314,6 +318,35 @@ class TestTransform:
             result.written | beam.Map(_check_written)
         assert items_of(server) == converted(data, tmp_path / "out")
 
+    @pytest.mark.parametrize("runner", RUNNERS)
+    def test_rlds_to_reverb_writes_what_push_writes(self, server, tmp_path, push, runner) -> None:
+        episodes = [make_episode(3 + i, seed=i, breaks=["missing_is_last"] if i == 2 else []) for i in range(5)]
+        data = write_dataset(tmp_path / "in", episodes, shards=2)
+        rejected = tmp_path / "rejected"
+        rlds_to_reverb.main(
+            [f"--input={data}", f"--reverb={server}", "--table=t", f"--rejected={rejected}", *runner_flags(runner)]
+        )
+        code, _, said = push(data, server, "--writer=observer", table="u")
+        assert code == 3, said
+        items = items_of(server)
+        assert items.total() == 2 + 3 + 5 + 6
+        assert items == items_of(server, "u")
+        assert [line["rule"] for line, _ in read_rejected(rejected)] == ["missing_is_last"]
+
+    @pytest.mark.parametrize("writer", ["stream", "observer"])
+    def test_items_can_be_edited_before_they_are_written(self, server, data, writer) -> None:
+        with new_pipeline() as root:
+            read = ReadFromRlds(str(data))
+            convert = ConvertToTrajectories(read.schema)
+            converted = (root | read | ValidateEpisodes()).accepted | convert
+            edited = converted.items | beam.Map(_with_zero_reward)
+            written = (edited | WriteToReverb(server, "t", convert.spec, writer=writer)).written
+            assert_that(written | beam.Map(lambda verified: verified.checks[0].size), equal_to([PAIRS]))
+        order = [leaf.path for leaf in convert.spec.leaves]
+        items = [dict(zip(order, item.data, strict=True)) for item in drain(server, "t")]
+        assert len(items) == PAIRS and not any(item["reward"].any() for item in items)
+        assert all(item["observation/a"].any() for item in items)
+
     def test_returns_episodes_that_cannot_be_written(self, server, data, tmp_path) -> None:
         items = ItemOptions(items="episodes", max_sequence_length=STEPS - 1)
         rejected = tmp_path / "rejected.txt"
@@ -334,6 +367,10 @@ class TestTransform:
         schema = ReadFromRlds(str(data)).source.schema
         with pytest.raises(UsageError, match="across_episodes needs the order of a shard"):
             WriteToReverb(server, "t", schema, items=ItemOptions(items="sequences", across_episodes=True))
+
+
+def _with_zero_reward(items: Items) -> Items:
+    return items.with_columns({"reward": np.zeros_like(items.frames["reward"])})
 
 
 def _check_written(verified: Any) -> None:

@@ -41,6 +41,8 @@ MODULES = (
             "push",
             "record",
             "report",
+            "rlds_to_reverb",
+            "rlds_to_trajectories",
             "serve",
             "show",
             "stats",
@@ -175,7 +177,7 @@ def is_public(name: str, public: set[str]) -> bool:
 
 PAGES = [
     ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md"),
-    *(ROOT / "examples").rglob("*.py"),
+    *(ROOT / "examples").rglob("*.py"), *(ROOT / "pipelines").glob("rlds_to_*.py"),
 ]  # fmt: skip
 
 
@@ -203,10 +205,11 @@ def test_a_private_import_in_the_docs_would_be_found() -> None:
     assert all(is_public(name, public) for name in used_names("import rlds_beam; rlds_beam.Schema.of; rlds_beam.stats"))
 
 
-def test_the_job_modules_are_the_names_of_their_package() -> None:
+def test_the_pipelines_are_the_names_of_their_package() -> None:
     """The function `convert` never shadows its module, whatever the import order."""
     from rlds_beam import pipelines
     from rlds_beam.pipelines.convert import convert
 
-    assert all(inspect.ismodule(getattr(pipelines, job)) for job in JOBS) and dir(pipelines) == sorted(JOBS)
+    names = [*JOBS, "rlds_to_reverb", "rlds_to_trajectories"]
+    assert all(inspect.ismodule(getattr(pipelines, name)) for name in names) and dir(pipelines) == sorted(names)
     assert pipelines.convert.convert is convert

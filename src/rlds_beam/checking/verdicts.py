@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -50,6 +50,16 @@ class IgnoredValues:
         return cls(frozenset(fields), last_step=last_action != "real")
 
 
+class Recorded(Protocol):
+    """What knows the record from which it was read: an episode, or its items."""
+
+    @property
+    def key(self) -> EpisodeKey: ...
+
+    @property
+    def payload(self) -> bytes: ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Rejection:
     """A rejected record, with its original bytes.
@@ -68,8 +78,8 @@ class Rejection:
     payload: bytes
 
     @classmethod
-    def of(cls, episode: Episode, bad: BadEpisode) -> Rejection:
-        """Rejects an episode for violations found only when it was converted or written."""
+    def of(cls, episode: Recorded, bad: BadEpisode) -> Rejection:
+        """Rejects an episode, or its items, for violations found only when it was converted or written."""
         return cls(episode.key, bad.violations[0].rule, bad.violations, episode.payload)
 
     @property

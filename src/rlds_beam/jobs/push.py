@@ -134,7 +134,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
         items = conversion.items
     else:
         connecting.refuse_columns("--columns")
-        conversion = Conversion(frames, items, trajectory_spec(connecting.probed.schema, frames, items))
+        conversion = Conversion.of(trajectory_spec(connecting.probed.schema, frames, items))
     framing, snapshot = Framing(source), Snapshot.of(source, _ADVICE)
     reader = EpisodeReader(source, snapshot)
     ignored = connecting.ignored_values(conversion.ignored_values)

@@ -13,6 +13,7 @@ from rlds_beam.reverb.columns import ColumnConversion, ColumnConverter
 from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.reverb.writing import Writer
 from rlds_beam.trajectories.converter import Conversion, Converter
+from rlds_beam.trajectories.items import Items
 
 
 class ReverbRangeWriter:
@@ -50,6 +51,16 @@ class ReverbRangeWriter:
             self._writer.write(items)
         self._key = batch.episodes[0].key
         self.due[self._target.server_of(self._key)] += self._converter.predicted - before
+
+    def write_items(self, items: Items) -> None:
+        """Writes items that were converted before, from one episode; all or none of them.
+
+        Raises:
+          BadEpisode: they cannot be written.
+        """
+        assert isinstance(self._converter, Converter)
+        self._writer.write(self._converter.encode_items(items))
+        self.due[self._target.server_of(items.key)] += len(items)
 
     def finish(self) -> None:
         """Writes the items completed by the end of the range, and waits until the servers have confirmed all.

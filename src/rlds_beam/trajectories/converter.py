@@ -14,6 +14,7 @@ from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.trajectories.coverage import Coverage
 from rlds_beam.trajectories.frames import Frames, frame_count, to_frames
@@ -41,6 +42,20 @@ class Conversion:
     spec: TrajectorySpec
     images: Images = "raw"
     keep: tuple[Kept, ...] = ()
+
+    @classmethod
+    def of(cls, spec: TrajectorySpec, images: Images = "raw") -> Conversion:
+        """The conversion whose result a spec describes.
+
+        Raises:
+          UsageError: the spec does not say how episodes become items.
+        """
+        if spec.frames is None or spec.items is None:
+            raise UsageError(
+                "the spec does not say which frames make an item: use ConvertToTrajectories(...).spec or "
+                "trajectory_spec(...)"
+            )
+        return cls(spec.frames, spec.items, spec, images, spec.keep)
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -137,6 +152,16 @@ class Converter(Generic[T]):
             self._coverage.add(len(episode), len(frames))
             if not self._conversion.items.across_episodes:
                 self.predicted += item_count(len(frames), self._conversion.items)
+        return encoded
+
+    def encode_items(self, items: Items) -> T:
+        """Encodes items that were converted before, from one episode.
+
+        Raises:
+          BadEpisode: an image cannot be decoded.
+        """
+        encoded = self._encode(items)
+        self.predicted += len(items)
         return encoded
 
     def finish(self) -> list[T]:

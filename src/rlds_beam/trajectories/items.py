@@ -20,13 +20,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from rlds_beam.episodes.episode import Column
-from rlds_beam.errors import BadEpisode, Violation
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.trajectories.frames import Frames, padded
 from rlds_beam.trajectories.options import ItemOptions
 
@@ -115,14 +116,36 @@ class Items:
     Attributes:
       frames: the frames; with `across_episodes`, a part of the stream.
       windows: the frames of each item.
+      payload: the record of the episode as read, to keep it if the items cannot be written; empty if not known.
     """
 
     frames: Frames
     windows: Windows
+    payload: bytes = dataclasses.field(default=b"", repr=False)
 
     def __len__(self) -> int:
         """The number of items, K."""
         return self.windows.count
+
+    @property
+    def key(self) -> EpisodeKey:
+        """The key of the episode; its `split` is that of the items."""
+        return self.frames.key
+
+    def with_columns(self, columns: Mapping[str, Column]) -> Items:
+        """Returns the items with more leaves, or other values; declare new leaves with `TrajectorySpec.with_columns`.
+
+        Args:
+          columns: path (`policy_info/speed`) -> values with leading axis n, the frames of the episode.
+
+        Raises:
+          UsageError: a column has another length.
+        """
+        for path, column in columns.items():
+            if len(column) != len(self.frames):
+                raise UsageError(f"{path} has {len(column)} values, but the episode has {len(self.frames)} frames")
+        frames = dataclasses.replace(self.frames, columns={**self.frames.columns, **columns})
+        return dataclasses.replace(self, frames=frames)
 
     @functools.cached_property
     def index(self) -> Index:

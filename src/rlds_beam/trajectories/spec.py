@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,16 +13,20 @@ import numpy as np
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.flags import FLAGS, episode_flags
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.episodes.nesting import nest
+from rlds_beam.episodes.nesting import nest, nest_order
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.trajectories.frames import Frames, to_frames
+from rlds_beam.trajectories.keeping import Kept, keep_fields
 from rlds_beam.trajectories.leaves import layout
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.user_functions import raised
 
 Shape = tuple[int | None, ...]
+
+_GROUPS = ("step_type", "observation", "action", "policy_info", "next_step_type", "reward", "discount")
+"""The fields of a `Trajectory`, in order."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,14 +64,22 @@ class TrajectorySpec:
       item_shape: the leading axes of an item: () for single frames, (L,) for pairs and sequences, (None,) for whole
         episodes.
       left_out: step and episode fields that are in no leaf -> a human-readable reason.
+      frames, items: how episodes become these items; None if the items were not converted from episodes.
+      keep: the fields that items carry besides their leaves.
     """
 
     leaves: tuple[SpecLeaf, ...]
     item_shape: Shape
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    frames: FrameOptions | None = None
+    items: ItemOptions | None = None
+    keep: tuple[Kept, ...] = ()
 
     def __getitem__(self, path: str) -> SpecLeaf:
         return self._by_path[path]
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._by_path
 
     @functools.cached_property
     def _by_path(self) -> dict[str, SpecLeaf]:
@@ -76,6 +88,26 @@ class TrajectorySpec:
     @functools.cached_property
     def _expected(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         return {leaf.path: (leaf.numpy_dtype, leaf.shape) for leaf in self.leaves}
+
+    def with_columns(self, *fields: Field) -> TrajectorySpec:
+        """Returns a spec with more leaves, for items to which columns were added; leaves of the same path are replaced.
+
+        Args:
+          fields: the path (`policy_info/speed`), dtype, and shape of a frame's value.
+
+        Raises:
+          UsageError: a path is not one of a trajectory or is below another leaf, or a field is text or has an unknown
+            dimension.
+        """
+        leaves = {leaf.path: leaf for leaf in self.leaves}
+        for field in fields:
+            if field.path.split("/")[0] not in _GROUPS or field.dtype == "string" or None in field.shape:
+                raise UsageError(f"{field}: a trajectory holds numbers of a fixed shape below {', '.join(_GROUPS)}")
+            shape = tuple(size for size in field.shape if size is not None)
+            leaves[field.path] = SpecLeaf(field.path, field.dtype, shape, field.encoding)
+        ordered = [path for group in _GROUPS for path in nest_order([p for p in leaves if p.split("/")[0] == group])]
+        nest(dict.fromkeys(ordered))  # raises if a leaf is below another one
+        return dataclasses.replace(self, leaves=tuple(leaves[path] for path in ordered))
 
     def check(self, frames: Frames) -> None:
         """Raises UsageError if the frames do not match this spec (takes some microseconds).
@@ -116,11 +148,16 @@ class TrajectorySpec:
         return trajectory.Trajectory(**{"policy_info": (), **nest(specs)})
 
 
-def trajectory_spec(schema: Schema, frame_options: FrameOptions, item_options: ItemOptions) -> TrajectorySpec:
+def trajectory_spec(
+    schema: Schema, frame_options: FrameOptions, item_options: ItemOptions, keep: Sequence[str] = ()
+) -> TrajectorySpec:
     """Computes the spec of a dataset's items from its schema.
 
     Text in the observation is left out and listed in `left_out`, unless an option names it. A `policy_info_fn` is
     called with an episode of two steps of zeros (text is empty, images are empty byte strings) to find its spec.
+
+    Args:
+      keep: the fields that items carry besides their leaves, as in `ConvertConfig`.
 
     Raises:
       UsageError: an option names a field that does not exist; the schema lacks a required field; a field cannot be in
@@ -143,7 +180,9 @@ def trajectory_spec(schema: Schema, frame_options: FrameOptions, item_options: I
         encoding = field.encoding if field is not None and isinstance(column, EncodedImages) else "none"
         leaves.append(SpecLeaf(path, dtype.name, shape, encoding))
     item_shape: Shape = () if item_options.items == "frames" else (item_options.length,)
-    return TrajectorySpec(tuple(leaves), item_shape, _left_out(schema, set(sources.values()), frame_options))
+    left_out = _left_out(schema, set(sources.values()), frame_options)
+    kept = keep_fields(keep, schema, (leaf.path for leaf in leaves))
+    return TrajectorySpec(tuple(leaves), item_shape, left_out, frame_options, item_options, kept)
 
 
 def _left_out(schema: Schema, used: Iterable[str], options: FrameOptions) -> dict[str, str]:

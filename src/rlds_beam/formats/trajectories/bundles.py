@@ -19,9 +19,7 @@ from typing import Any, NamedTuple
 from rlds_beam import naming, storage
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.verdicts import Rejection
-from rlds_beam.connectors.base import Batch
 from rlds_beam.encoding.checked_json import TEXT, check_json, read_json
-from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.formats.trajectories.output import TrajectoryOutput, TrajectoryWriter
 from rlds_beam.output.capabilities import sidecars_of
@@ -33,6 +31,7 @@ from rlds_beam.output.plans import OutputPlan, read_plan
 from rlds_beam.output.removing import remove_output
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
 from rlds_beam.reading.plan import WorkRange
+from rlds_beam.trajectories.items import Items
 
 _PART = re.compile(r".+-[0-9a-f]{32}(\.spec|\.tfrecord|\.jsonl)?")
 
@@ -66,17 +65,17 @@ class BundleWriter:
         self._output = output
         self._open: dict[str, tuple[str, TrajectoryWriter]] = {}
 
-    def add(self, episode: Episode) -> None:
-        """Writes the items of a valid episode.
+    def add(self, items: Items) -> None:
+        """Writes the items of an episode.
 
         Raises:
-          BadEpisode: it cannot be written; none of its items were.
+          BadEpisode: they cannot be written; none of them were.
         """
-        split = episode.key.split
+        split = items.key.split
         if split not in self._open:
             path = _part_path(self._output.directory, split)
             self._open[split] = (path, TrajectoryWriter(path, self._output.conversion))
-        self._open[split][1].write(Batch((episode,)))
+        self._open[split][1].write_items(items)
 
     def finish(self) -> list[BundleFile]:
         """Completes the parts of the bundle."""

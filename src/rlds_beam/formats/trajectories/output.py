@@ -38,7 +38,7 @@ from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.converter import Conversion, Converter, record_encoder
-from rlds_beam.trajectories.keeping import keep_fields
+from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import CASTS, FrameOptions, ItemOptions
 from rlds_beam.trajectories.record_encoding import PreparedItems
 from rlds_beam.trajectories.spec import trajectory_spec
@@ -77,9 +77,8 @@ class TrajectoryOutput(MetadataFiles, Sidecars, ItemCounts, WholeShards, Ignores
     ) -> TrajectoryOutput:
         schema = connectors.schema
         frames, items = FrameOptions.of(options), ItemOptions.of(options)
-        spec = trajectory_spec(schema, frames, items)
-        keep = keep_fields(options.keep, schema, (leaf.path for leaf in spec.leaves))
-        conversion = Conversion(frames, items, spec, options.images, keep)
+        spec = trajectory_spec(schema, frames, items, options.keep)
+        conversion = Conversion.of(spec, options.images)
         _ = conversion.fields  # raises if the format cannot hold a leaf
         description = f"Trajectories of {source.dataset}, made by rlds-beam."
         held = {leaf.path: schema.steps[leaf.path] for leaf in spec.leaves if leaf.path in schema.steps}
@@ -164,6 +163,14 @@ class TrajectoryWriter(ReportsUnusedSteps):
     def write(self, batch: Batch) -> None:
         for items in self._converter.encode(batch.episodes):
             self._add(items, batch.episodes[0].key)
+
+    def write_items(self, items: Items) -> None:
+        """Writes items that were converted before, from one episode; all or none of them.
+
+        Raises:
+          BadEpisode: they cannot be written.
+        """
+        self._add(self._converter.encode_items(items), items.key)
 
     def _add(self, items: PreparedItems, key: object) -> None:
         if items.windows.count:

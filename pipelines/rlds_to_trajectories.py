@@ -1,0 +1,60 @@
+"""RLDS to trajectory records, from public transforms.
+
+    python -m rlds_beam.pipelines.rlds_to_trajectories --input=DATASET --output=DIRECTORY --runner=DirectRunner
+
+`rlds-beam convert` writes the same items, and can resume.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+# isort: off
+from rlds_beam import CheckOptions
+from rlds_beam.connectors import Connector
+from rlds_beam.trajectories import FrameOptions, ItemOptions
+from rlds_beam.transforms import (
+    ConnectEpisodes, ConvertToTrajectories, FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes, WriteRejected,
+    WriteToTrajectoryRecords, WriteToTrajectoryRecordsResult,
+)  # fmt: skip
+import apache_beam as beam  # after rlds_beam.transforms: imported first, Beam prints warnings
+from apache_beam.options.pipeline_options import PipelineOptions
+
+__all__ = ["define_pipeline", "main"]
+
+
+def define_pipeline(
+    root: beam.Pipeline, input: str, output: str, items: ItemOptions | None = None, frames: FrameOptions | None = None,
+    check: CheckOptions | None = None, connectors: Sequence[Connector] = (),
+) -> WriteToTrajectoryRecordsResult:  # fmt: skip
+    """Writes the items of the dataset `input` to `output`, with rejected episodes in `output/rejected`."""
+    read = ReadFromRlds(input)
+    connect = ConnectEpisodes(connectors, read.schema)
+    convert = ConvertToTrajectories(connect.schema, frames, items)
+    write = WriteToTrajectoryRecords(output, convert.spec, name=read.source.name)
+    episodes = root | read  # shards in parallel -> Episode: T steps as columns, observation [T, ...]; an EpisodeKey
+    repeated = root | FindDuplicateEpisodes(read.source)  # one dict: the keys of episodes that repeat another one
+    checked = episodes | ValidateEpisodes(check, repeated)  # whole episodes: is_first on step 0, is_last on step T - 1
+    connected = checked.accepted | connect  # Episode: edited, split, or dropped
+    converted = connected.episodes | convert  # Items: K pairs [K, 2, ...], or K padded sequences [K, L, ...]
+    written: WriteToTrajectoryRecordsResult = converted.items | write  # K tf.Examples of [L, ...]; a shard per bundle
+    rejected = (checked.rejected, connected.rejected, converted.rejected, written.rejected)
+    _ = rejected | beam.Flatten() | WriteRejected(output)  # the original bytes of each record, and the reason
+    return written
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the pipeline on any runner of Beam."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--input", required=True)
+    parser.add_argument("--output", required=True)
+    parser.add_argument("--sequence_length", type=int, help="frames of an item; pairs of steps if not given")
+    flags, beam_flags = parser.parse_known_args(arguments)
+    items = flags.sequence_length and ItemOptions(items="sequences", sequence_length=flags.sequence_length)
+    with beam.Pipeline(options=PipelineOptions(beam_flags)) as root:
+        define_pipeline(root, flags.input, flags.output, items)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""ConvertToTrajectories, and steps between converting and writing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.testing.util import assert_that, equal_to
+from beam_runners import RUNNERS, new_pipeline
+
+from rlds_beam import Field, Schema
+from rlds_beam.encoding.tfds.rlds_records import schema_of
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import UsageError
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.testing import make_episode, read_items, read_rejected
+from rlds_beam.trajectories import FrameOptions, ItemOptions, Items, TrajectorySpec
+from rlds_beam.transforms import ConvertToTrajectories, WriteRejected, WriteToTrajectoryRecords
+
+LENGTHS = (4, 1, 6, 3)
+EPISODES = [make_episode(n, seed=n) for n in LENGTHS]
+SCHEMA = schema_of(EPISODES[0])
+SPEED = Field("policy_info/speed", "float32")
+
+
+def with_payload(episode: Any) -> Any:
+    return episode.replace(payload=str(episode.key).encode())
+
+
+def with_speed(items: Items) -> Items:
+    return items.with_columns({SPEED.path: np.full(len(items.frames), 7, np.float32)})
+
+
+def described(items: Items) -> tuple[str, int, tuple[int, ...]]:
+    return str(items.key), len(items), np.shape(items.gather("observation"))
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("flags", [(), ("--direct_runner_bundle_repeat=1",)], ids=["once", "repeated"])
+def test_each_episode_becomes_one_element_with_all_its_items(runner: str, flags: tuple[str, ...]) -> None:
+    expected = [(str(e.key), max(0, n - 1), (max(0, n - 1), 2, 3)) for e, n in zip(EPISODES, LENGTHS, strict=True)]
+    with new_pipeline(runner, *flags) as root:
+        episodes = root | beam.Create(EPISODES) | beam.Reshuffle()  # into several bundles
+        converted = episodes | ConvertToTrajectories(SCHEMA)
+        assert_that(converted.items | beam.Map(described), equal_to(expected))
+        assert_that(converted.rejected, equal_to([]), label="rejected")
+
+
+def test_too_long_episodes_are_rejected_with_their_records() -> None:
+    convert = ConvertToTrajectories(SCHEMA, items=ItemOptions(items="episodes", max_sequence_length=4))
+    with new_pipeline() as root:
+        converted = root | beam.Create([*map(with_payload, EPISODES)]) | convert
+        assert_that(converted.items | beam.Map(len), equal_to([1, 1, 1]))
+        rejected = converted.rejected | beam.Map(lambda r: (str(r.key), r.rule, r.payload))
+        key = str(EPISODES[2].key)
+        assert_that(rejected, equal_to([(key, "too_long", key.encode())]), label="rejected")
+
+
+def test_empty_input(tmp_path: Path) -> None:
+    convert = ConvertToTrajectories(SCHEMA)
+    with new_pipeline() as root:
+        items = (root | beam.Create([]) | convert).items
+        assert_that(items, equal_to([]))
+        items | WriteToTrajectoryRecords(str(tmp_path / "out"), convert.spec)
+    assert read_items(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize(
+    ("element", "message"),
+    [
+        ({"reward": 1}, "an element is a dict: expected Episode"),
+        (EPISODES[0].with_columns({"heading": np.zeros(4)}), "heading is not in the schema"),
+    ],
+)
+def test_an_element_of_another_type_or_schema_is_an_error(element: Any, message: str) -> None:
+    with pytest.raises(Exception, match=message), new_pipeline() as root:
+        root | beam.Create([element]) | ConvertToTrajectories(SCHEMA)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_step_between_converting_and_writing(tmp_path: Path, shuffle: bool) -> None:
+    convert = ConvertToTrajectories(SCHEMA, keep=["episode_key"])
+    with new_pipeline() as root:
+        items = (root | beam.Create(EPISODES) | convert).items | beam.Map(with_speed)
+        if shuffle:
+            items |= beam.Reshuffle()
+        items | WriteToTrajectoryRecords(str(tmp_path / "out"), convert.spec.with_columns(SPEED))
+    with new_pipeline() as root:
+        root | beam.Create(EPISODES) | WriteToTrajectoryRecords(str(tmp_path / "plain"), SCHEMA, keep=["episode_key"])
+    edited, plain = read_items(tmp_path / "out"), read_items(tmp_path / "plain")
+    assert [item.pop(SPEED.path).tolist() for item in edited] == [[7, 7]] * 10
+    assert sorted(map(str, edited)) == sorted(map(str, plain))
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (with_speed, r"policy_info/speed is not in the spec.*spec.with_columns\(Field\('policy_info/speed'"),
+        (lambda items: items.with_columns({"reward": np.zeros(len(items.frames))}), "reward is float64"),
+        (lambda items: items.with_columns({"reward": np.zeros(1, np.float32)}), "reward has 1 values"),
+        (lambda items: EPISODES[0], "an element is an Episode, but a spec was given"),
+        (lambda items: items.frames, "an element is a Frames: expected Items"),
+    ],
+)
+def test_items_that_differ_from_the_spec_are_an_error(tmp_path: Path, edit: Any, message: str) -> None:
+    convert, root = ConvertToTrajectories(SCHEMA), new_pipeline()
+    items = (root | beam.Create(EPISODES) | convert).items | beam.Map(edit)
+    items | WriteToTrajectoryRecords(str(tmp_path / "out"), convert.spec)
+    with pytest.raises(Exception, match=message):
+        root.run()
+
+
+def test_items_without_the_kept_fields_of_the_spec_are_an_error(tmp_path: Path) -> None:
+    keeping = ConvertToTrajectories(SCHEMA, keep=["episode_key"]).spec
+    root = new_pipeline()
+    items = (root | beam.Create(EPISODES) | ConvertToTrajectories(SCHEMA)).items
+    items | WriteToTrajectoryRecords(str(tmp_path / "out"), keeping)
+    with pytest.raises(Exception, match="the spec keeps episode_key"):
+        root.run()
+
+
+def test_items_with_a_damaged_image_are_rejected_with_the_record(tmp_path: Path) -> None:
+    images = EncodedImages(np.array([b"\x89PNG damaged"] * 3, object), (2, 2, 3), "uint8")
+    episode = make_episode(3, key=EpisodeKey("d/1.0.0", "val", 0, 9), columns={"observation": images})
+    field = Field("observation", "uint8", (2, 2, 3), "png")
+    convert = ConvertToTrajectories(schema_of(make_episode(3)).with_columns(field))
+    with new_pipeline() as root:
+        items = (root | beam.Create([episode.replace(payload=b"record")]) | convert).items
+        written = items | WriteToTrajectoryRecords(str(tmp_path / "out"), convert.spec)
+        written.rejected | WriteRejected(str(tmp_path / "out"))
+    ((line, payload),) = read_rejected(tmp_path / "out")
+    assert (line["key"], line["rule"], payload) == ("d/1.0.0:val:00000@9", "undecodable_image", b"record")
+
+
+def test_what_cannot_be_used_is_refused_on_construction(tmp_path: Path) -> None:
+    spec = ConvertToTrajectories(SCHEMA).spec
+    with pytest.raises(UsageError, match="belong to ConvertToTrajectories"):
+        WriteToTrajectoryRecords(str(tmp_path), spec, FrameOptions())
+    with pytest.raises(UsageError, match="does not say which frames make an item"):
+        WriteToTrajectoryRecords(str(tmp_path), TrajectorySpec(spec.leaves, (2,)))
+    with pytest.raises(UsageError, match="numbers of a fixed shape below step_type, observation, action"):
+        spec.with_columns(Field("speed", "float32"))
+    with pytest.raises(UsageError, match="observation is a value"):
+        spec.with_columns(Field("observation/speed", "float32"))
+    with pytest.raises(UsageError, match="a trajectory needs action"):
+        ConvertToTrajectories(Schema({"observation": SCHEMA.steps["observation"]}))
+
+
+def test_added_leaves_are_in_the_order_of_a_trajectory() -> None:
+    spec = ConvertToTrajectories(SCHEMA).spec.with_columns(Field("policy_info/b", "float32"), SPEED)
+    paths = ["step_type", "observation", "action", "policy_info/b", SPEED.path, "next_step_type", "reward", "discount"]
+    assert [leaf.path for leaf in spec.leaves] == paths

@@ -1,0 +1,25 @@
+"""Checks the elements that a user's pipeline passes to a transform, and yields those of `finish_bundle`."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
+from apache_beam.utils.windowed_value import WindowedValue
+
+from rlds_beam.errors import UsageError
+
+Element = TypeVar("Element")
+
+
+def check_element(transform: str, element: object, kind: type[Element]) -> Element:
+    """Returns an element; raises UsageError if it has another type."""
+    if not isinstance(element, kind):
+        raise UsageError(f"{transform}: an element is a {type(element).__name__}: expected {kind.__name__}")
+    return element
+
+
+def in_global_window(value: Any) -> WindowedValue:
+    """A value that `finish_bundle` yields."""
+    return WindowedValue(value, MIN_TIMESTAMP, [GlobalWindow()])
