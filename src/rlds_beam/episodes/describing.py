@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_beam.episodes.dimensions import shown_dimensions
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import count, format_size, printable
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Column, Episode
     from rlds_beam.episodes.schema import Field, Schema
-
-
-MAX_NAMES = 32
-"""Names of a vector's values that are shown."""
 
 
 def schema_tree(schema: Schema) -> str:
@@ -46,9 +43,10 @@ def kind_of(field: Field) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
-    """The names of a vector's values: all of them up to 32, as many as two arms with hands have."""
-    shown = names if len(names) <= MAX_NAMES else [*names[: MAX_NAMES - 1], f"... {len(names) - MAX_NAMES + 1} more"]
-    return f": {', '.join(printable(name, 40) for name in shown)}" if names else ""
+    """The names of a vector's values, as many as views show."""
+    shown = [printable(name, 40) for name in names[: shown_dimensions(len(names))]]
+    more = [f"... {len(names) - len(shown)} more"] if len(names) > len(shown) else []
+    return f": {', '.join(shown + more)}" if names else ""
 
 
 def episode_tree(episode: Episode) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rlds_beam.episodes.casting import STORE_FLOAT32, double_fields
-from rlds_beam.episodes.describing import MAX_NAMES
+from rlds_beam.episodes.dimensions import shown_dimensions
 from rlds_beam.jobs.overview import Camera, Overview, Values
 from rlds_beam.text import count, format_size, joined, printable, some
 from rlds_beam.viewing.text_tables import table_lines
@@ -129,7 +129,7 @@ def _table(key: tuple[str, ...] | int, fields: Sequence[Values]) -> list[str]:
         return [f"{values.field}{_whole_range(values)}" for values in fields]
     labels = [printable(name, 40) for name in key] if isinstance(key, tuple) else [str(i) for i in range(size)]
     rows = [(label, *(_range(f.low[i], f.high[i]) for f in fields)) for i, label in enumerate(labels)]
-    shown = rows if len(rows) <= MAX_NAMES else rows[:MAX_NAMES]
+    shown = rows[: shown_dimensions(len(rows))]
     lines = table_lines(("", *(values.field.path for values in fields)), shown)
     return lines + ([f"... {len(rows) - len(shown)} more"] if len(rows) > len(shown) else [])
 
