@@ -189,8 +189,9 @@ def test_the_tests_that_the_pages_name_exist():
             assert name in tests and (not path or (ROOT / path / f"{name}.py").exists()), f"{page.name}: {name}"
 
 
-def test_the_architecture_page_names_only_files_that_exist():
-    names = re.findall(r"`((?:\w+/)*\w+\.py)`", (ROOT / "docs" / "architecture.md").read_text())
+def test_pages_about_the_code_name_only_files_that_exist():
+    pages = [ROOT / "docs/architecture.md", *sorted((ROOT / "docs/decisions").glob("*.md"))]
+    names = re.findall(r"`((?:\w+/)*\w+\.py)`", "".join(page.read_text() for page in pages))
     places = [ROOT, ROOT / "src" / "rlds_beam"]
     shared = {"options.py", "output.py", "source.py"}  # each format may have one
     assert [n for n in names if n not in shared and not any((place / n).exists() for place in places)] == []

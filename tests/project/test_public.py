@@ -58,7 +58,7 @@ IN_PLACE_OF_AGENTS = ("rlds_beam.reverb_observers", "rlds_beam.rlds_to_reverb")
 """Public modules that import TensorFlow, or whose users have it installed."""
 FOR_RLLIB = ("rlds_beam.rllib",)
 """Public modules that import Ray."""
-DEVELOPERS = ("architecture.md",)
+DEVELOPERS = (ROOT / "docs/architecture.md", *(ROOT / "docs/decisions").glob("*.md"))
 """Pages about internals."""
 
 
@@ -186,7 +186,7 @@ def test_names_in_the_docs_and_examples_are_public(page: Path) -> None:
     text = page.read_text()
     programs = [text] if page.suffix == ".py" else re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     used = {name for program in programs for name in used_names(program) if re.match(r"rlds_beam\b", name)}
-    if page.suffix == ".md" and page.name not in DEVELOPERS:
+    if page.suffix == ".md" and page not in DEVELOPERS:
         for span in re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)):
             used |= set(re.findall(r"(?<![\w/.])(?<!-m )rlds_beam(?:\.\w+)*", span))
     public = public_names()

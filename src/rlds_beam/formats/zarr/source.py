@@ -6,7 +6,7 @@
 
 A row is a step, as in LeRobot: the action of a row belongs to the state of that row, also in the last row. An episode
 ends truncated (`is_last`), because a replay buffer does not say that it terminated; without rewards, they are zero.
-What `--to=zarr` wrote is read back as it was. Chunks are decoded by our own code: see docs/architecture.md.
+What `--to=zarr` wrote is read back as it was. Chunks are decoded by our own code: see docs/decisions/025-zarr.md.
 """
 
 from __future__ import annotations
