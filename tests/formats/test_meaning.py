@@ -10,6 +10,7 @@ from typing import Any
 import hdf5_robots
 import numpy as np
 import pytest
+from fuzzed_datasets import minari_directory
 
 import rlds_beam
 from rlds_beam.connectors.base import Batch
@@ -296,3 +297,33 @@ def test_a_recording_keeps_its_rate_and_names(tmp_path: Path) -> None:
     for output in ("direct", "converted"):
         assert read_info(tmp_path / output)["fps"] == 50
         assert names(tmp_path / output, ACTION) == ["t1", "t2"]
+
+
+def env_spec(env: str, entry_point: str = "gymnasium.envs.mujoco:HalfCheetahEnv", **more: Any) -> str:
+    """As gymnasium's `EnvSpec.to_json` writes it."""
+    return json.dumps({"id": env, "entry_point": entry_point, "kwargs": {}, "additional_wrappers": [], **more})
+
+
+SKIP = {"name": "MaxAndSkip", "entry_point": "gymnasium.wrappers.stateful_observation:MaxAndSkipObservation"}
+RESCALE = {"name": "RescaleAction", "entry_point": "gymnasium.wrappers.transform_action:RescaleAction"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "rate"),
+    [
+        (env_spec("HalfCheetah-v5"), 20), (env_spec("AntMaze_UMaze-v4", "gymnasium_robotics.envs:AntMazeEnv"), 20),
+        (env_spec("HalfCheetah-v5", additional_wrappers=[RESCALE]), 20),
+        (env_spec("HalfCheetah-v5", additional_wrappers=[RESCALE, SKIP]), None),
+        (env_spec("HalfCheetah-v5", additional_wrappers=[{"entry_point": "mine:Repeat"}]), None),
+        (env_spec("HalfCheetah-v5", kwargs={"frame_skip": 1}), None), (env_spec("HalfCheetah-v5", "mine:Env"), None),
+        (env_spec("Unknown-v0"), None), (env_spec("x/HalfCheetah-v5"), None), ("{", None), ("7", None), (7, None),
+        (env_spec("HalfCheetah-v5", additional_wrappers=7), None), (env_spec("HalfCheetah-v5", kwargs=7), None),
+    ],
+)  # fmt: skip
+def test_minari_says_the_rate_by_its_environment(tmp_path: Path, spec: Any, rate: float | None) -> None:
+    minari_directory(tmp_path / "data", "arrow")
+    about = json.loads((tmp_path / "data" / "metadata.json").read_text())
+    (tmp_path / "data" / "metadata.json").write_text(json.dumps({**about, "env_spec": spec}))
+    source = rlds_beam.open_source(str(tmp_path), from_="minari")
+    assert source.fps == rate
+    assert ("the rate is that of" in str(source.notes)) == (rate is not None)

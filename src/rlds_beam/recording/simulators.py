@@ -12,6 +12,10 @@ _REPEAT = ("MaxAndSkipObservation", "AtariPreprocessing")
 """Gymnasium's wrappers that take several steps at once."""
 _KEEP = ("ClipAction", "RescaleAction")
 """Gymnasium's wrappers of actions that keep what each value is."""
+_TIMED = ("gymnasium.envs.", "gymnasium_robotics.envs.")
+"""Modules of environments that know the time of a step, `dt`."""
+_ROBOTS = ("point_env", "ant_env", "robot_env")
+"""The environments inside those of gymnasium-robotics."""
 _HINGE_AND_SLIDE_TRANSMISSION = 0
 """MuJoCo's `mjTRN_JOINT`: the actuator moves one joint."""
 
@@ -29,11 +33,14 @@ def below_gym_wrappers(env: Any) -> Any:
 
 
 def gym_rate(env: Any) -> float | None:
-    """Steps per second of an environment without wrappers: by the time of a step in gymnasium's own, which may be
-    drawn at another rate (Pendulum), and otherwise the rate at which it is to be drawn."""
-    if any(kind.__module__.startswith("gymnasium.envs.") for kind in type(env).__mro__):
-        period = getattr(env, "dt", None)
-        if (rate := _rate_of(period)) is not None:
+    """Steps per second of an environment without wrappers.
+
+    By the time of a step in gymnasium's own, which may be drawn at another rate (Pendulum, AntMaze); otherwise, the
+    rate at which it is to be drawn.
+    """
+    if any(kind.__module__.startswith(_TIMED) for kind in type(env).__mro__):
+        robot = next((vars(env)[name] for name in _ROBOTS if name in vars(env)), env)
+        if (rate := _rate_of(getattr(robot, "dt", None))) is not None:
             return rate
     metadata = getattr(env, "metadata", None)
     rate = metadata.get("render_fps") if isinstance(metadata, dict) else None

@@ -46,6 +46,7 @@ from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features, shards_of, splits_of
 from rlds_beam.formats.minari import gym_spaces
 from rlds_beam.formats.minari.arrow import ARROW, MinariArrowFormat
+from rlds_beam.formats.minari.environments import known_environment
 from rlds_beam.formats.minari.output import MAIN, METADATA, OWN
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard
@@ -194,6 +195,8 @@ class MinariSource(SourceOfFiles):
         schema = Schema(of_steps | FLAG_FIELDS, by_path((one.field for one in fields if one.of == "episode"), first))
         notes = tuple(note for key, folder in named.items() for note in _notes(folder, abouts[folder], shards[key]))
         meaning = Meaning.from_json(about.get(OWN, {}).get(KEY, {}), f"{storage.join(first, METADATA)}: {OWN}")
+        if OWN not in about and (known := known_environment(about.get("env_spec"))) is not None:
+            meaning, notes = Meaning(known.fps), (*notes, f"the rate is that of {known.name}")
         decoder, chosen = MinariDecoder(schema, fields), splits_of(shards, split, name)
         return cls(f"{name}/1.0.0", schema, decoder, chosen, files, (), meaning.fps, meaning.robot, notes)
 
