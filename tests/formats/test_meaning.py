@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -327,3 +328,16 @@ def test_minari_says_the_rate_by_its_environment(tmp_path: Path, spec: Any, rate
     source = rlds_beam.open_source(str(tmp_path), from_="minari")
     assert source.fps == rate
     assert ("the rate is that of" in str(source.notes)) == (rate is not None)
+
+
+def test_names_that_cannot_be_shown_are_said(arm: Path, tmp_path: Path) -> None:
+    shutil.copytree(arm, tmp_path / "arm")
+    info = read_info(arm)
+    info["features"][ACTION]["names"] = {"motors": ["\x1b[31m", "x" * 300, *JOINTS[2:]]}
+    info["robot_type"] = "\x1b[31mrobot"
+    (tmp_path / "arm" / "meta" / "info.json").write_text(json.dumps(info))
+    done = rlds_beam.convert(tmp_path / "arm", tmp_path / "out", to="lerobot")
+    assert "action: 2 of 6 names cannot be shown (expected printable text of up to 255 characters)" in str(done)
+    assert "robot_type cannot be shown: the robot is left out" in str(done)
+    assert names(tmp_path / "out", ACTION) == [f"action_{i}" for i in range(6)]
+    assert names(tmp_path / "out", STATE) == JOINTS and read_info(tmp_path / "out")["robot_type"] is None

@@ -85,13 +85,17 @@ class Field:
 
     def with_names(self, names: Sequence[str]) -> Field:
         """A copy with these names; without any if they are not printable texts, one for each value of the last axis."""
-        fits = bool(self.shape) and len(names) == self.shape[-1]
-        fits = fits and all(len(name) <= MAX_NAME and name.isprintable() for name in names)
+        fits = bool(self.shape) and len(names) == self.shape[-1] and all(map(is_name, names))
         return dataclasses.replace(self, names=tuple(names) if fits else ())
 
     def __str__(self) -> str:
         dims = ", ".join("?" if d is None else str(d) for d in self.shape)
         return f"{self.path}: {self.dtype}({dims})" + (f" {self.encoding}" if self.encoding != "none" else "")
+
+
+def is_name(value: object) -> bool:
+    """Whether a value can be the name of a dimension or a robot: printable text of up to `MAX_NAME` characters."""
+    return isinstance(value, str) and len(value) <= MAX_NAME and value.isprintable()
 
 
 def by_path(fields: Iterable[Field], where: str) -> dict[str, Field]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.encoding.checked_json import TEXT, Kind, check_json, parse_json
-from rlds_beam.episodes.schema import MAX_NAME, Schema
+from rlds_beam.episodes.schema import MAX_NAME, Schema, is_name
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import LastAction
 
@@ -29,7 +29,7 @@ _CONTENT = {"fps?": _RATE, "robot?": _ROBOT, "last_action?": _LAST_ACTION, "name
 
 
 def _is_robot(text: str) -> bool:
-    return 0 < len(text) <= MAX_NAME and text.isprintable()
+    return bool(text) and is_name(text)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,13 +16,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, Maybe, check_json
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.episodes.flags import FLAGS
-from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
+from rlds_beam.episodes.schema import MAX_NAME, Field, Schema, by_path, is_name, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.lerobot import layout
@@ -31,7 +31,7 @@ from rlds_beam.formats.lerobot.features import INDEX_FEATURES, default_names
 from rlds_beam.formats.lerobot.language import COLUMNS as LANGUAGE
 from rlds_beam.formats.lerobot.language import EPISODE_PATH, PERSISTENT
 from rlds_beam.formats.lerobot.reading import Meta
-from rlds_beam.text import shortened
+from rlds_beam.text import count, printable, shortened
 
 TASK = "language_instruction"
 REWARD, DISCOUNT = Field("reward", "float32"), Field("discount", "float32")
@@ -144,7 +144,7 @@ def episode_fields(meta: Meta) -> EpisodeFields:
         else:
             fields = (_conventional(name, paths[name], kind, shape, info),)
         if kind == "number":
-            fields = _with_names(fields, info.get("names"))
+            fields = _with_names(fields, _names_of(info))
         features.append(FeatureFields(name, kind, shape, fields, depth))
     there = {field.path for feature in features for field in feature.fields}
     missing = tuple(path for path in (*FLAGS, "reward", "discount") if path not in there)
@@ -173,12 +173,31 @@ _KNOWN = {
 }
 
 
-def _with_names(fields: tuple[Field, ...], names: Any) -> tuple[Field, ...]:
-    """The fields of a vector with LeRobot's `names`: a list, or older, a dict with one (`{"motors": [...]}`)."""
+def name_notes(meta: Meta) -> Iterator[str]:
+    """Says that the robot, or some values of a feature, have names that cannot be shown, and are left out."""
+    if not is_name(meta.info.get("robot_type") or ""):
+        yield "robot_type cannot be shown: the robot is left out"
+    for feature, info in meta.info["features"].items():
+        names = _names_of(info) if _KINDS.get(info["dtype"], "number") == "number" else []
+        if unusable := sum(not is_name(name) for name in names):
+            yield (
+                f"{printable(feature, 100)}: {unusable:,} of {count(len(names), 'name')} cannot be shown (expected "
+                f"printable text of up to {MAX_NAME} characters): its values are not named"
+            )
+
+
+def _names_of(info: Mapping[str, Any]) -> list[Any]:
+    """LeRobot's `names` of a feature: a list, or older, a dict with one (`{"motors": [...]}`); empty for none."""
+    names = info.get("names")
     if isinstance(names, dict) and len(names) == 1:
         (names,) = names.values()
+    return names if isinstance(names, list) else []
+
+
+def _with_names(fields: tuple[Field, ...], names: list[Any]) -> tuple[Field, ...]:
+    """The fields of a vector with LeRobot's `names`."""
     sizes = [field.known_size for field in fields]
-    if not isinstance(names, list) or len(names) != sum(sizes) or not all(isinstance(name, str) for name in names):
+    if len(names) != sum(sizes) or not all(map(is_name, names)):
         return fields
     stops = list(itertools.accumulate(sizes))
     own = [names[stop - size : stop] for size, stop in zip(sizes, stops, strict=True)]

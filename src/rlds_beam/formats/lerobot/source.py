@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import naming, storage
-from rlds_beam.episodes.schema import Schema
+from rlds_beam.episodes.schema import Schema, is_name
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.decoding import LerobotDecoder
-from rlds_beam.formats.lerobot.episode_fields import EpisodeFields, episode_fields
+from rlds_beam.formats.lerobot.episode_fields import EpisodeFields, episode_fields, name_notes
 from rlds_beam.formats.lerobot.files import LerobotFiles, meta_of
 from rlds_beam.formats.lerobot.reading import Meta
 from rlds_beam.images.headers import MOST_PIXELS
@@ -38,7 +38,7 @@ class LerobotSource(Source):
       root: the directory.
       fields: the fields of its episodes.
       digest: the digest of its metadata.
-      notes: what is odd about its splits.
+      notes: what is odd about its splits and names.
       The others: see `Source`.
     """
 
@@ -70,7 +70,9 @@ class LerobotSource(Source):
         name = naming.to_name(storage.split(root.rstrip("/"))[1], "lerobot")
         dataset = f"{name}/{meta.version.removeprefix('v')}"
         fps, robot = float(meta.info["fps"]), meta.info.get("robot_type")
-        notes = tuple(f"{layout.INFO}: {note}" for note in _notes(ranges, len(meta.episodes)))
+        robot = robot if is_name(robot) else None
+        found = (*_notes(ranges, len(meta.episodes)), *name_notes(meta))
+        notes = tuple(f"{layout.INFO}: {note}" for note in found)
         return cls(dataset, root, fields.schema, fields, splits, meta.digest(), fps, violations, robot, notes)
 
     @classmethod
