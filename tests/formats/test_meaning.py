@@ -341,3 +341,24 @@ def test_names_that_cannot_be_shown_are_said(arm: Path, tmp_path: Path) -> None:
     assert "robot_type cannot be shown: the robot is left out" in str(done)
     assert names(tmp_path / "out", ACTION) == [f"action_{i}" for i in range(6)]
     assert names(tmp_path / "out", STATE) == JOINTS and read_info(tmp_path / "out")["robot_type"] is None
+
+
+def test_hdf5_says_the_rate_and_the_names_that_its_simulation_defines(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    for layout, rate, robot, named in (
+        ("robomimic", 20, "Panda", {"action": ("x", "y", "z", "axis_angle1", "axis_angle2", "axis_angle3", "gripper")}),
+        ("isaaclab", 20, None, {}), ("robotwin", None, None, dict.fromkeys(("observation/state", "action"), (
+            "left_arm_1", "left_arm_2", "left_arm_3", "left_arm_4", "left_arm_5", "left_arm_6", "left_gripper",
+            "right_arm_1", "right_arm_2", "right_arm_3", "right_arm_4", "right_arm_5", "right_arm_6", "right_gripper",
+        ))),
+    ):  # fmt: skip
+        getattr(hdf5_robots, layout)(tmp_path / layout, [4])
+        source = rlds_beam.open_source(str(tmp_path / layout), from_="hdf5")
+        assert (source.fps, source.robot, dict(source.schema.names)) == (rate, robot, named), layout
+    with h5py.File(tmp_path / "robomimic" / "low_dim.hdf5", "a") as file:  # actions are 6 joints and the gripper
+        arguments = {"controller_configs": {"type": "JOINT_POSITION"}, "robots": ["\x1b[31m"]}
+        file["data"].attrs["env_args"] = json.dumps({"env_kwargs": arguments})
+    source = rlds_beam.open_source(str(tmp_path / "robomimic"), from_="hdf5")
+    assert (dict(source.schema.names), source.robot) == ({}, None)
+    assert "the robot's name cannot be shown: left out" in source.notes
+    assert not [note for note in source.notes if "that the profile names" in note]

@@ -77,7 +77,17 @@ def robomimic(directory: Path, steps: list[int], *, next_obs: bool = True) -> Wr
     """dataset_states_to_obs.py: float64, images as uint8, `next_obs`, filter keys."""
     written: Written = []
     for i, count, rng, group, root in _demos(directory, "low_dim.hdf5", steps):
-        root["data"].attrs["env_args"] = json.dumps({"env_name": "Lift", "type": 1})
+        root["data"].attrs["env_args"] = json.dumps(
+            {
+                "env_name": "Lift",
+                "type": 1,
+                "env_kwargs": {
+                    "control_freq": 20,
+                    "robots": ["Panda"],
+                    "controller_configs": {"type": "OSC_POSE"},
+                },
+            }
+        )
         group.attrs["model_file"] = "<mujoco/>"
         position, pixels = rng.normal(size=(count + 1, 3)), frames(count + 1, rng)
         one = {"action": rng.uniform(-1, 1, (count, 7)), "states": rng.normal(size=(count, 9))}
@@ -132,7 +142,9 @@ def isaaclab(directory: Path, steps: list[int]) -> Written:
     """hdf5_dataset_file_handler.py: nested groups with gzip, `success` and `seed`, no rewards."""
     written = []
     for i, count, rng, group, root in _demos(directory, "dataset.hdf5", steps):
-        root["data"].attrs["env_args"] = json.dumps({"env_name": "Isaac-Stack", "type": 2})
+        root["data"].attrs["env_args"] = json.dumps(
+            {"env_name": "Isaac-Stack", "type": 2, "sim_args": {"dt": 0.01, "decimation": 5, "render_interval": 2}}
+        )
         group.attrs["success"], group.attrs["seed"] = np.bool_(i % 2 == 0), i
         action, joints, cube = (rng.normal(size=(count, n)).astype(np.float32) for n in (7, 9, 3))
         group.create_dataset("initial_state/articulation/robot/joint_position", data=joints[:1], compression="gzip")

@@ -11,7 +11,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.checked_json import parse_json
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.formats.profiles.binding import Leaf, matches
-from rlds_beam.formats.profiles.model import Profile, TextRule
+from rlds_beam.formats.profiles.model import FieldRule, Profile, TextRule
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -67,6 +67,14 @@ def text_of(profile: Profile, container: Container) -> bytes | None:
         if text is not None and (found := _within(text, rule, container)):
             return found
     return None
+
+
+def is_named(rule: FieldRule, container: Container) -> bool:
+    """Whether the names of a field hold for the data."""
+    if rule.names_if is None:
+        return True
+    place, part = rule.names_if
+    return part.encode() in (_text(TextRule("attribute", place), container) or b"")
 
 
 def fact_of(profile: Profile, container: Container, name: str) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlds_beam.episodes.casting import exact_cast, exact_flags
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
+from rlds_beam.episodes.schema import Field, Schema, by_path, is_name, text_field
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import (
     FLAG_FIELDS,
@@ -26,7 +26,7 @@ from rlds_beam.formats.arrays.array_episodes import (
 )
 from rlds_beam.formats.arrays.raw_images import as_images, pngs
 from rlds_beam.formats.profiles.binding import Bound, Leaf, bind, row_bytes
-from rlds_beam.formats.profiles.containers import Container, fact_of, text_of, where
+from rlds_beam.formats.profiles.containers import Container, fact_of, is_named, text_of, where
 from rlds_beam.formats.profiles.model import TO_OBSERVATION, Profile
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import LastAction
@@ -80,7 +80,9 @@ def layout_of(profile: Profile, first: Container, raw_images: str, masks: tuple[
       UsageError: the episode lacks what the profile needs.
     """
     leaves = first.leaves
-    bound, skipped = bind(profile, leaves, lambda name: first.read(name, slice(0, 1))[0], where(first))
+    rules = (rule if is_named(rule, first) else dataclasses.replace(rule, names=()) for rule in profile.fields)
+    named = dataclasses.replace(profile, fields=tuple(rules))
+    bound, skipped = bind(named, leaves, lambda name: first.read(name, slice(0, 1))[0], where(first))
     bound = tuple(one._replace(field=as_images(one.field, raw_images)) for one in bound)
     notes = [*skipped]
     if profile.reward not in leaves:
@@ -99,13 +101,22 @@ def layout_of(profile: Profile, first: Container, raw_images: str, masks: tuple[
         notes.append(profile.note.strip())
     if profile.left_out:
         notes.append(f"left out: {profile.left_out}")
+    robot = _robot(profile, first)
+    if not is_name(robot or ""):
+        robot, notes = None, [*notes, "the robot's name cannot be shown: left out"]
     schema = Schema(by_path(fields, where(first)), by_path(metadata, where(first)))
-    return Layout(profile, bound, schema, masks, tuple(notes), _fps(profile, first), _robot(profile, first))
+    return Layout(profile, bound, schema, masks, tuple(notes), _fps(profile, first), robot)
 
 
 def _fps(profile: Profile, first: Container) -> float | None:
-    fps = fact_of(profile, first, "fps")
-    return fps if type(fps) in (int, float) and 0 < fps <= 1_000_000 else profile.fps
+    fps, seconds, steps = (fact_of(profile, first, name) for name in ("fps", "step_seconds", "decimation"))
+    if _is_rate(seconds) and _is_rate(steps):
+        fps = round(1 / (seconds * steps), 6)
+    return fps if _is_rate(fps) else profile.fps
+
+
+def _is_rate(number: Any) -> bool:
+    return type(number) in (int, float) and 0 < number <= 1_000_000
 
 
 def _robot(profile: Profile, first: Container) -> str | None:

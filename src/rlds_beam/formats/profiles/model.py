@@ -24,7 +24,10 @@ _SIZE = Kind("a size from 1 to 65536", lambda v: type(v) is int and 1 <= v <= 65
 _TERMINAL = Kind("true, false, a dataset, or an @attribute", lambda v: isinstance(v, (bool, str)))
 _ORDER = Kind("rgb or bgr", lambda v: v in ("rgb", "bgr"))
 _FIELD = Kind("a dataset, or a mapping with the key from", lambda v: isinstance(v, (str, dict)))
-_RULE = {"from": TEXT, "optional?": _BOOL, "images?": _BOOL, "raw_shapes?": [[_SIZE]], "names?": [TEXT]}
+_RULE = {
+    "from": TEXT, "optional?": _BOOL, "images?": _BOOL, "raw_shapes?": [[_SIZE]], "names?": [TEXT],
+    "names_if?": {"attribute": TEXT, "contains": TEXT},
+}  # fmt: skip
 _TEXT_FROM = {"attribute?": TEXT, "dataset?": TEXT, "file?": TEXT, "file_name?": TEXT, "json?": TEXT}
 _SCHEMA: Mapping[str, Any] = {
     "name": TEXT,
@@ -45,7 +48,7 @@ _SCHEMA: Mapping[str, Any] = {
     "splits?": TEXT,
     "fps?": _NUMBER,
     "robot?": TEXT,
-    "facts?": {"fps?": _TEXT_FROM, "robot?": _TEXT_FROM},
+    "facts?": {"fps?": _TEXT_FROM, "robot?": _TEXT_FROM, "step_seconds?": _TEXT_FROM, "decimation?": _TEXT_FROM},
     "channels?": _ORDER,
     "left_out?": TEXT,
     "note?": TEXT,
@@ -64,6 +67,7 @@ class FieldRule:
       images: False to keep bytes and pixels as they are; images are otherwise found by their dtype, shape, and bytes.
       raw_shapes: the possible shapes of a frame if rows are bytes without an encoding.
       names: the names of the values of a row.
+      names_if: an attribute and a text that it must contain for the names to hold; None if they always do.
     """
 
     path: str
@@ -74,6 +78,7 @@ class FieldRule:
     images: bool = True
     raw_shapes: tuple[tuple[int, ...], ...] = ()
     names: tuple[str, ...] = ()
+    names_if: tuple[str, str] | None = None
 
     @property
     def wild(self) -> bool:
@@ -126,7 +131,8 @@ class Profile:
         named like `maze-val.npz`; empty for none of these.
       fps: frames per second.
       robot: the name of the robot.
-      facts: the places of `fps` and `robot` in the data; an episode may lack them.
+      facts: the places of `fps` and `robot` in the data; an episode may lack them. A simulation may have, instead of
+        `fps`, its own `step_seconds`, of which `decimation` are one step.
       channels: the order of the channels of the images.
       left_out, note: what is not read, and what to know about the data.
     """
@@ -246,10 +252,10 @@ def _rule(path: str, one: Any, where: str) -> FieldRule:
         raise UsageError(f"{where} and {shortened(repr(match['name']), 80)} have different numbers of *")
     start, stop = (None if match[key] is None else int(match[key]) for key in ("start", "stop"))
     shapes = tuple(tuple(shape) for shape in given.get("raw_shapes", ()))
-    wild = "*" in match["name"]
+    wild, condition = "*" in match["name"], given.get("names_if")
     return FieldRule(
         path, match["name"].strip("/"), start, stop, given.get("optional", wild), given.get("images", True), shapes,
-        tuple(given.get("names", ())),
+        tuple(given.get("names", ())), (condition["attribute"], condition["contains"]) if condition else None,
     )  # fmt: skip
 
 
