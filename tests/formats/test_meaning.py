@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import zipfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from fuzzed_datasets import minari_directory
 import rlds_beam
 from rlds_beam.connectors.base import Batch
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.registry import OUTPUTS
 from rlds_beam.recording.environments import as_environment, make_environment
 from rlds_beam.recording.spaces import from_spec
 from rlds_beam.testing import make_episode, write_dataset
@@ -362,3 +364,73 @@ def test_hdf5_says_the_rate_and_the_names_that_its_simulation_defines(tmp_path: 
     assert (dict(source.schema.names), source.robot) == ({}, None)
     assert "the robot's name cannot be shown: left out" in source.notes
     assert not [note for note in source.notes if "that the profile names" in note]
+
+
+NAMED = {"action": ["reach", "grip"], "observation": ["x", "y", "z"]}
+
+
+@pytest.fixture(scope="module")
+def reacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An RLDS dataset that says its rate."""
+    episodes = [make_episode(6, seed=i, observation=3, action=2) for i in range(2)]
+    path = write_dataset(tmp_path_factory.mktemp("reacher"), episodes)
+    (path / "meaning.json").write_text('{"fps": 30}')
+    return Path(path)
+
+
+@pytest.mark.parametrize("kind", ["tfrecord", "array_record", "parquet"])
+def test_columns_keep_the_names_of_the_fields_that_they_hold(reacher: Path, tmp_path: Path, kind: str) -> None:
+    from rlds_beam.formats.columns.reading import ColumnsManifest
+
+    done = rlds_beam.convert(reacher, tmp_path / "out", to="columns", format=kind, names=NAMED, robot_type="arm")
+    manifest = ColumnsManifest.of(json.loads((tmp_path / "out" / "manifest.json").read_text()), "out")
+    (fields,) = manifest.modules.values()
+    found = {field.path: list(field.names) for field in fields if field.names}
+    assert found == {"actions": NAMED["action"], "obs": NAMED["observation"]} and "note" not in str(done)
+    assert (manifest.meaning.fps, manifest.meaning.robot) == (30, "arm")
+    if kind == "parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        (file,) = (tmp_path / "out").rglob("*.parquet")
+        schema = parquet.read_schema(file)
+        assert json.loads(schema.metadata[b"rlds_beam"]) == {"meaning": {"fps": 30, "robot": "arm"}}
+        assert json.loads(schema.field("actions").metadata[b"rlds_beam"])["names"] == NAMED["action"]
+
+
+def test_columns_without_names_that_were_given_say_so(reacher: Path, tmp_path: Path) -> None:
+    connectors = ["FrameStacking(3)", "AddColumnsFromEpisodesToTrainBatch"]
+    done = rlds_beam.convert(reacher, tmp_path / "out", to="columns", names=NAMED, connectors=",".join(connectors))
+    assert "no column holds the values of observation as they are, so their names are left out" in str(done)
+
+
+def test_rllib_files_say_what_is_known(reacher: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rlds_beam.convert(reacher, tmp_path / "out", to="rllib", names=NAMED, robot_type="arm")
+    meaning = {"meaning": {"fps": 30, "robot": "arm", "names": NAMED}}
+    (file,) = (tmp_path / "out").rglob("*.parquet")
+    assert json.loads(parquet.read_schema(file).metadata[b"rlds_beam"]) == meaning
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["rllib"]["meaning"] == meaning["meaning"]
+
+
+def test_scope_rl_names_states_and_actions(reacher: Path, tmp_path: Path) -> None:
+    rlds_beam.convert(reacher, tmp_path / "out", to="scope_rl", names=NAMED, robot_type="arm")
+    (file,) = (tmp_path / "out").glob("*.pickle")
+    logged = pickle.loads(file.read_bytes())
+    assert (logged["action_keys"], logged["state_keys"]) == (NAMED["action"], NAMED["observation"])
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["meaning"]["robot"] == "arm"
+
+
+@pytest.mark.parametrize("to", OUTPUTS)
+def test_every_flag_of_meaning_has_an_effect_or_is_refused(reacher: Path, tmp_path: Path, to: str) -> None:
+    if to in ("minari", "d3rlpy"):
+        pytest.importorskip("h5py")
+    for flag, given, trace in (("names", NAMED, "reach"), ("robot_type", "testbot", "testbot"), ("task", "fold", "")):
+        out, options = tmp_path / flag, {"to": to, flag: given}
+        if to == "keep_ranges":
+            with pytest.raises(UsageError, match=f"--{flag}: --to=keep_ranges has no place for it"):
+                rlds_beam.convert(reacher, out, velocity="action", episode_name="{key}", **options)
+            continue
+        done = rlds_beam.convert(reacher, out, **options)
+        plan = {"plan.json", "report.json"}
+        written = b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file() and path.name not in plan)
+        # A text that an output cannot hold is named in its summary.
+        assert trace.encode() in written if trace else b"fold" in written or "language_instruction" in str(done)

@@ -8,30 +8,32 @@ moved. Any other value was computed, and is not what the name says.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from rlds_beam.episodes.columns import is_numeric
-from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError
 
-Names = Mapping[str, tuple[str, ...]]
+Key = TypeVar("Key")
 
 _SEEDS = (1, 2)
 """A coincidence, for example of clipped or rounded numbers, is not the same with other numbers."""
 
 
-def names_after(schema: Schema, episode: Episode, run: Callable[[Episode], Iterable[Episode]]) -> Names:
-    """The names of the values of the fields that connectors return, by path; not of those that they change.
+def names_after(
+    schema: Schema, episode: Episode, run: Callable[[Episode], Iterable[Mapping[Key, Column]]]
+) -> dict[Key, tuple[str, ...]]:
+    """The names of the values of the columns that connectors return; not of those that they change.
 
     Args:
       schema: the schema before the connectors.
       episode: an episode of the schema.
-      run: runs the connectors on an episode.
+      run: runs the connectors on an episode, and returns the columns of each resulting episode.
     """
-    found: list[Names] = []
+    found: list[dict[Key, tuple[str, ...]]] = []
     for seed in _SEEDS:
         marked, names = _mark(schema, episode, np.random.default_rng(seed))
         try:
@@ -59,15 +61,15 @@ def _mark(schema: Schema, episode: Episode, random: np.random.Generator) -> tupl
     return episode.with_columns(columns), names
 
 
-def _read(episode: Episode, names: Mapping[float, str]) -> Names:
+def _read(columns: Mapping[Key, Column], names: Mapping[float, str]) -> dict[Key, tuple[str, ...]]:
     """The names of the columns whose values are all numbers of different names."""
     found = {}
-    for path, column in episode.steps.items():
+    for key, column in columns.items():
         if not is_numeric(column):
             continue
         rows = np.asarray(column)
         if rows.ndim == 2 and len(rows) and (rows == rows[:1]).all():
             values = rows[0].tolist()
             if values and len(set(values)) == len(values) and all(value in names for value in values):
-                found[path] = tuple(names[value] for value in values)
+                found[key] = tuple(names[value] for value in values)
     return found

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlds_beam.connectors.base import Batch, Columns, Connector, full_name_of, returned, run
 from rlds_beam.connectors.configuration import Configuration
-from rlds_beam.connectors.dimension_names import Names, names_after
+from rlds_beam.connectors.dimension_names import names_after
 from rlds_beam.connectors.fields import agent_of, module_of
 from rlds_beam.connectors.fitting import FittedConnector
 from rlds_beam.connectors.given_meaning import fits, name_fields
@@ -108,20 +108,29 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
     modules = {
         name: [columns[name] for columns in by_batch if name in columns] for columns in by_batch for name in columns
     }
-    fields = {name: _merge([_fields_of(columns, {}) for columns in parts]) for name, parts in modules.items()}
+    fields = {
+        name: _with_names(_merge([_fields_of(columns, {}) for columns in parts]), names, name)
+        for name, parts in modules.items()
+    }
     made_of = {name: columns for name, columns in sorted(fields.items()) if columns}
     return Probed(schemas, made_of, tuple(connectors), schema)
 
 
-def _run(connectors: Sequence[Connector], configuration: Configuration, episode: Episode) -> tuple[Episode, ...]:
+def _run(
+    connectors: Sequence[Connector], configuration: Configuration, episode: Episode
+) -> list[dict[tuple[str, str], Column]]:
+    """The columns of each resulting episode, and those of modules, by module and path; the module of steps is ""."""
     batch = Batch((episode,), fields=configuration.fields)
     for connector in connectors:
         batch = _after(connector, batch)
-    return batch.episodes
+    modules = {(module, name): c for module, columns in by_module(batch).items() for name, c in columns.items()}
+    return [{**{("", path): c for path, c in one.steps.items()}, **modules} for one in batch.episodes]
 
 
-def _with_names(fields: Mapping[str, Field], names: Names) -> dict[str, Field]:
-    return {path: field.with_names(names.get(path, ())) for path, field in fields.items()}
+def _with_names(
+    fields: Mapping[str, Field], names: Mapping[tuple[str, str], tuple[str, ...]], module: str = ""
+) -> dict[str, Field]:
+    return {path: field.with_names(names.get((module, path), ())) for path, field in fields.items()}
 
 
 def _fitted(connector: Connector, batch: Batch) -> Connector:

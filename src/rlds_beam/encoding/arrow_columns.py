@@ -7,7 +7,7 @@
     PNG, JPEG            binary
 
 float16 and bfloat16 are stored as float32, which represents all their values and which every reader supports. The
-metadata of each field holds the column's dtype, shape, and encoding under `rlds_beam`.
+metadata of each field holds the column's dtype, shape, encoding, and the names of its values under `rlds_beam`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
 def _arrow_field(field: Field) -> pa.Field:
     import pyarrow as pa
 
-    facts = {"dtype": field.dtype, "shape": list(field.shape), "encoding": field.encoding}
+    names = {"names": list(field.names)} if field.names else {}
+    facts = {"dtype": field.dtype, "shape": list(field.shape), "encoding": field.encoding, **names}
     return pa.field(field.path, _arrow_type(field), nullable=False, metadata={METADATA: json.dumps(facts).encode()})
 
 

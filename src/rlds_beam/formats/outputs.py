@@ -18,6 +18,7 @@ from rlds_beam.output.capabilities import LearnerColumns, SeveralSplits, StoredN
 from rlds_beam.reading.base import Source
 from rlds_beam.text import shortened
 
+_MEANING = ("names", "robot_type", "task", "task_file")
 _MOST_BYTES = 230
 """Maximum bytes of a name: file systems allow 255, and a file's name gets an ending, and more while it is written."""
 
@@ -31,6 +32,9 @@ def create_output(source: Source, connecting: ConnectorRunner, directory: str, o
     kind = output_class(options.to)
     if connecting.splits and not issubclass(kind, SeveralSplits):
         raise UsageError(f"--connectors: SplitEpisodes needs --to=rlds, not --to={options.to}: convert to RLDS first")
+    given = [name for name in _MEANING if getattr(options, name, None)]
+    if given and not kind.holds_meaning:
+        raise UsageError(f"--{given[0]}: --to={options.to} has no place for it, so it has no effect: leave it out")
     if not issubclass(kind, LearnerColumns):
         connecting.refuse_columns("--to=columns")
     arguments = source, connecting, directory, options.to_options

@@ -24,7 +24,7 @@ from rlds_beam.episodes.nesting import below
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.columns.options import ColumnsFormat, ColumnsOptions
-from rlds_beam.formats.columns.row_files import RowFile, measure_rows, open_row_file
+from rlds_beam.formats.columns.row_files import RowFile, measure_rows, open_row_file, parquet_metadata
 from rlds_beam.output.base import Description
 from rlds_beam.output.capabilities import (
     CostHint,
@@ -32,6 +32,7 @@ from rlds_beam.output.capabilities import (
     ItemCounts,
     LearnerColumns,
     MetadataFiles,
+    Notes,
     SeveralFiles,
     SizePrediction,
 )
@@ -41,6 +42,7 @@ from rlds_beam.output.plans import RESERVED, OutputPlan
 from rlds_beam.output.shards import ShardInfo, WrittenFile
 from rlds_beam.output.tfds_metadata import split_infos, write_tfds_metadata
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.meaning import Meaning
 from rlds_beam.reading.plan import WorkRange
 
 DEFAULT_CONNECTORS = (AddObservationsFromEpisodesToBatch(), AddColumnsFromEpisodesToTrainBatch())
@@ -52,7 +54,7 @@ Modules = Mapping[str, tuple[Field, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
-class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, CostHints, SizePrediction):
+class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, CostHints, SizePrediction, Notes):
     """A dataset in `MODULE/` for each module: a record is a row of its columns, a transition or a sequence.
 
     Attributes:
@@ -62,6 +64,8 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
       modules: the columns of each module.
       description: the dataset's description, for TFDS.
       left_out: the fields that no column holds, with the reasons.
+      meaning: what is known of the dataset; the names are those of its columns' fields.
+      unnamed: the fields with names that no column holds as they are.
     """
 
     directory: str
@@ -70,6 +74,8 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
     modules: Modules
     description: str = "Columns, made by rlds-beam."
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    meaning: Meaning = dataclasses.field(default_factory=Meaning)
+    unnamed: tuple[str, ...] = ()
 
     default_connectors = DEFAULT_CONNECTORS
     options_class = ColumnsOptions
@@ -94,7 +100,10 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
         for fields in modules.values():
             features_json({field.path: row_field(field) for field in fields})  # raises if TFDS cannot nest them
         about = f"Columns of {source.dataset}, made by rlds-beam."
-        return cls(directory, source.name, kind, modules, about, _left_out(connectors))
+        left_out = _left_out(connectors)
+        meaning = dataclasses.replace(Meaning.of_dataset(source), last_action="unknown")
+        unnamed = tuple(path for path in _unnamed(connectors) if path not in left_out)
+        return cls(directory, source.name, kind, modules, about, left_out, meaning, unnamed)
 
     @property
     def metadata(self) -> tuple[str, ...]:
@@ -106,8 +115,17 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
         return CostHint(decodes_images=False)
 
     def plan(self) -> dict[str, Any]:
-        modules = {module: fields_json(fields) for module, fields in self.modules.items()}
-        return {"columns": {"format": self.format, "modules": modules}}
+        return {"columns": {"format": self.format, "modules": self._modules(), **self.meaning.entry()}}
+
+    def _modules(self) -> dict[str, Any]:
+        return {module: _columns_json(fields) for module, fields in self.modules.items()}
+
+    def notes(self, manifest: Mapping[str, Any]) -> list[str]:
+        del manifest
+        return [
+            f"note      no column holds the values of {path} as they are, so their names are left out"
+            for path in self.unnamed
+        ]
 
     def describe(self) -> Description:
         lines = [f"{module}: {field}" for module, fields in self.modules.items() for field in fields]
@@ -124,7 +142,7 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
                 parts[module].append(part)
         for module, fields in self.modules.items():
             try:
-                size += measure_rows(self.format, fields, parts[module])
+                size += measure_rows(self.format, fields, parts[module], parquet_metadata(self.meaning))
             except BadEpisode:  # one of them will be rejected and kept as read
                 size += sum(len(frame(episode.payload)) for batch in batches for episode in batch.episodes)
         return size
@@ -154,7 +172,7 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         for i, (module, fields) in enumerate(self.modules.items()):
             self._complete_module(module, fields, [(commit.split, commit.files[i]) for commit in commits])
-        return {"format": self.format, "modules": {m: fields_json(fields) for m, fields in self.modules.items()}}
+        return {"format": self.format, "modules": self._modules(), **self.meaning.entry()}
 
     def _complete_module(self, module: str, fields: Sequence[Field], files: Sequence[tuple[str, WrittenFile]]) -> None:
         """Writes a module's metadata. Splits without rows are left out, and their empty files removed."""
@@ -180,9 +198,10 @@ class ColumnsWriter:
         self._predicted = dict.fromkeys(output.modules, 0)
         self._files: dict[str, RowFile] = {}
         try:
+            metadata = parquet_metadata(output.meaning)
             for module, name in self._names.items():
                 path = storage.below(output.directory, name)
-                self._files[module] = open_row_file(output.format, path, output.modules[module])
+                self._files[module] = open_row_file(output.format, path, output.modules[module], metadata)
         except BaseException:
             self.abort()
             raise
@@ -267,6 +286,19 @@ def _check_name(module: str) -> None:
             f"--to=columns: {module!r} cannot be the name of a directory in the output: rename the module "
             "(AgentToModuleMapping) with letters, digits, `_` and `-`"
         )
+
+
+def _unnamed(connectors: ConnectorRunner) -> list[str]:
+    """The fields with names that no column has."""
+    held = {field.names for fields in connectors.probed.modules.values() for field in fields.values()}
+    given = {path: names for schema in connectors.probed.schemas for path, names in schema.names.items()}
+    return [path for path, names in given.items() if names not in held]
+
+
+def _columns_json(fields: Iterable[Field]) -> list[dict[str, Any]]:
+    """`fields_json`, with the names of values."""
+    entries = zip(fields_json(fields), fields, strict=True)
+    return [{**entry, **({"names": list(field.names)} if field.names else {})} for entry, field in entries]
 
 
 def fields_json(fields: Iterable[Field]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.columns.options import FORMATS
 from rlds_beam.output.files import MANIFEST
+from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.text import did_you_mean
 
 _FIELD = {
@@ -20,6 +21,7 @@ _FIELD = {
     "dtype": Kind("the name of a dtype", lambda dtype: dtype in DTYPES),
     "shape": [Maybe(COUNT)],
     "encoding": Kind("the name of an encoding", lambda e: e in ("none", "bytes", "zlib", "text", "png", "jpeg")),
+    "names?": [TEXT],
 }
 _SCHEMA = {
     "format": Kind(f"one of {', '.join(FORMATS)}", lambda name: name in FORMATS),
@@ -34,10 +36,12 @@ class ColumnsManifest:
     Attributes:
       format: the file format.
       modules: the columns of each module.
+      meaning: what is known of the dataset.
     """
 
     format: str
     modules: Mapping[str, tuple[Field, ...]]
+    meaning: Meaning = dataclasses.field(default_factory=Meaning)
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any], path: str) -> ColumnsManifest:
@@ -49,10 +53,14 @@ class ColumnsManifest:
         check_json(dict(manifest), _SCHEMA, storage.join(path, MANIFEST))
         check_json([*manifest["modules"]], [FILE], storage.join(path, MANIFEST))
         modules = {
-            module: tuple(Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]) for f in fields)
+            module: tuple(
+                Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]).with_names(f.get("names", ()))
+                for f in fields
+            )
             for module, fields in manifest["modules"].items()
         }
-        return cls(manifest["format"], modules)
+        meaning = Meaning.from_json(manifest.get(KEY, {}), storage.join(path, MANIFEST))
+        return cls(manifest["format"], modules, meaning)
 
     def choose(self, module: str | None, path: str) -> str:
         """The module with this name; by default the only one.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import abc
 import io
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
-from rlds_beam.encoding.arrow_columns import arrow_schema, to_arrow
+from rlds_beam.encoding.arrow_columns import METADATA, arrow_schema, to_arrow
 from rlds_beam.encoding.example.layout import IMAGES
 from rlds_beam.encoding.example.rows import RowEncoder
 from rlds_beam.episodes.episode import Column
@@ -17,9 +18,12 @@ from rlds_beam.formats.columns.options import ColumnsFormat
 from rlds_beam.output.record_writing import ArrayRecordFileWriter
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.output.shards import ShardInfo, ShardWriter
+from rlds_beam.reading.meaning import Meaning
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Metadata = Mapping[bytes, bytes]
 
 ROW_GROUP_BYTES = 4 << 20
 """Size of a Parquet row group, which a reader must decode to read one row."""
@@ -50,14 +54,11 @@ class RowFile(abc.ABC):
         """Removes what was written so far. Does nothing after `commit`."""
 
 
-def open_row_file(kind: ColumnsFormat, path: str, fields: Sequence[Field]) -> RowFile:
-    """Opens a writer of a file with these columns."""
-    kinds: dict[str, type[TFRecordRows | ArrayRecordRows | ParquetRows]] = {
-        "tfrecord": TFRecordRows,
-        "array_record": ArrayRecordRows,
-        "parquet": ParquetRows,
-    }
-    return kinds[kind](path, fields)
+def open_row_file(kind: ColumnsFormat, path: str, fields: Sequence[Field], metadata: Metadata | None = None) -> RowFile:
+    """Opens a writer of a file with these columns; the metadata (`parquet_metadata`) is for Parquet only."""
+    if kind == "parquet":
+        return ParquetRows(path, fields, metadata)
+    return TFRecordRows(path, fields) if kind == "tfrecord" else ArrayRecordRows(path, fields)
 
 
 class TFRecordRows(RowFile):
@@ -106,11 +107,11 @@ class ParquetRows(RowFile):
     PNGs and JPEGs are not compressed again, so that a reader finds them in the file as they are.
     """
 
-    def __init__(self, path: str, fields: Sequence[Field]):
+    def __init__(self, path: str, fields: Sequence[Field], metadata: Metadata | None = None):
         import pyarrow.parquet
 
         self._fields, self._shard = fields, ShardWriter(path)
-        self._schema = arrow_schema(fields)
+        self._schema = arrow_schema(fields).with_metadata(metadata)
         leaves = {field.path: leaf_of(field.path, self._schema) for field in fields}
         compression = {leaves[field.path]: "none" if field.encoding in IMAGES else "snappy" for field in fields}
         self._sink = ShardSink(self._shard)
@@ -156,6 +157,11 @@ class ParquetRows(RowFile):
         self._writer.close()
 
 
+def parquet_metadata(meaning: Meaning) -> Metadata | None:
+    """The metadata of a Parquet file that says what is known of its dataset; None if nothing is known."""
+    return {METADATA: json.dumps(meaning.entry()).encode()} if meaning.entry() else None
+
+
 def leaf_of(path: str, schema: pa.Schema) -> str:
     """The path of a column's values in a Parquet file, inside its lists."""
     import pyarrow as pa
@@ -188,14 +194,17 @@ class ShardSink(io.RawIOBase):
 
 
 def measure_rows(
-    kind: ColumnsFormat, fields: Sequence[Field], parts: Sequence[tuple[Mapping[str, Column], int]]
+    kind: ColumnsFormat,
+    fields: Sequence[Field],
+    parts: Sequence[tuple[Mapping[str, Column], int]],
+    metadata: Metadata | None = None,
 ) -> int:
     """The size of a file with these rows, in bytes. Writes it to a temporary directory, then removes it.
 
     Raises the errors of `RowFile.prepare`.
     """
     with ScratchDirectory() as directory:
-        file = open_row_file(kind, storage.below(directory, "rows"), fields)
+        file = open_row_file(kind, storage.below(directory, "rows"), fields, metadata)
         try:
             for columns, rows in parts:
                 file.add(file.prepare(columns, rows), "")

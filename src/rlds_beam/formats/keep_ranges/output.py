@@ -41,6 +41,7 @@ class KeepRangesOutput(MetadataFiles, CostHints):
     key: str
 
     metadata = (RANGES,)
+    holds_meaning = False
     options_class = KeepRangesOptions
 
     @classmethod

@@ -27,12 +27,13 @@ from rlds_beam.episodes.nesting import below, nest
 from rlds_beam.episodes.schema import ADD_ACTIONS, Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.arrays.leaves import Leaves, leaves_below, not_representable, scalar, single
-from rlds_beam.formats.columns.row_files import ROW_GROUP_BYTES, ShardSink
+from rlds_beam.formats.columns.row_files import ROW_GROUP_BYTES, ShardSink, parquet_metadata
 from rlds_beam.output.base import Description
 from rlds_beam.output.capabilities import SizePrediction
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.meaning import Meaning
 from rlds_beam.reading.plan import WorkRange
 
 _NOT_HELD = "RLlib has no such field in an episode"
@@ -51,6 +52,7 @@ class RllibOutput(SizePrediction):
       extras: further outputs of the behavior policy's model, by name.
       fields: the paths of these in the steps.
       left_out: the fields not written, with the reasons.
+      meaning: what is known of the dataset.
     """
 
     directory: str
@@ -61,6 +63,7 @@ class RllibOutput(SizePrediction):
     extras: tuple[tuple[str, Leaves], ...]
     fields: StepFields
     left_out: dict[str, str]
+    meaning: Meaning = dataclasses.field(default_factory=Meaning)
 
     @classmethod
     def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> RllibOutput:
@@ -75,10 +78,13 @@ class RllibOutput(SizePrediction):
         by_role = ((name, leaves_below(schema, path, left_out)) for name, path in roles.items())
         extras = tuple((name, leaves) for name, leaves in by_role if leaves)
         left_out |= _others(schema, [fields.obs, fields.actions, fields.rewards, *FLAGS, *roles.values()], left_out)
-        return cls(directory, source.name, observations, actions, reward, extras, fields, left_out)
+        held = [leaf.field for leaves in (observations, actions, *(one for _, one in extras)) for leaf in leaves]
+        known = Meaning.of(Schema({field.path: field for field in held}), source)
+        meaning = dataclasses.replace(known, last_action="unknown")  # it holds no last actions
+        return cls(directory, source.name, observations, actions, reward, extras, fields, left_out, meaning)
 
     def plan(self) -> dict[str, Any]:
-        return {"rllib": {"fields": self.describe().fields}}
+        return {"rllib": {"fields": self.describe().fields, **self.meaning.entry()}}
 
     def describe(self) -> Description:
         named = [("observations", self.observations), ("actions", self.actions), ("rewards", self.reward), *self.extras]
@@ -141,7 +147,7 @@ class RllibOutput(SizePrediction):
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         """Removes empty files, which RLlib would read."""
         storage.remove_files(self.directory, [commit.files[0].file for commit in commits if not commit.items])
-        return {"rllib": {"fields": self.describe().fields}}
+        return {"rllib": {"fields": self.describe().fields, **self.meaning.entry()}}
 
 
 def _others(schema: Schema, roles: Sequence[str], left_out: dict[str, str]) -> dict[str, str]:
@@ -174,7 +180,8 @@ class RllibWriter:
         import pyarrow.parquet
 
         self._output, self._shard = output, ShardWriter(path)
-        self._schema = pa.schema([pa.field("item", pa.binary(), nullable=False)])
+        item = pa.field("item", pa.binary(), nullable=False)
+        self._schema = pa.schema([item], metadata=parquet_metadata(output.meaning))
         self._sink = ShardSink(self._shard)
         self._writer = pyarrow.parquet.ParquetWriter(
             self._sink, self._schema, use_dictionary=False, write_page_checksum=True

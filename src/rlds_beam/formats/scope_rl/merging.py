@@ -84,7 +84,7 @@ def merge_logged_dataset(output: ScopeRlOutput, dataset_id: int, parts: Sequence
         "n_actions": value(n_actions if discrete else None),
         "action_dim": value(None if discrete else output.action_dim),
         "action_meaning": value(None),
-        "action_keys": value(None),
+        "action_keys": value(output.action_keys),
         "state_dim": value(state_dim),
         "state_keys": value(output.state_keys),
         "state": numbers("state", _F8, (state_dim,)),

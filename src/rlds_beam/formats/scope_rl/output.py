@@ -26,6 +26,7 @@ from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.nesting import below
+from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.leaves import (
     LeafColumn,
@@ -45,6 +46,7 @@ from rlds_beam.formats.scope_rl.options import ScopeRlOptions
 from rlds_beam.output.base import Description
 from rlds_beam.output.capabilities import MergedFile, Notes
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.meaning import Meaning
 
 _NOT_HELD = "SCOPE-RL has no such field"
 _PROPENSITIES = ("propensity", "action_logp")
@@ -64,6 +66,7 @@ class ScopeRlOutput(MergedOutput, Notes):
       policy: the episode field with the name of its policy.
       options: the options of the job.
       left_out: the fields not written, with the reasons.
+      meaning: what is known of the dataset.
     """
 
     directory: str
@@ -77,6 +80,7 @@ class ScopeRlOutput(MergedOutput, Notes):
     policy: str | None
     options: ScopeRlOptions
     left_out: dict[str, str]
+    meaning: Meaning = dataclasses.field(default_factory=Meaning)
 
     options_class = ScopeRlOptions
 
@@ -107,8 +111,10 @@ class ScopeRlOutput(MergedOutput, Notes):
         left_out |= {path: f"an episode field; {_NOT_HELD}" for path in schema.metadata if path != policy}
         left_out[f"{fields.obs} (last step)"] = "SCOPE-RL has one state per action"
         splits = tuple(split.name for split in source.splits)
+        known = Meaning.of(Schema({leaf.path: leaf.field for leaf in (*states, action)}), source)
+        meaning = dataclasses.replace(known, last_action="unknown")  # it holds no last actions
         return cls(
-            directory, source.name, splits, states, action, reward, propensity, kept, policy, own, left_out
+            directory, source.name, splits, states, action, reward, propensity, kept, policy, own, left_out, meaning
         )  # fmt: skip
 
     @property
@@ -130,7 +136,8 @@ class ScopeRlOutput(MergedOutput, Notes):
         return f"logged_dataset_{kind}_{re.sub(r'[^A-Za-z0-9_.-]', '_', policy)}_{self.splits.index(split)}.pickle"
 
     def plan(self) -> dict[str, Any]:
-        return {"scope_rl": {"fields": self.describe().fields, **dataclasses.asdict(self.options)}}
+        own = {"fields": self.describe().fields, **dataclasses.asdict(self.options)}
+        return {"scope_rl": {**own, **self.meaning.entry()}}
 
     def describe(self) -> Description:
         pscore = f"pscore: {self.propensity.field}" if self.propensity else "pscore: None, no propensity is recorded"
@@ -199,7 +206,8 @@ class ScopeRlOutput(MergedOutput, Notes):
     def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
         lengths = [lengths_of(some) for some in parts.values()]
         rows = sum(len(one) * trajectory_steps(self, some) for one, some in zip(lengths, parts.values(), strict=True))
-        return {"padding": {"rows": rows, "padded": rows - sum(int(one.sum()) for one in lengths)}}
+        padding = {"rows": rows, "padded": rows - sum(int(one.sum()) for one in lengths)}
+        return {"padding": padding, **self.meaning.entry()}
 
     def notes(self, manifest: Mapping[str, Any]) -> list[str]:
         padding = manifest.get("padding", {})
@@ -219,8 +227,14 @@ class ScopeRlOutput(MergedOutput, Notes):
     @property
     def state_keys(self) -> list[str]:
         """The name of each state dimension."""
-        keys = []
+        keys: list[str] = []
         for leaf in self.states:
             name = leaf.path.partition("/")[2] or leaf.path
-            keys += [name] if not leaf.shape else [f"{name}_{i}" for i in range(leaf.field.known_size)]
+            unnamed = [f"{name}_{i}" for i in range(leaf.field.known_size)] if leaf.shape else [name]
+            keys += leaf.field.names or unnamed
         return keys
+
+    @property
+    def action_keys(self) -> list[str] | None:
+        """The name of each dimension of a continuous action, if they are known."""
+        return None if self.discrete else list(self.action.field.names) or None
