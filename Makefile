@@ -128,6 +128,7 @@ docs: full  ## build the pages and the API reference in build/docs, and check th
 	@$(PY) docs/rule_reference.py
 	@$(PY) docs/signal_reference.py
 	@$(PY) docs/format_table.py
+	@$(PY) docs/meaning_table.py
 	@$(PY) docs/keyword_types.py
 	@$(PY) docs/figure_tables.py
 	@$(PY) docs/charts.py

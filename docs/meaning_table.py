@@ -33,6 +33,7 @@ from rlds_beam.testing import make_episode, write_dataset  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "meaning.md"
 BRIDGE = Path(os.environ.get("RLDS_BEAM_REAL_DATA", ROOT.parent / "shared" / "data")) / "bridge_dataset" / "1.0.0"
+BRIDGE_TITLE = "Bridge (RLDS)"
 JOINTS = [f"{joint}.pos" for joint in
           ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")]  # fmt: skip
 HEAD = """# What survives a conversion
@@ -97,6 +98,9 @@ def d4rl(path: Path) -> dict[str, Any]:
 
 def minari(path: Path) -> dict[str, Any]:
     minari_directory(path / "data", "arrow")
+    about = json.loads((path / "data" / "metadata.json").read_text())
+    spec = {"id": "Acrobot-v1", "entry_point": "gymnasium.envs.classic_control.acrobot:AcrobotEnv"}
+    (path / "data" / "metadata.json").write_text(json.dumps({**about, "env_spec": json.dumps(spec)}))
     return {}
 
 
@@ -111,12 +115,12 @@ def hdf5(name: str) -> Callable[[Path], dict[str, Any]]:
 DATASETS: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "LeRobot, SO-101": (so101, "robot, rate, a name for each joint, a task for each frame"),
     "ALOHA (ACT)": (hdf5("aloha"), "the layout: 14 joints at 50 Hz"),
-    "robomimic": (hdf5("robomimic"), "`env_args`: environment, robot, rate"),
+    "robomimic": (hdf5("robomimic"), "`env_args`: environment, robot, rate, controller"),
     "LIBERO": (hdf5("libero"), "task text; 20 Hz by its authors"),
     "ROS 2 bag": (ros2, "names of joints, stamps of messages, a topic with the task"),
     "push-T (zarr)": (push_t, "nothing but arrays"),
     "D4RL": (d4rl, "nothing but arrays; the file's name"),
-    "Minari": (minari, "spaces"),
+    "Minari": (minari, "spaces; the environment, whose rate is known"),
 }
 
 
@@ -156,20 +160,25 @@ def row(title: str, says: str, path: Path, folder: Path, **options: Any) -> str:
     return f"| {' | '.join([title, *cells])} |\n"
 
 
+def row_of(title: str, folder: Path) -> str:
+    """The row of a dataset, made in an empty folder."""
+    if title == BRIDGE_TITLE:
+        return row(title, "task text; no rate, no names", BRIDGE, folder, repair="missing_is_last")
+    write, says = DATASETS[title]
+    options = write(folder / "data")
+    return row(title, says, folder / "data", folder, **options)
+
+
 def page() -> str:
     """The text of the page."""
     rows = []
     with tempfile.TemporaryDirectory() as directory:
-        for number, (title, (write, says)) in enumerate(DATASETS.items()):
+        for number, title in enumerate((*DATASETS, *([BRIDGE_TITLE] if BRIDGE.exists() else []))):
             folder = Path(directory) / str(number)
             folder.mkdir()
-            options = write(folder / "data")
-            rows.append(row(title, says, folder / "data", folder, **options))
-        if BRIDGE.exists():
-            repaired = {"repair": "missing_is_last"}
-            rows.append(row("Bridge (RLDS)", "task text; no rate, no names", BRIDGE, Path(directory), **repaired))
-        elif PAGE.exists():
-            rows += [line + "\n" for line in PAGE.read_text().splitlines() if line.startswith("| Bridge")]
+            rows.append(row_of(title, folder))
+    if not BRIDGE.exists() and PAGE.exists():
+        rows += [line + "\n" for line in PAGE.read_text().splitlines() if line.startswith(f"| {BRIDGE_TITLE}")]
     return HEAD + "".join(rows)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkout import ROOT
 
 import rlds_beam
 from rlds_beam.episodes.schema import Field, Schema
@@ -108,3 +111,32 @@ def test_robomimic_says_its_rate_and_its_robots(tmp_path: Path) -> None:
         file["data"].attrs["env_args"] = json.dumps({"env_name": "Lift", "env_kwargs": arms})
     source = rlds_beam.open_source(str(tmp_path / "demo.hdf5"), from_="hdf5")
     assert (source.fps, source.robot) == (10, "Panda, Sawyer")
+
+
+PAGE = (ROOT / "docs" / "reference" / "meaning.md").read_text()
+ROWS = {line.split(" | ")[0].removeprefix("| "): line for line in PAGE.splitlines() if line.startswith("| ")}
+ROWS.pop("dataset")
+
+
+@pytest.fixture(scope="module")
+def table() -> Any:
+    """docs/meaning_table.py."""
+    for package in ("h5py", "rosbags", "mcap", "pyarrow"):
+        pytest.importorskip(package)
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        return importlib.import_module("meaning_table")
+    finally:
+        sys.path.remove(str(ROOT / "docs"))
+
+
+def test_the_page_has_a_row_for_each_dataset(table: Any) -> None:
+    assert [*ROWS] == [*table.DATASETS, table.BRIDGE_TITLE]
+    assert PAGE.startswith(table.HEAD)
+
+
+@pytest.mark.parametrize("title", ROWS)
+def test_each_row_of_the_page_is_up_to_date(table: Any, title: str, tmp_path: Path) -> None:
+    if title == table.BRIDGE_TITLE and not table.BRIDGE.exists():
+        pytest.skip("no real data; set $RLDS_BEAM_REAL_DATA to their path")
+    assert table.row_of(title, tmp_path) == f"{ROWS[title]}\n", "run python docs/meaning_table.py"
