@@ -68,6 +68,15 @@ def _each_signature_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_progress_lines() -> Iterator[None]:
+    """On a busy machine even a short command in this process would print a line of progress to what a test compares."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("EVERY_SECONDS", "MAX_SILENT_SECONDS"):
+            patch.setattr(f"rlds_beam.progress.displays.{name}", 10_000.0)
+        yield
+
+
 @pytest.fixture
 def convert(tmp_path, capsys):
     def run(source: Path | str, *flags: str, output: Path = tmp_path / "out") -> Ran:
