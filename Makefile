@@ -35,6 +35,8 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export GRPC_VERBOSITY ?= NONE
 # Nothing here uses an accelerator; TensorFlow would reserve its memory.
 export CUDA_VISIBLE_DEVICES ?=
+# Real datasets for tests and benchmarks, which are skipped without them.
+export RLDS_BEAM_REAL_DATA ?= $(wildcard $(abspath ../shared/data))
 
 .PHONY: help setup full left-out demo test test-quick test-all test-faults test-buckets test-pythons test-peers test-flink test-dataflow test-wheel test-readme test-docs environments docs docs-serve lint format bench wheel lock clean
 

@@ -56,7 +56,7 @@ from sections import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-REAL = Path(os.environ.get("RLDS_BEAM_REAL_DATA", ROOT.parent / "shared" / "data")) / "bridge_dataset" / "1.0.0"
+REAL = Path(os.environ.get("RLDS_BEAM_REAL_DATA") or ROOT / "no-real-data") / "bridge_dataset" / "1.0.0"
 COLD = [
     ("convert, 25 real episodes", ["convert", str(REAL), str(DATA / "real"), "--repair=missing_is_last"], 10.0),
     ("--help", ["--help"], 0.5),

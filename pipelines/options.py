@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from rlds_beam import __version__
+from rlds_beam._version import __version__
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, option
 from rlds_beam.progress.displays import now

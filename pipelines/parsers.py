@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
-from rlds_beam import __version__
+from rlds_beam._version import __version__
 from rlds_beam.checking.rules import POLICIES, RULES
 from rlds_beam.formats.registry import FORMATS
 from rlds_beam.options import Options

@@ -43,7 +43,7 @@ from rlds_beam.trajectories.items import Items, Windows
 KINDS = {"state": (2_000_000, 20_000), "png": (6_000, 200), "jpeg": (20_000, 200), "jpeg256": (1_200, 100)}
 """Steps of each kind of data (`data.py`) in a full and a quick run: enough to exceed the caches."""
 
-REAL = Path(os.environ.get("RLDS_BEAM_REAL_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+REAL = Path(os.environ.get("RLDS_BEAM_REAL_DATA") or "no-real-data")
 
 
 def cpu(function: Callable[..., Any], *args: Any, repeats: int = 1) -> float:

@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlds_beam import lazy
-
-__version__ = "0.1.0"
+from rlds_beam._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from rlds_beam.checking.options import CheckOptions as CheckOptions

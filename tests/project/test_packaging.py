@@ -107,7 +107,7 @@ def test_wheel_metadata(built: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         metadata = archive.read(f"{info}/METADATA").decode()
         entry_points = archive.read(f"{info}/entry_points.txt").decode()
-    version = re.search(r'^__version__ = "(.+)"$', (FOLDERS["rlds_beam"] / "__init__.py").read_text(), re.MULTILINE)
+    version = re.search(r'^__version__ = "(.+)"$', (FOLDERS["rlds_beam"] / "_version.py").read_text(), re.MULTILINE)
     assert version is not None
     assert f"\nVersion: {version[1]}\n" in metadata
     assert "\nRequires-Python: >=3.10\n" in metadata

@@ -7,5 +7,5 @@ from pathlib import Path
 
 SUPPORT = Path(__file__).resolve().parent
 ROOT = SUPPORT.parents[1]
-REAL_DATA = Path(os.environ.get("RLDS_BEAM_REAL_DATA") or ROOT.parent / "shared" / "data")
-"""Real datasets (not in the repository)."""
+REAL_DATA = Path(os.environ.get("RLDS_BEAM_REAL_DATA") or ROOT / "no-real-data")
+"""Real datasets, which are not in the repository; `make` finds them in ../shared/data."""

@@ -161,7 +161,7 @@ def test_a_frame_has_one_discount() -> None:
         spec_of(make_episode(3, columns={"discount": np.ones((3, 2), np.float32)}))
 
 
-@pytest.mark.skipif(not REAL_FEATURES.exists(), reason="needs ../shared/data or $RLDS_BEAM_REAL_DATA")
+@pytest.mark.skipif(not REAL_FEATURES.exists(), reason="needs real data: $RLDS_BEAM_REAL_DATA")
 def test_the_real_dataset() -> None:
     schema = parse_features(REAL_FEATURES.read_text(), str(REAL_FEATURES))
     spec = trajectory_spec(schema, FrameOptions(policy_info_fields=("language_embedding",)), ItemOptions())

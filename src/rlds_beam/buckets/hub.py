@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 from urllib.parse import quote, urljoin, urlsplit
 
-from rlds_beam import __version__
+from rlds_beam._version import __version__
 from rlds_beam.buckets import base, files
 from rlds_beam.buckets.base import (
     UNREADABLE,

@@ -25,7 +25,8 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from rlds_beam import __version__, storage, worker_status
+from rlds_beam import storage, worker_status
+from rlds_beam._version import __version__
 from rlds_beam.checking.duplicates import Duplicates, duplicates_among, find_duplicates, marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.screening import screened

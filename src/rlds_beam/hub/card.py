@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import rlds_beam
+from rlds_beam._version import __version__
 from rlds_beam.output.plans import OutputPlan, holds
 from rlds_beam.text import count, format_size, printable
 
@@ -44,6 +44,6 @@ def card(directory: str, plan: OutputPlan, manifest: Mapping[str, Any], destinat
     read = f'rows = rlds_beam.open_dataset("{destination}")' if readable else f'rlds_beam.inspect("{destination}")'
     return _CARD.format(
         to=to, name=manifest["name"], items=f"{manifest['items']:,}", files=count(len(manifest["shards"]), "file"),
-        size=format_size(manifest["bytes"]), held=holds(plan), version=rlds_beam.__version__,
+        size=format_size(manifest["bytes"]), held=holds(plan), version=__version__,
         dataset=printable(plan.content.get("dataset"), 100).replace("`", "'"), read=read,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam import __version__
+from rlds_beam._version import __version__
 from rlds_beam.encoding.tfds.dataset_info import FEATURES
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import features_json

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import rlds_beam
+from rlds_beam._version import __version__
 from rlds_beam.output.preview import SHOWN
 from rlds_beam.text import count, escape_controls, printable, shortened
 
@@ -41,7 +41,7 @@ def provenance(
     counts = {name: report[name] for name in ("records", "valid", "repaired", "rejected")}
     dropped = {name: entry["records"] for name, entry in report.get("dropped", {}).items()}
     facts = {
-        "written_by": f"rlds-beam {rlds_beam.__version__}",
+        "written_by": f"rlds-beam {__version__}",
         "source": {
             "dataset": plan["dataset"], **read, "info": info, "licences": list(source["licences"]),  # english: quoted
             "shards": shards, **({"slices": slices} if slices else {}),

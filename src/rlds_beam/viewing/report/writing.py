@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import rlds_beam
 from rlds_beam import storage
+from rlds_beam._version import __version__
 from rlds_beam.checking.dataset import check_counts
 from rlds_beam.checking.duplicates import find_duplicates, marked
 from rlds_beam.checking.report import Report
@@ -176,7 +176,7 @@ class ReportWriter:
         return ReportDocument(
             title=" and ".join(part.facts.name for part in parts),
             datasets=tuple(parts),
-            made=Made(self.command, rlds_beam.__version__),
+            made=Made(self.command, __version__),
             conversion=None if conversion is None else conversion.section(),
             comparison=self._comparison(gathered) if len(self.inputs) == 2 else None,
         )
