@@ -434,3 +434,14 @@ def test_every_flag_of_meaning_has_an_effect_or_is_refused(reacher: Path, tmp_pa
         written = b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file() and path.name not in plan)
         # A text that an output cannot hold is named in its summary.
         assert trace.encode() in written if trace else b"fold" in written or "language_instruction" in str(done)
+
+
+@pytest.mark.parametrize("first", ["lerobot", "zarr"])
+def test_void_last_steps_that_were_kept_stay_void(tmp_path: Path, first: str) -> None:
+    data = write_dataset(tmp_path / "data", [make_episode(5, observation={"state": 3}, action=2)])
+    (data / "meaning.json").write_text('{"fps": 10, "last_action": "void"}')
+    rlds_beam.convert(data, tmp_path / "kept", to=first, last_step="keep")
+    assert rlds_beam.open_source(str(tmp_path / "kept")).last_action == "void"
+    done = rlds_beam.convert(tmp_path / "kept", tmp_path / "out", to="lerobot")
+    assert "1 last step without an action" in str(done)
+    assert rlds_beam.open_source(str(tmp_path / "out")).last_action == "real"

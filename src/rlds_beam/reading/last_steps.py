@@ -139,10 +139,12 @@ class RowRule:
     Attributes:
       left_out: whether last steps are left out.
       last_steps: what they are; None if it did not matter, because the user chose.
+      kept_void: whether the user keeps last steps whose actions the source says are void.
     """
 
     left_out: bool = False
     last_steps: LastSteps | None = None
+    kept_void: bool = False
 
     @classmethod
     def of(cls, source: Source, schema: Schema, choice: Literal["drop", "keep"] | None) -> RowRule:
@@ -152,7 +154,7 @@ class RowRule:
           schema: the schema of the episodes, after connectors; without actions, all steps are rows.
         """
         if choice is not None:
-            return cls(choice == "drop")
+            return cls(choice == "drop", kept_void=choice == "keep" and source.last_action == "void")
         if not any(is_action(path) for path in schema.steps):
             return cls()
         last_steps = find_last_steps(source)
@@ -165,4 +167,6 @@ class RowRule:
     def to_json(self) -> dict[str, Any]:
         """What the rows depend on, for a plan."""
         found = {} if self.last_steps is None else {key: v for key, v in vars(self.last_steps).items() if v}
-        return {"last_step": {"left_out": self.left_out, **found}} if self.left_out or found.get("assumed") else {}
+        found |= {"kept_void": True} if self.kept_void else {}
+        matters = self.left_out or self.kept_void or found.get("assumed")
+        return {"last_step": {"left_out": self.left_out, **found}} if matters else {}

@@ -170,6 +170,7 @@ _KNOWN = {
     "task": Maybe(TEXT),
     "task_of_episode?": ANY,
     "episode_columns?": {"*": ANY},
+    "last_action?": Kind("void", lambda action: action == "void"),
 }
 
 

@@ -295,7 +295,8 @@ class LerobotOutput(
         if self.modality is not None:
             self._write(layout.MODALITY, self.modality)
         self._write(layout.STATS, json.dumps(stats, indent=4) + "\n")
-        self._write(layout.FIELDS, to_json(self.frames.features.to_json()))
+        void = {"last_action": "void"} if self.rule.kept_void else {}
+        self._write(layout.FIELDS, to_json({**self.frames.features.to_json(), **void}))
         picture = joined(previews)
         if picture:
             storage.write_bytes(storage.below(self.directory, PREVIEW), picture)

@@ -19,7 +19,7 @@ from rlds_beam.formats.lerobot.episode_fields import EpisodeFields, episode_fiel
 from rlds_beam.formats.lerobot.files import LerobotFiles, meta_of
 from rlds_beam.formats.lerobot.reading import Meta
 from rlds_beam.images.headers import MOST_PIXELS
-from rlds_beam.reading.base import Shard, Source, Span, Split
+from rlds_beam.reading.base import LastAction, Shard, Source, Span, Split
 from rlds_beam.reading.looking import names_below
 from rlds_beam.reading.splits import selected_splits, slice_of
 from rlds_beam.text import count, shortened
@@ -51,8 +51,8 @@ class LerobotSource(Source):
     fps: float = 1.0
     violations: tuple[Violation, ...] = ()
     robot: str | None = None
-    last_action = "real"
     notes: tuple[str, ...] = ()
+    last_action: LastAction = "real"
 
     @classmethod
     def open(
@@ -73,7 +73,8 @@ class LerobotSource(Source):
         robot = robot if is_name(robot) else None
         found = (*_notes(ranges, len(meta.episodes)), *name_notes(meta))
         notes = tuple(f"{layout.INFO}: {note}" for note in found)
-        return cls(dataset, root, fields.schema, fields, splits, meta.digest(), fps, violations, robot, notes)
+        last = (meta.fields or {}).get("last_action", "real")
+        return cls(dataset, root, fields.schema, fields, splits, meta.digest(), fps, violations, robot, notes, last)
 
     @classmethod
     def recognize(cls, path: str) -> str | None:

@@ -52,7 +52,7 @@ from rlds_beam.formats.zarr.stores import (
 )
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.options import Options
-from rlds_beam.reading.base import Shard
+from rlds_beam.reading.base import LastAction, Shard
 from rlds_beam.reading.looking import names_below
 from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.text import count
@@ -135,8 +135,8 @@ class ZarrSource(SourceOfFiles):
     """
 
     options_class: ClassVar[type[Options]] = ZarrSourceOptions
-    last_action = "real"
     notes: tuple[str, ...] = ()
+    last_action: LastAction = "real"
 
     @classmethod
     def open(
@@ -171,7 +171,7 @@ class ZarrSource(SourceOfFiles):
         shards = {name: _shards(files, some) for name, some in roots.items()}
         return cls(
             f"{name}/1.0.0", schema, ZarrDecoder(schema, fields), splits_of(shards, split, name), files, (),
-            meaning.fps, meaning.robot, notes,
+            meaning.fps, meaning.robot, notes, "void" if meaning.last_action == "void" else "real",
         )  # fmt: skip
 
     @classmethod
