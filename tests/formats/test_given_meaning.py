@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import hdf5_robots
 import numpy as np
 import pytest
 
@@ -263,3 +264,40 @@ def test_a_contradicted_rate_can_end_the_job(recorded_at_25: Path) -> None:
         rlds_beam.validate(recorded_at_25, fail=["rate_mismatch"])
     (recorded_at_25 / "meaning.json").write_text('{"fps": 25}')
     assert not rlds_beam.validate(recorded_at_25).rules
+
+
+def test_tasks_by_the_names_of_episodes_in_their_files(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    hdf5_robots.aloha(tmp_path / "aloha", [4, 5])
+    (tmp_path / "files.csv").write_text("episode,task\nepisode_1.hdf5,second\nepisode_0.hdf5,first\n")
+    rlds_beam.convert(tmp_path / "aloha", tmp_path / "a", to="rlds", task_file=tmp_path / "files.csv")
+    assert texts_of(tmp_path / "a") == [{"first"}, {"second"}]
+    hdf5_robots.robomimic(tmp_path / "demos", [4, 3])
+    (file,) = (tmp_path / "demos").glob("*.hdf5")
+    for number, names in enumerate([["demo_1", "demo_0"], [f"demo_1 of {file.name}", "data/demo_0"]]):
+        (tmp_path / "demos.json").write_text(json.dumps({names[0]: "second", names[1]: "first"}))
+        rlds_beam.convert(tmp_path / "demos", tmp_path / f"b{number}", to="rlds", task_file=tmp_path / "demos.json")
+        assert texts_of(tmp_path / f"b{number}") == [{"first"}, {"second"}]
+    card = str(rlds_beam.inspect(tmp_path / "demos", task_file=tmp_path / "demos.json"))
+    assert f"demo_0 of {file.name}, demo_1 of {file.name}" in card
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("demo_7", "'demo_7' is not the key of an episode, nor its name in its file; did you mean demo_"),
+        ("demo_1", "'demo_1' is the name of 2 episodes: write 'demo_1 of a.hdf5'"),
+        ("demo_1 of a.hdf5", "listed twice, also as"),
+    ],
+)  # fmt: skip
+def test_names_that_no_episode_or_several_have_are_refused(tmp_path: Path, name: str, message: str) -> None:
+    pytest.importorskip("h5py")
+    hdf5_robots.robomimic(tmp_path / "data", [4, 3])
+    (file,) = (tmp_path / "data").glob("*.hdf5")
+    (tmp_path / "data" / "b.hdf5").write_bytes(file.read_bytes())
+    file.rename(tmp_path / "data" / "a.hdf5")
+    table = {name: "x", **({"data/1.0.0:train:00000@1": "y"} if "twice" in message else {})}
+    (tmp_path / "tasks.json").write_text(json.dumps(table))
+    with pytest.raises(UsageError, match=message) as error:
+        rlds_beam.convert(tmp_path / "data", tmp_path / "out", to="rlds", task_file=tmp_path / "tasks.json")
+    assert "\n" not in str(error.value)

@@ -21,6 +21,7 @@ from rlds_beam.connectors.pipeline import ConnectorPipeline
 from rlds_beam.encoding.checked_json import parse_json
 from rlds_beam.encoding.checked_yaml import parse_yaml
 from rlds_beam.errors import MissingExtraError, UsageError
+from rlds_beam.reading.base import Source
 from rlds_beam.text import did_you_mean, shortened
 from rlds_beam.user_functions import (
     ByValue,
@@ -61,6 +62,13 @@ class Configuration:
             first += parse([dict(one) for one in preset_of(preset).connectors], f"--preset={preset}").connectors
         names = {**given.names, **parse_names(getattr(options, "names", ()))}
         return dataclasses.replace(given, connectors=(*first, *given.connectors), names=names)
+
+    def for_source(self, source: Source) -> Configuration:
+        """A copy for a source, whose names of episodes its tasks may use; raises UsageError for unknown names."""
+        own = tuple(
+            one.for_source(source) if isinstance(one, connectors.FillLanguage) else one for one in self.connectors
+        )
+        return dataclasses.replace(self, connectors=own)
 
     def plan(self) -> dict[str, Any]:
         """What the result depends on besides the episodes, as JSON: names, arguments, and versions of user code."""

@@ -54,6 +54,7 @@ class ConnectorRunner:
     @classmethod
     def for_source(cls, configuration: Configuration, source: Source) -> ConnectorRunner:
         """Returns the runner for a source; raises UsageError as `of`, or if a list names another dataset."""
+        configuration = configuration.for_source(source)
         check_lists(configuration.connectors, source.dataset)
         return cls(configuration, probe(configuration, source.schema), source.fps, source.last_action)
 

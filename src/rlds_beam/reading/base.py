@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from rlds_beam.encoding.base import RecordFormat
@@ -234,6 +234,10 @@ class Source(Viewable, abc.ABC):
         """The paths of other files that a shard's episodes are read from, for example videos."""
         del shard
         return ()
+
+    def episode_names(self) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
+        """The key of each episode with its names in its file (`demo_3 of demos.hdf5`, `demo_3`), if they have names."""
+        return iter(())
 
     @property
     def videos(self) -> Mapping[str, Mapping[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import dataclasses
 import hashlib
@@ -15,7 +16,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.dropping import text_of, values_of
-from rlds_beam.connectors.cleaning.listing import EpisodeList
+from rlds_beam.connectors.cleaning.listing import EXPECTED_KEY, EpisodeList
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.encoding.checked_json import load_json, parse_json
 from rlds_beam.encoding.checked_yaml import parse_yaml
@@ -23,7 +24,8 @@ from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.text import printable, shortened
+from rlds_beam.reading.base import Source
+from rlds_beam.text import did_you_mean, printable, shortened
 from rlds_beam.user_functions import nothing_else, resolve
 
 Relabel = Callable[[str, Mapping[str, Any]], str]
@@ -61,6 +63,11 @@ class FillLanguage(EpisodeConnector):
         toy/1.0.0:train:00000@0,fold the towel
         toy/1.0.0:train:00000@1,open the drawer
 
+    If the episodes of a source have names in its files, as `inspect` shows them, these can be used instead of keys.
+
+        demo_0 of demos.hdf5,fold the towel
+        episode_0.hdf5,open the drawer
+
     The first text field whose name says that it holds the instruction is filled, else `language_instruction` is added.
 
     Raises:
@@ -82,9 +89,43 @@ class FillLanguage(EpisodeConnector):
         if self.text is not None and not self.text.strip():
             raise UsageError("--task is empty: give the instruction, for example --task='fold the towel'")
         texts = {} if self.table is None else _read_table(self.table)
+        self._set({key: text for key, text in texts.items() if _is_key(key)})
+        object.__setattr__(self, "_names", {name: text for name, text in texts.items() if not _is_key(name)})
+        object.__setattr__(self, "digest", hashlib.sha256(json.dumps(sorted(texts.items())).encode()).hexdigest())
+
+    def _set(self, texts: Mapping[str, str]) -> None:
+        """Sets the texts by key."""
         object.__setattr__(self, "_texts", texts)
         object.__setattr__(self, "_listed", EpisodeList(f"--task_file={self.table}", texts))
-        object.__setattr__(self, "digest", hashlib.sha256(json.dumps(sorted(texts.items())).encode()).hexdigest())
+
+    def for_source(self, source: Source) -> FillLanguage:
+        """A copy whose table has the keys of the episodes that it names.
+
+        Raises:
+          UsageError: the source has no such episode, or several with the same name.
+        """
+        names: Mapping[str, str] = vars(self)["_names"]
+        if not names:
+            return self
+        texts, keys = dict(vars(self)["_texts"]), dict[str, list[str]]()
+        for key, known in source.episode_names():
+            for name in dict.fromkeys(known):
+                keys.setdefault(name, []).append(str(key))
+        for name, text in names.items():
+            where = f"--task_file={self.table}: {shortened(name, 80)!r}"
+            found = keys.get(name, [])
+            if not found:
+                own = f", nor its name in its file{did_you_mean(name, keys)}" if keys else ""
+                raise UsageError(f"{where} is not the key of an episode{own}; {EXPECTED_KEY}")
+            if len(found) > 1:
+                full = next((one for one in keys if keys[one] == found[:1]), found[0])
+                raise UsageError(f"{where} is the name of {len(found):,} episodes: write {printable(full, 80)!r}")
+            if found[0] in texts:
+                raise UsageError(f"{where} is listed twice, also as {found[0]}")
+            texts[found[0]] = text
+        filled = copy.copy(self)
+        filled._set(texts)
+        return filled
 
     @property
     def listed(self) -> EpisodeList:
@@ -123,6 +164,10 @@ class FillLanguage(EpisodeConnector):
         texts: Mapping[str, str] = vars(self)["_texts"]
         record = str(dataclasses.replace(key, part=0))
         return texts.get(f"{record}.{key.part}", texts.get(record, self.text))
+
+
+def _is_key(text: str) -> bool:
+    return text.isprintable() and "@" in text and ":" in text
 
 
 def _task_field(episode: Episode) -> str | None:

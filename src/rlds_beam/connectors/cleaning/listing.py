@@ -20,6 +20,8 @@ from rlds_beam.text import shortened
 
 _REMARK = re.compile(r"\t|(?:^|\s)#")
 
+EXPECTED_KEY = "expected dataset/version:split:shard@position, for example toy/1.0.0:train:00000@12345"
+
 _WHOLE = -1
 """The part of a key without a part: the whole record."""
 
@@ -172,10 +174,7 @@ def _entry(text: str, where: str) -> _Entry:
         if max(key.shard, key.position, key.part) >= 1 << 62:
             raise ValueError
     except ValueError:
-        raise UsageError(
-            f"{where}: {shortened(text, 80)!r} is not the key of an episode; expected "
-            "dataset/version:split:shard@position, for example toy/1.0.0:train:00000@12345"
-        ) from None
+        raise UsageError(f"{where}: {shortened(text, 80)!r} is not the key of an episode; {EXPECTED_KEY}") from None
     part = key.part if "." in text.rpartition("@")[2] else _WHOLE
     return key.dataset, key.split, key.shard, key.position, part
 

@@ -140,6 +140,9 @@ class Hdf5Format(ProfileFormat):
     def count(self, path: str) -> int:
         return super().count(path) if self.layout.profile.per_file else len(self._groups(path)[0])
 
+    def groups(self, path: str) -> list[str]:
+        return super().groups(path) if self.layout.profile.per_file else self._groups(path)[0]
+
     def is_splittable(self, path: str) -> bool:
         return super().is_splittable(path) or not self.layout.profile.per_file
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from rlds_beam import naming, storage
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE, Hdf5Group, is_dataset, open_hdf5
@@ -67,6 +68,9 @@ class Hdf5Source(Source):
 
     def plan(self) -> dict[str, Any]:
         return {"profile": dataclasses.asdict(self.layout.profile)}
+
+    def episode_names(self) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
+        return self.files.names(self.splits, self.dataset)
 
     def companions(self, shard: Shard) -> list[str]:
         return text_files(self.layout.profile, shard.path)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from rlds_beam import naming, storage
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.sources_of_files import (
     FoundFiles,
@@ -125,6 +126,9 @@ class NpzSource(SourceOfFiles):
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
         return (f"profile {self.layout.profile.name}", *self.layout.notes)
+
+    def episode_names(self) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
+        return self.files.names(self.splits, self.dataset)
 
     def plan(self) -> dict[str, Any]:
         return {"profile": dataclasses.asdict(self.layout.profile)}

@@ -7,19 +7,21 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.base import Damage
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
 from rlds_beam.formats.arrays.hdf5_reading import MOST_BYTES, UNREADABLE
 from rlds_beam.formats.profiles.binding import Leaf
 from rlds_beam.formats.profiles.containers import Container
 from rlds_beam.formats.profiles.episodes import Layout, read_episode
+from rlds_beam.reading.base import Split
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -98,9 +100,29 @@ class ProfileFormat(ArrayFormat):
         starts, ended = self._starts(whole.path)
         return Rows(whole, int(starts[i]), int(starts[i + 1]), int(starts[-1]), bool(ended[i])), {}
 
-    def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
+    def file_name(self, path: str) -> str:
+        """The name of a file, relative to the directory of the dataset."""
         within = self.root and path.startswith(self.root)
-        name = path[len(self.root) :].lstrip("/") if within else storage.split(path)[1]
+        return path[len(self.root) :].lstrip("/") if within else storage.split(path)[1]
+
+    def groups(self, path: str) -> list[str]:
+        """The groups of a file's episodes, in order; an empty name for an episode that is the file."""
+        return [] if self.layout.profile.ends else [""]
+
+    def names(self, splits: Iterable[Split], dataset: str) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
+        """See `Source.episode_names`."""
+        for split in splits:
+            whole = [(shard, 0, shard.records or 0) for shard in split.shards]
+            for shard, low, high in split.taken if split.sliced else whole:
+                file, groups = self.file_name(shard.path), self.groups(shard.path)
+                for i in range(low, min(high, len(groups))):
+                    short = groups[i].rpartition("/")[2]
+                    of_group = (f"{short} of {file}", short, groups[i])
+                    names = of_group if short else (file, storage.split(file)[1])
+                    yield EpisodeKey(dataset, split.name, shard.index, i), names
+
+    def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
+        name = self.file_name(path)
         with self.whole(path) as whole:
             for i in range(start, stop):
                 place = name
