@@ -10,12 +10,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from rlds_beam.episodes.dimensions import MAX_UNFOLDED
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.bags import Bag, bag_layout
 from rlds_beam.formats.ros2.cdr import BadMessage, Reader
 from rlds_beam.formats.ros2.definitions import Definitions, definitions_of
-from rlds_beam.formats.ros2.images import IMAGES
-from rlds_beam.text import count, join_lines, printable
+from rlds_beam.formats.ros2.images import IMAGES, image_reader
+from rlds_beam.text import count, format_size, join_lines, printable, shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -64,7 +65,7 @@ def topic_facts(bag: Bag) -> list[TopicFacts]:
 
 
 def proposal(paths: Sequence[str], where: str, distribution: str) -> str:
-    """Describes the first bag, and proposes a mapping of its topics.
+    """Describes the first bag with a card and a table, and proposes a mapping of its topics.
 
     Raises:
       UsageError: the bag cannot be read.
@@ -75,11 +76,14 @@ def proposal(paths: Sequence[str], where: str, distribution: str) -> str:
             facts = topic_facts(bag)
             known = [topic for topic in bag.topics.values() if topic.type == _JOINTS]
             definitions = definitions_of(known, distribution, layout.distribution)
-            lines = [f"{paths[0]} ({count(len(paths), 'bag')} in {where})", "", *_table(facts)]
+            fields = _fields(bag, [one for one in facts if one.messages], definitions)
+            driver = _driver(facts, fields)
+            lines = [f"{paths[0]} ({count(len(paths), 'bag')} in {where})"]
+            lines += [*_card(bag, facts, definitions, driver), "", *_table(facts)]
             lines += ["", bag.damage] if bag.damage else []
             lines += ["", "A mapping to start from; save it as topics.yaml, edit it, and run:"]
             lines += [f"  rlds-beam inspect {shlex.quote(where)} --from=ros2 --topics=topics.yaml", ""]
-            return join_lines([*lines, *_mapping(bag, facts, definitions)])
+            return join_lines([*lines, *_mapping(fields, driver)])
     except (OSError, BadMessage) as error:
         raise UsageError(f"{paths[0]}: {error}") from error
 
@@ -96,14 +100,48 @@ def _table(facts: Sequence[TopicFacts]) -> list[str]:
     return ["  ".join(forms).format(*row) for row in rows]
 
 
-def _mapping(bag: Bag, facts: Sequence[TopicFacts], definitions: Definitions) -> list[str]:
-    fields = _fields(bag, [one for one in facts if one.messages], definitions)
+def _card(bag: Bag, facts: Sequence[TopicFacts], definitions: Definitions, driver: TopicFacts | None) -> list[str]:
+    """What is known of a bag before its topics are mapped; `definitions` are those of joint states."""
+    there = [one for one in facts if one.messages]
+    times = np.concatenate([bag.times(one.name) for one in there] or [np.zeros(1)])
+    seconds = float(times.max() - times.min()) / 1e9
+    long = f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
+    rows = [("rate", f"{driver.rate:.1f} Hz, that of {printable(driver.name, 100)}" if driver else "unknown")]
+    rows += [("time", f"{long}, {format_size(bag.layout.size)}")]
+    rows += [("cameras", _camera(bag, one)) for one in there if one.type in IMAGES]
+    for one in (one for one in there if one.type == _JOINTS):
+        joints = [printable(name, 40) for name in _joints(bag, one.name, definitions)]
+        more = ["..."] if len(joints) > MAX_UNFOLDED else []
+        rows.append(("joints", f"{printable(one.name, 100)}: {', '.join([*joints[:MAX_UNFOLDED], *more])}"))
+    labels = [label for label, _ in rows]
+    return [f"{label if label not in labels[:i] else '':10}{text}" for i, (label, text) in enumerate(rows)]
+
+
+def _camera(bag: Bag, facts: TopicFacts) -> str:
+    """`/camera/compressed: 640 x 480, jpeg, 30.0 Hz`."""
+    topic, first = bag.topics[facts.name], bag.first(facts.name)
+    stored = "no readable message"
+    try:
+        if first is not None and topic.encoding == "cdr":
+            known = definitions_of([topic], "", bag.layout.distribution)
+            one = image_reader(topic.type, known, "image", first.data)
+            stored = f"{one.width} x {one.height}, {one.encoding}"
+    except (UsageError, BadMessage, IndexError, KeyError) as error:
+        stored = shortened(str(error), 100)
+    return f"{printable(facts.name, 100)}: {stored}, {facts.rate:.1f} Hz"
+
+
+def _driver(facts: Sequence[TopicFacts], fields: Mapping[str, str]) -> TopicFacts | None:
+    """The slowest camera, or the slowest topic of the fields; each of its messages becomes a step."""
     images = [one for one in facts if one.type in IMAGES and one.messages]
     others = [one for one in facts if any(f'"{one.name}"' in text for text in fields.values())]
     drivers = images or others
-    if not drivers:
+    return min(drivers, key=lambda one: (one.rate == 0, one.rate)) if drivers else None
+
+
+def _mapping(fields: Mapping[str, str], driver: TopicFacts | None) -> list[str]:
+    if driver is None:
         return ["# No topic has images, joint states, or another type known to be useful: map fields of other types."]
-    driver = min(drivers, key=lambda one: (one.rate == 0, one.rate))
     fps = [f"fps: {round(driver.rate)}"] if round(driver.rate) else []
     return [
         f"reference: {_quoted(driver.name)}  # a step for each of its messages; or rate: 30",
