@@ -2,7 +2,7 @@
 
     python docs/meaning_table.py
 
-Eight are small datasets as their writers lay them out (tests/support); Bridge is read from ../shared/data, or
+Eight are small datasets as their writers lay them out (tests/support); Bridge is read from
 $RLDS_BEAM_REAL_DATA, and its row stays as it is without it.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -26,13 +25,14 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 import hdf5_robots  # noqa: E402
 import ros2_bags  # noqa: E402
 import zarr_data  # noqa: E402
+from checkout import REAL_DATA  # noqa: E402
 from fuzzed_datasets import minari_directory  # noqa: E402
 
 import rlds_beam  # noqa: E402
 from rlds_beam.testing import make_episode, write_dataset  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "meaning.md"
-BRIDGE = Path(os.environ.get("RLDS_BEAM_REAL_DATA", ROOT.parent / "shared" / "data")) / "bridge_dataset" / "1.0.0"
+BRIDGE = REAL_DATA / "bridge_dataset" / "1.0.0"
 BRIDGE_TITLE = "Bridge (RLDS)"
 JOINTS = [f"{joint}.pos" for joint in
           ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")]  # fmt: skip

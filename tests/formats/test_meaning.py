@@ -12,6 +12,7 @@ from typing import Any
 import hdf5_robots
 import numpy as np
 import pytest
+from envlogger_data import write_log
 from fuzzed_datasets import minari_directory
 
 import rlds_beam
@@ -445,3 +446,14 @@ def test_void_last_steps_that_were_kept_stay_void(tmp_path: Path, first: str) ->
     done = rlds_beam.convert(tmp_path / "kept", tmp_path / "out", to="lerobot")
     assert "1 last step without an action" in str(done)
     assert rlds_beam.open_source(str(tmp_path / "out")).last_action == "real"
+
+
+def test_envlogger_names_actions_as_their_spec(tmp_path: Path) -> None:
+    for name, spec, known in (
+        ("composer", "arm/elbow\tarm/wrist", {"action": ("arm/elbow", "arm/wrist")}), ("one", "action", {}),
+        ("other", "x\ty\tz", {}), ("damaged", "x\ty", {}),
+    ):  # fmt: skip
+        write_log(tmp_path / name, 2, spec)
+        if name == "damaged":
+            (tmp_path / name / "metadata.riegeli").write_bytes(b"damaged")
+        assert dict(rlds_beam.open_source(str(tmp_path / name), from_="envlogger").schema.names) == known, name

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 
-def write_log(directory: Path, episodes: int) -> None:
-    """Writes episodes of 6 steps in small chunks; the last one is unfinished."""
+def write_log(directory: Path, episodes: int, action: str | None = None) -> None:
+    """Writes episodes of 6 steps in small chunks; the last one is unfinished. `action` is the name of its spec."""
     pytest.importorskip("envlogger.backends.python")
     import dm_env
     import envlogger
     from dm_env import specs
     from envlogger.backends import riegeli_backend_writer
+    from envlogger.converters import spec_codec
 
     class Env(dm_env.Environment):
         def __init__(self):
@@ -38,11 +39,13 @@ def write_log(directory: Path, episodes: int) -> None:
             return {"state": specs.Array((2,), np.float32), "image": specs.Array((32, 32, 3), np.uint8)}
 
         def action_spec(self):
-            return specs.BoundedArray((2,), np.float32, -1, 1)
+            return specs.BoundedArray((2,), np.float32, -1, 1, action)
 
     directory.mkdir(parents=True, exist_ok=True)
     backend = riegeli_backend_writer.RiegeliBackendWriter(
-        str(directory), writer_options="transpose,brotli:1,chunk_size:95k"
+        str(directory),
+        metadata={"environment_specs": spec_codec.encode_environment_specs(Env())},
+        writer_options="transpose,brotli:1,chunk_size:95k",
     )
     env = envlogger.EnvLogger(Env(), step_fn=lambda timestep, action, env: {"propensity": 0.25}, backend=backend)
     for number in range(episodes):

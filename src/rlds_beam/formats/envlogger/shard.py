@@ -33,6 +33,7 @@ LOG_METADATA = "metadata.riegeli"
 STEPS, OFFSETS = "steps.riegeli", "step_offsets.riegeli"
 EPISODES, METADATA = "episode_index.riegeli", "episode_metadata.riegeli"
 FILES = (STEPS, OFFSETS, EPISODES, METADATA)
+_MAX_METADATA = 16 << 20
 _NOTHING = -1
 UNREADABLE = (RuntimeError, TypeError, ValueError)
 """Raised by the reader, which returns None for a step that it cannot read, then takes its length."""
@@ -89,6 +90,25 @@ def opened(shard: str, rebuilt: Mapping[str, bytes], bridged: Any = None) -> Ite
             raise OSError(f"{shard}: {str(error).replace(inside, shard)}") from error
         try:
             yield reader
+        finally:
+            reader.close()
+
+
+def log_metadata(log: str) -> bytes | None:
+    """The metadata of a log, an encoded `storage_pb2.Data`; None if they cannot be read."""
+    path = os.path.join(os.path.abspath(log), LOG_METADATA)
+    if not os.path.isfile(path) or os.path.getsize(path) > _MAX_METADATA:
+        return None
+    with needs("envlogger", f"reading {log} needs the package envlogger"):
+        from envlogger.backends.python import riegeli_dataset_reader
+    with ScratchDirectory() as alone:  # a damaged shard makes the whole log unreadable
+        os.symlink(path, os.path.join(alone, LOG_METADATA))
+        reader = riegeli_dataset_reader.RiegeliDatasetReader()
+        try:
+            reader.init(alone)
+            return bytes(reader.metadata().SerializeToString())
+        except (*UNREADABLE, AttributeError):
+            return None
         finally:
             reader.close()
 

@@ -35,7 +35,7 @@ from rlds_beam.errors import BadEpisode, UsageError, needs
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field
 from rlds_beam.formats.arrays.packed_arrays import unpack
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features, splits_of
-from rlds_beam.formats.envlogger.shard import FILES, LOG_METADATA, STEPS, UNREADABLE, index_of, opened
+from rlds_beam.formats.envlogger.shard import FILES, LOG_METADATA, STEPS, UNREADABLE, index_of, log_metadata, opened
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.changes import files_in
 from rlds_beam.reading.looking import names_below, names_in
@@ -210,7 +210,7 @@ class EnvLoggerSource(SourceOfFiles):
         name = naming.to_name(storage.split(logs[0].rstrip("/"))[1])
         files = EnvLoggerFormat()
         shards = tuple(Shard(i, path, _size(path), _count(files, path)) for i, path in enumerate(paths))
-        schema = _schema(files, paths)
+        schema = _with_names(_schema(files, paths), logs[0])
         splits = splits_of({"train": shards}, split, name)
         return cls(f"{name}/1.0.0", schema, EnvLoggerDecoder(schema), splits, files)
 
@@ -258,6 +258,28 @@ def _schema(files: EnvLoggerFormat, paths: Sequence[str]) -> Schema:
                     {name: _field(name, _column([value], name)) for name, value in metadata.items()},
                 )
     raise UsageError(f"{paths[0]} has no readable episode: was its environment closed?")
+
+
+def _with_names(schema: Schema, log: str) -> Schema:
+    """The schema with the names of values in the environment's specs, which dm_control's composer joins by tabs."""
+    data = log_metadata(log)
+    try:
+        specs = {} if data is None else _decoded(data)["environment_specs"]
+        named = {role: specs.get(f"{role}_spec") for role in ("observation", "action")}
+        names = {path: name.split("\t") for path, name in _spec_names(named, "") if "\t" in name}
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return schema
+    steps = {path: field.with_names(names.get(path, ())) for path, field in schema.steps.items()}
+    return dataclasses.replace(schema, steps=steps)
+
+
+def _spec_names(spec: Any, path: str) -> Iterator[tuple[str, str]]:
+    """The name of each spec by the path of its field."""
+    if isinstance(spec, Mapping) and {"shape", "dtype", "name"} <= spec.keys():
+        yield path, str(spec["name"])
+    elif isinstance(spec, (Mapping, list, tuple)):
+        for name, one in spec.items() if isinstance(spec, Mapping) else enumerate(spec):
+            yield from _spec_names(one, f"{path}/{name}" if path else str(name))
 
 
 def _field(path: str, column: Any) -> Field:
