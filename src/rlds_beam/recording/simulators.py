@@ -16,7 +16,7 @@ _TIMED = ("gymnasium.envs.", "gymnasium_robotics.envs.")
 """Modules of environments that know the time of a step, `dt`."""
 _ROBOTS = ("point_env", "ant_env", "robot_env")
 """The environments inside those of gymnasium-robotics."""
-_HINGE_AND_SLIDE_TRANSMISSION = 0
+_JOINT_TRANSMISSION = 0
 """MuJoCo's `mjTRN_JOINT`: the actuator moves one joint."""
 
 
@@ -58,7 +58,7 @@ def gym_actuators(env: Any) -> list[str]:
 def _actuator(model: Any, index: int) -> str:
     """The name of an actuator, or else of the joint that it moves."""
     name = model.actuator(index).name
-    if not name and model.actuator_trntype[index] == _HINGE_AND_SLIDE_TRANSMISSION:
+    if not name and model.actuator_trntype[index] == _JOINT_TRANSMISSION:
         name = model.joint(model.actuator_trnid[index, 0]).name
     return str(name)
 
@@ -77,7 +77,7 @@ def dm_rate(env: Any) -> float | None:
 
 def dm_actuators(env: Any) -> list[str]:
     """The names of the values of an action of dm_control's suite; empty if its task takes other actions."""
-    task = getattr(env, "task", None)
+    task = env.task if hasattr(type(env), "control_timestep") else None  # not of what an unknown wrapper wraps
     base = "dm_control.suite.base"
     if any(
         getattr(getattr(type(task), name, None), "__module__", "") != base for name in ("action_spec", "before_step")
