@@ -139,3 +139,22 @@ def test_a_rate_that_the_timestamps_contradict(card: Card, tmp_path: Path, hertz
     said = card(data)["rate"]
     other = ["but observation/timestamp has times of 25 Hz: correct the rate, or resample"]
     assert said == ["50 Hz"] + (other if hertz == 25 else [])
+
+
+def test_ranges_of_a_sample_are_those_of_the_statistics_if_they_agree(card: Card, tmp_path: Path) -> None:
+    actions = [np.tile(np.array([i, -i], np.float32), (20, 1)) for i in range(50)]
+    data = write_dataset(
+        tmp_path / "data", [make_episode(20, seed=i, columns={"action": actions[i]}) for i in range(50)]
+    )
+    rlds_beam.convert(data, tmp_path / "arm", to="lerobot", fps=10, last_step="keep")
+    said = card(tmp_path / "arm", "--sample_bytes=1000")["values"]
+    assert said[0] == "ranges by the dataset's own statistics"
+    assert "0 to 49" in "".join(said) and "-49 to 0" in "".join(said)
+    assert card(tmp_path / "arm")["values"][0] == "ranges of all 1,000 steps"
+    stats = json.loads((tmp_path / "arm" / "meta" / "stats.json").read_text())
+    stats["action"]["max"] = [-1, -1]  # less than was read
+    (tmp_path / "arm" / "meta" / "stats.json").write_text(json.dumps(stats))
+    said = card(tmp_path / "arm", "--sample_bytes=1000")["values"]
+    assert any(line.startswith("ranges of a sample of ") for line in said) and "49" not in "".join(said)
+    (tmp_path / "arm" / "meta" / "stats.json").write_text('{"action": {"min": [NaN, "x"], "max": 7}}')
+    assert card(tmp_path / "arm", "--sample_bytes=1000")["values"][0].startswith("ranges of a sample of ")

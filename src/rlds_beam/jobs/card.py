@@ -110,16 +110,21 @@ def _camera(camera: Camera) -> str:
 
 
 def _values(overview: Overview) -> list[str]:
-    """A table of the ranges for the fields whose values have the same names, or the same number of unnamed values."""
-    tables: dict[tuple[str, ...] | int, list[Values]] = {}
-    for values in [*overview.actions, *overview.states]:
-        tables.setdefault(values.field.names or len(values.low), []).append(values)
+    """Tables of the ranges for the fields whose values have the same names, or the same number of unnamed values."""
     if not overview.values:
         return ["none"]
     read = count(overview.steps_read, "step")
-    lines = [f"ranges of all {read}" if overview.complete else f"ranges of a sample of {read}"]
-    for key, fields in tables.items():
-        lines += _table(key, fields)
+    lines: list[str] = []
+    for stated in (True, False):
+        tables: dict[tuple[str, ...] | int, list[Values]] = {}
+        for values in [*overview.actions, *overview.states]:
+            if values.stated == stated:
+                tables.setdefault(values.field.names or len(values.low), []).append(values)
+        said = f"ranges of all {read}" if overview.complete else f"ranges of a sample of {read}"
+        said = "ranges by the dataset's own statistics" if stated else said
+        lines += [said] if tables else []
+        for key, fields in tables.items():
+            lines += _table(key, fields)
     return lines
 
 

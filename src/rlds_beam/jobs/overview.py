@@ -56,11 +56,13 @@ class Values:
     Attributes:
       field: the field.
       low, high: the range of each value, by the episodes read; empty if none was.
+      stated: whether the range is that of the dataset's own statistics, which cover all episodes.
     """
 
     field: Field
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    stated: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,7 +128,12 @@ class Overview:
     def to_json(self) -> dict[str, Any]:
         """The card as JSON."""
         ranges = {
-            one.field.path: {**one.field.to_json(), "min": _known(one.low), "max": _known(one.high)}
+            one.field.path: {
+                **one.field.to_json(),
+                "min": _known(one.low),
+                "max": _known(one.high),
+                **({"by_statistics": True} if one.stated else {}),
+            }
             for one in self.values
         }
         return {
@@ -201,7 +208,10 @@ class OverviewBuilder:
         """
         fields = self._schema.steps
         episodes = source.episodes if source.episodes is not None else report.records if complete else None
-        ranges = {path: (_numbers(self._low[path]), _numbers(self._high[path])) for path in self._low}
+        ranges = {path: (_numbers(self._low[path]), _numbers(self._high[path]), False) for path in self._low}
+        if not complete:
+            stated = {path: _stated(own, ranges.get(path)) for path, own in source.stated_ranges().items()}
+            ranges |= {path: known for path, known in stated.items() if known is not None}
         files, size = _companions(source)
         return Overview(
             episodes=episodes, steps=round(self.steps * scale), complete=complete, steps_read=self.steps,
@@ -217,6 +227,19 @@ class OverviewBuilder:
         if field.path in source.videos:
             coding = f"{printable(source.videos[field.path].get('video.codec', ''), 40)} video".lstrip()
         return Camera(field.path, height, width, coding)
+
+
+_Range = tuple[tuple[float, ...], tuple[float, ...], bool]
+
+
+def _stated(stated: tuple[Sequence[float], Sequence[float]], read: _Range | None) -> _Range | None:
+    """The range that statistics state; None if the values that were read contradict it."""
+    low, high = (np.array(numbers) for numbers in stated)
+    if read is None or len(read[0]) != len(low):
+        return None
+    margin = 1e-6 * (1 + np.maximum(np.abs(low), np.abs(high)))  # statistics may be of another precision
+    beyond = (np.array(read[0]) < low - margin) | (np.array(read[1]) > high + margin)
+    return None if beyond.any() else (tuple(low.tolist()), tuple(high.tolist()), True)
 
 
 def _is_vector(field: Field) -> bool:

@@ -49,7 +49,7 @@ class CopiedFrames:
 
 
 class Encoded(NamedTuple):
-    """Episodes that were encoded although their video was to be copied.
+    """Episodes that were encoded in a video whose packets are copied.
 
     Attributes:
       episodes: their number.

@@ -44,7 +44,7 @@ class RangeFacts:
       places: the positions of the range's numbers (`parquet_file.edits_of`); in v2.1, also the ends of the episodes'
         files (`episode_files.EpisodeFiles`).
       preview: frames of the first episode (`output.preview.part_of`).
-      encoded: the episodes whose videos were to be copied, and were not, by feature.
+      encoded: the episodes that were encoded, by feature whose videos are copied.
     """
 
     keys: Sequence[str]

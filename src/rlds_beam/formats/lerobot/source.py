@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import os
 import re
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import naming, storage
+from rlds_beam.encoding.checked_json import parse_json
 from rlds_beam.episodes.schema import Schema, is_name
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.formats.lerobot import layout
@@ -124,8 +126,33 @@ class LerobotSource(Source):
     def left_out(self) -> Mapping[str, str]:  # type: ignore[override]
         return self.fields.left_out
 
+    def stated_ranges(self) -> dict[str, tuple[list[float], list[float]]]:
+        path, found = storage.join(self.root, *layout.STATS.split("/")), dict[str, tuple[list[float], list[float]]]()
+        if self.episodes != len(meta_of(self.root, self.digest).episodes):
+            return found
+        try:
+            stats = parse_json(storage.read_small(path), path)
+        except (OSError, UsageError):  # it is optional
+            return found
+        for feature in self.fields.features:
+            of_feature = stats.get(feature.name) if isinstance(stats, dict) else None
+            sizes = [field.known_size for field in feature.fields]
+            low, high = (_numbers(of_feature, key, sum(sizes)) for key in ("min", "max"))
+            for field, stop in zip(feature.fields, itertools.accumulate(sizes), strict=True) if low and high else ():
+                own = slice(stop - field.known_size, stop)
+                found[field.path] = low[own], high[own]
+        return found
+
     def plan(self) -> dict[str, Any]:
         return {"meta_sha256": self.digest}
+
+
+def _numbers(statistics: Any, key: str, size: int) -> list[float]:
+    """The numbers of a statistic; empty if they are not `size` finite numbers."""
+    values = statistics.get(key) if isinstance(statistics, dict) else None
+    numbers = values if isinstance(values, list) and len(values) == size else []
+    finite = all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
+    return [float(number) for number in numbers] if finite else []
 
 
 def _about_video(feature: Mapping[str, Any]) -> dict[str, Any]:
