@@ -143,7 +143,9 @@ class _CheckFn(beam.DoFn):
             self._fitted = self._connecting.fit(results)
         batches: list[Batch] = []
         ignored = self._connecting.ignored_values()
-        verdict = check_and_connect(marked(episode, duplicates), self._options, self._fitted, ignored, batches.append)
+        verdict = check_and_connect(
+            marked(episode, duplicates), self._options, self._fitted, ignored, batches.append, sound=episode.sound
+        )
         self._report.add(verdict)
         if self._signals is not None and (verdict.written or verdict.rejected is not None):
             self._signals.add(episode, verdict)

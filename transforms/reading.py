@@ -12,7 +12,8 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import PBegin
 from apache_beam.transforms.core import RestrictionProvider
 
-from rlds_beam.encoding.base import Damage
+from rlds_beam.checking.screening import screened
+from rlds_beam.encoding.base import Damage, Record
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.formats.sources import open_source
@@ -104,6 +105,13 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
             segment = dataclasses.replace(segment, start=start, stop=restriction.stop)
         elif not tracker.try_claim(restriction.start):
             return
+        records = self._claimed(segment, tracker, restriction.stop, splittable)
+        for episode, sound in screened(self._reader.decode_batches(split, segment, records)):
+            yield episode.with_sound(sound)
+            del episode  # not held while the next one is read
+
+    def _claimed(self, segment: Segment, tracker: Any, stop: int, splittable: bool) -> Iterator[Record | Damage]:
+        """Yields the records of a segment until one is not claimed: it belongs to the reader of the rest."""
         claimed = not splittable
         for record in read_segment(self._reader.files, segment):
             # Damage belongs to the reader of the record before it, so it needs no claim.
@@ -112,6 +120,6 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
             claimed = True
             self._records.inc()
             self._bytes.inc(len(record.payload))
-            yield self._reader.episode(split, segment, record)
+            yield record
             del record  # not held while the next one is read
-        tracker.try_claim(restriction.stop)  # Tells the tracker that the segment was read to its end.
+        tracker.try_claim(stop)  # Tells the tracker that the segment was read to its end.

@@ -3,12 +3,14 @@
 import gzip
 
 import apache_beam as beam
+import numpy as np
 import pytest
 from apache_beam.io.restriction_trackers import OffsetRestrictionTracker
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
 from rlds_beam.formats.sources import open_source
+from rlds_beam.reading import reader
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import flip_byte, make_episode, record_offsets, shard_paths, write_dataset
@@ -38,16 +40,18 @@ def shard(request, tmp_path):
 
 def test_every_split_point_gives_each_record_once(shard):
     source, file = shard
-    reader = EpisodeReader(source)
-    whole = [describe(e) for e in reader.read("train", Segment(file))]
+    episodes = EpisodeReader(source)
+    whole = [describe(e) for e in episodes.read("train", Segment(file))]
     assert len(whole) == 8
     for cut in range(file.size + 1):
         halves = [Segment(file, 0, cut), Segment(file, cut, None)]
-        assert [describe(e) for half in halves for e in reader.read("train", half)] == whole, cut
+        assert [describe(e) for half in halves for e in episodes.read("train", half)] == whole, cut
 
 
+@pytest.mark.parametrize("together", [1, 3, 64])
 @pytest.mark.parametrize("fraction", [0.0, 0.05, 0.3, 0.5, 0.77, 0.99])
-def test_a_split_while_reading_gives_each_record_once(shard, fraction):
+def test_a_split_while_reading_gives_each_record_once(shard, fraction, together, monkeypatch):
+    monkeypatch.setattr(reader, "MOST_RECORDS", together)
     source, file = shard
     read = _ReadEpisodesFn(EpisodeReader(source))
     piece = ("train", Segment(file))
@@ -116,3 +120,36 @@ def test_validate_in_a_users_pipeline(tmp_path, pipeline):
         assert_that(rules, equal_to(["non_finite", "duplicate_episode"]), label="rejected")
         numbers = checked.report | beam.Map(lambda report: (report.records, report.valid, report.rejected))
         assert_that(numbers, equal_to([(9, 7, 2)]), label="report")
+
+
+def test_an_episode_edited_after_it_was_read_is_checked_again(tmp_path, pipeline):
+    """Short episodes are read and checked together, but only as they were read."""
+    path = write_dataset(tmp_path, [make_episode(3, seed=i) for i in range(5)])
+    with pipeline as root:
+        read = root | ReadFromRlds(str(path))
+        assert_that(read | "Sound" >> beam.Map(lambda episode: episode.sound), equal_to([True] * 5), label="sound")
+        checked = read | beam.Map(without_finite_reward) | ValidateEpisodes()
+        rules = checked.rejected | beam.Map(lambda rejection: rejection.rule)
+        assert_that(rules, equal_to(["non_finite"] * 5), label="rejected")
+
+
+def without_finite_reward(episode):
+    return episode.with_columns({"reward": np.full(len(episode), np.nan, np.float32)})
+
+
+def test_nothing_is_read_from_an_empty_dataset(tmp_path, pipeline):
+    path = write_dataset(tmp_path, [make_episode(3)])
+    for shard in shard_paths(path):
+        shard.write_bytes(b"")
+    with pipeline as root:
+        checked = root | ReadFromRlds(str(path)) | ValidateEpisodes()
+        assert_that(checked.accepted, equal_to([]), label="accepted")
+        assert_that(checked.report | beam.Map(lambda report: report.records), equal_to([0]), label="report")
+
+
+def test_the_duplicates_of_an_empty_dataset(tmp_path, pipeline):
+    path = write_dataset(tmp_path, [make_episode(3)])
+    for shard in shard_paths(path):
+        shard.write_bytes(b"")
+    with pipeline as root:
+        assert_that(root | FindDuplicateEpisodes(open_source(str(path))), equal_to([{}]))

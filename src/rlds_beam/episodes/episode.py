@@ -34,6 +34,8 @@ class Episode(Viewable):
         is empty, and `validate_episode` rejects it. Bad records take the same path as all others, so none is lost.
       payload_crc: the masked CRC32C of `payload`, if the reader has verified it. A copy made by `replace` has none,
         since its payload may differ.
+      sound: whether the reader has seen that its numbers break no rule. A copy made by `replace` is not, since its
+        columns may differ.
     """
 
     key: EpisodeKey
@@ -42,6 +44,7 @@ class Episode(Viewable):
     payload: bytes = b""
     faults: tuple[Violation, ...] = ()
     payload_crc: int | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
+    sound: bool = dataclasses.field(default=False, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         """The number of steps, T."""
@@ -53,6 +56,11 @@ class Episode(Viewable):
     def with_payload_crc(self, crc: int) -> Episode:
         """Sets the verified checksum of a payload that was just read; returns the same episode."""
         object.__setattr__(self, "payload_crc", crc)
+        return self
+
+    def with_sound(self, sound: bool) -> Episode:
+        """Sets whether the numbers of an episode that was just read break no rule; returns the same episode."""
+        object.__setattr__(self, "sound", sound)
         return self
 
     def replace(self, **changes: Any) -> Episode:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rlds_beam.encoding.base import CheckedRecord, Damage, Record, RecordFormat
@@ -68,17 +68,24 @@ class EpisodeReader:
         A batch has at most `MOST_RECORDS` episodes of `BATCH_BYTES`, or one longer episode.
         """
         with working_on(stretch(self.files, segment)):  # also while the last batch is checked and written
-            for records in self._together_or_alone(segment):
-                yield self.episodes(split, segment, records)
-                del records  # freed before the next ones are read
+            records = self.files.read(segment.shard.path, segment.start, segment.stop)
+            yield from self.decode_batches(split, segment, records)
         self.verify(split, segment)
 
-    def _together_or_alone(self, segment: Segment) -> Iterator[list[Record | Damage]]:
-        """The records of a segment in batches."""
+    def decode_batches(
+        self, split: str, segment: Segment, records: Iterable[Record | Damage]
+    ) -> Iterator[list[Episode]]:
+        """Decodes records of a segment, in the batches of `batches`."""
+        for batch in self._together_or_alone(records):
+            yield self.episodes(split, segment, batch)
+            del batch  # freed before the next ones are read
+
+    def _together_or_alone(self, records: Iterable[Record | Damage]) -> Iterator[list[Record | Damage]]:
+        """The records in batches."""
         most = 1 if self._together is None else MOST_RECORDS
         waiting: list[Record | Damage] = []
         size = 0
-        for record in self.files.read(segment.shard.path, segment.start, segment.stop):
+        for record in records:
             if waiting and size + len(record.payload) > BATCH_BYTES:
                 yield waiting
                 waiting, size = [], 0
