@@ -7,15 +7,12 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.pvalue import TaggedOutput
-from apache_beam.transforms.window import GlobalWindow
-from apache_beam.utils.timestamp import MIN_TIMESTAMP
-from apache_beam.utils.windowed_value import WindowedValue
 
-from rlds_beam.checking.duplicates import marked
+from rlds_beam.checking.duplicates import Duplicates, marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.signals.table import EpisodeTable
-from rlds_beam.checking.verdicts import count_verdict
+from rlds_beam.checking.verdicts import Rejection, count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
@@ -26,7 +23,8 @@ from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.transforms.duplicates import FindDuplicateEpisodes, as_side_input
-from rlds_beam.transforms.fitting import FitConnectors, as_results
+from rlds_beam.transforms.elements import check_element, in_global_window
+from rlds_beam.transforms.fitting import FitConnectors, Results, as_results
 from rlds_beam.transforms.reading import ReadFromRlds
 
 
@@ -41,13 +39,13 @@ class CheckResult(NamedTuple):
         connectors kept nothing. None unless they are measured.
     """
 
-    accepted: Any
-    rejected: Any
-    report: Any
-    signals: Any = None
+    accepted: beam.PCollection[Episode]
+    rejected: beam.PCollection[Rejection]
+    report: beam.PCollection[Report]
+    signals: beam.PCollection[EpisodeTable] | None = None
 
 
-class ValidateEpisodes(beam.PTransform):
+class ValidateEpisodes(beam.PTransform[Episode, Any]):
     """Checks every episode against the rules, in one pass. Without Beam: `validate_episode`.
 
     Args:
@@ -64,9 +62,9 @@ class ValidateEpisodes(beam.PTransform):
     def __init__(
         self,
         options: CheckOptions | None = None,
-        duplicates: Any = None,
+        duplicates: beam.PCollection[Duplicates] | None = None,
         connecting: ConnectorRunner | None = None,
-        fitted: Any = None,
+        fitted: beam.PCollection[Results] | None = None,
         measured: EpisodeTable | None = None,
     ):
         super().__init__()
@@ -74,7 +72,7 @@ class ValidateEpisodes(beam.PTransform):
         self._options, self._connecting = options or CheckOptions(), connecting or ConnectorRunner.none()
         self._duplicates, self._fitted = duplicates, fitted
 
-    def expand(self, episodes: Any) -> CheckResult:
+    def expand(self, episodes: beam.PCollection[Episode]) -> CheckResult:
         side_outputs = ["rejected", "report"] if self._measured is None else ["rejected", "report", "signals"]
         checked = episodes | "Check" >> beam.ParDo(
             _CheckFn(self._options, self._connecting, self._measured),
@@ -139,6 +137,7 @@ class _CheckFn(beam.DoFn):
     def process(
         self, episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Sequence[Any]
     ) -> Iterator[Any]:
+        check_element("ValidateEpisodes", episode, Episode)
         if self._fitted is None:
             self._fitted = self._connecting.fit(results)
         batches: list[Batch] = []
@@ -157,6 +156,6 @@ class _CheckFn(beam.DoFn):
 
     def finish_bundle(self) -> Iterator[Any]:
         # One report per bundle, not per episode, keeps the merge small.
-        yield TaggedOutput("report", WindowedValue(self._report, MIN_TIMESTAMP, [GlobalWindow()]))
+        yield TaggedOutput("report", in_global_window(self._report))
         if self._signals is not None:
-            yield TaggedOutput("signals", WindowedValue(self._signals, MIN_TIMESTAMP, [GlobalWindow()]))
+            yield TaggedOutput("signals", in_global_window(self._signals))

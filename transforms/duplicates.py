@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.pvalue import PBegin
 
 from rlds_beam import worker_status
 from rlds_beam.checking.duplicates import (
@@ -27,7 +28,7 @@ from rlds_beam.reading.plan import plan_ranges
 Numbered = tuple[int, tuple[str, Segment]]
 
 
-class FindDuplicateEpisodes(beam.PTransform):
+class FindDuplicateEpisodes(beam.PTransform[PBegin, Duplicates]):
     """Finds duplicates: a PCollection of one dict from each duplicate's key to the key of the original.
 
     Reads the framing of all records, and the payload of records with equal fingerprints. The framing of local files is
@@ -46,7 +47,7 @@ class FindDuplicateEpisodes(beam.PTransform):
         self._segments = [(work.split, segment) for work in ranges for segment in work.segments]
         self._known = known_fingerprints(framing, [segment for _, segment in self._segments])
 
-    def expand(self, root: Any) -> Any:
+    def expand(self, root: beam.Pipeline | PBegin) -> beam.PCollection[Duplicates]:
         source = self._source
         suspects = [] if self._known is None else list(suspects_by_segment(self._known, self._segments))
         if self._known is not None and not suspects:
@@ -70,7 +71,7 @@ class FindDuplicateEpisodes(beam.PTransform):
         )
 
 
-def as_side_input(duplicates: Any) -> Any:
+def as_side_input(duplicates: beam.PCollection[Duplicates] | None) -> Any:
     """The result of `FindDuplicateEpisodes` as an argument of a ParDo; None means no duplicates."""
     return {} if duplicates is None else beam.pvalue.AsSingleton(duplicates)
 

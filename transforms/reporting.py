@@ -14,24 +14,26 @@ from apache_beam.metrics import Metrics
 from rlds_beam import storage
 from rlds_beam.checking.report import Report
 from rlds_beam.errors import RldsBeamError
+from rlds_beam.transforms.elements import check_element
 from rlds_beam.transforms.metrics import METRICS_NAMESPACE
 
 HANDED_OVER = "handed_over"
 """The metric that carries a job's result."""
 
 
-class WriteReport(beam.PTransform):
+class WriteReport(beam.PTransform[Report, Report]):
     """Writes a PCollection of one `Report` to a file as JSON, and returns the PCollection."""
 
     def __init__(self, path: str):
         super().__init__()
         self._path = path
 
-    def expand(self, report: Any) -> Any:
+    def expand(self, report: beam.PCollection[Report]) -> beam.PCollection[Report]:
         return report | "Write" >> beam.Map(_write, self._path)
 
 
 def _write(report: Report, path: str) -> Report:
+    check_element("WriteReport", report, Report)
     storage.write_text(path, json.dumps(report.to_json(), indent=2) + "\n")
     return report
 

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.transforms.window import GlobalWindow
-from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam.checking.propensities import propensities_of
@@ -15,10 +13,11 @@ from rlds_beam.checking.report import Report
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics, Groups
 from rlds_beam.connectors.statistics.propensity_statistics import TARGET
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.transforms.elements import check_element, in_global_window
 from rlds_beam.transforms.sharing import Shared
 
 
-class ComputeStatistics(beam.PTransform):
+class ComputeStatistics(beam.PTransform[Episode, DatasetStatistics]):
     """Computes one `DatasetStatistics` from a PCollection of `Episode`. Without Beam: `DatasetStatistics.of`.
 
     The result is bit-identical for any number of workers and any bundling, because sums are exact
@@ -89,7 +88,7 @@ class _CountFn(beam.DoFn):
         self._groups = Groups(self._by)
 
     def process(self, episode: Episode) -> None:
-        self._groups.add(episode)
+        self._groups.add(check_element("ComputeStatistics", episode, Episode))
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        yield WindowedValue(Shared(self._groups.finish(), self._directory), MIN_TIMESTAMP, [GlobalWindow()])
+        yield in_global_window(Shared(self._groups.finish(), self._directory))

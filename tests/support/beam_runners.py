@@ -19,12 +19,17 @@ RUNNERS = [
     pytest.param("PrismRunner", marks=pytest.mark.skipif(not PRISM, reason="needs prism in PATH (CONTRIBUTING.md)")),
 ]
 
+RUNS = [*RUNNERS, pytest.param("FnApiRunner --direct_runner_bundle_repeat=1", id="retried")]
+"""The runners, and one that processes each bundle twice."""
+
 
 def runner_flags(runner: str) -> list[str]:
-    """Beam's flags for a runner. DirectRunner tries Prism first; without a binary, it would download one."""
-    return [f"--runner={runner}", *([] if runner == "FnApiRunner" else [f"--prism_location={PRISM or os.devnull}"])]
+    """Beam's flags for one of `RUNS`. DirectRunner tries Prism first; without a binary, it would download one."""
+    name, *flags = runner.split()
+    prism = [] if name == "FnApiRunner" else [f"--prism_location={PRISM or os.devnull}"]
+    return [f"--runner={name}", *prism, *flags]
 
 
-def new_pipeline(runner: str = "FnApiRunner", *flags: str) -> Any:
-    """A pipeline to test transforms in, with Beam's flags."""
-    return TestPipeline(options=PipelineOptions([*runner_flags(runner), *flags]))
+def new_pipeline(runner: str = "FnApiRunner") -> Any:
+    """A pipeline to test transforms in."""
+    return TestPipeline(options=PipelineOptions(runner_flags(runner)))

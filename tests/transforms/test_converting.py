@@ -9,7 +9,7 @@ import apache_beam as beam
 import numpy as np
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
-from beam_runners import RUNNERS, new_pipeline
+from beam_runners import RUNS, new_pipeline
 
 from rlds_beam import Field, Schema
 from rlds_beam.encoding.tfds.rlds_records import schema_of
@@ -38,11 +38,10 @@ def described(items: Items) -> tuple[str, int, tuple[int, ...]]:
     return str(items.key), len(items), np.shape(items.gather("observation"))
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
-@pytest.mark.parametrize("flags", [(), ("--direct_runner_bundle_repeat=1",)], ids=["once", "repeated"])
-def test_each_episode_becomes_one_element_with_all_its_items(runner: str, flags: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("runner", RUNS)
+def test_each_episode_becomes_one_element_with_all_its_items(runner: str) -> None:
     expected = [(str(e.key), max(0, n - 1), (max(0, n - 1), 2, 3)) for e, n in zip(EPISODES, LENGTHS, strict=True)]
-    with new_pipeline(runner, *flags) as root:
+    with new_pipeline(runner) as root:
         episodes = root | beam.Create(EPISODES) | beam.Reshuffle()  # into several bundles
         converted = episodes | ConvertToTrajectories(SCHEMA)
         assert_that(converted.items | beam.Map(described), equal_to(expected))

@@ -1,0 +1,184 @@
+"""Each public transform: several bundles, an empty input, an element of another type, a bad episode, and a retry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.coders import registry
+from apache_beam.testing.util import assert_that, equal_to
+from beam_runners import RUNS, new_pipeline
+
+from rlds_beam import CheckOptions, transforms
+from rlds_beam.checking.report import Report
+from rlds_beam.checking.verdicts import Rejection
+from rlds_beam.connectors import Batch, MinimumLength, Normalize
+from rlds_beam.encoding.tfds.rlds_records import schema_of
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import BadEpisode, UsageError, Violation
+from rlds_beam.testing import make_episode, read_rejected
+from rlds_beam.transforms import ComputeStatistics, ConnectEpisodes, ValidateEpisodes, WriteRejected, WriteReport
+
+GOOD = [make_episode(n, seed=n) for n in (3, 5, 8)]
+BAD = make_episode(4, seed=9, breaks=["non_finite"])
+SCHEMA = schema_of(GOOD[0])
+
+
+def key(episode: Any) -> str:
+    return str(episode.key)
+
+
+class TestValidateEpisodes:
+    @pytest.mark.parametrize("runner", RUNS)
+    def test_bundles(self, runner: str) -> None:
+        with new_pipeline(runner) as root:
+            checked = root | beam.Create([*GOOD, BAD]) | beam.Reshuffle() | ValidateEpisodes()
+            assert_that(checked.accepted | "A" >> beam.Map(key), equal_to([*map(key, GOOD)]), label="accepted")
+            assert_that(checked.rejected | "R" >> beam.Map(key), equal_to([key(BAD)]), label="rejected")
+            counts = checked.report | beam.Map(lambda report: (report.records, report.valid, report.rejected))
+            assert_that(counts, equal_to([(4, 3, 1)]), label="report")
+
+    def test_an_empty_input_has_a_report(self) -> None:
+        with new_pipeline() as root:
+            report = (root | beam.Create([]) | ValidateEpisodes()).report
+            assert_that(report | beam.Map(lambda report: report.records), equal_to([0]))
+
+    def test_a_rule_of_fail_ends_the_pipeline(self) -> None:
+        root = new_pipeline()
+        root | beam.Create([BAD]) | ValidateEpisodes(CheckOptions(fail=("non_finite",)))
+        with pytest.raises(Exception, match="non_finite"):
+            root.run()
+
+
+def halve(batch: Batch) -> Batch:
+    halves = [half for e in batch.episodes for half in (e.slice(0, len(e) // 2), e.slice(len(e) // 2, len(e)))]
+    return batch.replace(episodes=tuple(halves))
+
+
+def refuse_long(batch: Batch) -> Batch:
+    if len(batch.episodes[0]) > 6 and not batch.episodes[0].key.of_probe:
+        raise BadEpisode(Violation("undecodable_image", "damaged"))
+    return batch
+
+
+class TestConnectEpisodes:
+    @pytest.mark.parametrize("runner", RUNS)
+    def test_bundles(self, runner: str) -> None:
+        with new_pipeline(runner) as root:
+            episodes = root | beam.Create(GOOD) | beam.Reshuffle()
+            connected = episodes | ConnectEpisodes([MinimumLength(4), halve], SCHEMA)
+            assert_that(connected.episodes | beam.Map(len), equal_to([2, 3, 4, 4]))
+            assert_that(connected.rejected, equal_to([]), label="rejected")
+
+    def test_an_episode_that_a_connector_cannot_process_is_rejected_with_its_record(self) -> None:
+        with new_pipeline() as root:
+            episodes = [episode.replace(payload=b"record") for episode in GOOD]
+            connected = root | beam.Create(episodes) | ConnectEpisodes([refuse_long], SCHEMA)
+            assert_that(connected.episodes | beam.Map(len), equal_to([3, 5]))
+            rejected = connected.rejected | beam.Map(lambda rejection: (key(rejection), rejection.payload))
+            assert_that(rejected, equal_to([(key(GOOD[2]), b"record")]), label="rejected")
+
+    def test_the_schema_is_that_of_the_returned_episodes(self) -> None:
+        def add_speed(batch: Batch) -> Batch:
+            added = (e.with_columns({"speed": np.zeros(len(e), np.float32)}) for e in batch.episodes)
+            return batch.replace(episodes=tuple(added))
+
+        assert ConnectEpisodes([add_speed], SCHEMA).schema.steps["speed"].dtype == "float32"
+        assert ConnectEpisodes([], SCHEMA).schema == SCHEMA
+
+    def test_a_connector_that_needs_the_whole_dataset_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="needs the whole dataset"):
+            ConnectEpisodes([Normalize(["action"])], SCHEMA)
+
+    def test_an_empty_input(self) -> None:
+        with new_pipeline() as root:
+            assert_that((root | beam.Create([]) | ConnectEpisodes([halve], SCHEMA)).episodes, equal_to([]))
+
+
+class TestComputeStatistics:
+    @pytest.mark.parametrize("runner", RUNS)
+    def test_bundles(self, runner: str) -> None:
+        with new_pipeline(runner) as root:
+            statistics = root | beam.Create(GOOD) | beam.Reshuffle() | ComputeStatistics()
+            assert_that(statistics | beam.Map(counts), equal_to([(3, 13)]))
+
+    def test_an_empty_input(self) -> None:
+        with new_pipeline() as root:
+            assert_that(root | beam.Create([]) | ComputeStatistics() | beam.Map(counts), equal_to([(0, 0)]))
+
+
+def counts(statistics: Any) -> tuple[int, int]:
+    return statistics.whole.episodes, statistics.whole.transitions
+
+
+class TestWriteRejected:
+    @pytest.mark.parametrize("runner", RUNS)
+    def test_bundles(self, tmp_path: Path, runner: str) -> None:
+        violations = (Violation("non_finite", "nan"),)
+        rejections = [
+            Rejection(EpisodeKey("d/1", "train", 0, i), "non_finite", violations, b"%d" % i) for i in range(5)
+        ]
+        with new_pipeline(runner) as root:
+            root | beam.Create(rejections) | beam.Reshuffle() | WriteRejected(str(tmp_path))
+        written = [(line["key"], payload) for line, payload in read_rejected(tmp_path)]
+        assert sorted(written) == [(str(rejection.key), rejection.payload) for rejection in rejections]
+        assert json.loads((tmp_path / "rejected" / "rejected.json").read_text())["records"] == 5
+
+    def test_an_empty_input_is_an_empty_list(self, tmp_path: Path) -> None:
+        with new_pipeline() as root:
+            root | beam.Create([]) | WriteRejected(str(tmp_path))
+        assert json.loads((tmp_path / "rejected" / "rejected.json").read_text())["files"] == []
+
+
+@pytest.mark.parametrize("runner", RUNS)
+def test_write_report(tmp_path: Path, runner: str) -> None:
+    with new_pipeline(runner) as root:
+        report = (root | beam.Create([*GOOD, BAD]) | ValidateEpisodes()).report | WriteReport(str(tmp_path / "r.json"))
+        assert_that(report | beam.Map(lambda report: report.records), equal_to([4]))
+    assert Report.from_json(json.loads((tmp_path / "r.json").read_text())).rejected == 1
+
+
+@pytest.mark.parametrize(
+    ("new", "kind"),
+    [
+        (ValidateEpisodes, "Episode"),
+        (lambda: ConnectEpisodes([], SCHEMA), "Episode"),
+        (ComputeStatistics, "Episode"),
+        (lambda: WriteRejected("unused"), "Rejection"),
+        (lambda: WriteReport("unused"), "Report"),
+    ],
+)
+def test_an_element_of_another_type_is_an_error(new: Callable[[], Any], kind: str) -> None:
+    transform, root = new(), new_pipeline()
+    root | beam.Create([{"reward": 1}]) | transform
+    with pytest.raises(Exception, match=f"{type(transform).__name__}: an element is a dict: expected {kind}"):
+        root.run()
+
+
+def test_keys_can_be_grouped_on_any_worker() -> None:
+    coder = registry.get_coder(EpisodeKey)
+    keys = [EpisodeKey("d:e/1.0.0", "train", 3, 1 << 40, part) for part in (0, 2)]
+    assert coder.is_deterministic() and [coder.decode(coder.encode(one)) for one in keys] == keys
+    with new_pipeline() as root:
+        pairs = (
+            root
+            | beam.Create([*keys, *keys])
+            | beam.Map(lambda one: (one, 1)).with_output_types(tuple[EpisodeKey, int])
+        )
+        assert_that(pairs | beam.CombinePerKey(sum), equal_to([(one, 2) for one in keys]))
+
+
+def test_every_public_transform_is_tested_here_or_in_its_own_file() -> None:
+    """A new transform needs these cases too."""
+    public = {
+        name for name in transforms.__all__
+        if isinstance(thing := getattr(transforms, name), type) and issubclass(thing, beam.PTransform)
+    }  # fmt: skip
+    texts = [file.read_text() for file in Path(__file__).parent.glob("test_*.py")]
+    texts.append((Path(__file__).parents[1] / "pipelines" / "test_push.py").read_text())
+    assert {name for name in public if not any(f"{name}(" in text for text in texts)} == set()
