@@ -157,6 +157,42 @@ def windows_across_episodes() -> Picture:
 
 
 @diagram
+def pipeline() -> Picture:
+    steps = {
+        "ReadFromRlds": ("shards in parallel", "Episode: columns [T, ...]"),
+        "ValidateEpisodes": ("boundaries per episode key", "is_first on step 0, is_last on T - 1"),
+        "ConnectEpisodes": ("edit, filter, resize, relabel", "Episode: columns [T, ...]"),
+        "ConvertToTrajectories": ("overlapping pairs [K, 2, ...]", "padded sequences [K, L, ...]"),
+        "WriteToTrajectoryRecords": ("TFRecords for later replay", ""),
+        "WriteToReverb": ("or tables, one observer a worker", ""),
+    }
+    picture = Picture(
+        WIDTH, 386, "The pipeline",
+        "ReadFromRlds reads shards in parallel. ValidateEpisodes checks the boundaries of each episode. "
+        "ConnectEpisodes edits episodes. ConvertToTrajectories makes overlapping pairs and padded sequences. "
+        "WriteToTrajectoryRecords writes TFRecords, or WriteToReverb fills tables. WriteRejected keeps bad episodes.",
+    )  # fmt: skip
+    y = 8
+    for i, (name, (first, second)) in enumerate(steps.items()):
+        last = not second
+        picture.box(
+            14, y, 206, 40, name, size=15, fill="ok-soft" if last else "accent-soft", stroke="ok" if last else "accent"
+        )
+        if last:
+            picture.text(234, y + 25, first, size=14)
+        else:
+            picture.text(234, y + 17, first, size=14)
+            picture.text(234, y + 35, second, size=14, color="muted")
+        if i < 4:
+            picture.arrow((117, y + 40), (117, y + 59))
+        y += 60 if i < 4 else 48
+    picture.box(14, y, 206, 40, "WriteRejected", size=15, fill="bad-soft", stroke="bad")
+    picture.text(234, y + 17, "bad episodes of every step:", size=14)
+    picture.text(234, y + 35, "original bytes, and the reason", size=14, color="muted")
+    return picture
+
+
+@diagram
 def path_of_an_episode() -> Picture:
     picture = Picture(
         WIDTH, 250, "The path of an episode",

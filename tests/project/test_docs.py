@@ -73,8 +73,8 @@ def run_in_order(page, folder, monkeypatch):
 def test_the_readme_runs_as_printed_on_the_base_package(tmp_path, monkeypatch):
     """Without its `pip install`: `.ci/test_readme` runs the whole page in a fresh environment."""
     printed = run_in_order(README, tmp_path, monkeypatch)
-    assert [block.language for block, _ in printed] == ["sh", "python", "sh", "python"]
-    assert "accepted  32 episodes" in printed[2][1]
+    assert [block.language for block, _ in printed] == ["sh", "python", "python", "sh"]
+    assert "accepted  32 episodes" in printed[3][1]
 
 
 @pytest.mark.timeout(900)
