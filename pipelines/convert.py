@@ -1,4 +1,10 @@
-"""`rlds-beam convert`: checks episodes and writes them as training data."""
+"""`rlds-beam convert`: checks episodes and writes them as training data.
+
+The steps are those of `rlds_to_trajectories`: read, check, connect, convert, write. Here one DoFn does them all for a
+range of the input (`range_conversion.RangeConverter`), because a shard is finished only when its whole range is. So a
+killed job loses only the ranges in progress, and any number of workers writes the same shards. Bundles, which the
+runner chooses in each run, cannot promise that.
+"""
 
 from __future__ import annotations
 
