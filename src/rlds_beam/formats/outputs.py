@@ -14,7 +14,7 @@ from rlds_beam.formats.options import OutputOptions
 from rlds_beam.formats.own_outputs import create_own_output
 from rlds_beam.formats.registry import OUTPUTS, output_class
 from rlds_beam.output.base import Output
-from rlds_beam.output.capabilities import LearnerColumns, SeveralSplits, StoredNames
+from rlds_beam.output.capabilities import LearnerColumns, SeveralSplits, StoredNames, WithoutMeaning
 from rlds_beam.reading.base import Source
 from rlds_beam.text import shortened
 
@@ -33,7 +33,7 @@ def create_output(source: Source, connecting: ConnectorRunner, directory: str, o
     if connecting.splits and not issubclass(kind, SeveralSplits):
         raise UsageError(f"--connectors: SplitEpisodes needs --to=rlds, not --to={options.to}: convert to RLDS first")
     given = [name for name in _MEANING if getattr(options, name, None)]
-    if given and not kind.holds_meaning:
+    if given and issubclass(kind, WithoutMeaning):
         raise UsageError(f"--{given[0]}: --to={options.to} has no place for it, so it has no effect: leave it out")
     if not issubclass(kind, LearnerColumns):
         connecting.refuse_columns("--to=columns")

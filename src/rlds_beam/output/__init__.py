@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rlds_beam.output.capabilities import SizePrediction as SizePrediction
     from rlds_beam.output.capabilities import StoredNames as StoredNames
     from rlds_beam.output.capabilities import WholeShards as WholeShards
+    from rlds_beam.output.capabilities import WithoutMeaning as WithoutMeaning
     from rlds_beam.output.commits import RangeCommit as RangeCommit
     from rlds_beam.output.shards import EpisodeWriter as EpisodeWriter
     from rlds_beam.output.shards import ShardInfo as ShardInfo
@@ -61,6 +62,7 @@ _HOMES = {
     "SizePrediction": "rlds_beam.output.capabilities",
     "StoredNames": "rlds_beam.output.capabilities",
     "WholeShards": "rlds_beam.output.capabilities",
+    "WithoutMeaning": "rlds_beam.output.capabilities",
     "WorkRange": "rlds_beam.reading.plan",
     "WrittenFile": "rlds_beam.output.shards",
 }

@@ -74,12 +74,9 @@ class Output(abc.ABC):
     Attributes:
       directory: the output directory.
       options_class: the class of the options that `create` takes; its options become flags.
-      holds_meaning: whether names of dimensions, the robot, or tasks can be in the output; if not, their flags are
-        refused.
     """
 
     directory: str
-    holds_meaning: ClassVar[bool] = True
     options_class: ClassVar[type[Options]] = Options
 
     @classmethod

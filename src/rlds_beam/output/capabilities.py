@@ -188,6 +188,10 @@ class StoredNames(Output):
         """The names, as (field, name). A name that cannot be stored or is not unique is a UsageError."""
 
 
+class WithoutMeaning(Output):
+    """Has no place for names of dimensions, the robot, or tasks: flags that give them are refused."""
+
+
 class Notes(Output):
     """Adds notes about the finished output to the job's summary."""
 

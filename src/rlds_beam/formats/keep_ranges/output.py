@@ -15,7 +15,7 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.keep_ranges.options import KeepRangesOptions
 from rlds_beam.output.base import Description
-from rlds_beam.output.capabilities import CostHint, CostHints, MetadataFiles
+from rlds_beam.output.capabilities import CostHint, CostHints, MetadataFiles, WithoutMeaning
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import EpisodeWriter
 from rlds_beam.reading.base import Source
@@ -25,7 +25,7 @@ RANGES = "keep_ranges.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class KeepRangesOutput(MetadataFiles, CostHints):
+class KeepRangesOutput(MetadataFiles, CostHints, WithoutMeaning):
     """A JSON line for each episode, in a file for each range, and all of them in `keep_ranges.json`.
 
     Attributes:
@@ -41,7 +41,6 @@ class KeepRangesOutput(MetadataFiles, CostHints):
     key: str
 
     metadata = (RANGES,)
-    holds_meaning = False
     options_class = KeepRangesOptions
 
     @classmethod
