@@ -16,6 +16,7 @@ from envlogger_data import write_log
 from fuzzed_datasets import minari_directory
 
 import rlds_beam
+from rlds_beam.connectors import SubsampleSteps
 from rlds_beam.connectors.base import Batch
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.registry import OUTPUTS
@@ -89,6 +90,28 @@ def test_inspect_shows_robot_rate_and_names(arm: Path) -> None:
 def test_a_robot_that_the_data_names_wrongly_is_corrected(arm: Path, tmp_path: Path) -> None:
     rlds_beam.convert(arm, tmp_path / "out", to="lerobot", robot_type="so100_follower")
     assert read_info(tmp_path / "out")["robot_type"] == "so100_follower"
+
+
+@pytest.mark.parametrize("kind", ["lerobot", "hdf5", "merged"])
+def test_the_rate_of_fewer_steps_is_lower(arm: Path, tmp_path: Path, kind: str) -> None:
+    if kind == "hdf5":
+        pytest.importorskip("h5py")
+        hdf5_robots.aloha(tmp_path / "data", [6, 7])
+    data: dict[str, Any] = {
+        "lerobot": arm,
+        "hdf5": tmp_path / "data",
+        "merged": [say(tmp_path / "a", SAID), say(tmp_path / "bb", SAID)],
+    }
+    options: Any = {"from_": kind, "connectors": [SubsampleSteps(every=2)], "robot_type": "corrected"}
+    with pytest.raises(UsageError, match=r"the data is (15|25) Hz"):
+        rlds_beam.convert(data[kind], tmp_path / "refused", to="lerobot", fps=30, **options)
+    rlds_beam.convert(data[kind], tmp_path / "lerobot", to="lerobot", **options)
+    rlds_beam.convert(data[kind], tmp_path / "rlds", to="rlds", **options)
+    rate = 15 if kind == "lerobot" else 25
+    info = read_info(tmp_path / "lerobot")
+    assert (info["fps"], info["robot_type"]) == (rate, "corrected")
+    meaning = json.loads((tmp_path / "rlds" / "meaning.json").read_text())
+    assert (meaning["fps"], meaning["robot"]) == (rate, "corrected")
 
 
 class Swap:

@@ -100,6 +100,9 @@ class EpisodeConnector(abc.ABC):
 
     reads_images: ClassVar[bool] = True
 
+    keeps_one_of: int = 1
+    """How many steps become one: the rate of the episodes is divided by it."""
+
     @abc.abstractmethod
     def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
         """Returns the edited episode, a list of several to split it, or `[]` to drop it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -99,6 +100,11 @@ class ConnectorRunner:
     def splits(self) -> tuple[str, ...]:
         """The output splits that connectors assign; empty if episodes stay in their own split."""
         return next((tuple(c.splits) for c in self.connectors if hasattr(c, "splits")), ())
+
+    @property
+    def keeps_one_of(self) -> int:
+        """How many steps become one: the rate of the episodes is divided by it."""
+        return math.prod(getattr(connector, "keeps_one_of", 1) for connector in self.connectors)
 
     def ignored_values(self, of_output: IgnoredValues | None = None) -> IgnoredValues:
         """The values to leave unchecked: all values are checked if there are connectors that may read any field.

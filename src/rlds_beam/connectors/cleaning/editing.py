@@ -119,7 +119,7 @@ class SubsampleSteps(EpisodeConnector):
                      discount  d0*d1         d2     void
 
     The reward of a kept step is the undiscounted sum up to the next kept step, and its discount is the product. So the
-    return does not change, and a terminated episode still ends with discount 0.
+    return does not change, and a terminated episode still ends with discount 0. The rate is divided by `every`.
 
     Attributes:
       every: the interval; 1 keeps all steps.
@@ -132,6 +132,10 @@ class SubsampleSteps(EpisodeConnector):
     def __post_init__(self) -> None:
         if self.every < 1:
             raise UsageError(f"SubsampleSteps: every={self.every}, expected 1 or more")
+
+    @property
+    def keeps_one_of(self) -> int:  # type: ignore[override]
+        return self.every
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
         count = len(episode)

@@ -47,7 +47,7 @@ class Hdf5Source(Source):
     layout: Layout
     violations: tuple[Violation, ...] = ()
 
-    @property
+    @functools.cached_property
     def fps(self) -> float | None:  # type: ignore[override]
         return self.layout.fps
 

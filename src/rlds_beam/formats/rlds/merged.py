@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import hashlib
 import itertools
 from collections.abc import Collection, Mapping, Sequence
@@ -74,15 +75,15 @@ class MergedSource(Source):
         left_out = {**self.left_out, **dict.fromkeys(paths, why)}
         return dataclasses.replace(self, schema=schema, decoder=decoder, merged=merged, left_out=left_out)
 
-    @property
+    @functools.cached_property
     def fps(self) -> float | None:  # type: ignore[override]
         return _shared([source.fps for source in self.merged])
 
     @property
     def rates(self) -> tuple[float, ...]:
-        return tuple(dict.fromkeys(rate for source in self.merged for rate in source.rates))
+        return super().rates or tuple(dict.fromkeys(rate for source in self.merged for rate in source.rates))
 
-    @property
+    @functools.cached_property
     def robot(self) -> str | None:  # type: ignore[override]
         return _shared([source.robot for source in self.merged])
 
