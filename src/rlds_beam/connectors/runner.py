@@ -104,7 +104,8 @@ class ConnectorRunner:
     @property
     def keeps_one_of(self) -> int:
         """How many steps become one: the rate of the episodes is divided by it."""
-        return math.prod(getattr(connector, "keeps_one_of", 1) for connector in self.connectors)
+        numbers: list[int] = [getattr(connector, "keeps_one_of", 1) for connector in self.connectors]
+        return math.prod(numbers)
 
     def ignored_values(self, of_output: IgnoredValues | None = None) -> IgnoredValues:
         """The values to leave unchecked: all values are checked if there are connectors that may read any field.
