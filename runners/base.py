@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from rlds_beam import watchdog
 from rlds_beam.runners.options import RunOptions
 from rlds_beam.worker_status import Done
 
@@ -57,13 +58,16 @@ class Runner:
 
     def run(self, define: Define, seconds: float) -> dict[str, Any]:
         """Runs a job and reports its progress to the watcher; see `runners.run_pipeline`."""
-        ended = threading.Event()
+        ended, before = threading.Event(), watchdog.interrupts()
         if self.watcher is not None:
             threading.Thread(target=self._tick, args=(self.watcher, ended), name="progress", daemon=True).start()
         try:
-            return self.run_job(define, seconds)
+            metrics = self.run_job(define, seconds)
         finally:
             ended.set()
+        if watchdog.interrupts() > before:
+            raise KeyboardInterrupt
+        return metrics
 
     def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
         """Creates a pipeline, runs it with `complete`, and translates its errors."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rlds_beam import watchdog
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.runners.threads import NO_MORE_THREADS, no_more_threads
 
@@ -28,6 +29,7 @@ def watched(job: Callable[[], dict[str, Any]], error: Callable[[], RldsBeamError
 
     Raises:
       RldsBeamError: the error that `error` returned.
+      KeyboardInterrupt: the command was interrupted.
       Exception: any error that `job` raised.
     """
     ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
@@ -51,7 +53,10 @@ def watched(job: Callable[[], dict[str, Any]], error: Callable[[], RldsBeamError
 
 
 def _next(ended: queue.SimpleQueue[Outcome], error: Callable[[], RldsBeamError | None]) -> Outcome:
+    before = watchdog.interrupts()
     while True:
+        if watchdog.interrupts() > before:
+            raise KeyboardInterrupt
         with contextlib.suppress(queue.Empty):
             return ended.get(timeout=_LOOK_SECONDS)
         cause = error()

@@ -1,6 +1,7 @@
 """Ends a process whose main thread a library no longer returns to: `marks` is in it, `watcher` in another process."""
 
 from rlds_beam.watchdog.marks import SignalEvent as SignalEvent
+from rlds_beam.watchdog.marks import interrupts as interrupts
 from rlds_beam.watchdog.marks import keep_marks as keep_marks
 from rlds_beam.watchdog.marks import marks_of as marks_of
 from rlds_beam.watchdog.marks import on_interrupt as on_interrupt

@@ -28,6 +28,7 @@ _memory: mmap.mmap | None = None
 _numbers = itertools.count()
 _thread = threading.local()
 _pipe: int | None = None
+_interrupts = 0
 _nothing = contextlib.nullcontext()
 
 
@@ -131,12 +132,19 @@ def on_interrupt(
     """
 
     def handle(number: int, frame: Any) -> None:
+        global _interrupts
+        _interrupts += 1
         if _pipe is not None:
             with contextlib.suppress(OSError):
                 os.write(_pipe, bytes([HANDLED]))
         handler(number, frame)
 
     return {number: signal.signal(number, handle) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
+
+
+def interrupts() -> int:
+    """How many signals of `on_interrupt` came: a `KeyboardInterrupt` is lost where a library or finalizer drops it."""
+    return _interrupts
 
 
 def start_watchdog(left: str) -> None:
