@@ -65,9 +65,7 @@ class Configuration:
 
     def for_source(self, source: Source) -> Configuration:
         """A copy for a source, whose names of episodes its tasks may use; raises UsageError for unknown names."""
-        own = tuple(
-            one.for_source(source) if isinstance(one, connectors.FillLanguage) else one for one in self.connectors
-        )
+        own = tuple(c.for_source(source) if isinstance(c, connectors.FillLanguage) else c for c in self.connectors)
         return dataclasses.replace(self, connectors=own)
 
     def plan(self) -> dict[str, Any]:

@@ -124,7 +124,7 @@ def _run(
     for connector in connectors:
         batch = _after(connector, batch)
     modules = {(module, name): c for module, columns in by_module(batch).items() for name, c in columns.items()}
-    return [{**{("", path): c for path, c in one.steps.items()}, **modules} for one in batch.episodes]
+    return [{**{("", path): c for path, c in e.steps.items()}, **modules} for e in batch.episodes]
 
 
 def _with_names(

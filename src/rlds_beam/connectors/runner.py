@@ -70,7 +70,7 @@ class ConnectorRunner:
         return cls(Configuration(), Probed((), {}, ()))
 
     @classmethod
-    def reading(cls, source: Source) -> ConnectorRunner:
+    def for_reading(cls, source: Source) -> ConnectorRunner:
         """Returns a runner without connectors for a source that is only read."""
         return dataclasses.replace(cls.none(), fps=source.fps, last_action=source.last_action)
 

@@ -232,11 +232,11 @@ def _output(source: Source, options: Any) -> tuple[ConnectorRunner, Output | Non
     except UsageError as error:
         if options.connectors is not None:
             raise
-        return ConnectorRunner.reading(source), None, str(error)
+        return ConnectorRunner.for_reading(source), None, str(error)
     try:
         return connecting, create_output(source, connecting, "", options), None
     except UsageError as error:
-        return ConnectorRunner.reading(source), None, str(error)
+        return ConnectorRunner.for_reading(source), None, str(error)
 
 
 def _scale(source: Source, sampled: Report) -> float:

@@ -118,7 +118,7 @@ class FillLanguage(EpisodeConnector):
                 own = f", nor its name in its file{did_you_mean(name, keys)}" if keys else ""
                 raise UsageError(f"{where} is not the key of an episode{own}; {EXPECTED_KEY}")
             if len(found) > 1:
-                full = next((one for one in keys if keys[one] == found[:1]), found[0])
+                full = next((known for known in keys if keys[known] == found[:1]), found[0])
                 raise UsageError(f"{where} is the name of {len(found):,} episodes: write {printable(full, 80)!r}")
             if found[0] in texts:
                 raise UsageError(f"{where} is listed twice, also as {found[0]}")

@@ -102,7 +102,7 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
         about = f"Columns of {source.dataset}, made by rlds-beam."
         left_out = _left_out(connectors)
         meaning = dataclasses.replace(Meaning.of_dataset(source), last_action="unknown")
-        unnamed = tuple(path for path in _unnamed(connectors) if path not in left_out)
+        unnamed = tuple(path for path in _fields_without_names(connectors) if path not in left_out)
         return cls(directory, source.name, kind, modules, about, left_out, meaning, unnamed)
 
     @property
@@ -288,7 +288,7 @@ def _check_name(module: str) -> None:
         )
 
 
-def _unnamed(connectors: ConnectorRunner) -> list[str]:
+def _fields_without_names(connectors: ConnectorRunner) -> list[str]:
     """The fields with names that no column has."""
     held = {field.names for fields in connectors.probed.modules.values() for field in fields.values()}
     given = {path: names for schema in connectors.probed.schemas for path, names in schema.names.items()}

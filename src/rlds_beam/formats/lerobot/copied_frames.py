@@ -64,7 +64,7 @@ class Encoded(NamedTuple):
         return Encoded(self.episodes + other.episodes, self.why or other.why)
 
 
-def not_copied(frames: Iterable[Array], last: tuple[str, int] | None = None) -> str:
+def why_not_copied(frames: Iterable[Array], last: tuple[str, int] | None = None) -> str:
     """Why the packets of frames cannot be copied; empty if they can.
 
     Args:

@@ -23,7 +23,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.errors import BadEpisode, UsageError, needs
 from rlds_beam.formats.lerobot import depth
-from rlds_beam.formats.lerobot.copied_frames import CopiedFrames, Encoded, not_copied
+from rlds_beam.formats.lerobot.copied_frames import CopiedFrames, Encoded, why_not_copied
 from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.options import Codec, LerobotOptions
 from rlds_beam.images.encoded_images import EncodedImages
@@ -174,7 +174,7 @@ class VideoFile:
 
     def _not_copied(self, frames: Iterable[Array]) -> str:
         """Why the frames cannot be copied; empty if they can, as packets of the same codec."""
-        if why := not_copied(frames, self._last):
+        if why := why_not_copied(frames, self._last):
             return why
         codec = frames.video.codec if isinstance(frames, CopiedFrames) else None
         return "" if self._stream is None or self._copied == codec else "the codecs of the episodes differ"
