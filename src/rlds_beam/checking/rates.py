@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -24,7 +25,12 @@ _UNITS = (1.0, 1e-3, 1e-6, 1e-9)
 
 def is_clock(field: Field) -> bool:
     """Whether a field's name and dtype say that it holds timestamps or frame numbers."""
-    return field.known_size == 1 and field.dtype not in ("string", "bool") and bool(_CLOCK.fullmatch(field.path))
+    return field.known_size == 1 and field.dtype not in ("string", "bool") and _names_clock(field.path)
+
+
+@functools.lru_cache(maxsize=1024)
+def _names_clock(path: str) -> bool:
+    return _CLOCK.fullmatch(path) is not None
 
 
 def contradicting_rate(path: str, column: Column, fps: float) -> float | None:
@@ -37,7 +43,7 @@ def contradicting_rate(path: str, column: Column, fps: float) -> float | None:
       column: its values, (T,) or (T, 1).
       fps: the declared rate in Hz.
     """
-    if len(column) < MIN_STEPS or not _CLOCK.fullmatch(path) or not is_numeric(column):
+    if len(column) < MIN_STEPS or not _names_clock(path) or not is_numeric(column):
         return None
     times = np.asarray(column)
     if times.size != len(times) or times.dtype.kind == "b" or path.endswith("frame_index"):
