@@ -64,6 +64,14 @@ def write_buffer(
     return zipped(folder, path) if path != folder else path
 
 
+def open_zip(path: Path) -> Any:
+    """The root group of a zip file, as the zarr library (2 or 3) reads it."""
+    zarr = pytest.importorskip("zarr")
+    if zarr.__version__.startswith("2."):
+        return zarr.open(str(path), mode="r")
+    return zarr.open_group(zarr.storage.ZipStore(str(path), mode="r"), mode="r")
+
+
 def _add(zarr: Any, group: Any, name: str, values: Array, options: dict[str, Any]) -> None:
     if zarr.__version__.startswith("2."):
         group.array(name, values, **options)

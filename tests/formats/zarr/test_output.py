@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from directories import bytes_of
 from exchanging import assert_equal, export, plain, read_back, rich_dataset
+from zarr_data import open_zip
 
 from rlds_beam.formats.sources import open_source
 from rlds_beam.formats.zarr import writing
@@ -24,14 +25,12 @@ def rich(tmp_path_factory):
 
 
 def opened(path: Path) -> Any:
-    """The root group, as the zarr library reads it."""
-    zarr = pytest.importorskip("zarr")
+    """The root group, as the zarr library reads it, with the codecs of images."""
+    pytest.importorskip("zarr")
     from imagecodecs.numcodecs import register_codecs
 
     register_codecs(verbose=False)
-    if zarr.__version__.startswith("2."):
-        return zarr.open(str(path), mode="r")
-    return zarr.open_group(zarr.storage.ZipStore(str(path), mode="r"), mode="r")
+    return open_zip(path)
 
 
 @pytest.mark.parametrize("options", [{}, {"images": "jpegxl"}, {"compressor": "zstd"}], ids=str)

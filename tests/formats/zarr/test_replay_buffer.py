@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from zarr_data import episode_arrays, write_buffer
+from zarr_data import episode_arrays, open_zip, write_buffer
 
 import rlds_beam
 
@@ -25,9 +25,7 @@ Root: TypeAlias = "Mapping[str, Mapping[str, Any]]"
 
 def on_disk(path: Path) -> Any:
     """`create_from_path`: the arrays stay in the file."""
-    if zarr.__version__.startswith("2."):
-        return zarr.open(str(path), "r")
-    return zarr.open_group(zarr.storage.ZipStore(str(path), mode="r"), mode="r")
+    return open_zip(path)
 
 
 def in_numpy(path: Path) -> Root:
