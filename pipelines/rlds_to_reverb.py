@@ -30,7 +30,7 @@ def define_pipeline(
 ) -> WriteToReverbResult:  # fmt: skip
     """Writes the items of the dataset `input` to a table, and rejected episodes to the directory `rejected_to`."""
     read = ReadFromRlds(input)
-    connect = ConnectEpisodes(connectors, read.schema)
+    connect = ConnectEpisodes(connectors, read.source)
     convert = ConvertToTrajectories(connect.schema, frames, items)
     write = WriteToReverb(servers, table, convert.spec, writer="observer")
     episodes = root | read  # shards in parallel -> Episode: T steps as columns, observation [T, ...]; an EpisodeKey

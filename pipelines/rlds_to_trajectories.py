@@ -30,9 +30,9 @@ def define_pipeline(
 ) -> WriteToTrajectoryRecordsResult:  # fmt: skip
     """Writes the items of the dataset `input` to `output`, with rejected episodes in `output/rejected`."""
     read = ReadFromRlds(input)
-    connect = ConnectEpisodes(connectors, read.schema)
+    connect = ConnectEpisodes(connectors, read.source)
     convert = ConvertToTrajectories(connect.schema, frames, items)
-    write = WriteToTrajectoryRecords(output, convert.spec, name=read.source.name)
+    write = WriteToTrajectoryRecords(output, convert.spec, source=connect.source)  # its name, rate, and robot
     episodes = root | read  # shards in parallel -> Episode: T steps as columns, observation [T, ...]; an EpisodeKey
     repeated = root | FindDuplicateEpisodes(read.source)  # one dict: the keys of episodes that repeat another one
     checked = episodes | ValidateEpisodes(check, repeated)  # whole episodes: is_first on step 0, is_last on step T - 1

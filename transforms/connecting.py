@@ -16,6 +16,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.reading.base import Source
 from rlds_beam.transforms.elements import check_element
 from rlds_beam.transforms.metrics import METRICS_NAMESPACE
 
@@ -39,25 +40,36 @@ class ConnectEpisodes(beam.PTransform[Episode, Episode]):
 
     Args:
       connectors: the connectors, run in order over each episode. Columns that they add are ignored.
-      schema: the schema of the episodes (`ReadFromRlds(...).schema`).
+      read: the dataset of the episodes (`ReadFromRlds(...).source`), or only their schema.
 
     Attributes:
       schema: the `Schema` of the episodes that the connectors return, for what follows.
+      source: the dataset, for what writes its name and rate: connectors that keep one step of n divide the rate.
 
     Raises:
       UsageError: on construction, if the connectors cannot process an episode of zeros, or need the whole dataset.
       RldsBeamError: while running, if a connector raised or returned other fields than for zeros.
     """
 
-    def __init__(self, connectors: Sequence[Connector], schema: Schema):
+    def __init__(self, connectors: Sequence[Connector], read: Source | Schema):
         super().__init__()
-        self._runner = ConnectorRunner.of(Configuration(tuple(connectors)), schema)
+        configuration = Configuration(tuple(connectors))
+        if isinstance(read, Schema):
+            self._runner, self._source = ConnectorRunner.of(configuration, read), None
+        else:
+            self._runner, self._source = ConnectorRunner.for_source(configuration, read), read
         if self._runner.unfitted:
             raise UsageError("a connector needs the whole dataset: use pipelines.convert, which reads it twice")
 
     @property
     def schema(self) -> Schema:
         return self._runner.schema
+
+    @property
+    def source(self) -> Source:
+        if self._source is None:
+            raise UsageError("ConnectEpisodes knows only the schema of the episodes: pass ReadFromRlds(...).source")
+        return self._runner.source_after(self._source)
 
     def expand(self, episodes: beam.PCollection[Episode]) -> ConnectEpisodesResult:
         connected = episodes | "Connect" >> beam.ParDo(_ConnectFn(self._runner)).with_outputs(

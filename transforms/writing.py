@@ -27,7 +27,7 @@ from rlds_beam.formats.trajectories.bundles import (
 from rlds_beam.formats.trajectories.output import TrajectoryOutput
 from rlds_beam.output.directory import check_output
 from rlds_beam.output.plans import OutputPlan
-from rlds_beam.trajectories.converter import Conversion
+from rlds_beam.reading.base import Source
 from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
@@ -53,7 +53,7 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
 
         convert = ConvertToTrajectories(read.schema, frames, items)
         converted = checked.accepted | convert
-        converted.items | WriteToTrajectoryRecords("pairs", convert.spec)
+        converted.items | WriteToTrajectoryRecords("pairs", convert.spec, source=read.source)
 
     With the schema of episodes instead of a spec, the input is a PCollection of checked episodes, which are converted
     first: `checked.accepted | WriteToTrajectoryRecords("pairs", read.schema, frames, items)`.
@@ -69,7 +69,9 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
         or the schema of the episodes.
       frames, items, keep: how episodes are converted, as in `ConvertToTrajectories`; only with a schema.
       images: as in `ConvertConfig`.
-      name: the name of the dataset.
+      source: the dataset that the items are made from (`ReadFromRlds(...).source`, `ConnectEpisodes(...).source`): the
+        output gets its name, rate, and robot.
+      name: the name of the output, if another; without a source, `trajectories`.
       overwrite: replaces what rlds-beam wrote there before.
 
     Raises:
@@ -86,14 +88,16 @@ class WriteToTrajectoryRecords(beam.PTransform[Items, Any]):
         *,
         images: Images = "raw",
         keep: Sequence[str] = (),
-        name: str = "trajectories",
+        source: Source | None = None,
+        name: str | None = None,
         overwrite: bool = False,
     ):
         super().__init__()
+        name = name or ("trajectories" if source is None else source.name)
         if not naming.is_file_name(name):
             raise UsageError(f"name={name!r}: expected a name without path separators; it becomes part of file names")
         self._spec, self._convert = choose_input(spec, frames, items, keep)
-        self._output = TrajectoryOutput(output, name, Conversion.of(self._spec, images))
+        self._output = TrajectoryOutput.of(output, name, self._spec, images, source)
         # The pipeline may change its episodes in unknown ways, so every run is a new plan.
         self._plan = OutputPlan.of({"to": "trajectories", "pipeline": uuid.uuid4().hex}, self._output.metadata, name)
         check_output(output, self._plan, overwrite=overwrite)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from beam_runners import RUNNERS, new_pipeline, runner_flags
 from checkout import ROOT
 
 from rlds_beam import CheckOptions
-from rlds_beam.connectors import MinimumLength
+from rlds_beam.connectors import Connector, MinimumLength, SubsampleSteps
+from rlds_beam.output.manifest import read_manifest
 from rlds_beam.pipelines.cli import main as rlds_beam
 from rlds_beam.pipelines.rlds_to_trajectories import define_pipeline, main
 from rlds_beam.testing import make_episode, read_items, read_rejected, shard_paths, write_dataset
@@ -70,6 +72,24 @@ def test_one_shard_has_the_bytes_of_convert(tmp_path: Path) -> None:
     assert [(path.name, path.read_bytes()) for path in shard_paths(tmp_path / "out")] == [
         (path.name, path.read_bytes()) for path in expected
     ]
+
+
+@pytest.mark.parametrize("connectors", [[], [SubsampleSteps(2)]])
+def test_rate_robot_names_and_metadata_are_those_of_convert(tmp_path: Path, connectors: list[Connector]) -> None:
+    """SubsampleSteps keeps one step of two, so it halves the rate."""
+    episodes = [make_episode(9, seed=i, observation={"state": 2}, action=3) for i in range(2)]
+    data = write_dataset(tmp_path / "data", episodes)
+    meaning = {"fps": 30, "robot": "arm", "names": {"action": ["x", "y", "z"], "observation/state": ["u", "v"]}}
+    (data / "meaning.json").write_text(json.dumps(meaning))
+    with new_pipeline() as root:
+        define_pipeline(root, str(data), str(tmp_path / "out"), connectors=connectors)
+    flags = ["--connectors=SubsampleSteps(2)"] if connectors else []
+    expected = read_manifest(str(converted(data, tmp_path / "expected", *flags)))
+    manifest = read_manifest(str(tmp_path / "out"))
+    assert manifest["meaning"] == {**meaning, "fps": 15 if connectors else 30}
+    assert {**manifest, "plan_sha256": ""} == {**expected, "plan_sha256": ""}
+    for file in ("features.json", "dataset_info.json"):
+        assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "expected" / file).read_bytes()
 
 
 def test_each_pipeline_fits_on_a_screen() -> None:

@@ -152,3 +152,11 @@ def test_added_leaves_are_in_the_order_of_a_trajectory() -> None:
     spec = ConvertToTrajectories(SCHEMA).spec.with_columns(Field("policy_info/b", "float32"), SPEED)
     paths = ["step_type", "observation", "action", "policy_info/b", SPEED.path, "next_step_type", "reward", "discount"]
     assert [leaf.path for leaf in spec.leaves] == paths
+
+
+def test_names_follow_the_leaves() -> None:
+    action = Field("action", "float32", (2,), names=("x", "y"))
+    spec = ConvertToTrajectories(SCHEMA.with_columns(action)).spec
+    assert spec.names == {"action": ("x", "y")}
+    assert spec.with_columns(Field("action", "float32", (2,)), SPEED).names == {}
+    assert spec.with_columns(Field("action", "float32", (1,), names=("z",))).names == {"action": ("z",)}

@@ -90,6 +90,8 @@ class TestConnectEpisodes:
 
         assert ConnectEpisodes([add_speed], SCHEMA).schema.steps["speed"].dtype == "float32"
         assert ConnectEpisodes([], SCHEMA).schema == SCHEMA
+        with pytest.raises(UsageError, match=r"knows only the schema of the episodes: pass ReadFromRlds\(...\).source"):
+            _ = ConnectEpisodes([], SCHEMA).source
 
     def test_a_connector_that_needs_the_whole_dataset_is_refused(self) -> None:
         with pytest.raises(UsageError, match="needs the whole dataset"):

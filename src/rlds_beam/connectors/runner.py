@@ -15,6 +15,7 @@ from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.counting import counted, counted_rejected
 from rlds_beam.connectors.fields import module_of
 from rlds_beam.connectors.fitting import Accumulator, FittedConnector
+from rlds_beam.connectors.given_meaning import with_attributes
 from rlds_beam.connectors.probing import Probed, probe
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.keys import EpisodeKey
@@ -106,6 +107,12 @@ class ConnectorRunner:
         """How many steps become one: the rate of the episodes is divided by it."""
         numbers: list[int] = [getattr(connector, "keeps_one_of", 1) for connector in self.connectors]
         return math.prod(numbers)
+
+    def source_after(self, source: Source) -> Source:
+        """The source with the rate of the returned episodes."""
+        if source.fps is None or self.keeps_one_of == 1:
+            return source
+        return with_attributes(source, fps=source.fps / self.keeps_one_of)
 
     def ignored_values(self, of_output: IgnoredValues | None = None) -> IgnoredValues:
         """The values to leave unchecked: all values are checked if there are connectors that may read any field.

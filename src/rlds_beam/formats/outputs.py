@@ -7,7 +7,6 @@ import unicodedata
 from typing import Any
 
 from rlds_beam.connectors.configuration import Configuration
-from rlds_beam.connectors.given_meaning import with_attributes
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
@@ -38,9 +37,7 @@ def create_output(source: Source, connecting: ConnectorRunner, directory: str, o
         raise UsageError(f"--{given[0]}: --to={options.to} has no place for it, so it has no effect: leave it out")
     if not issubclass(kind, LearnerColumns):
         connecting.refuse_columns("--to=columns")
-    if source.fps is not None and connecting.keeps_one_of > 1:
-        source = with_attributes(source, fps=source.fps / connecting.keeps_one_of)
-    arguments = source, connecting, directory, options.to_options
+    arguments = connecting.source_after(source), connecting, directory, options.to_options
     output = kind.create(*arguments) if options.to in OUTPUTS else create_own_output(kind, options.to, *arguments)
     if isinstance(output, StoredNames):
         _check_stored_names(output, options.to)

@@ -66,6 +66,7 @@ class TrajectorySpec:
       left_out: step and episode fields that are in no leaf -> a human-readable reason.
       frames, items: how episodes become these items; None if the items were not converted from episodes.
       keep: the fields that items carry besides their leaves.
+      names: the names of the values of leaves, by path, if known.
     """
 
     leaves: tuple[SpecLeaf, ...]
@@ -74,6 +75,7 @@ class TrajectorySpec:
     frames: FrameOptions | None = None
     items: ItemOptions | None = None
     keep: tuple[Kept, ...] = ()
+    names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict, compare=False)
 
     def __getitem__(self, path: str) -> SpecLeaf:
         return self._by_path[path]
@@ -93,21 +95,23 @@ class TrajectorySpec:
         """Returns a spec with more leaves, for items to which columns were added; leaves of the same path are replaced.
 
         Args:
-          fields: the path (`policy_info/speed`), dtype, and shape of a frame's value.
+          fields: the path (`policy_info/speed`), dtype, shape, and names of a frame's value.
 
         Raises:
           UsageError: a path is not one of a trajectory or is below another leaf, or a field is text or has an unknown
             dimension.
         """
-        leaves = {leaf.path: leaf for leaf in self.leaves}
+        leaves, names = {leaf.path: leaf for leaf in self.leaves}, dict(self.names)
         for field in fields:
             if field.path.split("/")[0] not in _GROUPS or field.dtype == "string" or None in field.shape:
                 raise UsageError(f"{field}: a trajectory holds numbers of a fixed shape below {', '.join(_GROUPS)}")
             shape = tuple(size for size in field.shape if size is not None)
             leaves[field.path] = SpecLeaf(field.path, field.dtype, shape, field.encoding)
+            names.pop(field.path, None)
+            names |= {field.path: field.names} if field.names else {}
         ordered = [path for group in _GROUPS for path in nest_order([p for p in leaves if p.split("/")[0] == group])]
         nest(dict.fromkeys(ordered))  # raises if a leaf is below another one
-        return dataclasses.replace(self, leaves=tuple(leaves[path] for path in ordered))
+        return dataclasses.replace(self, leaves=tuple(leaves[path] for path in ordered), names=names)
 
     def check(self, frames: Frames) -> None:
         """Raises UsageError if the frames do not match this spec (takes some microseconds).
@@ -182,7 +186,8 @@ def trajectory_spec(
     item_shape: Shape = () if item_options.items == "frames" else (item_options.length,)
     left_out = _left_out(schema, set(sources.values()), frame_options)
     kept = keep_fields(keep, schema, (leaf.path for leaf in leaves))
-    return TrajectorySpec(tuple(leaves), item_shape, left_out, frame_options, item_options, kept)
+    names = {leaf.path: schema.names[leaf.path] for leaf in leaves if leaf.path in schema.names}
+    return TrajectorySpec(tuple(leaves), item_shape, left_out, frame_options, item_options, kept, names)
 
 
 def _left_out(schema: Schema, used: Iterable[str], options: FrameOptions) -> dict[str, str]:

@@ -15,7 +15,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import COUNT, TEXT, Kind, Maybe, check_json
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.encoding.tfrecord.writing import frame
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.trajectories.options import TrajectoryOptions
 from rlds_beam.output.base import Description
@@ -39,9 +39,9 @@ from rlds_beam.reading.meaning import Meaning
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.converter import Conversion, Converter, record_encoder
 from rlds_beam.trajectories.items import Items
-from rlds_beam.trajectories.options import CASTS, FrameOptions, ItemOptions
+from rlds_beam.trajectories.options import CASTS, FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.record_encoding import PreparedItems
-from rlds_beam.trajectories.spec import trajectory_spec
+from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
 from rlds_beam.trajectories.spec_file import encode_spec_file
 
 SPEC = ".spec"
@@ -75,15 +75,27 @@ class TrajectoryOutput(MetadataFiles, Sidecars, ItemCounts, WholeShards, Ignores
     def create(
         cls, source: Source, connectors: ConnectorRunner, directory: str, options: TrajectoryOptions
     ) -> TrajectoryOutput:
-        schema = connectors.schema
         frames, items = FrameOptions.of(options), ItemOptions.of(options)
-        spec = trajectory_spec(schema, frames, items, options.keep)
-        conversion = Conversion.of(spec, options.images)
-        _ = conversion.fields  # raises if the format cannot hold a leaf
-        description = f"Trajectories of {source.dataset}, made by rlds-beam."
-        held = {leaf.path: schema.steps[leaf.path] for leaf in spec.leaves if leaf.path in schema.steps}
-        meaning = dataclasses.replace(Meaning.of(Schema(held), source), last_action="unknown")
-        return cls(directory, source.name, conversion, description, meaning)
+        spec = trajectory_spec(connectors.schema, frames, items, options.keep)
+        output = cls.of(directory, source.name, spec, options.images, source)
+        _ = output.conversion.fields  # raises if the format cannot hold a leaf
+        return output
+
+    @classmethod
+    def of(
+        cls, directory: str, name: str, spec: TrajectorySpec, images: Images, source: Source | None
+    ) -> TrajectoryOutput:
+        """The output of items.
+
+        Args:
+          source: the dataset that they are made from; None if unknown.
+        """
+        conversion = Conversion.of(spec, images)
+        if source is None:
+            return cls(directory, name, conversion, meaning=Meaning(names=spec.names))
+        meaning = Meaning.of_dataset(source)
+        meaning = dataclasses.replace(meaning, names=spec.names, last_action="unknown")
+        return cls(directory, name, conversion, f"Trajectories of {source.dataset}, made by rlds-beam.", meaning)
 
     @property
     def whole_shards(self) -> bool:
