@@ -35,6 +35,12 @@ def shard_of(log: Path) -> Path:
     return shard
 
 
+def test_the_bytes_of_a_record_are_the_same_on_every_read(log, whole):
+    """EnvLogger's reader gives the names of a dict in random order."""
+    assert [episode.payload for episode in read_back(log, "envlogger")] == [episode.payload for episode in whole]
+    assert all(episode.payload for episode in whole)
+
+
 def test_envlogger_reads_logged_episodes(log):
     found = read_back(log, "envlogger", ranges=3)
     assert [len(e) for e in found] == [6] * 39 + [3]

@@ -77,7 +77,8 @@ def _read(reader: Any, position: int) -> Arrays | Damage:
         steps = [reader.serialized_step(step) for step in range(first, first + count)]
         if None in steps:
             raise ValueError("a step cannot be read")
-        about = b"" if info.metadata is None else info.metadata.SerializeToString()
+        steps = [_with_sorted_names(step) for step in steps]
+        about = b"" if info.metadata is None else info.metadata.SerializeToString(deterministic=True)
     except (*UNREADABLE, AttributeError) as error:
         reason = f"episode {position}: steps from {first} on cannot be read"
         return Damage(position, position + 1, f"{reason} ({type(error).__name__})", b"")
@@ -116,6 +117,14 @@ def _columns(arrays: Arrays) -> tuple[dict[str, Column], dict[str, Any]]:
     columns |= {"is_first": first, "is_last": last, "is_terminal": last & ended}
     about = _decoded(arrays["metadata"][0]) if arrays["metadata"][0] else {}
     return columns, {path: _value(value) for path, value in _by_path(about or {}, "").items()}
+
+
+def _with_sorted_names(data: bytes) -> bytes:
+    """The same bytes on every read: EnvLogger's reader encodes dicts again, in random order."""
+    from envlogger.proto import storage_pb2
+
+    content: bytes = storage_pb2.Data.FromString(data).SerializeToString(deterministic=True)
+    return content
 
 
 def _decoded(data: bytes) -> Any:
