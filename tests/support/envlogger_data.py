@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+STEPS_OF_EPISODE = 6
+
 
 def write_log(directory: Path, episodes: int, action: str | None = None) -> None:
     """Writes episodes of 6 steps in small chunks; the last one is unfinished. `action` is the name of its spec."""
@@ -31,7 +33,7 @@ def write_log(directory: Path, episodes: int, action: str | None = None) -> None
 
         def step(self, action):
             self.time += 1
-            if self.time == 5:
+            if self.time == STEPS_OF_EPISODE - 1:
                 return dm_env.termination(1.0, self._observe())
             return dm_env.transition(0.5 * self.time, self._observe(), 1.0)
 
@@ -50,6 +52,6 @@ def write_log(directory: Path, episodes: int, action: str | None = None) -> None
     env = envlogger.EnvLogger(Env(), step_fn=lambda timestep, action, env: {"propensity": 0.25}, backend=backend)
     for number in range(episodes):
         env.reset()
-        for _ in range(5 if number < episodes - 1 else 2):
+        for _ in range(STEPS_OF_EPISODE - 1 if number < episodes - 1 else 2):
             env.step(np.full(2, number / 40, np.float32))
     env.close()
