@@ -37,7 +37,7 @@ SENSITIVE = (
     "project/test_golden.py", "reading/test_decoding.py", "trajectories/test_items.py",
     # Python: pickling, imports, dataclasses and annotations, argparse, how processes start, warnings.
     "connectors/test_configuration.py", "connectors/test_every_connector.py", "core/test_lazy.py",
-    "core/test_user_functions.py", "core/test_worker_status.py", "pipelines/test_cli.py", "pipelines/test_functions.py",
+    "core/test_user_functions.py", "core/test_worker_status.py", "cli/test_main.py", "pipelines/test_functions.py",
     "project/test_public.py", "runners/test_notebooks.py", "runners/test_quiet.py", "runners/test_worker_pool.py",
     "extending/test_own_output.py", "extending/test_own_source.py",
     "trajectories/test_frames.py",

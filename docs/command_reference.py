@@ -11,13 +11,13 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from rlds_beam.cli import flags
+from rlds_beam.cli.completion import INSTALL
+from rlds_beam.cli.exit_codes import EXIT_CODES, SIGNALS, exit_codes
+from rlds_beam.cli.parsers import HELPERS, JOBS, job_parser
+from rlds_beam.cli.topics import TOPICS
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES, output_group, source_group
 from rlds_beam.options import Options
-from rlds_beam.pipelines import flags
-from rlds_beam.pipelines.completion import INSTALL
-from rlds_beam.pipelines.exit_codes import EXIT_CODES, SIGNALS, exit_codes
-from rlds_beam.pipelines.parsers import HELPERS, JOBS, job_parser
-from rlds_beam.pipelines.topics import TOPICS
 from rlds_beam.runners.options import DataflowOptions, FlinkOptions
 
 REFERENCE = Path(__file__).parent / "reference"

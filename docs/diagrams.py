@@ -296,9 +296,9 @@ def exactly_once() -> Picture:
 
 
 LAYERS = (
-    ("pipelines",), ("runners", "console", "drop_in"), ("transforms", "jobs"), ("recording", "reverb", "viewing"),
-    ("datasets",), ("formats", "hub"), ("output",), ("connectors", "trajectories"), ("checking",), ("reading",),
-    ("encoding",), ("episodes",), ("images", "buckets"),
+    ("cli",), ("pipelines",), ("runners", "jobs", "drop_in"), ("transforms", "writing"),
+    ("recording", "reverb", "viewing"), ("datasets",), ("formats", "hub", "terminal"), ("output",), ("processing",),
+    ("connectors", "trajectories"), ("checking",), ("reading",), ("encoding",), ("episodes",), ("images", "buckets"),
 )  # fmt: skip
 
 

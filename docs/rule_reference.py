@@ -19,7 +19,7 @@ from rule_faults import FAULTS, Fault, prioritized
 
 from rlds_beam import BadEpisode
 from rlds_beam.checking.rules import DATASET_RULES, POLICIES, REPORTED, RULE_GROUPS, RULES
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 from rlds_beam.reverb.priorities import resolve_priority
 from rlds_beam.trajectories import FrameOptions, ItemOptions, to_frames
 from rlds_beam.trajectories.items import ItemMaker

@@ -16,17 +16,17 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 from rlds_beam.output.scratch import ScratchDirectory
-from rlds_beam.pipelines.options import ReportOptions
 from rlds_beam.runners.options import RunOptions
+from rlds_beam.terminal.options import ReportOptions
 from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rlds_beam.checking.report import Report
     from rlds_beam.checking.signals.dataset import DatasetFinding
     from rlds_beam.checking.signals.results import SignalsWriter
     from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.processing.report import Report
     from rlds_beam.reading.base import Source
 
 __all__ = ["CheckConfig", "CheckOutcome", "check", "define_pipeline"]
@@ -117,7 +117,7 @@ class CheckOutcome:
 
     def lines(self, signal: str | None = None) -> list[str]:
         """The table of signals and the findings about the dataset, or the worst episodes of one signal."""
-        from rlds_beam.console.signals import finding_lines, signal_lines, worst_lines
+        from rlds_beam.terminal.signals import finding_lines, signal_lines, worst_lines
 
         if signal is not None:
             return worst_lines(signal, self.signals[signal])
@@ -151,7 +151,7 @@ def define_pipeline(
     from rlds_beam.connectors.runner import ConnectorRunner
     from rlds_beam.formats.sources import open_input
     from rlds_beam.transforms.checking import CheckDataset
-    from rlds_beam.transforms.signals import WriteSignals
+    from rlds_beam.transforms.jobs.signals import WriteSignals
 
     config = with_preset(config)
     source = source or open_input(config)
@@ -178,9 +178,9 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
     from rlds_beam.connectors.runner import ConnectorRunner
     from rlds_beam.formats.sources import open_input
     from rlds_beam.jobs.cost import check_seconds
-    from rlds_beam.pipelines import outcome
     from rlds_beam.pipelines.running import run_checks, shared_directory
     from rlds_beam.runners import check as check_runner
+    from rlds_beam.terminal import outcome
 
     check_runner(config)
     outcome.check_writable(config.output, "--output", config.input, rewritten="signals.parquet", endings=(".parquet",))
@@ -220,8 +220,8 @@ def _writer(config: CheckConfig) -> SignalsWriter:
 
 def main(config: CheckConfig) -> int:
     """Runs the command: prints the signals, worst first, and returns the exit code."""
-    from rlds_beam.pipelines import outcome
-    from rlds_beam.pipelines.advice import repair_lines
+    from rlds_beam.terminal import outcome
+    from rlds_beam.terminal.advice import repair_lines
 
     began = time.monotonic()
     done = check(config)

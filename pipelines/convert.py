@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.options import option
-from rlds_beam.pipelines.options import ReportOptions, print_json
 from rlds_beam.pipelines.running import run_ranges
 from rlds_beam.runners.options import RunOptions
+from rlds_beam.terminal.options import ReportOptions, print_json
 from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
-    from rlds_beam.checking.report import Report
     from rlds_beam.jobs.convert import ConvertJob
     from rlds_beam.pipelines.record import RecordConfig
+    from rlds_beam.processing.report import Report
 
 __all__ = ["ConvertConfig", "ConvertOutcome", "ConvertResult", "convert", "define_pipeline"]
 
@@ -71,7 +71,7 @@ def define_pipeline(root: Any, config: Config, job: ConvertJob | None = None) ->
       UsageError: the input or the output cannot be used; nothing was written.
     """
     from rlds_beam.jobs.convert import prepare
-    from rlds_beam.transforms.ranges import OpenOutput
+    from rlds_beam.transforms.jobs.ranges import OpenOutput
 
     job = job or prepare(config)
     # The output is opened when the pipeline runs: building the graph, which may never run, writes nothing.
@@ -81,8 +81,8 @@ def define_pipeline(root: Any, config: Config, job: ConvertJob | None = None) ->
 def _define(config: Config, job: ConvertJob, root: Any, ranges: Any) -> ConvertResult:
     """Converts a PCollection of the job's pending ranges."""
     from rlds_beam.transforms import FindDuplicateEpisodes
-    from rlds_beam.transforms.fitting import FitConnectors
-    from rlds_beam.transforms.ranges import CommitDataset, ConvertRanges
+    from rlds_beam.transforms.jobs.fitting import FitConnectors
+    from rlds_beam.transforms.jobs.ranges import CommitDataset, ConvertRanges
 
     # Finding duplicates needs the framing of the whole dataset, but not its episodes.
     duplicates = root | FindDuplicateEpisodes(job.source, job.framing) if job.finds_duplicates else None
@@ -104,8 +104,8 @@ def convert(config: Config) -> ConvertOutcome:
     """
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.output.lock import locked
-    from rlds_beam.progress.job_progress import planning
     from rlds_beam.runners import check
+    from rlds_beam.terminal.job_progress import planning
 
     began, metrics = time.monotonic(), {}
     check(config)
@@ -151,7 +151,7 @@ class ConvertOutcome:
 
     def lines(self) -> list[str]:
         """The lines printed after the report."""
-        from rlds_beam.pipelines import outcome
+        from rlds_beam.terminal import outcome
 
         nothing_to_do = not self.metrics and self.job.ranges
         lines = ["nothing to do: an earlier run finished this job"] if nothing_to_do else []
@@ -160,7 +160,7 @@ class ConvertOutcome:
 
     def figures(self) -> dict[str, Any]:
         """The figures for `--json`: the steps of this run and its speed."""
-        from rlds_beam.pipelines import outcome
+        from rlds_beam.terminal import outcome
 
         return {
             **outcome.figures(self.metrics, self.seconds),
@@ -171,12 +171,12 @@ class ConvertOutcome:
 
 def main(config: Config) -> int:
     """Runs the command: prints the summary and returns the exit code."""
-    from rlds_beam.console import terminal
+    from rlds_beam.jobs import describing
     from rlds_beam.jobs.convert import prepare
-    from rlds_beam.pipelines import outcome
-    from rlds_beam.pipelines.advice import repair_lines
-    from rlds_beam.progress.job_progress import planning
     from rlds_beam.runners import check
+    from rlds_beam.terminal import outcome
+    from rlds_beam.terminal.advice import repair_lines
+    from rlds_beam.terminal.job_progress import planning
 
     if config.dry_run:
         check(config)
@@ -186,7 +186,7 @@ def main(config: Config) -> int:
         if config.json:
             print_json(job.to_json())
         else:
-            print(terminal.convert_plan(job))
+            print(describing.convert_plan(job))
         return 0
     done = convert(config)
     notes = done.job.notes()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rlds_beam.options import Options, option
-from rlds_beam.pipelines.options import print_json
+from rlds_beam.terminal.options import print_json
 
 if TYPE_CHECKING:
     from rlds_beam.runners.diagnosis import Finding
@@ -41,7 +41,7 @@ def doctor(config: DoctorConfig | None = None) -> list[Finding]:
 
 def main(config: DoctorConfig) -> int:
     """Runs the command: prints the findings; the exit code is 1 if there is a problem."""
-    from rlds_beam.console.style import print_styled, styled
+    from rlds_beam.terminal.style import print_styled, styled
     from rlds_beam.text import count
 
     findings = doctor(config)
@@ -56,9 +56,9 @@ def main(config: DoctorConfig) -> int:
 
 def _lines(findings: Sequence[Finding]) -> Iterator[str]:
     """A table of the findings, each with its remedy below it; the status has a color on a terminal."""
-    from rlds_beam.console.style import Style, styled
+    from rlds_beam.terminal.style import Style, styled
+    from rlds_beam.terminal.tables import table_lines
     from rlds_beam.text import escape_controls
-    from rlds_beam.viewing.text_tables import table_lines
 
     styles: dict[str, Style] = {"ok": "green", "absent": "dim", "problem": "red"}
     rows = table_lines(("status", "check", "found"), [(one.status, one.check, one.detail) for one in findings])

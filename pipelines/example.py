@@ -62,7 +62,7 @@ def example(config: ExampleConfig) -> str:
     from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
     from rlds_beam.jobs.example import NAME, VERSION, make_episodes
     from rlds_beam.jobs.example_camera import NAME as CAMERA_NAME
-    from rlds_beam.progress.job_progress import Total, in_this_process
+    from rlds_beam.terminal.job_progress import Total, in_this_process
 
     name = CAMERA_NAME if config.camera else NAME
     path = os.path.join(config.directory, name, VERSION)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
 
     from rlds_beam import keywords
-    from rlds_beam.checking.report import Report
     from rlds_beam.jobs.inspect import Survey
     from rlds_beam.pipelines.check import CheckOutcome
     from rlds_beam.pipelines.convert import ConvertOutcome
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from rlds_beam.pipelines.report import ReportOutcome
     from rlds_beam.pipelines.stats import StatsOutcome
     from rlds_beam.pipelines.upload import UploadOutcome
+    from rlds_beam.processing.report import Report
 
 Path = str | os.PathLike[str]
 Function = TypeVar("Function", bound=Callable[..., Any])

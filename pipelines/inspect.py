@@ -10,7 +10,7 @@ from rlds_beam.errors import NeedsMappingError
 from rlds_beam.formats.registry import LEROBOT, TRAJECTORIES, output_group
 from rlds_beam.jobs.options import PlanOptions
 from rlds_beam.options import Group, option, options_given
-from rlds_beam.pipelines.options import print_json
+from rlds_beam.terminal.options import print_json
 from rlds_beam.trajectories.options import ItemOptions
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import option
-from rlds_beam.pipelines.options import ReportOptions, print_json
 from rlds_beam.runners.options import RunOptions
+from rlds_beam.terminal.options import ReportOptions, print_json
 from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
-    from rlds_beam.checking.report import Report
     from rlds_beam.jobs.push import PushInput, PushJob
+    from rlds_beam.processing.report import Report
     from rlds_beam.reverb.serving.server import EmbeddedServer
     from rlds_beam.reverb.verifying import Verified
 
@@ -106,7 +106,7 @@ def _define_count(root: Any, config: PushConfig, job: PushJob) -> Any:
 
 
 def _fitted(root: Any, job: PushJob, duplicates: Any) -> Any:
-    from rlds_beam.transforms.fitting import FitConnectors
+    from rlds_beam.transforms.jobs.fitting import FitConnectors
 
     fitter = job.input.fitter
     return None if fitter is None else root | FitConnectors(fitter, job.input.cut, duplicates)
@@ -152,7 +152,7 @@ class PushOutcome:
 
     def lines(self) -> list[str]:
         """The lines printed after the report."""
-        from rlds_beam.pipelines import outcome
+        from rlds_beam.terminal import outcome
 
         lines = [*self.verified.lines(), outcome.timing_line(self.to_json())]
         if self.checkpoint is not None:
@@ -164,7 +164,7 @@ class PushOutcome:
 
     def to_json(self) -> dict[str, Any]:
         """The content of `--json` and `--report`."""
-        from rlds_beam.pipelines import outcome
+        from rlds_beam.terminal import outcome
 
         tables = [check.to_json() for check in self.verified.checks]
         figures = outcome.figures(self.metrics, self.seconds)
@@ -187,11 +187,11 @@ def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]
     """Runs the job; calls `filled` once the embedded server has all items, before it ends."""
     from rlds_beam.jobs.push import open_input
     from rlds_beam.output.directory import check_apart
-    from rlds_beam.pipelines import outcome
-    from rlds_beam.progress.job_progress import planning
     from rlds_beam.reverb.serving.served_tables import parse_tables
     from rlds_beam.reverb.serving.server import EmbeddedServer, verify_checkpoint
     from rlds_beam.runners import check
+    from rlds_beam.terminal import outcome
+    from rlds_beam.terminal.job_progress import planning
 
     began = time.monotonic()
     check(config)
@@ -216,7 +216,7 @@ def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]
 
 def _keep(config: PushConfig, done: PushOutcome) -> PushOutcome:
     """Writes the report if `--report` is given."""
-    from rlds_beam.pipelines import outcome
+    from rlds_beam.terminal import outcome
 
     outcome.write_report(done.to_json(), config.report)
     return done
@@ -224,12 +224,12 @@ def _keep(config: PushConfig, done: PushOutcome) -> PushOutcome:
 
 def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict[str, Any]]:
     """Fills the tables of running servers; returns the tables' content, the report, and the metrics."""
-    from rlds_beam.checking.dataset import check_counts
     from rlds_beam.jobs.push import prepare
-    from rlds_beam.progress.job_progress import Progress, Total
+    from rlds_beam.processing.dataset import check_counts
     from rlds_beam.reverb.pushing import Pushed
     from rlds_beam.reverb.verifying import Verified
     from rlds_beam.runners.results import run_for_result
+    from rlds_beam.terminal.job_progress import Progress, Total
 
     job = prepare(config, source, on_wait=_on_wait)
     if not job.fits:
@@ -255,8 +255,8 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
 
 def main(config: PushConfig) -> int:
     """Runs the command: prints the summary and returns the exit code."""
-    from rlds_beam.pipelines import outcome
-    from rlds_beam.pipelines.advice import repair_lines
+    from rlds_beam.terminal import outcome
+    from rlds_beam.terminal.advice import repair_lines
 
     if config.dry_run:
         return _plan(config)
@@ -269,7 +269,7 @@ def main(config: PushConfig) -> int:
 
 def _plan(config: PushConfig) -> int:
     """Prints the plan, without starting an embedded server."""
-    from rlds_beam.console import terminal
+    from rlds_beam.jobs import describing
     from rlds_beam.jobs.push import open_input, prepare
     from rlds_beam.runners import check
 
@@ -281,7 +281,7 @@ def _plan(config: PushConfig) -> int:
     if config.json:
         print_json(plan)
     else:
-        print(terminal.push_plan(source, config.reverb, config.table))
+        print(describing.push_plan(source, config.reverb, config.table))
     return 0
 
 

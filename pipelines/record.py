@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam.jobs.options import RecordOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines import convert
-from rlds_beam.pipelines.options import ReportOptions
 from rlds_beam.runners.options import RunOptions
+from rlds_beam.terminal.options import ReportOptions
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.convert import ConvertJob

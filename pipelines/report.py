@@ -14,13 +14,13 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import SourceOptions
 from rlds_beam.formats.registry import RLDS, TRAJECTORIES
 from rlds_beam.options import option
-from rlds_beam.pipelines.options import PrintOptions, print_json
 from rlds_beam.runners.options import RunOptions
+from rlds_beam.terminal.options import PrintOptions, print_json
 from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
-    from rlds_beam.checking.report import Report
     from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.processing.report import Report
     from rlds_beam.reading.base import Source
     from rlds_beam.viewing.report.making import Settings
     from rlds_beam.viewing.report.writing import Conversion, ReportWriter
@@ -97,7 +97,7 @@ def define_pipeline(
     Returns:
       PCollection of one `WrittenReport`.
     """
-    from rlds_beam.transforms.viewing import WriteDatasetReport
+    from rlds_beam.transforms.jobs.viewing import WriteDatasetReport
 
     if writer is None:
         writer, connecting = prepare(config)
@@ -113,10 +113,10 @@ def prepare(config: ReportConfig) -> tuple[ReportWriter, tuple[ConnectorRunner, 
     Raises:
       UsageError: a dataset cannot be opened, or an option cannot be used.
     """
-    from rlds_beam.checking.dataset import check_source
     from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.connectors.runner import ConnectorRunner
     from rlds_beam.formats.sources import open_input
+    from rlds_beam.processing.dataset import check_source
     from rlds_beam.viewing.report.writing import Input, ReportWriter
 
     conversion = _conversion(config)
@@ -139,14 +139,14 @@ def report(config: ReportConfig) -> ReportOutcome:
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: a dataset cannot be read at all, the pipeline failed, or the report cannot be written.
     """
-    from rlds_beam.checking.report import Report
     from rlds_beam.jobs.cost import stats_seconds
-    from rlds_beam.pipelines import outcome
     from rlds_beam.pipelines.running import shared_directory
-    from rlds_beam.progress.job_progress import Progress, Total
+    from rlds_beam.processing.report import Report
     from rlds_beam.reading.changes import AGAIN, Snapshot
     from rlds_beam.runners import check
     from rlds_beam.runners.results import run_for_result
+    from rlds_beam.terminal import outcome
+    from rlds_beam.terminal.job_progress import Progress, Total
 
     check(config)
     outcome.check_writable(config.output, "--output", config.input, rewritten=ENDINGS, endings=ENDINGS)
@@ -244,7 +244,7 @@ def _settings(
 
 def _command(config: ReportConfig) -> str:
     """The command that makes the report again, without options that do not change it."""
-    from rlds_beam.pipelines.advice import flags_of
+    from rlds_beam.terminal.advice import flags_of
 
     of_runs: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(RunOptions) if f.name != "_"}
     arguments = flags_of(dataclasses.replace(config, **of_runs, json=False, progress="auto"))

@@ -13,8 +13,8 @@ from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.text import count, format_size
 
 if TYPE_CHECKING:
-    from rlds_beam.checking.report import Report
     from rlds_beam.jobs.convert import ConvertJob
+    from rlds_beam.processing.report import Report
     from rlds_beam.reading.base import Source
     from rlds_beam.reading.plan import WorkRange
     from rlds_beam.runners.options import RunOptions
@@ -45,8 +45,8 @@ def run_ranges(
     """
     import apache_beam as beam
 
-    from rlds_beam.progress.job_progress import Progress, Total
     from rlds_beam.runners import run_pipeline
+    from rlds_beam.terminal.job_progress import Progress, Total
 
     finished = len(job.ranges) - len(pending)
     read = job.source.size if job.source.has_files and not finished else None
@@ -107,11 +107,11 @@ def run_checks(
       NotVerifiedError: an input file changed during the run, or the counts do not add up.
       RldsBeamError: the dataset cannot be read at all, or the pipeline failed.
     """
-    from rlds_beam.checking.dataset import check_counts, check_source
-    from rlds_beam.checking.report import Report
-    from rlds_beam.progress.job_progress import Progress, Total
+    from rlds_beam.processing.dataset import check_counts, check_source
+    from rlds_beam.processing.report import Report
     from rlds_beam.reading.changes import AGAIN, Snapshot
     from rlds_beam.runners.results import run_for_result
+    from rlds_beam.terminal.job_progress import Progress, Total
 
     report, snapshot = check_source(source, config), Snapshot.of(source, AGAIN)
     with Progress(Total(command, bytes=source.size), config.progress).shown() as progress:

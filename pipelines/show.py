@@ -68,7 +68,7 @@ def show(config: ShowConfig) -> ShownEpisode:
       RldsBeamError: a package is missing, or the file cannot be written.
     """
     from rlds_beam.datasets.dataset import Dataset
-    from rlds_beam.pipelines import outcome
+    from rlds_beam.terminal import outcome
     from rlds_beam.viewing import files, showing
 
     if config.output is not None:
@@ -97,10 +97,10 @@ def show(config: ShowConfig) -> ShownEpisode:
 
 def main(config: ShowConfig) -> int:
     """Runs the command: prints the episode and returns the exit code."""
-    from rlds_beam.console.style import print_styled
-    from rlds_beam.viewing import terminal
+    from rlds_beam.terminal.style import print_styled
+    from rlds_beam.terminal.tables import cut
+    from rlds_beam.viewing import terminal_pictures as terminal
     from rlds_beam.viewing.files import DEFAULT_FPS
-    from rlds_beam.viewing.text_tables import cut
     from rlds_beam.viewing.thumbnails import strip
 
     shown = show(config)

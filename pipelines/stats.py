@@ -15,14 +15,14 @@ from rlds_beam.connectors.statistics.statistics_formats import Format, leaf_of, 
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
-from rlds_beam.pipelines.options import ReportOptions
 from rlds_beam.runners.options import RunOptions
+from rlds_beam.terminal.options import ReportOptions
 from rlds_beam.text import did_you_mean, join_lines, some
 
 if TYPE_CHECKING:
-    from rlds_beam.checking.report import Report
     from rlds_beam.connectors.runner import ConnectorRunner
     from rlds_beam.episodes.schema import Schema
+    from rlds_beam.processing.report import Report
     from rlds_beam.reading.base import Source
 
 __all__ = ["StatsConfig", "StatsOutcome", "define_pipeline", "stats"]
@@ -61,7 +61,7 @@ class StatsOutcome:
 
     def lines(self, fields: Sequence[str] = (), size: tuple[int, int] | None = None) -> list[str]:
         """The table printed after the report: of the chosen fields, or of as many rows as fit a screen."""
-        from rlds_beam.console.statistics import statistics_lines
+        from rlds_beam.terminal.statistics import statistics_lines
 
         return statistics_lines(self.statistics, fields, size)
 
@@ -129,9 +129,9 @@ def stats(config: StatsConfig) -> StatsOutcome:
     """
     from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.jobs.cost import stats_seconds
-    from rlds_beam.pipelines import outcome
     from rlds_beam.pipelines.running import run_checks, shared_directory
     from rlds_beam.runners import check
+    from rlds_beam.terminal import outcome
 
     check(config)
     outcome.check_writable(config.output, "--output", config.input, endings=(".json",))
@@ -181,7 +181,7 @@ def _connecting(config: StatsConfig, source: Source) -> ConnectorRunner:
 
 def _check_fields(config: StatsConfig, schema: Schema) -> None:
     """Raises UsageError for a pattern that matches no field with statistics, before the dataset is read."""
-    from rlds_beam.console.statistics import OF_EPISODES, is_chosen
+    from rlds_beam.terminal.statistics import OF_EPISODES, is_chosen
 
     known = [
         *(path for path, field in schema.steps.items() if field.encoding not in ("png", "jpeg", "text")),
@@ -211,9 +211,9 @@ def _check_format(config: StatsConfig, schema: Schema) -> None:
 
 def main(config: StatsConfig) -> int:
     """Runs the command: prints the statistics and returns the exit code."""
-    from rlds_beam.console.style import terminal_size
-    from rlds_beam.pipelines import outcome
-    from rlds_beam.pipelines.advice import repair_lines
+    from rlds_beam.terminal import outcome
+    from rlds_beam.terminal.advice import repair_lines
+    from rlds_beam.terminal.style import terminal_size
 
     began = time.monotonic()
     done = stats(config)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlds_beam.errors import UsageError
 from rlds_beam.options import option
-from rlds_beam.pipelines.options import PrintOptions, print_json
+from rlds_beam.terminal.options import PrintOptions, print_json
 from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def upload(config: UploadConfig) -> UploadOutcome:
     """
     from rlds_beam.hub.repository import DEFAULT_BRANCH
     from rlds_beam.hub.upload import publish
-    from rlds_beam.progress.job_progress import Total, in_this_process
+    from rlds_beam.terminal.job_progress import Total, in_this_process
 
     publication, repository, work = prepare(config)
     loaded = publication.tags if repository.branch == DEFAULT_BRANCH else ()  # other branches are loaded by name

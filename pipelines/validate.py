@@ -10,12 +10,12 @@ from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
-from rlds_beam.pipelines.options import ReportOptions
 from rlds_beam.runners.options import RunOptions
+from rlds_beam.terminal.options import ReportOptions
 
 if TYPE_CHECKING:
-    from rlds_beam.checking.report import Report
     from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.processing.report import Report
     from rlds_beam.reading.base import Source
 
 __all__ = ["ValidateConfig", "define_pipeline", "validate"]
@@ -73,9 +73,9 @@ def validate(config: ValidateConfig) -> Report:
     from rlds_beam.connectors.runner import ConnectorRunner
     from rlds_beam.formats.sources import open_input
     from rlds_beam.jobs.cost import validate_seconds
-    from rlds_beam.pipelines import outcome
     from rlds_beam.pipelines.running import run_checks
     from rlds_beam.runners import check
+    from rlds_beam.terminal import outcome
 
     check(config)
     outcome.check_writable(config.report, "--report", config.input)
@@ -93,8 +93,8 @@ def validate(config: ValidateConfig) -> Report:
 
 def main(config: ValidateConfig) -> int:
     """Runs the command: prints the report and returns the exit code."""
-    from rlds_beam.pipelines import outcome
-    from rlds_beam.pipelines.advice import repair_lines
+    from rlds_beam.terminal import outcome
+    from rlds_beam.terminal.advice import repair_lines
 
     began = time.monotonic()
     report = validate(config)

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from jobs import Ran
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 
 pytest_plugins = ["cases", "optional", "watchdog"]
 
@@ -73,7 +73,7 @@ def _no_progress_lines() -> Iterator[None]:
     """On a busy machine even a short command in this process would print a line of progress to what a test compares."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("EVERY_SECONDS", "MAX_SILENT_SECONDS"):
-            patch.setattr(f"rlds_beam.progress.displays.{name}", 10_000.0)
+            patch.setattr(f"rlds_beam.terminal.displays.{name}", 10_000.0)
         yield
 
 

@@ -10,21 +10,21 @@ from apache_beam.pvalue import TaggedOutput
 
 from rlds_beam.checking.duplicates import Duplicates, marked
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.report import Report
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.checking.verdicts import Rejection, count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.output.range_conversion import RangeFitter, check_and_connect
+from rlds_beam.processing.ranges import RangeFitter, check_and_connect
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.transforms.duplicates import FindDuplicateEpisodes, as_side_input
 from rlds_beam.transforms.elements import check_element, in_global_window
-from rlds_beam.transforms.fitting import FitConnectors, Results, as_results
+from rlds_beam.transforms.jobs.fitting import FitConnectors, Results, as_results
 from rlds_beam.transforms.reading import ReadFromRlds
 
 
@@ -142,11 +142,12 @@ class _CheckFn(beam.DoFn):
             self._fitted = self._connecting.fit(results)
         batches: list[Batch] = []
         ignored = self._connecting.ignored_values()
-        verdict = check_and_connect(
+        record = check_and_connect(
             marked(episode, duplicates), self._options, self._fitted, ignored, batches.append, sound=episode.sound
         )
-        self._report.add(verdict)
-        if self._signals is not None and (verdict.written or verdict.rejected is not None):
+        verdict = record.verdict
+        self._report.add(record)
+        if self._signals is not None and (record.written or verdict.rejected is not None):
             self._signals.add(episode, verdict)
         count_verdict(verdict)
         for batch in batches:

@@ -8,7 +8,7 @@ import time
 from apache_beam.metrics import Metrics
 
 from rlds_beam import worker_status
-from rlds_beam.checking.report import Report
+from rlds_beam.processing.report import Report
 
 METRICS_NAMESPACE = "rlds_beam"
 

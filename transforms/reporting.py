@@ -12,8 +12,8 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 
 from rlds_beam import storage
-from rlds_beam.checking.report import Report
 from rlds_beam.errors import RldsBeamError
+from rlds_beam.processing.report import Report
 from rlds_beam.transforms.elements import check_element
 from rlds_beam.transforms.metrics import METRICS_NAMESPACE
 

@@ -10,19 +10,19 @@ import apache_beam as beam
 from apache_beam.pvalue import AsList
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.report import Report
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError
-from rlds_beam.formats.rlds.array_columns import ImageEncoding, ImageOptions
-from rlds_beam.formats.rlds.array_episodes import ArrayEpisodes
-from rlds_beam.formats.rlds.array_source import SHARD_BYTES, WriteSettings
-from rlds_beam.formats.rlds.array_writer import refused
-from rlds_beam.formats.rlds.keyed_parts import KeyedBundle, KeyedWriter, ShardPlan, Written
 from rlds_beam.formats.rlds.options import RldsOptions
 from rlds_beam.formats.rlds.parts import check_directory
+from rlds_beam.processing.report import Report
 from rlds_beam.transforms.elements import in_global_window
+from rlds_beam.writing.columns import ImageEncoding, ImageOptions
+from rlds_beam.writing.episodes import ArrayEpisodes
+from rlds_beam.writing.keyed_parts import KeyedBundle, KeyedWriter, ShardPlan, Written
+from rlds_beam.writing.range_writer import refused
+from rlds_beam.writing.source import SHARD_BYTES, WriteSettings
 
 
 class WriteToRlds(beam.PTransform):

@@ -9,12 +9,12 @@ import apache_beam as beam
 from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam.checking.propensities import propensities_of
-from rlds_beam.checking.report import Report
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics, Groups
 from rlds_beam.connectors.statistics.propensity_statistics import TARGET
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.processing.report import Report
 from rlds_beam.transforms.elements import check_element, in_global_window
-from rlds_beam.transforms.sharing import Shared
+from rlds_beam.transforms.jobs.sharing import Shared
 
 
 class ComputeStatistics(beam.PTransform[Episode, DatasetStatistics]):

@@ -16,7 +16,6 @@ from rlds_beam._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from rlds_beam.checking.options import CheckOptions as CheckOptions
-    from rlds_beam.checking.report import Report as Report
     from rlds_beam.checking.verdicts import Verdict as Verdict
     from rlds_beam.checking.verdicts import validate_episode as validate_episode
     from rlds_beam.connectors.base import connect as connect
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from rlds_beam.formats.trajectories.loading import load_trajectories as load_trajectories
     from rlds_beam.images.encoded_images import EncodedImages as EncodedImages
     from rlds_beam.jobs.inspect import Survey as Survey
-    from rlds_beam.jobs.write_rlds import WriteOutcome as WriteOutcome
-    from rlds_beam.jobs.write_rlds import write_rlds as write_rlds
     from rlds_beam.pipelines.functions import check as check
     from rlds_beam.pipelines.functions import convert as convert
     from rlds_beam.pipelines.functions import example as example
@@ -51,10 +48,13 @@ if TYPE_CHECKING:
     from rlds_beam.pipelines.functions import stats as stats
     from rlds_beam.pipelines.functions import upload as upload
     from rlds_beam.pipelines.functions import validate as validate
+    from rlds_beam.processing.report import Report as Report
     from rlds_beam.reverb.verifying import Verified as Verified
     from rlds_beam.user_functions import configurable as configurable
     from rlds_beam.viewing.html import View as View
     from rlds_beam.viewing.showing import show as show
+    from rlds_beam.writing.write_rlds import WriteOutcome as WriteOutcome
+    from rlds_beam.writing.write_rlds import write_rlds as write_rlds
 
 _HOMES = {
     # Jobs
@@ -69,8 +69,8 @@ _HOMES = {
     "stats": "rlds_beam.pipelines.functions",
     "example": "rlds_beam.pipelines.functions",
     # Writing your own episodes
-    "write_rlds": "rlds_beam.jobs.write_rlds",
-    "WriteOutcome": "rlds_beam.jobs.write_rlds",
+    "write_rlds": "rlds_beam.writing.write_rlds",
+    "WriteOutcome": "rlds_beam.writing.write_rlds",
     # Looking at data
     "show": "rlds_beam.viewing.showing",
     "View": "rlds_beam.viewing.html",
@@ -88,7 +88,7 @@ _HOMES = {
     "CheckOptions": "rlds_beam.checking.options",
     "validate_episode": "rlds_beam.checking.verdicts",
     "Verdict": "rlds_beam.checking.verdicts",
-    "Report": "rlds_beam.checking.report",
+    "Report": "rlds_beam.processing.report",
     # Connectors
     "configurable": "rlds_beam.user_functions",
     "connect": "rlds_beam.connectors.base",

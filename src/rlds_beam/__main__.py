@@ -8,7 +8,7 @@ import sys
 if sys.path and sys.path[0] in ("", os.getcwd()) and not getattr(sys.flags, "safe_path", False):
     del sys.path[0]
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -116,3 +116,12 @@ def joined(texts: Sequence[str]) -> str:
 def some(texts: Sequence[str]) -> str:
     """The first three texts and the number of others: `a, b, c and 2 more`."""
     return ", ".join(texts[:3]) + (f" and {len(texts) - 3:,} more" if len(texts) > 3 else "")
+
+
+def duration(seconds: float) -> str:
+    """`0.5 s`, `12.3 s`, `2:05`, `1:02:03`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -16,7 +16,7 @@ from rlds_beam.testing import make_episode, write_dataset
 
 VALIDATE = """
 import contextlib, io, sys
-from rlds_beam.pipelines import cli
+from rlds_beam.cli import main as cli
 
 def clients_after_validate(*flags):
     sys.argv = ["rlds-beam", "validate", "data/testing/1.0.0", *flags]

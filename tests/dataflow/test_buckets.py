@@ -13,7 +13,7 @@ pytest.importorskip("google.cloud.storage")
 from cloud import Cloud, content, serving
 
 import rlds_beam
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 from rlds_beam.testing import make_episode, write_dataset
 
 pytestmark = pytest.mark.timeout(300)

@@ -27,7 +27,7 @@ from jobs import result_of
 from processes import DEADLINE
 from pushes import look, one_table
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 from rlds_beam.runners import dataflow
 from rlds_beam.testing import make_episode, write_dataset
 

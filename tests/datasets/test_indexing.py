@@ -29,8 +29,8 @@ from rlds_beam.datasets import indexing
 from rlds_beam.encoding.tfds.rlds_dataset import write_dataset as write_with_schema
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.progress import job_progress
-from rlds_beam.progress.displays import PlainLines, Status
+from rlds_beam.terminal import job_progress
+from rlds_beam.terminal.displays import PlainLines, Status
 from rlds_beam.testing import make_episode, write_dataset
 
 

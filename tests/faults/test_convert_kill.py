@@ -15,7 +15,7 @@ from directories import bytes_of
 from jobs import complaints
 from processes import DEADLINE, kill, running, stop_when, wait_until
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 from rlds_beam.testing import make_episode, read_items, write_dataset
 
 SHARDS = 6

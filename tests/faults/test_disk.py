@@ -14,9 +14,9 @@ from directories import bytes_of
 from disks import remount, small_filesystem
 from jobs import complaints, dataset
 
+from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.output.manifest import read_manifest
-from rlds_beam.pipelines.cli import main
 from rlds_beam.storage import is_temporary
 from rlds_beam.testing import make_episode, read_rejected
 

@@ -17,7 +17,7 @@ from jobs import complaints
 from processes import DEADLINE, kill, running, stop_when
 from recorded import GREEDY, WALK, recorded
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 from rlds_beam.testing import make_episode, write_dataset
 
 

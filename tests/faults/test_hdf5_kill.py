@@ -12,7 +12,7 @@ from directories import bytes_of
 from hdf5_robots import aloha
 from processes import DEADLINE
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 
 FLAGS = ["--from=hdf5", "--to=rlds", "--shards=6"]
 

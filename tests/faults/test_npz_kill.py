@@ -10,7 +10,7 @@ from directories import bytes_of
 from npz_data import ogbench_arrays
 from processes import DEADLINE, kill, running, wait_until
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 
 TRIES = 10
 

@@ -24,7 +24,7 @@ from processes import DEADLINE, kill, members, running
 from proxy import Proxy
 from pushes import PAIRS, STREAM_BYTES, arguments, dataset, due, held, look, one_table
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 from rlds_beam.trajectories.options import ItemOptions
 
 ACROSS = ("--items=sequences", "--sequence_length=7", "--stride_length=2", "--across_episodes")

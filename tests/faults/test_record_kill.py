@@ -11,7 +11,7 @@ from directories import bytes_of
 from processes import DEADLINE, kill, running, wait_until
 from recorded import GREEDY, WALK
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 
 FLAGS = (f"--env={WALK}", f"--policy={GREEDY}", "--policy=random", "--episodes=400", "--logger=own", "--progress=none")
 

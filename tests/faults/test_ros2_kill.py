@@ -12,7 +12,7 @@ from directories import bytes_of
 from processes import DEADLINE, kill, running, wait_until
 from ros2_bags import MAPPING, robot, write_bag
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 
 TRIES = 10
 

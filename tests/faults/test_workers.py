@@ -18,7 +18,7 @@ from directories import bytes_of
 from jobs import complaints
 from processes import DEADLINE, RLDS_BEAM, kill, running, stop_when, wait_until
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
 # Signal the thread itself, as a segmentation fault does: a signal to the process may be handled by another thread,

@@ -9,7 +9,7 @@ from directories import bytes_of
 from processes import DEADLINE, kill, running, wait_until
 from zarr_data import episode_arrays, write_buffer
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 
 LENGTHS = (200, 150, 300, 1, 250, 180, 90, 220)
 TRIES = 10

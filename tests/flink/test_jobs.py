@@ -13,7 +13,7 @@ from processes import DEADLINE, members, running
 from pushes import PAIRS, arguments, dataset, due, held, look, one_table
 from sockets import listening
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 from rlds_beam.testing import make_episode, write_dataset
 
 pytestmark = pytest.mark.timeout(900)

@@ -10,8 +10,8 @@ import pytest
 from fuzzed_datasets import DATASETS, minari_hdf5
 from zarr_data import episode_arrays, write_buffer
 
+from rlds_beam.cli.main import main
 from rlds_beam.formats.sources import open_source
-from rlds_beam.pipelines.cli import main
 
 
 @pytest.mark.parametrize(("said", "there"), [(5, 2), (1, 2), ("two", 2)])

@@ -18,13 +18,13 @@ from lerobot_data import images, robot_episode
 
 import rlds_beam
 from rlds_beam import naming, pipelines, runners, storage, transforms
+from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.registry import OUTPUTS
 from rlds_beam.formats.sources import open_source
 from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.output import plans
 from rlds_beam.output.shards import ShardWriter
-from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
 
 ROOTS = [Path(package.__path__[0]) for package in (rlds_beam, pipelines, runners, transforms)]

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import rlds_beam
+from rlds_beam.cli.main import main
 from rlds_beam.connectors import FillLanguage
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
 
 JOINTS = ["shoulder.pos", "elbow.pos", "gripper.pos"]

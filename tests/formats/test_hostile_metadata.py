@@ -176,7 +176,7 @@ def test_a_truncated_file_is_none_and_a_directory_is_an_error(tmp_path: Path) ->
 def test_quoted_metadata_is_escaped_for_the_terminal(data: Path) -> None:
     path = data / "features.json"
     path.write_text(path.read_text().replace("tensor_feature.Tensor", r"\u001b[2J" + "x" * 9000))
-    command = [sys.executable, "-m", "rlds_beam.pipelines.cli", "inspect", str(data)]
+    command = [sys.executable, "-m", "rlds_beam.cli.main", "inspect", str(data)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert "\x1b" not in done.stderr and r"\x1b[2J" in done.stderr and len(done.stderr) < 2000

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hdf5_robots import BUILDERS
 
+from rlds_beam.cli.main import main
 from rlds_beam.formats.registry import FORMATS
 from rlds_beam.formats.sources import open_input
-from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.convert import ConvertConfig
 
 STEPS = [4, 7, 5]

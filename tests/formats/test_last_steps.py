@@ -15,9 +15,9 @@ from directories import bytes_of
 from zarr_data import open_zip
 
 import rlds_beam
+from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.own_sources import checked_source
-from rlds_beam.pipelines.cli import main
 from rlds_beam.reading.last_steps import find_last_steps, without_last
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader

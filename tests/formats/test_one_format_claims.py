@@ -14,10 +14,10 @@ from npz_data import d4rl_arrays, ogbench_arrays, write_exorl
 from zarr_data import episode_arrays, write_buffer
 
 import rlds_beam
+from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.recognizing import recognize
 from rlds_beam.formats.registry import SOURCES, source_class
-from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
 
 Write = Callable[[Path], Path]

@@ -16,6 +16,7 @@ from exchanging import assert_equal, export, open_job, plain, read_back, rich_da
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlds_beam.cli.main import main
 from rlds_beam.drop_in.scope_rl.logged import KEYS
 from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.formats.arrays.packed_arrays import pack, unpack
@@ -23,7 +24,6 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output.commits import read_commits
-from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
 
 VOID = ("action", "reward", "discount")

@@ -17,13 +17,13 @@ import ros2_bags
 import zarr_data
 
 import rlds_beam
+from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.formats import recognizing, registry
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.recognizing import recognize
 from rlds_beam.formats.registry import OUTPUTS, SOURCES
 from rlds_beam.formats.sources import open_source
-from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.reading.base import Source
 from rlds_beam.testing import make_episode, shard_paths, write_dataset

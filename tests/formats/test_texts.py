@@ -11,9 +11,9 @@ import pytest
 from exchanging import export, read_back
 
 from rlds_beam import open_dataset
-from rlds_beam.checking.report import Report
 from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.errors import BadEpisode
+from rlds_beam.processing.report import Report
 from rlds_beam.testing import make_episode, write_dataset
 
 ZERO, LAST_ZERO, NOT_UTF8 = [b"a\0b"], [b"\0", b"end\0"], [b"\xff\xfe", b"a\xed\xa0\x80"]

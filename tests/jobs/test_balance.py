@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lerobot_data import moving_episode
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.console.terminal import balance_lines
+from rlds_beam.cli.main import main
 from rlds_beam.encoding.tfds.rlds_records import schema_of
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.formats.rlds.source import RldsSource
@@ -24,8 +24,8 @@ from rlds_beam.formats.trajectories.output import TrajectoryOutput
 from rlds_beam.jobs import balance
 from rlds_beam.jobs.balance import balance_of, largest_first, range_bytes
 from rlds_beam.jobs.cost import convert_seconds, push_seconds, stats_seconds, validate_seconds
+from rlds_beam.jobs.plans import balance_lines
 from rlds_beam.output.capabilities import CostHint
-from rlds_beam.pipelines.cli import main
 from rlds_beam.reading import plan
 from rlds_beam.reading.base import Shard, Split
 from rlds_beam.reading.plan import plan_ranges

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import rlds_beam
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 from rlds_beam.testing import make_episode, write_dataset
 
 Card = Callable[..., dict[str, list[str]]]

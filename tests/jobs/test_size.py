@@ -11,9 +11,9 @@ import pytest
 from disks import small_filesystem
 from golden_data import Datasets
 
+from rlds_beam.cli.main import main
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import ConvertOptions
-from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
 
 CASES = (

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from directories import bytes_of
 
+from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.trajectories.loading import load_trajectories
 from rlds_beam.formats.trajectories.reading_back import open_converted
-from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, read_items, write_dataset
 
 FLAGS = ("--accept=duplicate_episode", "--shards=2")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rlds_beam.checking.report import Report
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output import directory
 from rlds_beam.output.commits import commit_range, read_commit, read_commits
 from rlds_beam.output.manifest import commit_dataset, load_manifest
 from rlds_beam.output.plans import OutputPlan, read_plan
 from rlds_beam.output.shards import ShardWriter, WrittenFile
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange
 
 WORK = WorkRange("train", 0, 1, ())

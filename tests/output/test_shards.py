@@ -11,7 +11,6 @@ from directories import bytes_of
 from outputs import commit_dataset, commit_range, plan, shard_path
 
 from rlds_beam import storage
-from rlds_beam.checking.report import Report
 from rlds_beam.encoding.base import Record
 from rlds_beam.encoding.tfrecord.file import open_tfrecord, read_records
 from rlds_beam.encoding.tfrecord.writing import frame
@@ -20,6 +19,7 @@ from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output import directory, manifest
 from rlds_beam.output.commits import rejected_path
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, ShardWriter
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange
 
 FIELDS = (Field("step_type", "int32", (2,), "bytes"), Field("observation", "float32", (2, 3)))

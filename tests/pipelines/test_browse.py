@@ -16,9 +16,9 @@ import pytest
 from browsing import httpx
 from processes import DEADLINE, running, wait_until
 
+from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.pipelines.browse import BrowseConfig, browse
-from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
 
 
@@ -124,7 +124,7 @@ def test_without_the_extra_the_error_names_it(dataset: Path) -> None:
     code = f"""
         import sys
         sys.modules["uvicorn"] = None
-        from rlds_beam.pipelines.cli import main
+        from rlds_beam.cli.main import main
         sys.exit(main(["browse", {str(dataset)!r}]))
     """
     done = subprocess.run(

@@ -13,8 +13,8 @@ import pytest
 
 import rlds_beam
 from rlds_beam.checking.signals.base import SIGNALS
+from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, read_items, write_dataset
 
 HOSTILE = b"\x1b[2J\x1b]0;title\x07<script> \xe2\x80\xae" + bytes(range(97, 123)) * 4000

@@ -16,10 +16,10 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
 from rlds_beam.checking.options import CheckOptions
+from rlds_beam.cli.main import main
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.convert import prepare
-from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.convert import ConvertConfig, convert, define_pipeline
 from rlds_beam.testing import make_episode, read_items, read_payloads, read_rejected, shard_paths, write_dataset
 from rlds_beam.trajectories.frames import Frames, to_frames

@@ -150,7 +150,7 @@ def test_inspect_predicts_what_convert_writes(data, tmp_path):
 
 
 def test_dropped_episodes_give_no_items(data, tmp_path, capsys):
-    from rlds_beam.pipelines.cli import main
+    from rlds_beam.cli.main import main
 
     (tmp_path / "all.yaml").write_text("- MinimumLength: {transitions: 1000}")
     assert main(["convert", data, str(tmp_path / "out"), f"--connectors={tmp_path / 'all.yaml'}"]) == 3

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from processes import DEADLINE, RLDS_BEAM, start
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 from rlds_beam.runners import diagnosis
 
 

@@ -13,7 +13,7 @@ from processes import DEADLINE, RLDS_BEAM
 
 import rlds_beam
 from rlds_beam import storage
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
 

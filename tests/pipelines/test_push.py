@@ -23,13 +23,13 @@ from servers import drain
 from versions import record, shards_of
 
 import rlds_beam
+from rlds_beam.cli.main import main
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.jobs.push import open_input
 from rlds_beam.pipelines import rlds_to_reverb
-from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.push import PushConfig, define_pipeline
 from rlds_beam.reverb.pushing import EpisodePusher
 from rlds_beam.reverb.serving.server import EmbeddedServer

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from rlds_beam.cli.main import JOBS, main
 from rlds_beam.errors import FailedRuleError, UsageError
-from rlds_beam.pipelines.cli import JOBS, main
 from rlds_beam.pipelines.convert import ConvertConfig, convert
 from rlds_beam.pipelines.inspect import InspectConfig, inspect
 from rlds_beam.pipelines.validate import ValidateConfig, validate

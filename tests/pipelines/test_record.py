@@ -13,9 +13,9 @@ from recorded import GREEDY, WALK, Q, episodes_of, recorded
 from recorded_environments import LENGTH, q_function, walk
 
 from rlds_beam import RldsBeamError, UsageError, open_source, validate
+from rlds_beam.cli.main import main
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import RecordOptions
-from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.record import RecordConfig, define_pipeline
 from rlds_beam.recording.logger import has_envlogger
 from rlds_beam.recording.seeds import Address, environment_seed

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import rlds_beam
+from rlds_beam.cli.main import main
 from rlds_beam.encoding.tfds.rlds_records import schema_of
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.example import make_episodes
-from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.report import ReportConfig, prepare
 from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
 from rlds_beam.viewing.report.document import DatasetPart, ReportDocument

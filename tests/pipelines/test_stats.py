@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from exchanging import read_back
 
+from rlds_beam.cli.main import main
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.connectors.statistics.statistics_formats import statistics_in
-from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
 
 

@@ -8,10 +8,10 @@ import importlib.util
 import pytest
 from checkout import ROOT
 
+from rlds_beam.cli.exit_codes import exit_codes
+from rlds_beam.cli.parsers import JOBS, job_parser
 from rlds_beam.formats.registry import OUTPUTS, output_group
 from rlds_beam.options import flag_name
-from rlds_beam.pipelines.exit_codes import exit_codes
-from rlds_beam.pipelines.parsers import JOBS, job_parser
 from rlds_beam.runners.options import DataflowOptions, FlinkOptions
 
 DOCS = ROOT / "docs"

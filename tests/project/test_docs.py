@@ -15,8 +15,8 @@ from processes import DEADLINE
 
 import rlds_beam
 from rlds_beam.checking.rules import RULES
+from rlds_beam.cli.exit_codes import EXIT_CODES
 from rlds_beam.pipelines.example import ExampleConfig, example
-from rlds_beam.pipelines.exit_codes import EXIT_CODES
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]

@@ -13,7 +13,7 @@ import pytest
 from checkout import ROOT
 from servers import free_port
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 from rlds_beam.pipelines.serve import spec_of
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.options import FrameOptions

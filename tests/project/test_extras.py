@@ -23,9 +23,9 @@ from processes import DEADLINE
 
 import rlds_beam
 from rlds_beam import errors, load_trajectories
+from rlds_beam.cli.main import main
 from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.formats.trajectories.loading import decoder
-from rlds_beam.pipelines.cli import main
 from rlds_beam.reverb.observing import ObserverWriter
 from rlds_beam.reverb.priorities import ConstantPriority
 from rlds_beam.reverb.target import ReverbTarget

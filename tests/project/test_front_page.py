@@ -12,7 +12,7 @@ import pytest
 from checkout import ROOT
 from doc_scripts import script
 
-from rlds_beam.pipelines import cli
+from rlds_beam.cli import main as cli
 
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"

@@ -17,7 +17,7 @@ from checkout import ROOT
 from packaging.requirements import Requirement
 from processes import DEADLINE
 
-from rlds_beam.pipelines.cli import JOBS
+from rlds_beam.cli.main import JOBS
 
 FOLDERS = {
     "rlds_beam": ROOT / "src" / "rlds_beam",
@@ -111,7 +111,7 @@ def test_wheel_metadata(built: Path) -> None:
     assert version is not None
     assert f"\nVersion: {version[1]}\n" in metadata
     assert "\nRequires-Python: >=3.10\n" in metadata
-    assert "rlds-beam = rlds_beam.pipelines.cli:main" in entry_points
+    assert "rlds-beam = rlds_beam.cli.main:main" in entry_points
 
 
 def test_sdist_holds_what_a_wheel_is_built_from(built: Path) -> None:
@@ -129,7 +129,12 @@ def test_beam_stages_the_package_from_setup_py(checkout: Path, tmp_path: Path, m
     staged = Stager._build_setup_package("./setup.py", str(tmp_path))
     with tarfile.open(staged) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
-    assert {"setup.py", "src/rlds_beam/episodes/keys.py", "transforms/__init__.py", "pipelines/cli.py"} <= names
+    assert {
+        "setup.py",
+        "src/rlds_beam/episodes/keys.py",
+        "transforms/__init__.py",
+        "src/rlds_beam/cli/main.py",
+    } <= names
 
 
 def imported(code: str, cwd: Path) -> set[str]:
@@ -188,7 +193,7 @@ COMMANDS = ("--help", *(f"{job} --help" for job in JOBS), "help rules", "help fo
 def test_help_imports_nothing_heavy(command: str, tmp_path: Path) -> None:
     run = f"""
 import contextlib, io, sys
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 out = io.StringIO()
 try:
     with contextlib.redirect_stdout(out):

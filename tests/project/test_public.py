@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from checkout import ROOT
 
-from rlds_beam.pipelines.cli import JOBS
+from rlds_beam.cli.main import JOBS
 
 PACKAGES = (
     "rlds_beam",

@@ -14,11 +14,12 @@ from fuzzed_datasets import DATASETS
 from lerobot_data import moving_episode
 from versions import FORMATS, record, shards_of
 
+from rlds_beam.cli.main import main
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.formats.ros2.options import Ros2Options
 from rlds_beam.formats.sources import open_source
-from rlds_beam.output.range_conversion import RangeConverter, RangeFitter
-from rlds_beam.pipelines.cli import main
+from rlds_beam.output.range_conversion import RangeConverter
+from rlds_beam.processing.ranges import RangeFitter
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.framing import Framing
 from rlds_beam.testing import write_dataset

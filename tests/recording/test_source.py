@@ -12,10 +12,10 @@ from directories import bytes_of
 from recorded import GREEDY, WALK, episodes_of, recorded
 
 from rlds_beam import UsageError
+from rlds_beam.cli.main import main
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import RecordOptions
-from rlds_beam.pipelines.cli import main
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.reader import EpisodeReader

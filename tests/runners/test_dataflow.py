@@ -27,9 +27,9 @@ from checkout import ROOT
 from jobs import complaints, dataset
 from pushes import one_table
 
+from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.pipelines import convert, push, validate
-from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.pipelines.push import PushConfig
 from rlds_beam.pipelines.validate import ValidateConfig

@@ -17,8 +17,8 @@ from apache_beam.utils.subprocess_server import JavaJarServer
 from jobs import dataset
 from servers import free_port
 
+from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.pipelines.cli import main
 from rlds_beam.runners import flink_preflight
 from rlds_beam.runners.flink_preflight import preflight
 from rlds_beam.runners.options import RunOptions

@@ -47,6 +47,6 @@ def test_without_the_file_nothing_is_set(monkeypatch, tmp_path) -> None:
 
 
 def test_numpy_is_not_imported_before() -> None:
-    code = "import sys, rlds_beam.pipelines.cli, rlds_beam.runners.worker; print('numpy' in sys.modules)"
+    code = "import sys, rlds_beam.cli.main, rlds_beam.runners.worker; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "False\n"

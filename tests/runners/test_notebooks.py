@@ -51,7 +51,7 @@ import sys
 import time
 
 from rlds_beam import worker_status
-from rlds_beam.progress import job_progress as progress
+from rlds_beam.terminal import job_progress as progress
 
 progress.LOOK_SECONDS = 0.05
 with progress.in_this_process(progress.Total("example", episodes=4), "auto"):

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlds_beam.checking.report import Report
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.formats.sources import open_source
@@ -16,6 +15,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.jobs.convert import ConvertJob, prepare
 from rlds_beam.jobs.options import ConvertOptions
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset

@@ -24,15 +24,16 @@ from fuzz_mutations import mutate
 from fuzz_readers import Comparison
 from fuzzed_datasets import DATASETS
 
+from rlds_beam.cli import flags
+from rlds_beam.cli import main as cli
+from rlds_beam.cli.parsers import job_parser
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import BadEpisode, RldsBeamError
 from rlds_beam.formats.sources import open_input
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.output.lock import locked
-from rlds_beam.pipelines import cli, flags
 from rlds_beam.pipelines.convert import ConvertConfig
-from rlds_beam.pipelines.parsers import job_parser
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.runners import quiet

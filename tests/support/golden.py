@@ -32,7 +32,7 @@ from checkout import ROOT
 from golden_data import Datasets
 from servers import drain
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 
 RECORD = ROOT / "tests" / "golden.json"
 DEADLINE = 120.0

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from rlds_beam.checking.report import Report
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.processing.report import Report
 from rlds_beam.testing import make_episode, write_dataset
 
 FPS = 10

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rlds_beam import naming, storage
-from rlds_beam.checking.report import Report
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.trajectories.output import SPEC, fields_json
 from rlds_beam.output import commits, manifest
@@ -15,6 +14,7 @@ from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.plans import OutputPlan, read_plan
 from rlds_beam.output.shards import ShardInfo, WrittenFile
 from rlds_beam.output.tfds_metadata import split_infos, write_tfds_metadata
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.spec_file import encode_spec_file
 

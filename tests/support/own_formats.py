@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from checkout import SUPPORT
 
+from rlds_beam.cli.main import main
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.formats.rlds.source import RldsSource
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.pipelines.cli import main
 
 _MODULES = SUPPORT.with_name("extending")
 

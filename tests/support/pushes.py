@@ -15,7 +15,7 @@ import numpy as np
 from processes import DEADLINE
 from servers import drain
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 from rlds_beam.reverb.connection import Connection
 from rlds_beam.reverb.protocol.info import TableInfo
 from rlds_beam.testing import make_episode, write_dataset

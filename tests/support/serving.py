@@ -11,7 +11,7 @@ from typing import Any
 
 from processes import DEADLINE
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 
 
 class Serve:

@@ -8,12 +8,12 @@ import re
 import numpy as np
 import pytest
 
+from rlds_beam.cli.main import main
 from rlds_beam.encoding.example.reading import parse_example
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.sources import open_source
 from rlds_beam.formats.trajectories.reading_back import open_converted
-from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, read_payloads, write_dataset
 from rlds_beam.trajectories.keeping import keep_fields
 

@@ -12,7 +12,7 @@ import pytest
 import rlds_beam
 from rlds_beam.jobs.example import make_episodes
 from rlds_beam.testing import write_dataset
-from rlds_beam.transforms.sharing import Shared
+from rlds_beam.transforms.jobs.sharing import Shared
 
 VALUE = {"values": bytes(100_000)}
 

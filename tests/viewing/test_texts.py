@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rlds_beam.episodes.describing import schema_tree
 from rlds_beam.episodes.schema import Field, Schema, text_field
-from rlds_beam.viewing.texts import duration, printable, schema_tree, sparkline
+from rlds_beam.terminal.sparklines import sparkline
+from rlds_beam.text import duration, printable
 
 
 def test_a_sparkline() -> None:

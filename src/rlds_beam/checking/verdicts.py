@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlds_beam import worker_status
-from rlds_beam.checking.connected import Connected
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.propensities import LOG as LOG_PROPENSITY
 from rlds_beam.checking.propensities import NAMES as PROPENSITIES
@@ -107,9 +106,6 @@ class Verdict:
       rejected: the rejected record if `episodes` is empty; otherwise None.
       repaired: the rules whose violations were repaired.
       size: the size of the record as read, in bytes.
-      dropped: connector -> the number of accepted episodes it dropped; the one that dropped the last comes last.
-      written: False if no episode was left to write.
-      connected: what each connector did; for a rejected record, only whether lists of episodes have its key.
     """
 
     key: EpisodeKey
@@ -118,9 +114,6 @@ class Verdict:
     rejected: Rejection | None = None
     repaired: tuple[str, ...] = ()
     size: int = 0
-    dropped: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    written: bool = True
-    connected: tuple[Connected, ...] = ()
 
     @property
     def breaches(self) -> dict[str, Violation]:

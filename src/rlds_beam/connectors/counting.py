@@ -7,9 +7,9 @@ import functools
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, cast
 
-from rlds_beam.checking.connected import Connected
 from rlds_beam.connectors.base import Batch, Connector, name_of
 from rlds_beam.connectors.cleaning.listing import list_of
+from rlds_beam.connectors.connected import Connected
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.text import shortened

@@ -7,11 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlds_beam.checking.connected import Connected
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch, Connector, full_name_of, run
 from rlds_beam.connectors.cleaning.listing import check_lists, list_of
 from rlds_beam.connectors.configuration import Configuration
+from rlds_beam.connectors.connected import Connected
 from rlds_beam.connectors.counting import counted, counted_rejected
 from rlds_beam.connectors.fields import module_of
 from rlds_beam.connectors.fitting import Accumulator, FittedConnector

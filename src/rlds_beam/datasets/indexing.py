@@ -47,14 +47,14 @@ from rlds_beam.images.pixels import EditedImages
 from rlds_beam.images.stored import StoredImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.output.lock import release, take
-from rlds_beam.output.range_conversion import RangeFitter, check_and_connect
-from rlds_beam.progress.displays import Kind, display_for
-from rlds_beam.progress.job_progress import Total, in_this_process
+from rlds_beam.processing.ranges import RangeFitter, check_and_connect
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.last_steps import find_last_steps
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.terminal.displays import Kind, display_for
+from rlds_beam.terminal.job_progress import Total, in_this_process
 from rlds_beam.text import escape_controls, format_size
 
 Array = np.ndarray[Any, Any]
@@ -261,7 +261,7 @@ class _Builder:
                         origin = _Origin(batch.read, i, self._source, segment.shard, file)
                         made.append((len(one), self._values(one, origin)))
 
-                verdict = check_and_connect(episode, self._check, self._connecting, ignored, write, sound=sound)
+                verdict = check_and_connect(episode, self._check, self._connecting, ignored, write, sound=sound).verdict
                 count_verdict(verdict)
                 if verdict.rejected is not None:
                     part.rejected[verdict.rejected.rule] += 1

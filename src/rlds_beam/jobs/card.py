@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from rlds_beam.episodes.casting import STORE_FLOAT32, double_fields
 from rlds_beam.episodes.dimensions import shown_dimensions
 from rlds_beam.jobs.overview import Camera, Overview, Values
-from rlds_beam.text import count, format_size, joined, printable, some
-from rlds_beam.viewing.text_tables import table_lines
-from rlds_beam.viewing.texts import duration
+from rlds_beam.terminal.tables import table_lines
+from rlds_beam.text import count, duration, format_size, joined, printable, some
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.inspect import Survey

@@ -8,9 +8,7 @@ from collections.abc import Callable, Sized
 from typing import Any, NamedTuple
 
 from rlds_beam import storage
-from rlds_beam.checking.dataset import check_source
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.report import Report
 from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import parsing, read_json
@@ -41,8 +39,11 @@ from rlds_beam.output.fitted import read_fitted, write_fitted
 from rlds_beam.output.lock import locked
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan
-from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter, RangeFitter
+from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter
 from rlds_beam.output.removing import remove_temporary
+from rlds_beam.processing.dataset import check_source
+from rlds_beam.processing.ranges import RangeFitter
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.framing import Framing

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rlds_beam.checking.left_out import left_out_lines
 from rlds_beam.connectors.cleaning.presets import PRESETS, suggested
 from rlds_beam.episodes.describing import schema_tree
 from rlds_beam.jobs.card import card_lines
-from rlds_beam.text import format_size, join_lines
-from rlds_beam.viewing.text_tables import table_lines
+from rlds_beam.output.last_steps import RowsOutput
+from rlds_beam.processing.report import left_out_lines
+from rlds_beam.terminal.tables import table_lines
+from rlds_beam.text import count, format_size, join_lines
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a command imports only its own job
     from rlds_beam.jobs.balance import Balance
+    from rlds_beam.jobs.convert import ConvertJob
     from rlds_beam.jobs.inspect import Survey
+    from rlds_beam.jobs.push import PushInput
     from rlds_beam.reading.base import Source
+
+_NOTHING_WRITTEN = "nothing was written (--dry_run)"
 
 
 def survey_text(survey: Survey) -> str:
@@ -88,3 +93,30 @@ def _aligned(fields: Sequence[str]) -> list[str]:
     if not all(": " in field for field in fields):
         return [f"  {field}" for field in fields]
     return [f"  {line}" for line in table_lines(("", ""), [field.split(": ", 1) for field in fields])[1:]]
+
+
+def convert_plan(job: ConvertJob) -> str:
+    """The input and the output of a conversion."""
+    return join_lines(
+        [
+            f"input     {job.source.describe()}",
+            *(balance_lines(job.balance) if job.source.has_files else ()),
+            f"output    {job.directory}: {count(job.shards, 'shard')}{about(job.size)}",
+            *record_lines(*job.output.describe()),
+            *(job.output.notes({}) if isinstance(job.output, RowsOutput) else ()),
+            _NOTHING_WRITTEN,
+        ]
+    )
+
+
+def push_plan(source: PushInput, servers: Sequence[str], tables: Sequence[str]) -> str:
+    """The input and the tables of a push."""
+    return join_lines(
+        [
+            f"input     {source.dataset}: {format_size(source.size)}",
+            *balance_lines(source.balance),
+            f"output    {', '.join(servers)}: {', '.join(tables)}",
+            *record_lines(map(str, source.spec.leaves), source.spec.left_out),
+            _NOTHING_WRITTEN,
+        ]
+    )

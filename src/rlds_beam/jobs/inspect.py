@@ -9,7 +9,6 @@ from typing import Any
 from rlds_beam import storage
 from rlds_beam.checking.duplicates import find_duplicates, marked
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.report import Report
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.cleaning.presets import suggested
@@ -22,7 +21,8 @@ from rlds_beam.jobs.overview import Overview, OverviewBuilder
 from rlds_beam.jobs.size import SAMPLE_BYTES, predict_size
 from rlds_beam.output.base import Output
 from rlds_beam.output.capabilities import ignored_values, needs_whole_shards, predict_items, with_ranges
-from rlds_beam.output.range_conversion import Duplicates, check_and_connect
+from rlds_beam.processing.ranges import Duplicates, check_and_connect
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.last_steps import LastSteps, find_last_steps, is_action

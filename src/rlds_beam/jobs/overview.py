@@ -13,7 +13,6 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.checking.rates import contradicting_rate
-from rlds_beam.checking.report import Report
 from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode
@@ -21,6 +20,7 @@ from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.formats.lerobot.mapping import is_image
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.text import printable
 

@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.checking.dataset import check_source
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.report import Report
 from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.options import ConnectorOptions
@@ -24,7 +22,9 @@ from rlds_beam.jobs.cost import converted_seconds, push_seconds
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import options_given
 from rlds_beam.output.files import REJECTED, is_rejected_file
-from rlds_beam.output.range_conversion import RangeFitter
+from rlds_beam.processing.dataset import check_source
+from rlds_beam.processing.ranges import RangeFitter
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.framing import Framing

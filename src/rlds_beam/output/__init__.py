@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from rlds_beam.output.base import Description as Description
     from rlds_beam.output.base import FileRangeWriter as FileRangeWriter
     from rlds_beam.output.base import Output as Output
-    from rlds_beam.output.base import RangeWriter as RangeWriter
     from rlds_beam.output.capabilities import CostHint as CostHint
     from rlds_beam.output.capabilities import CostHints as CostHints
     from rlds_beam.output.capabilities import GlobalIndices as GlobalIndices
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from rlds_beam.output.shards import ShardInfo as ShardInfo
     from rlds_beam.output.shards import ShardWriter as ShardWriter
     from rlds_beam.output.shards import WrittenFile as WrittenFile
+    from rlds_beam.processing.ranges import RangeWriter as RangeWriter
     from rlds_beam.reading.plan import WorkRange as WorkRange
 
 _HOMES = {
@@ -52,7 +52,7 @@ _HOMES = {
     "Notes": "rlds_beam.output.capabilities",
     "Output": "rlds_beam.output.base",
     "RangeCommit": "rlds_beam.output.commits",
-    "RangeWriter": "rlds_beam.output.base",
+    "RangeWriter": "rlds_beam.processing.ranges",
     "ReportsUnusedSteps": "rlds_beam.output.capabilities",
     "SeveralFiles": "rlds_beam.output.capabilities",
     "SeveralSplits": "rlds_beam.output.capabilities",

@@ -9,8 +9,8 @@ import abc
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from rlds_beam.connectors.base import Batch
 from rlds_beam.options import Options
+from rlds_beam.processing.ranges import RangeWriter
 
 if TYPE_CHECKING:
     from rlds_beam.connectors.runner import ConnectorRunner
@@ -18,30 +18,6 @@ if TYPE_CHECKING:
     from rlds_beam.output.shards import ShardInfo, WrittenFile
     from rlds_beam.reading.base import Source
     from rlds_beam.reading.plan import WorkRange
-
-
-class RangeWriter(Protocol):
-    """Writes the checked episodes of one work range, in order.
-
-    Attributes:
-      predicted: the number of items expected from the episodes so far, calculated and not counted.
-    """
-
-    @property
-    def predicted(self) -> int: ...
-
-    def write(self, batch: Batch) -> None:
-        """Writes the episodes that the connectors returned for one record: all of them, or none if it raises.
-
-        Raises:
-          BadEpisode: an episode cannot be written, for example because an image cannot be decoded.
-        """
-
-    def finish(self) -> Any:
-        """Completes the range and gives the file its name; for a single file, returns its `ShardInfo`."""
-
-    def abort(self) -> None:
-        """Removes the unfinished files; does nothing after `finish`."""
 
 
 class FileRangeWriter(RangeWriter, Protocol):

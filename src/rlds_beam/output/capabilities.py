@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch, Connector
-from rlds_beam.output.base import Output, RangeWriter
+from rlds_beam.output.base import Output
+from rlds_beam.processing.ranges import RangeWriter
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11 on
 
-    from rlds_beam.checking.unused import UnusedSteps
     from rlds_beam.output.commits import RangeCommit
     from rlds_beam.output.shards import ShardInfo
     from rlds_beam.reading.plan import WorkRange
+    from rlds_beam.trajectories.unused import UnusedSteps
 
 
 class MetadataFiles(Output):

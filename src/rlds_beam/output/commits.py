@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam import naming, storage
-from rlds_beam.checking.report import Report
 from rlds_beam.encoding.checked_json import ANY, COUNT, FILE, TEXT, Kind, Maybe, check_json, parsing, read_json
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.files import COMMITS, PLAN, REJECTED, listdir, to_json
 from rlds_beam.output.plans import OutputPlan, read_plan
 from rlds_beam.output.shards import FILE_SCHEMA, SHARD_SCHEMA, ShardInfo, WrittenFile
+from rlds_beam.processing.report import Report
 
 if TYPE_CHECKING:
     from rlds_beam.reading.plan import WorkRange

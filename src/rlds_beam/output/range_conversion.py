@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.checking.dataset import check_counts
-from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.report import Report
-from rlds_beam.checking.screening import screened
-from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict, count_verdict, validate_episode
-from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.fitting import Accumulator
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.errors import BadEpisode
 from rlds_beam.output import commits, manifest
-from rlds_beam.output.base import Output, RangeWriter
+from rlds_beam.output.base import Output
 from rlds_beam.output.capabilities import (
     GlobalIndices,
     files_of,
@@ -35,112 +24,13 @@ from rlds_beam.output.commits import RangeCommit, rejected_path
 from rlds_beam.output.files import REPORT
 from rlds_beam.output.finishing import RangeFinisher
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
+from rlds_beam.processing.dataset import check_counts
+from rlds_beam.processing.ranges import Duplicates, write_range
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
-
-Duplicates = Mapping[EpisodeKey, EpisodeKey]
-"""The result of `FindDuplicateEpisodes`: each duplicate and the episode it repeats."""
-
-
-def check_and_connect(
-    episode: Episode,
-    check: CheckOptions,
-    connecting: ConnectorRunner,
-    ignored: IgnoredValues,
-    write: Callable[[Batch], object],
-    *,
-    sound: bool = False,
-) -> Verdict:
-    """Checks one record, runs the connectors on its accepted episodes, and writes all or none of the result.
-
-    Args:
-      episode: the episode as read, with its faults; marked if it is a duplicate.
-      write: writes the batch, unless the connectors dropped all of it; raises BadEpisode if that fails.
-      sound: see `validate_episode`.
-
-    Raises:
-      FailedRuleError: the episode breaks a rule whose policy is `fail`.
-    """
-    names, fps = connecting.probed.given.names, connecting.fps
-    verdict = validate_episode(episode, check, ignored, sound=sound, names=names, fps=fps)
-    if verdict.rejected is not None:
-        return dataclasses.replace(verdict, connected=connecting.of_rejected(episode.key))
-    try:
-        batch = connecting.connect(verdict.episodes, episode)
-        if batch.episodes:
-            write(batch)
-    except BadEpisode as bad:
-        # Some faults only show now: a damaged image body, an episode too long for one item.
-        episode = episode.replace(faults=(*episode.faults, *bad.violations))
-        late_verdict = validate_episode(episode, check, ignored, names=names, fps=fps)
-        if late_verdict.rejected is None:  # the rule is accepted, but the episode could not be written
-            rejection = Rejection.of(episode, bad)
-            late_verdict = Verdict(episode.key, (), late_verdict.violations, rejection, size=len(episode.payload))
-        return dataclasses.replace(late_verdict, connected=connecting.of_rejected(episode.key))
-    if not batch.connected:
-        return verdict
-    written = bool(batch.episodes) or not batch.dropped
-    return dataclasses.replace(verdict, dropped=batch.dropped, written=written, connected=batch.connected)
-
-
-def write_range(
-    reader: EpisodeReader,
-    work: WorkRange,
-    check: CheckOptions,
-    connecting: ConnectorRunner,
-    ignored: IgnoredValues,
-    duplicates: Duplicates,
-    writer: RangeWriter,
-    rejected: RejectedWriter | None,
-) -> Report:
-    """Reads, checks, connects, and writes the episodes of a range; the caller finishes both writers.
-
-    Raises:
-      FailedRuleError: a rule whose policy is `fail` is broken.
-    """
-    report = Report()
-    for segment in work.segments:
-        for episode, sound in screened(reader.batches(work.split, segment)):
-            episode = marked(episode, duplicates)
-            verdict = check_and_connect(episode, check, connecting, ignored, writer.write, sound=sound)
-            report.add(verdict)
-            count_verdict(verdict)
-            if verdict.rejected is not None and rejected is not None:
-                rejected.write(verdict.rejected.payload, verdict.rejected.to_json(), episode.key)
-            del episode, verdict  # They may be large: free them before reading the next.
-    return report
-
-
-@dataclasses.dataclass(frozen=True)
-class RangeFitter:
-    """Gathers from a range what fitted connectors need. Picklable.
-
-    Has the attributes of `RangeConverter`, and `ignored` from its output.
-    """
-
-    reader: EpisodeReader
-    check: CheckOptions
-    connecting: ConnectorRunner
-    ignored: IgnoredValues
-
-    def gather(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any]) -> Accumulator:
-        """What the first connector without a result needs from the range.
-
-        Args:
-          results: the results of the connectors before it.
-        """
-        connecting = self.connecting.fit(results)
-        accumulator = connecting.accumulator()
-        check = dataclasses.replace(self.check, fail=())  # failing is up to the conversion
-        for segment in work.segments:
-            for episode, sound in screened(self.reader.batches(work.split, segment)):
-                verdict = validate_episode(marked(episode, duplicates), check, self.ignored, sound=sound)
-                if verdict.rejected is None:
-                    with contextlib.suppress(BadEpisode):  # it will be rejected
-                        connecting.accumulate(accumulator, verdict.episodes)
-        return accumulator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +75,9 @@ class RangeConverter:
             with RejectedWriter(rejected_path(directory, work)) as rejected:
                 connecting = self.connecting.fit(results)
                 ignored = connecting.ignored_values(ignored_values(output))
-                report = write_range(self.reader, work, self.check, connecting, ignored, duplicates, writer, rejected)
+                report = write_range(
+                    self.reader, work, self.check, connecting, ignored, duplicates, writer, rejected.add
+                )
                 kept, written = rejected.commit(), writer.finish()
         finally:
             writer.abort()

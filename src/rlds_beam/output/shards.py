@@ -14,6 +14,7 @@ from rlds_beam.encoding.tfrecord.writing import frame
 from rlds_beam.output.checksums import Checksum, is_checksum
 
 if TYPE_CHECKING:
+    from rlds_beam.checking.verdicts import Rejection
     from rlds_beam.connectors.base import Batch
     from rlds_beam.episodes.episode import Episode
 
@@ -186,6 +187,10 @@ class RejectedWriter:
         records, lines = self._writers
         records.write([frame(payload)], 1, key)
         lines.write([json.dumps(line, ensure_ascii=False).encode() + b"\n"], 1, key)
+
+    def add(self, rejection: Rejection) -> None:
+        """Appends a rejected record as it was read, and why."""
+        self.write(rejection.payload, rejection.to_json(), rejection.key)
 
     def commit(self) -> ShardInfo | None:
         """Completes both files; returns the `ShardInfo` of the first, or None if nothing was rejected."""

@@ -8,7 +8,6 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from rlds_beam.checking.unused import UnusedSteps
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.learner.batching import by_module
@@ -23,6 +22,7 @@ from rlds_beam.trajectories.image_leaves import pixels_of
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
+from rlds_beam.trajectories.unused import UnusedSteps
 
 T = TypeVar("T")
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from rlds_beam.checking.unused import UnusedSteps
 from rlds_beam.connectors.base import Batch
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.reverb.columns import ColumnConversion, ColumnConverter
@@ -14,10 +13,11 @@ from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.reverb.writing import Writer
 from rlds_beam.trajectories.converter import Conversion, Converter
 from rlds_beam.trajectories.items import Items
+from rlds_beam.trajectories.unused import UnusedSteps
 
 
 class ReverbRangeWriter:
-    """Writes the items of a range's episodes with a writer that ranges share (an `output.base.RangeWriter`).
+    """Writes the items of a range's episodes with a writer that ranges share (an `processing.ranges.RangeWriter`).
 
     Attributes:
       due: the number of items that each server should have received so far, in each table.

@@ -10,15 +10,15 @@ from typing import Any
 
 from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.report import Report
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import BadEpisode, RldsBeamError
 from rlds_beam.formats.trajectories.reading_back import ConvertedDataset, ConvertedRange
 from rlds_beam.output.commits import rejected_path
-from rlds_beam.output.range_conversion import check_and_connect, write_range
 from rlds_beam.output.shards import RejectedWriter
+from rlds_beam.processing.ranges import check_and_connect, write_range
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb.columns import ColumnConversion
@@ -111,7 +111,8 @@ class EpisodePusher:
                 self.connecting.fit(results),
                 self.connecting.ignored_values(self.conversion.ignored_values),
             )
-            report = write_range(self.reader, work, self.check, connecting, ignored, duplicates, items, rejected)
+            reject = None if rejected is None else rejected.add
+            report = write_range(self.reader, work, self.check, connecting, ignored, duplicates, items, reject)
             items.finish()
             if rejected is not None:
                 rejected.commit()

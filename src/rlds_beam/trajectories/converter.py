@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from rlds_beam.checking.unused import UnusedSteps
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import nest
@@ -25,6 +24,7 @@ from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
 from rlds_beam.trajectories.record_layout import is_jpeg, record_fields
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
+from rlds_beam.trajectories.unused import UnusedSteps
 from rlds_beam.user_functions import ByValue
 
 JPEG_QUALITY = 95

@@ -8,9 +8,9 @@ K windows of L frames start every s frames. The number of frames before frame x 
 
 from __future__ import annotations
 
-from rlds_beam.checking.unused import UnusedSteps, merge_unused
 from rlds_beam.trajectories.items import item_count
 from rlds_beam.trajectories.options import ItemOptions
+from rlds_beam.trajectories.unused import UnusedSteps, merge_unused
 
 
 class Coverage:

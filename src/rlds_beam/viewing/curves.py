@@ -64,36 +64,6 @@ def curves_of(episode: Episode, schema: Schema | None = None, names: Mapping[str
     return sorted(curves, key=_rank)
 
 
-def thin(values: Array, most: int) -> tuple[Array, Array]:
-    """Reduces curves to at most `most` points, keeping every peak.
-
-    The steps are cut into `most // 2` stretches. Each becomes two points, at its first and last step: its minimum and
-    maximum, in the order in which they occur.
-
-    Args:
-      values: [T, D].
-      most: at least 2.
-
-    Returns:
-      (steps int64 [n], values [n, D]); unchanged if T is at most `most`.
-    """
-    length = len(values)
-    if length <= most:
-        return np.arange(length), values
-    bounds = np.linspace(0, length, most // 2 + 1).astype(np.int64)
-    starts, sizes = bounds[:-1], np.diff(bounds)
-    low, high = np.fmin.reduceat(values, starts, axis=0), np.fmax.reduceat(values, starts, axis=0)
-    index = np.arange(length).reshape(-1, *[1] * (values.ndim - 1))
-    at_low, at_high = (
-        np.minimum.reduceat(np.where(values == np.repeat(peak, sizes, axis=0), index, length), starts, axis=0)
-        for peak in (low, high)
-    )
-    rises = at_low <= at_high
-    pairs = np.stack([np.where(rises, low, high), np.where(rises, high, low)], axis=1)
-    steps = np.stack([starts, bounds[1:] - 1], axis=1)
-    return steps.ravel(), pairs.reshape(-1, *values.shape[1:])
-
-
 def _is_curve(column: Array) -> bool:
     number = column.dtype.kind in "biuf" or column.dtype.name == "bfloat16"
     return number and not is_text(column) and not is_image(column) and 0 not in column.shape[1:]

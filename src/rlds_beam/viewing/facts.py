@@ -12,8 +12,7 @@ from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.text import count, printable
-from rlds_beam.viewing.texts import duration
+from rlds_beam.text import count, duration, printable
 
 LONGEST_TEXT = 500
 """Maximum characters of a text of the dataset."""

@@ -15,8 +15,9 @@ import numpy as np
 
 from rlds_beam.episodes.dimensions import shown_dimensions
 from rlds_beam.images.thumbnails import Thumbnail
+from rlds_beam.terminal.sparklines import thin
 from rlds_beam.text import escape_controls, printable
-from rlds_beam.viewing.curves import Curve, thin
+from rlds_beam.viewing.curves import Curve
 from rlds_beam.viewing.facts import range_of
 
 Array = np.ndarray[Any, Any]

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.report import Report
 from rlds_beam.checking.signals import Context, findings, measure
 from rlds_beam.checking.verdicts import find_violations
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
@@ -24,6 +23,7 @@ from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
 from rlds_beam.formats.sources import open_input
 from rlds_beam.lazy import Viewable
 from rlds_beam.options import check_names
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.single import episode_at, read_episode
 from rlds_beam.viewing.episodes import ShownEpisode, of_row

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.checking.report import Report, RuleCount, outcomes_of
 from rlds_beam.checking.rules import ADVICE, RULES
 from rlds_beam.datasets.dataset import Dataset
 from rlds_beam.encoding.example.columns import objects
@@ -17,10 +16,11 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import Thumbnail, spread, thumbnail
+from rlds_beam.processing.report import Report, RuleCount, outcomes_of
 from rlds_beam.reading.base import Source
+from rlds_beam.terminal.tables import table_lines
 from rlds_beam.text import count, format_size, join_lines
 from rlds_beam.viewing import html
-from rlds_beam.viewing.text_tables import table_lines
 
 _FIRST_FRAMES, _HEIGHT = 6, 96
 _MOST_CAMERAS = 4

@@ -13,10 +13,10 @@ from directories import bytes_of
 
 import rlds_beam
 from rlds_beam import connectors as c
-from rlds_beam.checking.listed import Listed
+from rlds_beam.cli.main import main
 from rlds_beam.connectors.configuration import described
+from rlds_beam.connectors.listed import Listed
 from rlds_beam.errors import UsageError
-from rlds_beam.pipelines.cli import main
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, read_items, write_dataset

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import rlds_beam
+from rlds_beam.cli import main as cli
 from rlds_beam.connectors.cleaning.presets import PRESETS, suggested, with_preset
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
-from rlds_beam.pipelines import cli
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, write_dataset
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from logged_propensities import always_one, logged, recorded
 
 from rlds_beam import connectors
+from rlds_beam.cli.main import main
 from rlds_beam.connectors.base import Batch, connect
 from rlds_beam.connectors.statistics.importance import WeightSums
 from rlds_beam.errors import UsageError
-from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import write_dataset
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from logged_propensities import ACTIONS, EPSILON, always_one, logged, recorded
 
+from rlds_beam.cli.main import main
 from rlds_beam.connectors.statistics.propensity_statistics import PropensityStatistics
 from rlds_beam.errors import UsageError
-from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
 
 

@@ -13,6 +13,7 @@ from directories import bytes_of
 from exchanging import export, read_back
 from hdf5_robots import BUILDERS, aloha, robomimic, robotwin
 
+from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays import hdf5_reading
 from rlds_beam.formats.arrays.hdf5_reading import open_hdf5, read_array
@@ -22,7 +23,6 @@ from rlds_beam.formats.profiles.model import parse_profile
 from rlds_beam.formats.profiles.shipped import shipped_profiles
 from rlds_beam.formats.sources import open_source
 from rlds_beam.images.encoding import encode_jpeg
-from rlds_beam.pipelines.cli import main
 
 DOCS = Path(__file__).parents[3] / "docs/how_to/hdf5.md"
 

@@ -10,7 +10,7 @@ import pytest
 from exchanging import export, read_back
 from hdf5_robots import BUILDERS, droid, robomimic, xpolicylab
 
-from rlds_beam.pipelines.cli import main
+from rlds_beam.cli.main import main
 
 REWARDED = ("libero", "robomimic")
 TERMINAL = (*REWARDED, "isaaclab")  # of isaaclab's episodes, those with an even number

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.sources import open_source
-from rlds_beam.pipelines.cli import main
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset

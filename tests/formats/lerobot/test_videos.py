@@ -15,6 +15,7 @@ from directories import bytes_of
 from memory_store import memory_store
 
 import rlds_beam
+from rlds_beam.cli.main import main
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.lerobot.options import LerobotOptions
@@ -23,7 +24,6 @@ from rlds_beam.images import videos
 from rlds_beam.images.encoding import encode_jpeg, encode_png
 from rlds_beam.images.video_frames import video_frames
 from rlds_beam.images.videos import Video
-from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
 
 pytest.importorskip("av")

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("rosbags")
 from ros2_bags import MAPPING, MS, T0, robot, write_bag, write_mcap
 
+from rlds_beam.cli.main import main
 from rlds_beam.formats.recognizing import recognize
 from rlds_beam.formats.registry import FORMATS
-from rlds_beam.pipelines.cli import main
 
 STEPS = [6, 5, 7]
 OUTPUTS = [name for name, one in FORMATS.items() if one.output]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from exchanging import assert_equal, export, read_back
 
+from rlds_beam.cli import main as cli
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.sources import open_source
-from rlds_beam.pipelines import cli
 from rlds_beam.testing import flip_byte, make_episode, write_dataset
 
 

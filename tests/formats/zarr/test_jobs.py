@@ -15,10 +15,10 @@ from memory_store import MemoryStore, memory_store
 from zarr_data import episode_arrays, write_buffer
 
 import rlds_beam
+from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.recognizing import recognize
 from rlds_beam.formats.sources import open_source
-from rlds_beam.pipelines.cli import main
 
 LENGTHS = (5, 1, 12, 9)
 STATES = ("robot0_eef_pos", "robot0_eef_rot_axis_angle", "robot0_gripper_width")

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.checking.listed import Listed, Run
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.listed import Listed, Run
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError

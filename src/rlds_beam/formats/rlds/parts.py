@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 
 from rlds_beam import storage
-from rlds_beam.checking.report import Report
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.output.commits import commit_range, rejected_path
@@ -18,6 +17,7 @@ from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OutputPlan, add_files, read_plan
 from rlds_beam.output.removing import remove_output
 from rlds_beam.output.shards import ShardInfo, WrittenFile
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange
 
 FROM = "write_rlds"

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rlds_beam import naming, storage
-from rlds_beam.checking.report import Report
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.encoding.checked_json import TEXT, check_json, read_json
 from rlds_beam.episodes.keys import EpisodeKey
@@ -30,6 +29,7 @@ from rlds_beam.output.manifest import commit_dataset
 from rlds_beam.output.plans import OutputPlan, read_plan
 from rlds_beam.output.removing import remove_output
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.items import Items
 

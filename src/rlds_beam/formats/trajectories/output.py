@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import naming, storage
-from rlds_beam.checking.unused import UnusedSteps
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
@@ -43,6 +42,7 @@ from rlds_beam.trajectories.options import CASTS, FrameOptions, Images, ItemOpti
 from rlds_beam.trajectories.record_encoding import PreparedItems
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
 from rlds_beam.trajectories.spec_file import encode_spec_file
+from rlds_beam.trajectories.unused import UnusedSteps
 
 SPEC = ".spec"
 BATCH_BYTES = 1 << 20

@@ -21,6 +21,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.single import read_episode
+from rlds_beam.terminal.sparklines import thin
 from rlds_beam.viewing.browser.episodes import EpisodeCache, OpenedEpisode
 from rlds_beam.viewing.browser.frames import cameras_of
 from rlds_beam.viewing.browser.index import EpisodeIndex
@@ -30,7 +31,7 @@ from rlds_beam.viewing.browser.scanning import Table, TableOptions
 from rlds_beam.viewing.browser.table import LISTED, METADATA, EpisodeRows, Query
 from rlds_beam.viewing.browser.values import column_values, json_value
 from rlds_beam.viewing.browser.videos import VideoSpan, video_sizes, videos_of, without_videos
-from rlds_beam.viewing.curves import Curve, curves_of, thin
+from rlds_beam.viewing.curves import Curve, curves_of
 from rlds_beam.viewing.facts import stored_instruction
 
 if TYPE_CHECKING:

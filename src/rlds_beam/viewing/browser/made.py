@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.unused import UnusedSteps
 from rlds_beam.checking.verdicts import validate_episode
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.learner.batching import by_module
@@ -27,6 +26,7 @@ from rlds_beam.text import count
 from rlds_beam.trajectories.converter import Converter
 from rlds_beam.trajectories.items import PAD, Items
 from rlds_beam.trajectories.options import ItemOptions
+from rlds_beam.trajectories.unused import UnusedSteps
 from rlds_beam.viewing.browser.values import json_value
 
 Json = dict[str, Any]

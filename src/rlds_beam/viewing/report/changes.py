@@ -20,7 +20,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import is_image
 from rlds_beam.output.fitted import read_fitted
 from rlds_beam.output.plans import read_plan
-from rlds_beam.output.range_conversion import check_and_connect
+from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.viewing.curves import Curve, curves_of
@@ -81,7 +81,7 @@ def examples_of(
     for episode in episodes:
         batches: list[Batch] = []
         ignored = connecting.ignored_values()
-        verdict = check_and_connect(episode, check, connecting, ignored, batches.append)
+        verdict = check_and_connect(episode, check, connecting, ignored, batches.append).verdict
         after = [one for batch in batches for one in batch.episodes]
         if verdict.rejected is not None or not after:
             continue

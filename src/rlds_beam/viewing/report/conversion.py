@@ -8,17 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.checking.connected import Connected
-from rlds_beam.checking.left_out import left_out_lines
-from rlds_beam.checking.report import Report
-from rlds_beam.checking.unused import REASONS
+from rlds_beam.connectors.connected import Connected
 from rlds_beam.encoding.checked_json import load_json
 from rlds_beam.errors import UsageError
 from rlds_beam.output.directory import Holding
 from rlds_beam.output.files import REPORT
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import read_plan
+from rlds_beam.processing.report import Report, left_out_lines
 from rlds_beam.text import printable
+from rlds_beam.trajectories.unused import REASONS
 from rlds_beam.viewing.report.document import ConnectorEffect, ConversionSection, DroppedRow, ItemUse, UnusedRow
 from rlds_beam.viewing.report.views import BeforeAfter, Facts
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from rlds_beam.checking.report import Report
 from rlds_beam.checking.rules import ADVICE, POLICIES, RULES
 from rlds_beam.episodes.describing import shape_text
 from rlds_beam.episodes.schema import Field
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source, Split
 from rlds_beam.text import printable
 from rlds_beam.viewing.report.document import DatasetFacts, FieldRow, SplitRow

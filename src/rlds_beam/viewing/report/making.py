@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.report import Report
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.dataset import DatasetFinding
 from rlds_beam.checking.signals.results import grouped, reasons_unmeasured
@@ -16,6 +15,7 @@ from rlds_beam.checking.verdicts import find_violations
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import Violation
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.single import read_episode
 from rlds_beam.viewing.report.choosing import accepted_keys, sampled

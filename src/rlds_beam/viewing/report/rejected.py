@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from rlds_beam import storage
-from rlds_beam.checking.report import Report
 from rlds_beam.encoding.base import Record
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.output.manifest import load_manifest
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Segment, Shard, Source
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.viewing.report.document import DatasetPart

@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 
 from rlds_beam import storage
 from rlds_beam._version import __version__
-from rlds_beam.checking.dataset import check_counts
 from rlds_beam.checking.duplicates import find_duplicates, marked
-from rlds_beam.checking.report import Report
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.connectors.base import Batch
@@ -19,7 +17,9 @@ from rlds_beam.connectors.statistics.dataset_statistics import Groups
 from rlds_beam.errors import DiskError, RldsBeamError
 from rlds_beam.formats.registry import RLDS
 from rlds_beam.output.directory import Holding
-from rlds_beam.output.range_conversion import check_and_connect
+from rlds_beam.processing.dataset import check_counts
+from rlds_beam.processing.ranges import check_and_connect
+from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.reader import EpisodeReader
@@ -64,10 +64,10 @@ class Input:
         for split, segment in ranges:
             for episode in reader.read(split, segment):
                 batches: list[Batch] = []
-                verdict = check_and_connect(marked(episode, duplicates), check, connecting, ignored, batches.append)
-                report.add(verdict)
-                if verdict.written or verdict.rejected is not None:
-                    table.add(episode, verdict)
+                record = check_and_connect(marked(episode, duplicates), check, connecting, ignored, batches.append)
+                report.add(record)
+                if record.written or record.verdict.rejected is not None:
+                    table.add(episode, record.verdict)
                 for one in (one for batch in batches for one in batch.episodes):
                     statistics.add(one)
         return Gathered.of(report, statistics.finish(), table)

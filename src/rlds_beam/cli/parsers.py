@@ -1,0 +1,149 @@
+"""The jobs, and the parser of each: what `--help` prints, what completion offers, and the reference pages."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, cast
+
+from rlds_beam._version import __version__
+from rlds_beam.checking.rules import POLICIES, RULES
+from rlds_beam.cli import flags
+from rlds_beam.cli.exit_codes import EXIT_CODES, exit_codes
+from rlds_beam.formats.registry import FORMATS
+from rlds_beam.options import Options
+from rlds_beam.pipelines.base import Job
+
+JOBS = {
+    "example": ("ExampleConfig", "write a small dataset to try the other commands on"),
+    "record": ("RecordConfig", "run policies in environments and record the episodes"),
+    "inspect": ("InspectConfig", "show what a dataset holds, and predict a conversion"),
+    "validate": ("ValidateConfig", "check every episode of a dataset; write nothing"),
+    "check": ("CheckConfig", "measure quality signals, and find the worst episodes"),
+    "stats": ("StatsConfig", "compute mean, standard deviation and quantiles of each field"),
+    "show": ("ShowConfig", "show one episode here, or as a picture or a video"),
+    "report": ("ReportConfig", "write an HTML page that shows a dataset or a conversion"),
+    "browse": ("BrowseConfig", "look at episodes in a web browser on this machine"),
+    "convert": ("ConvertConfig", "check a dataset and write it in another format"),
+    "upload": ("UploadConfig", "publish what convert or record wrote on the Hugging Face Hub"),
+    "push": ("PushConfig", "check a dataset and write it to Reverb tables"),
+    "serve": ("ServeConfig", "run a Reverb server with tables that fit a dataset"),
+    "doctor": ("DoctorConfig", "find problems of this machine, and say how to fix them"),
+}
+"""Each job's module under `rlds_beam.pipelines`: its config class, and its line in the help."""
+
+HELPERS = {
+    "help": "explain a command or a topic: rules, formats, connectors, ...",
+    "completion": "print a script that completes commands in bash, zsh or fish",
+}
+"""The commands that are not jobs, with their lines in the help."""
+
+COMMANDS = {**{name: line for name, (_, line) in JOBS.items()}, **HELPERS}
+"""All commands with their lines in the help."""
+
+_ABOUT = (
+    "Checks episodic datasets (RLDS, LeRobot, Minari, D4RL and others) and converts them to training data, with "
+    "Apache Beam. rlds-beam COMMAND --help shows the options of a command."
+)
+
+_EXAMPLES = """
+    rlds-beam example  data
+    rlds-beam inspect  data/point_mass/1.0.0
+    rlds-beam validate data/point_mass/1.0.0
+    rlds-beam convert  data/point_mass/1.0.0 pairs
+"""
+
+
+class JobParser(NamedTuple):
+    """A job with its command line.
+
+    Attributes:
+      module: the job.
+      config_class: its options.
+      parser: its flags.
+    """
+
+    module: Job
+    config_class: type[Options]
+    parser: argparse.ArgumentParser
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """The parser of `rlds-beam` without a command."""
+    parser = flags.new_parser(
+        "rlds-beam",
+        f"{_ABOUT}\n\nexamples:\n{flags.commands(_EXAMPLES)}\n\ncommands:\n{flags.table(COMMANDS.items())}",
+        epilog=exit_code_lines(EXIT_CODES),
+        usage="rlds-beam COMMAND ...",
+    )
+    parser.add_argument("--version", action="version", version=f"rlds-beam {__version__}", help="show the version")
+    return parser
+
+
+def job_parser(name: str, chosen: Sequence[str] | Mapping[str, str]) -> JobParser:
+    """The command line of a job.
+
+    Args:
+      name: the job.
+      chosen: the arguments, or the options that decide which others exist: `{"to": "lerobot"}`.
+
+    Raises:
+      UsageError: a format is unknown, or declares options that cannot be flags.
+    """
+    module = cast(Job, importlib.import_module(f"rlds_beam.pipelines.{name}"))
+    config_class: type[Options] = getattr(module, JOBS[name][0])
+    fields = config_class.__dataclass_fields__
+    usage = ["rlds-beam", name, *module.USAGE.split(), "[flags]"]
+    parser = flags.new_parser(
+        f"rlds-beam {name}",
+        f"{config_class.__doc__}\n\nexamples:\n{flags.commands(module.EXAMPLES)}",
+        epilog="\n\n".join([*_format_lines(name, fields), *_rule_lines(name), exit_code_lines(exit_codes(name))]),
+        usage=" ".join([*usage, *(["[-- Beam's own flags]"] if "beam_options" in fields else [])]),
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="show what Beam, TensorFlow and workers log")
+    if "progress" in fields:
+        parser.add_argument("-q", "--quiet", action="store_true", help="print errors only (and the report of --json)")
+    if not isinstance(chosen, Mapping):
+        chosen = flags.choices(config_class, chosen)
+    flags.add_config(parser, config_class, chosen)
+    return JobParser(module, config_class, parser)
+
+
+def exit_code_lines(codes: Mapping[int, str]) -> str:
+    """Exit codes as a section of a help text."""
+    return f"exit codes:\n{flags.table([(str(code), text) for code, text in codes.items()])}"
+
+
+def format_rows(kinds: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The name, `from` and `to`, and the description of each format that has one of these `kinds`."""
+    for name, known in FORMATS.items():
+        takes = [kind if known.kinds[kind] else "" for kind in kinds]
+        if any(takes):
+            yield (name, *takes, known.about)
+
+
+def _format_lines(command: str, fields: Mapping[str, dataclasses.Field[object]]) -> list[str]:
+    """The formats that a job reads or writes; none if it has neither --from nor --to."""
+    kinds = [kind for kind, field in (("from", "from_"), ("to", "to")) if field in fields]
+    if not kinds:
+        return []
+    title = "formats"
+    if "to" in kinds:
+        title += f" (options of one: rlds-beam {command} --to={fields['to'].default} --help)"
+    return [f"{title}:\n{flags.table(format_rows(kinds))}"]
+
+
+def _rule_lines(command: str) -> list[str]:
+    """The rules, for the help of `validate`."""
+    if command != "validate":
+        return []
+    return [f"rules, and what can be done besides rejecting the episode (rlds-beam help rules):\n{rule_table(RULES)}"]
+
+
+def rule_table(rules: Sequence[str] | Mapping[str, str]) -> str:
+    """The rules, each with the policies that it allows besides `fail` and `reject`, and its meaning."""
+    return flags.table(
+        [(rule, ", ".join(p for p in POLICIES[rule] if p not in ("fail", "reject")), RULES[rule]) for rule in rules]
+    )

@@ -1,0 +1,170 @@
+"""Counts what each connector did to the accepted episodes; workers add up the counts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rlds_beam.checking.totals import merged, numbers_from_json, sums
+from rlds_beam.connectors.listed import Listed, listed_lines
+from rlds_beam.text import count, some
+
+
+@dataclasses.dataclass(frozen=True)
+class Connected:
+    """What one connector did.
+
+    Attributes:
+      name: the connector's name, also used by `dropped` in the report.
+      arguments: the arguments that differ from the defaults, as text.
+      episodes_in, episodes_out: the episodes that it received and returned.
+      steps_in, steps_out: their steps.
+      dropped: the episodes that it dropped.
+      changed: the episodes that it returned with other values, fields, or steps.
+      fields: the names of the fields that it changed, added, or removed, if the steps stayed the same.
+      columns: the names of the columns that it added.
+      listed: the keys of its list of episodes, and those found; None if it has no list.
+    """
+
+    name: str
+    arguments: str = ""
+    episodes_in: int = 0
+    episodes_out: int = 0
+    steps_in: int = 0
+    steps_out: int = 0
+    dropped: int = 0
+    changed: int = 0
+    fields: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    listed: Listed | None = None
+
+    def add(self, other: Connected) -> Connected:
+        """The sum of two counts of the same connector."""
+        if self.name != other.name:
+            raise ValueError(f"cannot add counts of {self.name} and {other.name}")
+        unions = {name: _union(getattr(self, name), getattr(other, name)) for name in _SETS}
+        total: dict[str, Any] = {**sums(self, other), **unions}
+        if self.listed is not None and other.listed is not None:
+            total["listed"] = self.listed.add(other.listed)
+        return dataclasses.replace(self, **total)
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts as JSON; `connected_from_json` reads a list of them."""
+        content = dataclasses.asdict(self)
+        return content if self.listed is not None else {k: v for k, v in content.items() if k != "listed"}
+
+    @property
+    def title(self) -> str:
+        """`MinimumLength(transitions=10)`."""
+        return f"{self.name}({self.arguments})" if self.arguments else self.name
+
+    def __str__(self) -> str:
+        episodes = _change(self.episodes_in, self.episodes_out, "episode")
+        parts = [f"{episodes} ({self.dropped:,} dropped)" if self.dropped else episodes]
+        if self.steps_in != self.steps_out:
+            parts.append(_change(self.steps_in, self.steps_out, "step"))
+        if self.changed:
+            fields = f" in {some(self.fields)}" if self.fields else ""
+            parts.append(f"{self.changed:,} changed{fields}")
+        elif not self.columns and not self.dropped:
+            parts.append("none changed")
+        if self.columns:
+            parts.append(f"columns {some(self.columns)} added")
+        return f"{self.title}: {', '.join(parts)}"
+
+
+_SETS = ("fields", "columns")
+
+
+def _union(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    return one if one == other else tuple(sorted({*one, *other}))
+
+
+def _change(before: int, after: int, noun: str) -> str:
+    return count(after, noun) if before == after else f"{before:,} -> {count(after, noun)}"
+
+
+def merge_connected(parts: Iterable[tuple[Connected, ...]]) -> tuple[Connected, ...]:
+    """Adds the counts, connector by connector. A part may lack the last ones if no episodes reached them."""
+    total: list[Connected] = []
+    for part in parts:
+        total[: len(part)] = [
+            total[i].add(one) if i < len(total) else one for i, one in enumerate(part)
+        ]  # fmt: skip
+    return tuple(total)
+
+
+def connected_from_json(content: Iterable[Mapping[str, Any]]) -> tuple[Connected, ...]:
+    """Reads `[one.to_json(), ...]`."""
+    connectors = []
+    for entry in content:
+        values: dict[str, Any] = {name: tuple(map(str, entry[name])) for name in _SETS}
+        values |= numbers_from_json(Connected, entry)
+        if "listed" in entry:
+            values["listed"] = Listed.from_json(entry["listed"])
+        connectors.append(Connected(str(entry["name"]), str(entry["arguments"]), **values))
+    return tuple(connectors)
+
+
+def connected_lines(connected: Iterable[Connected]) -> list[str]:
+    """The lines for a summary; connectors that only add columns are left out."""
+    lines = [f"connector {one}" for one in connected if one.changed or one.dropped or not one.columns]
+    return [*lines, *listed_lines((one.name, one.listed) for one in connected if one.listed is not None)]
+
+
+def imbalance(episodes: int, steps: int, connected: tuple[Connected, ...]) -> str | None:
+    """Checks that each connector received what the one before returned, and the first one all accepted episodes.
+
+    Returns:
+      A sentence about the first mismatch; None if the counts add up.
+    """
+    for one in connected:
+        if (one.episodes_in, one.steps_in) != (episodes, steps):
+            return (
+                f"{one.title} received {count(one.episodes_in, 'episode')} with {count(one.steps_in, 'step')}, "
+                f"expected {count(episodes, 'episode')} with {count(steps, 'step')}"
+            )
+        episodes, steps = one.episodes_out, one.steps_out
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Dropped:
+    """What one connector dropped.
+
+    Attributes:
+      records: the records without output because it dropped the last of their episodes. Every record is written,
+        rejected, or dropped by one connector.
+      episodes: the episodes that it dropped; more than `records` if other episodes of a record were kept.
+    """
+
+    records: int = 0
+    episodes: int = 0
+
+    def add(self, other: Dropped) -> Dropped:
+        """Returns the sum."""
+        return Dropped(**sums(self, other))
+
+
+def merge_dropped(parts: Iterable[Mapping[str, Dropped]]) -> dict[str, Dropped]:
+    """Adds the counts by connector, sorted by name."""
+    return dict(sorted(merged(parts).items()))
+
+
+def dropped_from_json(content: Mapping[str, Mapping[str, Any]]) -> dict[str, Dropped]:
+    """Reads `{name: dataclasses.asdict(dropped)}`."""
+    return {str(name): Dropped(**numbers_from_json(Dropped, one)) for name, one in sorted(content.items())}
+
+
+def dropped_lines(dropped: Mapping[str, Dropped]) -> list[str]:
+    """The lines for a summary."""
+    lines = []
+    for name, counts in dropped.items():
+        episodes = (
+            ""
+            if counts.episodes == counts.records
+            else f" ({count(counts.episodes, 'episode')}, some from records that were kept)"
+        )
+        lines.append(f"dropped   {count(counts.records, 'record')} by {name}{episodes}")
+    return lines

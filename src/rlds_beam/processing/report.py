@@ -1,0 +1,333 @@
+"""The report of a job: counts of what it found and did, which workers add up in any order."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import operator
+import shlex
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from rlds_beam.checking.rules import ADVICE, REPORTED, RULES
+from rlds_beam.checking.totals import merged, numbers_from_json, sums
+from rlds_beam.checking.verdicts import Verdict
+from rlds_beam.connectors.connected import (
+    Connected,
+    Dropped,
+    connected_from_json,
+    connected_lines,
+    dropped_from_json,
+    dropped_lines,
+    imbalance,
+    merge_connected,
+    merge_dropped,
+)
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import NotVerifiedError, Violation
+from rlds_beam.lazy import Viewable
+from rlds_beam.text import count, format_size, join_lines, printable
+from rlds_beam.trajectories.unused import UnusedSteps, merge_unused, unused_from_json, unused_lines
+
+SAMPLES = 5
+"""The number of samples per rule; those with the smallest keys are kept."""
+
+EMPTY = "nothing: the input has no episodes"
+"""The message of every command for an empty dataset."""
+
+OUTCOMES = ("accepted", "repaired", "rejected")
+Sample = tuple[EpisodeKey, str]
+
+_EPISODE_FIELD = "an episode field; "
+_GROUPED = 3
+"""The number of left out fields with the same reason from which they share one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RuleCount:
+    """How often a rule was broken (in records or shards), and what was done about it.
+
+    `samples` are the violations with the smallest keys, each with its detail.
+    """
+
+    accepted: int = 0
+    repaired: int = 0
+    rejected: int = 0
+    samples: tuple[Sample, ...] = ()
+
+    @property
+    def total(self) -> int:
+        return self.accepted + self.repaired + self.rejected
+
+    def add(self, other: RuleCount) -> RuleCount:
+        """Returns the sum."""
+        return RuleCount(**sums(self, other), samples=tuple(heapq.nsmallest(SAMPLES, (*self.samples, *other.samples))))
+
+
+class Processed(NamedTuple):
+    """What became of one record.
+
+    Attributes:
+      verdict: whether it was accepted.
+      connected: what each connector did; for a rejected record, only whether lists of episodes have its key.
+      dropped: connector -> the number of accepted episodes it dropped; the one that dropped the last comes last.
+      written: False if no episode was left to write.
+    """
+
+    verdict: Verdict
+    connected: tuple[Connected, ...] = ()
+    dropped: Mapping[str, int] = {}
+    written: bool = True
+
+
+@dataclasses.dataclass
+class Report(Viewable):
+    """The report of a job, an accumulator: `add` records one by one and `merge` in any order, with the same result.
+
+    Attributes:
+      records: the records read; always valid + repaired + rejected.
+      valid: the records accepted unchanged (a violation may have been accepted).
+      repaired, rejected: the records repaired, and the records rejected.
+      episodes: the accepted episodes (a repair may split a record into several).
+      steps: the steps of the accepted episodes.
+      bytes: the size of the records read, without framing.
+      items_predicted, items_written: the training items, as calculated and as counted.
+      bytes_written: the size of the output; 0 if unknown (TF-Agents' observers do not report it).
+      left_out: input fields that are not written -> the reason.
+      notes: what to know about how the input is read, for example how much of it is missing.
+      dropped: connector -> the accepted episodes that it dropped. Every record read is written, rejected, or dropped.
+      connectors: what each connector did, in order; empty without connectors.
+      unused: reason -> the steps of accepted episodes that are in no item; empty if all are in one.
+      rules: the broken rules.
+      shards: `EpisodeKey.shard_name` -> the records read from the shard.
+    """
+
+    records: int = 0
+    valid: int = 0
+    repaired: int = 0
+    rejected: int = 0
+    episodes: int = 0
+    steps: int = 0
+    bytes: int = 0
+    items_predicted: int = 0
+    items_written: int = 0
+    bytes_written: int = 0
+    rules: dict[str, RuleCount] = dataclasses.field(default_factory=dict)
+    shards: Counter[str] = dataclasses.field(default_factory=Counter)
+    unused: Mapping[str, UnusedSteps] = dataclasses.field(default_factory=dict)
+    dropped: Mapping[str, Dropped] = dataclasses.field(default_factory=dict)
+    connectors: tuple[Connected, ...] = ()
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def add(self, record: Verdict | Processed) -> Report:
+        """Counts one record in place; returns itself, as a Beam CombineFn requires."""
+        verdict, connected, dropped, written = record if isinstance(record, Processed) else Processed(record)
+        self.records += 1
+        self.shards[verdict.key.shard_name] += 1
+        self.bytes += verdict.size
+        self.episodes += len(verdict.episodes)
+        self.steps += sum(map(len, verdict.episodes))
+        if verdict.rejected:
+            self.rejected += 1
+        elif verdict.repaired:
+            self.repaired += 1
+        else:
+            self.valid += 1
+        if connected:
+            self.connectors = merge_connected((self.connectors, connected))
+        if dropped:
+            last = None if written else list(dropped)[-1]
+            counts = {name: Dropped(int(name == last), count) for name, count in dropped.items()}
+            self.dropped = merge_dropped((self.dropped, counts))
+        if verdict.violations:
+            breaches = verdict.breaches
+            for rule, outcome in verdict.outcomes().items():
+                self.add_violation(breaches[rule], verdict.key, outcome)
+        return self
+
+    def add_violation(self, violation: Violation, key: EpisodeKey, outcome: str = "rejected") -> Report:
+        """Counts a violation alone, in place: for example of a shard (`missing_shard`), whose key has position 0."""
+        detail = f"{violation.field}: {violation.detail}" if violation.field else violation.detail
+        known = self.rules.get(violation.rule, RuleCount())
+        samples = known.samples
+        if len(samples) < SAMPLES or (key, detail) < samples[-1]:
+            samples = tuple(heapq.nsmallest(SAMPLES, (*samples, (key, detail))))
+        counted = {outcome: getattr(known, outcome) + 1, "samples": samples}
+        self.rules[violation.rule] = dataclasses.replace(known, **counted)
+        return self
+
+    def merge(self, *others: Report) -> Report:
+        """Returns the sum as a new report; order and grouping do not matter."""
+        reports = (self, *others)
+        rules = merged(report.rules for report in reports)
+        shards: Counter[str] = Counter()
+        for report in reports:
+            shards.update(report.shards)
+        left_out = {path: why for report in reports for path, why in report.left_out.items()}
+        unused = merge_unused(report.unused for report in reports)
+        dropped = merge_dropped(report.dropped for report in reports)
+        connectors = merge_connected(report.connectors for report in reports)
+        return Report(
+            **sums(*reports), rules=rules, shards=shards, unused=unused, left_out=left_out, dropped=dropped,
+            connectors=connectors, notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
+        )  # fmt: skip
+
+    def check(self) -> None:
+        """Checks the counts: every record is valid, repaired, or rejected, and no episode is lost between connectors.
+
+        Raises:
+          NotVerifiedError: the counts do not add up.
+        """
+        if self.records != self.valid + self.repaired + self.rejected:
+            read = f"{self.records:,} records were read, but {self.valid:,} are valid, {self.repaired:,} repaired, and "
+            raise NotVerifiedError(f"{read}{self.rejected:,} rejected")
+        if (wrong := imbalance(self.episodes, self.steps, self.connectors)) is not None:
+            raise NotVerifiedError(f"--connectors: {wrong}")
+
+    def exceeds(self, max_rejected: int | float) -> bool:
+        """Whether more records were rejected than allowed: an int is a count, a float a fraction of all records."""
+        allowed = max_rejected if isinstance(max_rejected, int) else max_rejected * self.records
+        return self.rejected > allowed
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON, with broken rules in the order of `RULES`; `from_json` reads it."""
+        rules = {
+            rule: {
+                **{name: getattr(self.rules[rule], name) for name in OUTCOMES},
+                "samples": [{"key": str(key), "detail": detail} for key, detail in self.rules[rule].samples],
+            }
+            for rule in RULES
+            if rule in self.rules
+        }
+        return {
+            **sums(self),
+            "rules": rules,
+            "shards": dict(sorted(self.shards.items())),
+            **({"dropped": {n: dataclasses.asdict(d) for n, d in self.dropped.items()}} if self.dropped else {}),
+            **({"connectors": [one.to_json() for one in self.connectors]} if self.connectors else {}),
+            **({"unused": {r: dataclasses.asdict(u) for r, u in self.unused.items()}} if self.unused else {}),
+            **({"left_out": dict(self.left_out)} if self.left_out else {}),
+            **({"notes": list(self.notes)} if self.notes else {}),
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Report:
+        rules = {
+            rule: RuleCount(
+                **numbers_from_json(RuleCount, count),
+                samples=tuple((EpisodeKey.parse(s["key"]), s["detail"]) for s in count["samples"]),
+            )
+            for rule, count in content["rules"].items()
+        }
+        shards = Counter({str(name): operator.index(records) for name, records in content["shards"].items()})
+        unused = unused_from_json(content.get("unused", {}))
+        left_out = {str(path): str(why) for path, why in content.get("left_out", {}).items()}
+        dropped = dropped_from_json(content.get("dropped", {}))
+        connectors = connected_from_json(content.get("connectors", ()))
+        return cls(
+            **numbers_from_json(cls, content), rules=rules, shards=shards, unused=unused, left_out=left_out,
+            dropped=dropped, connectors=connectors, notes=tuple(map(str, content.get("notes", ()))),
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<Report: {self.line()}>"
+
+    def line(self) -> str:
+        """The report in one line: `20 records read, 18 valid, 2 rejected (2 missing_is_last), 522 items written`."""
+        broken = [
+            f"{self.rules[rule].rejected:,} {rule}"
+            for rule in RULES
+            if rule in self.rules and self.rules[rule].rejected
+        ]
+        rejected = [f"{self.rejected:,} rejected" + (f" ({', '.join(broken)})" if broken else "")]
+        parts = [f"{count(self.records, 'record')} read", f"{self.valid:,} valid"] if self.records else []
+        parts += [f"{self.repaired:,} repaired"] if self.repaired else []
+        parts += rejected if self.rejected else []
+        parts += [f"{dropped.records:,} dropped by {name}" for name, dropped in self.dropped.items()]
+        parts += [f"{count(self.items_written, 'item')} written"] if self.items_written else []
+        return ", ".join(parts or ["nothing read"])
+
+    def outcomes(self) -> str:
+        """`25 episodes: 20 valid, 4 repaired, 1 rejected`."""
+        parts = [f"{number:,} {what}" for what in ("valid", "repaired") if (number := getattr(self, what))]
+        return f"{count(self.records, 'episode')}: {', '.join([*parts, f'{self.rejected:,} rejected'])}"
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def summary(self, repair: Collection[str] = ()) -> str:
+        """The report for a terminal: what was read, the results, and advice.
+
+        Args:
+          repair: the rules that the job repaired; they are not advised again.
+        """
+        lines = []
+        if self.records or not self.items_written:  # otherwise items were pushed, not episodes
+            lines = [
+                f"read      {count(self.records, 'record')}, {format_size(self.bytes)}",
+                f"checked   {self.outcomes()}" if self.records else f"checked   {EMPTY}",
+            ]
+        for rule in RULES:
+            if rule in self.rules:
+                lines += _rule_lines(rule, self.rules[rule], repair)
+        if self.episodes:
+            lines.append(f"accepted  {count(self.episodes, 'episode')}, {count(self.steps, 'step')}")
+        lines += [*connected_lines(self.connectors), *dropped_lines(self.dropped)]
+        lines += unused_lines(self.unused)
+        lines += [f"left out  {line}" for line in left_out_lines(self.left_out)]
+        lines += [f"note      {note}" for note in self.notes]
+        if self.items_predicted or self.items_written:
+            agrees = "as" if self.items_written == self.items_predicted else f"NOT the {self.items_predicted:,}"
+            items = f"{count(self.items_written, 'item')} ({agrees} predicted)"
+            lines.append(f"written   {items}" + (f", {format_size(self.bytes_written)}" if self.bytes_written else ""))
+        return join_lines(lines)
+
+
+def outcomes_of(count: RuleCount) -> str:
+    """`2 accepted, 1 rejected`."""
+    return ", ".join(f"{getattr(count, name):,} {name}" for name in OUTCOMES if getattr(count, name))
+
+
+def _rule_lines(rule: str, count: RuleCount, repair: Collection[str]) -> list[str]:
+    """The lines for one rule: counts, meaning, one sample, and advice unless it was followed."""
+    lines = [f"  {rule}: {outcomes_of(count)}; {RULES[rule]}"]
+    if count.samples:
+        key, detail = count.samples[0]
+        lines.append(f"    for example {key} ({detail})")
+    if count.rejected:
+        tried = f"--repair={rule} did not help: these records break another rule, or break one after the repair"
+        lines.append(f"    {tried if rule in repair else ADVICE[rule]}")
+    elif rule in REPORTED:
+        lines.append(f"    {ADVICE[rule]}")
+    return lines
+
+
+def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
+    """Returns a line per field, `path (why)`; fields with the same reason and the same parent share one line.
+
+    In a shared line, flags in the reason name the parent or all fields: `--keep=episode_metadata`.
+    """
+    groups: dict[tuple[str, str], list[str]] = {}
+    for path, why in left_out.items():
+        groups.setdefault((path.rpartition("/")[0], why.replace(f"={shlex.quote(path)}", "=")), []).append(path)
+    lines = []
+    for (parent, why), paths in groups.items():
+        if len(paths) < _GROUPED:
+            lines += [f"{printable(path)} ({left_out[path]})" for path in paths]
+            continue
+        names = ", ".join(printable(path.rpartition("/")[2]) for path in paths[:_GROUPED])
+        names += ", ..." * (len(paths) > _GROUPED)
+        kind = (
+            "episode fields"
+            if why.startswith(_EPISODE_FIELD)
+            else f"fields of {printable(parent)}"
+            if parent
+            else "fields"
+        )
+        value = shlex.quote(parent or ",".join(paths))
+        why = why.removeprefix(_EPISODE_FIELD).replace("=", f"={value}", 1)
+        keep = f"; keep them with --keep={value}" if "--keep=" in why else f": {why}"
+        lines.append(f"{len(paths)} {kind} ({names}){keep}")
+    return lines

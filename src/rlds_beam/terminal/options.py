@@ -1,0 +1,65 @@
+"""Options for what a command prints and what counts as success."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from rlds_beam._version import __version__
+from rlds_beam.errors import UsageError
+from rlds_beam.options import Options, option
+from rlds_beam.terminal.displays import now
+from rlds_beam.text import json_text, without_secrets
+
+
+def parse_max_rejected(text: str) -> int | float:
+    """Parses `--max_rejected`: `12` is a count; `0.05` and `5%` are fractions of the records read.
+
+    Raises:
+      UsageError: the text is neither, or the number is negative, or the fraction is above 1.
+    """
+    try:
+        if text.strip().isdecimal():
+            return int(text)
+        fraction = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        fraction = -1.0
+    if not 0 <= fraction <= 1:
+        raise UsageError(f"--max_rejected={text}: expected a count (12) or a fraction of the records (0.05 or 5%)")
+    return fraction
+
+
+_run: dict[str, str] = {}
+"""The command line that this process runs, and when it started."""
+
+
+def begin(arguments: Sequence[str]) -> None:
+    """Notes the command line, without secrets, for `print_json`."""
+    _run.update(command=shlex.join(["rlds-beam", *map(without_secrets, arguments)]), start=now())
+
+
+def print_json(content: Mapping[str, Any]) -> None:
+    """Prints the result of a command as JSON, with the version, the command line, and its start and end in UTC."""
+    print(json_text({"version": __version__, **_run, "end": now(), **content}))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrintOptions(Options):
+    """Output on the terminal."""
+
+    json: bool = option(False, "print the report and errors as JSON")
+    progress: Literal["auto", "plain", "json", "none"] = option(
+        "auto", "progress on stderr: a bar on a terminal, or a line at least every 30 seconds; or lines of JSON"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportOptions(PrintOptions):
+    """What counts as success."""
+
+    max_rejected: int | float = option(
+        0, "rejected episodes to allow before exiting with code 3: a count or a fraction (0.01)",
+        parse=parse_max_rejected,
+    )  # fmt: skip

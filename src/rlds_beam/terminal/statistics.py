@@ -1,0 +1,142 @@
+"""Statistics as a table for a terminal."""
+
+from __future__ import annotations
+
+import fnmatch
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.episodes.dimensions import MAX_UNFOLDED, named_dimension, shown_dimensions
+from rlds_beam.episodes.nesting import below
+from rlds_beam.terminal.sparklines import sparkline
+from rlds_beam.terminal.tables import table_lines
+from rlds_beam.text import count
+
+Row: TypeAlias = "tuple[str, ...]"
+"""The cells of a dimension: its name, `_COLUMNS`, and a histogram."""
+
+OF_EPISODES = ("episode_length", "episode_return")
+"""The names of the statistics that are not those of a field."""
+
+_COLUMNS = ("mean", "std", "min", "q01", "q50", "q99", "max")
+_DEVIATION = 4
+"""Calibration deviations up to this are attributed to chance; for one action, chance exceeds it once in 750 cases."""
+
+_SHORTEST, _LONGEST = 12, 28
+"""The fewest rows of a table on a low terminal, and the most on any other."""
+
+_OTHER_LINES = 12
+"""Lines of a screen that are left for the report and for what follows the table."""
+
+_ALWAYS = 6
+"""Fields that are printed whole on any screen: lengths, returns, and for example an action and three states."""
+
+_DROP = ("q01", "q99", "std", "q50", "histogram")
+"""Columns that leave a narrow terminal, the first one first."""
+
+
+def statistics_lines(
+    content: Mapping[str, Any], fields: Sequence[str] = (), size: tuple[int, int] | None = None
+) -> list[str]:
+    """A table of at most a screen: a line for each dimension of a field, and for the episodes' lengths and returns.
+
+    Args:
+      content: `DatasetStatistics.to_json()`.
+      fields: patterns of the fields to print, with all of their dimensions; empty for as many as fit a screen.
+      size: the columns and lines of the terminal; None for a file or a pipe.
+    """
+    if not content["episodes"]:
+        return ["episodes  none, so there are no statistics"]
+    leaves = {**content["fields"], **{name: content[name] for name in OF_EPISODES if content[name]}}
+    groups = {path: _rows(path, leaf) for path, leaf in leaves.items() if not fields or is_chosen(path, fields)}
+    numbers = {path: len(rows) for path, rows in groups.items()}
+    taken = numbers if fields else _fitting(numbers, size)
+    rows = [row for path, number in taken.items() for row in groups[path][:number]]
+    width, _ = size or (None, None)
+    return [
+        f"episodes  {content['episodes']:,}, {content['transitions']:,} transitions",
+        *(table_lines(["", *_COLUMNS, "histogram"], rows, width, _DROP) if rows else ()),
+        *_left_out(numbers, taken),
+        *_exactness(content),
+        *_propensity_lines(content.get("propensities")),
+    ]
+
+
+def _rows(path: str, leaf: Mapping[str, Any]) -> list[Row]:
+    """The rows of a field, one for each dimension; the last cell is a histogram from the minimum to the maximum."""
+    values = [np.reshape(leaf[name], -1) for name in _COLUMNS]
+    shape = np.shape(leaf["mean"])
+    names = [named_dimension(path, shape, i, leaf.get("names", ())) for i in range(len(values[0]))]
+    bars = [""] * len(names)
+    if "histogram" in leaf:
+        counts = np.asarray(leaf["histogram"])
+        bars = [_bars(row) for row in counts.reshape(len(names), counts.shape[-1])]
+    return [(name, *(f"{column[i]:.4g}" for column in values), bars[i]) for i, name in enumerate(names)]
+
+
+def _bars(counts: np.ndarray[Any, Any]) -> str:
+    """A histogram as a line of text: a bin without values is the lowest bar."""
+    return sparkline([0, *counts], len(counts) + 1)[1:] if counts.any() else ""
+
+
+def is_chosen(path: str, fields: Sequence[str]) -> bool:
+    """Whether a field matches one of the patterns; a pattern without `/` or `*` also names all fields below it."""
+    return any(fnmatch.fnmatchcase(path, pattern) or below(path, pattern) for pattern in fields)
+
+
+def _fitting(numbers: Mapping[str, int], size: tuple[int, int] | None) -> dict[str, int]:
+    """How many rows of each field to print: no field of up to `MAX_UNFOLDED` dimensions is cut.
+
+    Lengths, returns, and the first fields are always printed, the others if a screen has room; of a field with more
+    dimensions the first ones, in the room that is left.
+    """
+    room = _LONGEST if size is None else min(max(size[1] - _OTHER_LINES, _SHORTEST), _LONGEST)
+    taken = dict.fromkeys(numbers, 0)
+    order = sorted(numbers, key=lambda path: (path not in OF_EPISODES, numbers[path] > MAX_UNFOLDED))
+    for place, path in enumerate(order):
+        rows = shown_dimensions(numbers[path])
+        if numbers[path] > MAX_UNFOLDED:
+            rows = max(min(rows, room), 0)
+        if rows <= room or place < _ALWAYS:
+            taken[path] = rows
+            room -= rows
+    return taken
+
+
+def _left_out(numbers: Mapping[str, int], taken: Mapping[str, int]) -> list[str]:
+    """The line on rows that are not in the table, and how to see them."""
+    cut_short = [path for path, number in numbers.items() if taken[path] < number]
+    if not cut_short:
+        return []
+    shown = f"{sum(taken.values()):,} of {count(sum(numbers.values()), 'row')}"
+    return [
+        f"shown     {shown}; --fields={shlex.quote(cut_short[0])} prints a whole field, --output=FILE has everything"
+    ]
+
+
+def _exactness(content: Mapping[str, Any]) -> list[str]:
+    error = max((leaf["quantile_error"] for leaf in content["fields"].values()), default=0.0)
+    return [f"quantiles are within {error:.3%} of their value"] if error else []
+
+
+def _propensity_lines(content: Mapping[str, Any] | None) -> list[str]:
+    """Lines on whether the data allows off-policy evaluation (`PropensityStatistics.to_json`)."""
+    if content is None:
+        return []
+    lines = [f"propensity      of {content['transitions']:,} transitions, the smallest {content['smallest']:.4g}"]
+    if "calibration" in content:
+        worst = content["calibration"]["largest_deviation"]
+        fit = "fit" if worst <= _DEVIATION else "DO NOT FIT"
+        chance = f"deviation {worst:.1f}; up to {_DEVIATION} is chance"
+        lines.append(f"calibration     propensities {fit} how often actions occur ({chance})")
+    if "support" in content:
+        support, sizes = content["support"], content["effective_sample_size"]
+        lines.append(f"support         mean ratio {support['mean']:.4f} +- {support['error']:.4f}; 1 is full support")
+        lines.append(
+            f"effective size  {sizes['transitions']:,.1f} of {sizes['of_transitions']:,} transitions, "
+            f"{sizes['episodes']:,.1f} of {sizes['of_episodes']:,} episodes"
+        )
+    return lines

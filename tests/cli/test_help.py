@@ -1,0 +1,174 @@
+"""The help in the terminal: `--help` of all commands, and `rlds-beam help TOPIC`."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from collections.abc import Callable
+
+import pytest
+
+from rlds_beam.checking.rules import ADVICE, RULE_GROUPS, RULES
+from rlds_beam.cli.exit_codes import exit_codes
+from rlds_beam.cli.flags import WIDTH
+from rlds_beam.cli.main import main
+from rlds_beam.cli.parsers import COMMANDS, JOBS
+from rlds_beam.cli.topics import SEARCHABLE, TOPICS, names_of
+from rlds_beam.connectors import CONNECTORS
+from rlds_beam.connectors.catalog import SECTIONS
+from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES
+from rlds_beam.runners.options import DataflowOptions, FlinkOptions
+
+Show = Callable[..., str]
+
+
+@pytest.fixture
+def show(capsys: pytest.CaptureFixture[str]) -> Show:
+    """Returns the output of a command, which must succeed and print no errors."""
+
+    def shown(*arguments: str) -> str:
+        code = main(arguments)
+        out, err = capsys.readouterr()
+        assert (code, err) == (0, "")
+        return out
+
+    return shown
+
+
+def fields(command: str) -> set[str]:
+    config = getattr(importlib.import_module(f"rlds_beam.pipelines.{command}"), JOBS[command][0])
+    return {field.name for field in dataclasses.fields(config)}
+
+
+def every_help() -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = [("--help",), ("help",), ("completion",), *(("help", topic) for topic in TOPICS)]
+    for command in JOBS:
+        found.append((command, "--help"))
+        found += [(command, f"--from={name}", "--help") for name in SOURCES if "from_" in fields(command)]
+        found += [(command, f"--to={name}", "--help") for name in OUTPUTS if "to" in fields(command)]
+        found += [(command, f"--runner={n}", "--help") for n in ("flink", "dataflow") if "runner" in fields(command)]
+    return found
+
+
+@pytest.mark.parametrize("arguments", every_help(), ids=" ".join)
+def test_every_line_fits_a_terminal(show: Show, arguments: tuple[str, ...]) -> None:
+    lines = show(*arguments).splitlines()
+    assert [line for line in lines if len(line) > WIDTH] == []
+    assert [line for line in lines if re.search(r"\w-$|--$", line)] == []  # a flag or a word is not divided
+
+
+@pytest.mark.parametrize("command", [name for name in JOBS if "runner" in fields(name)])
+def test_options_of_a_runner_are_shown_with_it_only(show: Show, command: str) -> None:
+    def flags(*arguments: str) -> set[str]:
+        return set(re.findall(r"^  --(\w+)", show(command, *arguments, "--help"), re.MULTILINE))
+
+    flink = {field.name for field in dataclasses.fields(FlinkOptions)}
+    dataflow = {field.name for field in dataclasses.fields(DataflowOptions)}
+    plain = flags()
+    assert not plain & (flink | dataflow)
+    assert flags("--runner=flink") == plain | flink
+    assert flags("--runner=dataflow") == plain | dataflow
+    assert flink <= set(re.findall(r"^  --(\w+)", show("help", "flink"), re.MULTILINE))
+    assert dataflow <= set(re.findall(r"^  --(\w+)", show("help", "dataflow"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("command", JOBS)
+def test_a_command_lists_its_own_exit_codes(show: Show, command: str) -> None:
+    listed = show(command, "--help").partition("exit codes:\n")[2]
+    assert [int(code) for code in re.findall(r"^  (\d+)  ", listed, re.MULTILINE)] == list(exit_codes(command))
+
+
+def test_which_exit_codes_a_command_has() -> None:
+    assert exit_codes("doctor") == {0: "no problems found", 1: "at least one problem found", 2: "wrong usage"}
+    assert list(exit_codes("example")) == list(exit_codes("inspect")) == [0, 1, 2]
+    assert list(exit_codes("convert")) == [0, 1, 2, 3, 4]
+
+
+def test_the_topics(show: Show) -> None:
+    overview = show("help")
+    assert all(f"\n  {name} " in overview for name in [*TOPICS, *COMMANDS])
+    rules = show("help", "rules")
+    assert all(re.search(rf"\b{rule}\b", rules) for rule in RULES)
+    formats = show("help", "formats")
+    assert all(f"\n  {name} " in formats for name in FORMATS)
+    connectors = show("help", "connectors")
+    assert all(re.search(rf"\b{name}\b", connectors) for name in CONNECTORS)
+    assert all(len(show("help", topic).splitlines()) <= 50 for topic in TOPICS if topic in SEARCHABLE)
+    codes = show("help", "exit-codes")
+    assert "\n  130  interrupted" in codes and "\ndoctor:\n  0  no problems found" in codes
+
+
+def every_name() -> list[tuple[str, str]]:
+    groups = [("rules", title) for title in RULE_GROUPS] + [("connectors", title) for title in SECTIONS]
+    return groups + [(topic, name) for topic in SEARCHABLE for name in names_of(topic)]
+
+
+@pytest.mark.parametrize(("topic", "name"), every_name())
+def test_each_name_and_group_is_explained(show: Show, topic: str, name: str) -> None:
+    text = show("help", topic, *name.split())
+    assert [line for line in text.splitlines() if len(line) > WIDTH] == []
+    if name in RULE_GROUPS:
+        assert all(f"{rule}\n  meaning " in text for rule in RULE_GROUPS[name])
+    elif topic == "rules" and name in RULES:  # a signal has the name of a rule
+        assert RULES[name] in " ".join(text.split()) and ADVICE[name] in " ".join(text.split())
+    elif name not in SECTIONS:
+        assert text.startswith(name)
+
+
+def test_help_of_a_command_is_its_help(show: Show) -> None:
+    assert show("help", "convert") == show("convert", "--help")
+    assert show("help", "convert", "--to=lerobot") == show("convert", "--to=lerobot", "--help")
+    assert show("help", "completion") == show("completion", "--help")
+    assert show("help", "--help") == show("help", "help") == show("help")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["help", "rule"], "there is no command or topic 'rule'; did you mean rules? (rlds-beam help lists them)"),
+        (
+            ["help", "covert"],
+            "there is no command or topic 'covert'; did you mean convert? (rlds-beam help lists them)",
+        ),
+        (["help", "flink", "rlds"], "unexpected argument 'rlds': rlds-beam help flink takes none"),
+        (
+            ["help", "lerobt"],
+            "there is no command or topic 'lerobt'; did you mean lerobot? (rlds-beam help lists them)",
+        ),
+        (
+            ["help", "rules", "no_finite"],
+            "help rules: there is nothing named 'no_finite'; did you mean non_finite? "
+            "(rlds-beam help rules lists them)",
+        ),
+        (["covert"], "unknown command 'covert'; did you mean convert?"),
+        (["--foo"], "unrecognized arguments: --foo"),
+    ],
+)
+def test_an_unknown_topic_is_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr() == ("", f"rlds-beam: {said}\n")
+
+
+@pytest.mark.parametrize("name", [*TOPICS, *COMMANDS, *(name for topic in SEARCHABLE for name in names_of(topic))])
+def test_there_is_help_on_every_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", name]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and len(out.splitlines()) > 2
+    if name in FORMATS:
+        assert FORMATS[name].about in " ".join(out.split())
+
+
+def test_help_on_a_format_has_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "zarr"]) == 0
+    out = capsys.readouterr().out
+    assert "--from=zarr; recognized by meta/episode_ends" in out and "\n  write     --to=zarr\n" in out
+    assert "options of --from=zarr:\n  --raw_images" in out and "options of --to=zarr:\n  --compressor" in out
+
+
+def test_each_rule_is_in_one_group() -> None:
+    assert sorted(rule for rules in RULE_GROUPS.values() for rule in rules) == sorted(RULES)
+
+
+def test_each_connector_is_in_one_section() -> None:
+    assert sorted(module for modules in SECTIONS.values() for module in modules) == sorted(set(CONNECTORS.values()))

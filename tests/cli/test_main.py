@@ -1,0 +1,499 @@
+"""The command line: flags, output, and exit codes; and the same jobs from Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from checkout import ROOT
+from jobs import complaints
+from processes import DEADLINE
+from processes import run as execute
+
+import rlds_beam
+from rlds_beam import worker_status
+from rlds_beam.cli.main import JOBS, main
+from rlds_beam.cli.parsers import job_parser
+from rlds_beam.options import SYNONYMS, nearest_option
+from rlds_beam.pipelines.convert import ConvertConfig
+from rlds_beam.pipelines.inspect import InspectConfig
+from rlds_beam.pipelines.validate import ValidateConfig
+from rlds_beam.testing import make_episode, read_items, shard_paths, write_dataset
+
+CONFIGS = {"inspect": InspectConfig, "validate": ValidateConfig, "convert": ConvertConfig}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_dataset(tmp_path / "data", [make_episode(5, seed=i) for i in range(6)], shards=2)
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """Two of ten episodes never end."""
+    episodes = [make_episode("F M M" if i < 2 else "F M L", seed=i) for i in range(10)]
+    return write_dataset(tmp_path / "broken", episodes)
+
+
+@pytest.fixture
+def run(capsys):
+    def command(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(a) for a in arguments])
+        return code, *capsys.readouterr()
+
+    return command
+
+
+def process(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """The command as a user starts it."""
+    script = Path(sys.executable).with_name("rlds-beam")
+    return subprocess.run(
+        [script, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, check=False, timeout=DEADLINE
+    )
+
+
+def refused(result: tuple[int, str, str], *mentioned: str) -> None:
+    code, out, err = result
+    assert (code, out) == (2, "")
+    assert err.startswith("rlds-beam: ")
+    assert len(err.splitlines()) == 1
+    for text in mentioned:
+        assert text in err
+
+
+# Flags
+
+
+@pytest.mark.parametrize("command", CONFIGS)
+def test_help_mentions_every_field(run, command):
+    code, out, err = run(command, "--help")
+    assert (code, err) == (0, "")
+    if "runner" in CONFIGS[command].__dataclass_fields__:
+        assert "--parallelism" not in out and "--region" not in out
+        out += run(command, "--runner=flink", "--help")[1] + run(command, "--runner=dataflow", "--help")[1]
+    for field in dataclasses.fields(CONFIGS[command]):
+        if field.metadata.get("hidden"):
+            assert f"--{field.name}" not in out
+        elif field.metadata.get("positional"):
+            assert field.name.upper() in out
+        else:
+            assert f"--{field.name.rstrip('_')}" in out
+        assert field.metadata.get("help")
+    assert "exit codes" in out
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
+def test_help_names_the_commands(run, arguments):
+    code, out, _ = run(*arguments)
+    assert code == 0
+    for command in CONFIGS:
+        assert command in out
+
+
+def test_version(run):
+    code, out, _ = run("--version")
+    assert code == 0
+    assert out.startswith("rlds-beam ")
+
+
+@pytest.mark.parametrize(
+    ("flag", "near"),
+    [("--item=pairs", "--items"), ("--sequence-length=3", "--sequence_length"), ("--max_reject=1", "--max_rejected"),
+     ("--overwite", "--overwrite"), ("--policy_info", "--policy_info_")],
+)  # fmt: skip
+def test_unknown_flag_names_the_nearest(run, source, tmp_path, flag, near):
+    refused(run("convert", source, tmp_path / "out", flag), flag.split("=")[0], f"did you mean {near}")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "mentioned"),
+    [
+        (["--items=pair"], "pairs"),
+        (["--sequence_length=three"], "--sequence_length"),
+        (["--sequence_length=3"], "--items=sequences"),
+        (["--items=sequences", "--stride_length=0"], "--stride_length"),
+        (["--items=sequences", "--tile_end_of_episodes"], "--pad_end_of_episodes"),
+        (["--repair=non_finite"], "cannot be repaired"),
+        (["--accept=missing_is_last"], "cannot be accepted"),
+        (["--fail=no_such_rule"], "unknown rule"),
+        (["--max_rejected=2.5"], "--max_rejected"),
+        (["--max_rejected=-1"], "--max_rejected"),
+        (["--max_rejected=many"], "--max_rejected"),
+        (["--split=trian"], "did you mean train"),
+        (["--split=train[0:2"], "--split"),
+        (["--shards=0"], "--shards"),
+        (["--shards=-2"], "--shards"),
+        (["--workers=0"], "--workers"),
+        (["--workers=-1"], "--workers"),
+        (["--images=gif"], "raw"),
+        (["--observation_fields=camera"], "--observation_fields"),
+        (["--policy_info_fields=rewad"], "reward"),
+        (["--policy_info_fn=no_such_module:f"], "no_such_module"),
+        (["--policy_info_fn=json"], "module:function"),
+        (["--features=nowhere.json"], "nowhere.json"),
+        (["--runner=NoSuchRunner"], "NoSuchRunner"),
+        (["extra"], "is a directory: pass one directory, or several files"),  # as the output, after two inputs
+    ],
+)
+def test_wrong_values_are_refused(run, source, tmp_path, flags, mentioned):
+    refused(run("convert", source, tmp_path / "out", *flags), mentioned)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("arguments", [(), ("only_input",)])
+def test_missing_arguments(run, arguments):
+    refused(run("convert", *arguments), "OUTPUT")
+
+
+@pytest.mark.parametrize("command", [["validate"], ["inspect"], ["convert", "out"]])
+def test_wrong_path(run, tmp_path, command):
+    name, *output = command
+    refused(run(name, tmp_path / "nowhere", *(tmp_path / o for o in output)), "nowhere: no such file or directory")
+    (tmp_path / "empty").mkdir()
+    code, out, err = run(name, tmp_path / "empty", *(tmp_path / o for o in output))
+    assert (code, out) == (2, "") and "empty is not a dataset in a known format" in err and "features.json" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_unknown_command(run):
+    refused(run("covert", "a", "b"), "covert")
+
+
+# Output
+
+
+@pytest.mark.parametrize("flags", [(), ("--workers=2",)])
+def test_stdout_is_only_json(source, tmp_path, flags):
+    done = process("convert", source, tmp_path / "out", "--json", *flags)
+    assert (done.returncode, complaints(done.stderr)) == (0, [])
+    report = json.loads(done.stdout)
+    assert report["records"] == report["valid"] == 6
+    assert report["items_written"] == 24
+    assert report["shards"] == {"train:00000": 3, "train:00001": 3}
+    assert report["steps_this_run"] == 30
+    assert report["output"] == str(tmp_path / "out")
+
+
+def test_quiet_as_text(source, tmp_path):
+    done = process("convert", source, tmp_path / "out")
+    assert (done.returncode, complaints(done.stderr)) == (0, [])
+    for text in (
+        "read      6 records",
+        "checked   6 episodes: 6 valid, 0 rejected",
+        "24 items (as predicted)",
+        "steps/s",
+    ):
+        assert text in done.stdout
+    done = process("inspect", source, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["items"] == 24
+
+
+def test_python_dash_m(source, tmp_path):
+    code, out, err = execute(["validate", source, "--json"])
+    assert (code, err) == (0, "")
+    assert json.loads(out)["valid"] == 6
+
+
+def test_a_failing_worker_is_one_line(broken, tmp_path):
+    done = process("convert", broken, tmp_path / "out", "--fail=missing_is_last", "--workers=2")
+    assert (done.returncode, done.stdout) == (1, "")
+    (said,) = complaints(done.stderr)
+    assert "missing_is_last" in said
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_validate_writes_nothing_but_the_report(run, broken, tmp_path, monkeypatch):
+    empty = tmp_path / "here"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    before = sorted(broken.iterdir())
+    assert run("validate", broken)[0] == 3
+    assert list(empty.iterdir()) == []
+    assert run("validate", broken, "--report=report.json")[0] == 3
+    assert json.loads((empty / "report.json").read_text())["rejected"] == 2
+    assert sorted(broken.iterdir()) == before
+
+
+def test_inspect(run, source):
+    code, out, err = run("inspect", source, "--items=sequences", "--sequence_length=3")
+    assert (code, err) == (0, "")
+    for text in ("testing/1.0.0", "── observation  float32 (3,)", "\ntrain       2         6", "18 items of 30 steps"):
+        assert text in out
+
+
+# Beam's flags, dry runs, --max_rejected
+
+
+def test_flags_of_beam_after_the_dashes(run, source, tmp_path):
+    code, _, err = run("convert", source, tmp_path / "out", "--", "--direct_num_workers=1", "--job_name=mine")
+    assert (code, complaints(err)) == (0, [])
+    assert len(read_items(tmp_path / "out")) == 24
+
+
+def test_runner_by_beams_name(run, source, tmp_path):
+    refused(run("convert", source, tmp_path / "out", "--runner=FlinkRunner", "--workers=2"), "--workers")
+
+
+def test_dry_run_writes_nothing(run, source, tmp_path):
+    code, out, err = run("convert", source, tmp_path / "out", "--dry_run")
+    assert (code, err) == (0, "")
+    assert "6 episodes" in out
+    assert "\n  observation     float32(3)\n" in out
+    assert "nothing was written" in out
+    assert not (tmp_path / "out").exists()
+
+
+def test_dry_run_fails_if_the_job_would(run, source, tmp_path):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.tex").write_text("")
+    refused(run("convert", source, tmp_path / "taken", "--dry_run"), "taken is not empty")
+    shard_paths(source)[0].unlink()
+    refused(run("convert", source, tmp_path / "out", "--dry_run"), "missing_shard")
+    assert not (tmp_path / "out").exists()
+    assert [p.name for p in (tmp_path / "taken").iterdir()] == ["thesis.tex"]
+
+
+def test_dry_run_as_json(run, source, tmp_path):
+    code, out, err = run("convert", source, tmp_path / "out", "--dry_run", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["episodes"] == 6
+
+
+@pytest.mark.parametrize(
+    ("allowed", "code"), [("0", 3), ("1", 3), ("2", 0), ("0.1", 3), ("0.2", 0), ("1.0", 0), ("0.0", 3)]
+)
+def test_max_rejected(run, broken, tmp_path, allowed, code):
+    assert (
+        run("convert", broken, tmp_path / "out", f"--max_rejected={allowed}", "--accept=duplicate_episode")[0] == code
+    )
+    assert len(read_items(tmp_path / "out")) == 8 * 2  # everything else was written
+
+
+# Verbosity, errors as JSON, outputs that cannot be written to
+
+
+def test_errors_are_json_too(run, tmp_path):
+    code, out, err = run("convert", tmp_path / "nowhere", tmp_path / "out", "--json")
+    assert code == 2 and len(err.splitlines()) == 1
+    error = json.loads(out)["error"]
+    assert (error["type"], error["exit_code"]) == ("UsageError", 2)
+    assert err == f"rlds-beam: {error['message']}\n"
+
+
+@pytest.mark.parametrize("command", [["validate", "--report="], ["stats", "--output="]], ids=["validate", "stats"])
+def test_a_device_or_fifo_is_not_replaced_by_a_report(run, source, tmp_path, command):
+    os.mkfifo(tmp_path / "fifo")
+    code, _, err = run(command[0], source, f"{command[1]}{tmp_path / 'fifo'}")
+    assert code == 2 and "fifo is not a regular file" in err
+    assert (tmp_path / "fifo").is_fifo()
+
+
+def test_a_schema_as_json_is_not_text(run, source):
+    code, out, _ = run("inspect", source, "--json")
+    assert code == 0
+    schema = json.loads(out)["schema"]
+    assert schema["observation"] == {"dtype": "float32", "shape": [3], "encoding": "none", "feature": "Tensor"}
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_a_closed_pipe_ends_quietly(source, flags):
+    """Simulates `rlds-beam inspect ... | head -1`."""
+    script = Path(sys.executable).with_name("rlds-beam")
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [script, "inspect", str(source), *flags],
+            stdout=write, stderr=subprocess.PIPE, text=True, check=False, timeout=DEADLINE,
+        )  # fmt: skip
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_an_output_that_is_full_is_one_line(source, flags):
+    script = Path(sys.executable).with_name("rlds-beam")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [script, "inspect", str(source), *flags],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=DEADLINE,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert len(complaints(done.stderr)) == 1 and "No space left on device" in done.stderr
+
+
+def test_an_error_of_a_bucket_is_one_line(run, source, monkeypatch):
+    """Storage libraries raise their own exceptions rather than OSErrors."""
+
+    class Forbidden(Exception):
+        __module__ = "google.api_core.exceptions"
+
+    def forbidden(*_: object) -> None:
+        raise Forbidden("403 GET https://storage.googleapis.com:\n no access")
+
+    monkeypatch.setattr("rlds_beam.formats.sources.open_recognized", forbidden)
+    code, out, err = run("inspect", source)
+    assert (code, out) == (1, "")
+    assert err == "rlds-beam: Forbidden: 403 GET https://storage.googleapis.com: no access\n"
+
+
+def test_an_internal_error_keeps_its_traceback(run, source, monkeypatch):
+    monkeypatch.setattr("rlds_beam.formats.sources.open_recognized", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run("inspect", source)
+
+
+def test_quiet_prints_errors_only(run, source, tmp_path):
+    assert run("convert", source, tmp_path / "out", "-q") == (0, "", "")
+    code, out, err = run("convert", tmp_path / "nowhere", tmp_path / "again", "--quiet")
+    assert (code, out) == (2, "") and len(err.splitlines()) == 1
+
+
+def test_verbose_shows_the_logs_of_beam(source, tmp_path):
+    assert process("validate", source).stderr == ""
+    assert "apache_beam" in process("validate", source, "-v").stderr
+    assert worker_status.VERBOSE not in os.environ
+
+
+@pytest.mark.parametrize("command", JOBS)
+def test_help_starts_with_three_examples(run, command):
+    _, out, _ = run(command, "--help")
+    examples = [line for line in out.splitlines() if line.startswith(f"  rlds-beam {command}")]
+    assert len(examples) == (2 if command == "doctor" else 3)
+    assert out.index("examples:") < out.index("options:")
+
+
+def test_a_flag_of_another_command_is_not_treated_as_a_typo(capsys):
+    assert main(["validate", "data", "--fps=10"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("rlds-beam: validate has no flag --fps (Beam's own flags") and "mean" not in said
+
+
+UNKNOWN = [
+    ["--splt=a b"],
+    ["--splt", "a b"],
+    ["-z x"],
+    ["-z=a b"],
+    ["-z", "a b"],
+    ["--split", "--splt=a b"],
+    ["-5"],
+    ["-"],
+    ["- a b"],
+]
+
+
+@pytest.mark.parametrize("words", UNKNOWN, ids=" ".join)
+@pytest.mark.parametrize("command", JOBS)
+def test_a_mistyped_flag_is_no_path(command, words, source, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    before = {"convert": [source], "record": [], "upload": [source], "example": []}.get(command, [source])
+    assert main([command, *map(str, before), *words]) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 1
+    fields = job_parser(command, {}).config_class.__dataclass_fields__
+    if words[-1] == "--splt=a b" and "split" in fields:
+        assert f"{command} has no flag --splt; did you mean --split?" in err
+
+
+def test_a_value_may_have_spaces_and_dashes(source, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["show", str(source), "-oa b.jpg", "--fps=-1"]) == 2
+    assert "--fps=-1: expected a number above 0" in capsys.readouterr().err
+    assert main(["example", "./-data", "--episodes=1", "--shards=1"]) == 0
+    assert (tmp_path / "-data").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["convert", "--videos"], "did you mean --images=video, an option of --to=lerobot?"),
+        (["convert", "--to=lerobot", "--videos"], "did you mean --images=video?"),
+        (["convert", "--frame-rate=10"], "did you mean --fps, an option of --to=lerobot?"),
+        (["convert", "--fsp=10"], "did you mean --fps, an option of --to=lerobot?"),
+        (["convert", "--sequence-length=8"], "did you mean --sequence_length?"),
+        (["convert", "--seq-len=8", "--to=columns"], "did you mean --sequence_length, an option of --to=trajectories?"),
+        (["convert", "-o", "pairs"], "OUTPUT is given without a flag"),
+        (["validate", "--num-workers=2"], "did you mean --workers?"),
+        (["validate", "--limit=10"], "did you mean --split=train[:N]?"),
+        (["record", "--num_episodes=10"], "did you mean --episodes?"),
+        (["show", "--video"], "(Beam's own"),
+    ],
+)
+def test_words_of_other_programs_lead_to_ours(run, source, words, hint):
+    code, out, err = run(words[0], source, *words[1:])
+    assert (code, out) == (2, "")
+    assert hint in err and ("mean" in hint or "mean" not in err)
+
+
+def test_every_synonym_is_of_an_option():
+    configs = [job_parser(job, {}).config_class for job in JOBS]
+    for meant, words in SYNONYMS.items():
+        for word in words.split():
+            near = [one for config in configs if (one := nearest_option(config, word))]
+            name, _, value = meant.partition("=")
+            assert any((one.name, one.value) == (name, value) for one in near), word
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["record", "out", "--policy=random", "--episodes=1", "--env=CartPole-v1"],
+            "--env=CartPole-v1: say where it comes from: gymnasium:CartPole-v1, dm_control:cheetah/run, or "
+            "module:function",
+        ),
+        (
+            ["validate", "data", "--connectors=drop.idle"],
+            "--connectors=drop.idle: expected connectors, for example DropIdleSteps, a YAML or JSON file of them, or "
+            "module:name",
+        ),
+    ],
+)
+def test_a_name_without_its_place_says_where_it_may_come_from(words, said, source, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert capsys.readouterr() == ("", f"rlds-beam: {said}\n")
+
+
+def test_json_says_what_ran_and_when(run, source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out"
+    commands = [
+        ["inspect", source, "--json"],
+        ["validate", source, "--json"],
+        ["convert", source, out, "--json", "--dry_run"],
+        ["convert", source, out, "--json"],
+        ["doctor", "--json"],
+        ["validate", tmp_path / "none", "--json"],
+    ]
+    for command in commands:
+        began = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
+        content = json.loads(run(*command)[1])
+        assert list(content)[:4] == ["version", "command", "start", "end"]
+        assert content["version"] == rlds_beam.__version__
+        assert content["command"] == shlex.join(["rlds-beam", *map(str, command)])
+        start, end = (
+            datetime.datetime.strptime(f"{content[name][:-1]}+0000", "%Y-%m-%dT%H:%M:%S%z") for name in ("start", "end")
+        )
+        assert content["end"].endswith("Z") and began <= start <= end
+    assert content["error"]["exit_code"] == 2
+
+
+def test_every_json_of_a_command_is_printed_in_one_place():
+    """So that no command lacks the version, the command line, and the times."""
+    for path in (ROOT / "pipelines").glob("*.py"):
+        code = path.read_text()
+        assert path.name == "options.py" or not re.search(r"print\(\s*json\.dumps", code), path

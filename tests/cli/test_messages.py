@@ -1,0 +1,346 @@
+"""Messages are true and do not suggest what was already done."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import importlib
+import json
+import os
+import re
+from urllib.error import HTTPError, URLError
+
+import ml_dtypes
+import numpy as np
+import pytest
+from apache_beam.utils import subprocess_server
+
+import rlds_beam
+from rlds_beam.cli import flags
+from rlds_beam.cli.main import JOBS, main
+from rlds_beam.errors import DiskError, UsageError
+from rlds_beam.formats.registry import OUTPUTS, output_group
+from rlds_beam.pipelines.convert import ConvertConfig
+from rlds_beam.processing.report import Report, left_out_lines
+from rlds_beam.runners.local import plain
+from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.trajectories.record_layout import record_fields
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
+
+
+def test_a_repair_that_was_given_is_not_suggested(tmp_path, capsys):
+    broken = make_episode(5, seed=1, breaks=["missing_is_last"])
+    source = write_dataset(tmp_path / "data", [broken, broken])
+    assert main(["convert", str(source), str(tmp_path / "out"), "--repair=missing_is_last"]) == 3
+    out = capsys.readouterr().out
+    assert "missing_is_last: 1 repaired, 1 rejected" in out
+    assert "marks the final step" not in out
+    assert "--repair=missing_is_last did not help: these records break another rule" in out
+    assert "--accept=duplicate_episode keeps every copy" in out
+    assert "repair    rlds-beam" not in out
+
+
+def test_all_dtypes_that_cannot_be_read_are_named_at_once(tmp_path, capsys):
+    columns = {
+        "observation/open": np.zeros(4, bool),
+        "observation/half": np.zeros((4, 2), ml_dtypes.bfloat16),
+        "reward": np.zeros(4, np.uint32),
+    }
+    source = write_dataset(tmp_path / "data", [make_episode(4, observation={"state": 3}, columns=columns)])
+    command = ["convert", str(source), str(tmp_path / "out")]
+    assert main(command) == 2
+    err = capsys.readouterr().err
+    casts = "--cast=observation/half=float32,observation/open=uint8,reward=int64"
+    assert casts in err
+    assert "--observation_fields" in err
+    assert main([*command, casts]) == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "flag"),
+    [
+        ("reward", None),
+        ("action", None),
+        ("policy_info/x", "--policy_info_fields"),
+        ("observation/x", "--observation_"),
+    ],
+)
+def test_leaving_out_a_field_is_suggested_only_if_possible(path, flag):
+    for leaf in (SpecLeaf(path, "bool", ()), SpecLeaf(path, "float32", (0,))):
+        with pytest.raises(UsageError) as error:
+            record_fields(TrajectorySpec((leaf,), (2,)))
+        assert (flag or "") in str(error.value)
+        assert flag or "_fields" not in str(error.value)
+        assert leaf.dtype != "bool" or f"--cast={path}=uint8" in str(error.value)
+
+
+def test_one_is_singular(tmp_path, capsys):
+    source = write_dataset(tmp_path / "data", [make_episode(4)])
+    assert main(["inspect", str(source)]) == 0
+    assert main(["convert", str(source), str(tmp_path / "out"), "--dry_run"]) == 0
+    out = capsys.readouterr().out
+    assert "\ntrain       1         1  " in out
+    assert ": 1 episode, " in out
+    assert ": 1 shard, " in out
+    assert not any(many in out for many in ("1 episodes", "1 shards", "1 items"))
+
+
+def test_print_shows_what_inspect_finds(tmp_path, capsys):
+    source = str(write_dataset(tmp_path, [make_episode(5)]))
+    survey = rlds_beam.inspect(source, items="sequences", sequence_length=3)
+    assert main(["inspect", source, "--items=sequences", "--sequence_length=3"]) == 0
+    assert f"{survey}\n" == capsys.readouterr().out
+    assert "── observation  float32 (3,)" in str(survey)
+    assert "--items=sequences --sequence_length=3 gives 3 items of 5 steps" in str(survey)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("validate", {}),
+        ("stats", {}),
+        ("convert", {}),
+        ("convert", {"to": "scope_rl"}),
+        ("record", {"env": "recorded_environments:walk", "policy": "random", "episodes": 3}),
+    ],
+)
+def test_print_shows_what_the_command_shows(tmp_path, capsys, name, options):
+    """Compares the lines without the duration."""
+    given = [] if name == "record" else [str(write_dataset(tmp_path, [make_episode(n, seed=n) for n in (5, 3)]))]
+    output = [str(tmp_path / "out/toy/1.0.0")] if name in ("convert", "record") else []
+    result = str(getattr(rlds_beam, name)(*given, *output, **options, workers=1))
+    flags = [f"--{option}={value}" for option, value in {**options, "workers": 1}.items()]
+    assert main([name, *given, *output, *flags, *["--overwrite"][: len(output)]]) == 0
+    printed = capsys.readouterr().out
+    first, second = ([line for line in text.splitlines() if "took " not in line] for text in (result, printed))
+    assert first == second and len(first) > 1
+
+
+def test_exit_code_3_says_why_and_what_accepts_it(tmp_path, capsys):
+    broken = [make_episode(5, seed=1), *(make_episode(5, seed=i, breaks=["missing_is_last"]) for i in (2, 3))]
+    source = str(write_dataset(tmp_path, [*broken, make_episode(5, seed=4, breaks=["non_finite"])]))
+    commands = (["validate", source], ["stats", source], ["convert", source, str(tmp_path / "out")])
+    for command in commands:
+        assert main(command) == 3
+        last = capsys.readouterr().out.splitlines()[-1]
+        place = f"written, but incomplete (exit code 3): 1 of 4 episodes is in {tmp_path / 'out'}"
+        told = place if command[0] == "convert" else "failed with exit code 3: 3 of 4 records were rejected"
+        accept = "Accept: --max_rejected=3, or --accept=non_finite for such episodes as they are."
+        assert last == f"{told}. {accept} Repair: --repair=missing_is_last."
+    assert main(["validate", source, "--max_rejected=2"]) == 3
+    assert "were rejected; --max_rejected=2 allows fewer" in capsys.readouterr().out
+    for remedies in (["--max_rejected=3"], ["--repair=missing_is_last", "--accept=non_finite"]):
+        assert main(["validate", source, *remedies]) == 0
+        assert "failed" not in capsys.readouterr().out
+    assert main(["validate", source, "-q"]) == 3
+    quiet = capsys.readouterr()
+    assert (quiet.out, quiet.err[:41]) == ("", "rlds-beam: failed with exit code 3: 3 of ")
+    assert main(["validate", source, "--json"]) == 3
+    as_json = capsys.readouterr()
+    assert json.loads(as_json.out)["rejected"] == 3
+    assert as_json.err == quiet.err
+
+
+def test_exit_code_3_of_a_shard_and_of_connectors_that_drop_all(tmp_path, capsys):
+    source = write_dataset(tmp_path, [make_episode(5, seed=i) for i in range(2)], shards=2)
+    (tmp_path / "all.yaml").write_text("- MinimumLength: {transitions: 99}")
+    assert main(["stats", str(source), f"--connectors={tmp_path / 'all.yaml'}"]) == 3
+    why = "connectors dropped all episodes: 2 episodes by MinimumLength (--allow_empty accepts that)"
+    assert f"no episode is in the statistics: {why}" in capsys.readouterr().out
+    assert main(["convert", str(source), str(tmp_path / "out"), f"--connectors={tmp_path / 'all.yaml'}"]) == 3
+    assert f"no item was written: {why}" in capsys.readouterr().out
+    info = json.loads((source / "dataset_info.json").read_text())
+    info["splits"][0]["shardLengths"] = ["1", "7"]
+    (source / "dataset_info.json").write_text(json.dumps(info))
+    assert main(["validate", str(source)]) == 3
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("failed with exit code 3: ") and "--accept=short_shard accepts that" in last
+
+
+def test_an_empty_dataset_says_the_same_everywhere(tmp_path, capsys):
+    source = write_dataset(tmp_path, [make_episode(5)])
+    next(source.glob("*-00000-of-00001")).write_bytes(b"")
+    info = json.loads((source / "dataset_info.json").read_text())
+    info["splits"][0] |= {"shardLengths": ["0"], "numBytes": "0"}
+    (source / "dataset_info.json").write_text(json.dumps(info))
+    for command in ("validate", "stats", "inspect", f"convert {tmp_path / 'out'}"):
+        name, *output = command.split()
+        assert main([name, str(source), *output]) == (3 if name in ("convert", "stats") else 0)
+        out = capsys.readouterr().out
+        assert "checked   nothing: the input has no episodes" in out
+        assert ("failed with exit code 3" in out) == (name in ("convert", "stats"))
+    (source / "dataset_info.json").write_text(json.dumps({**info, "splits": []}))
+    next(source.glob("*-00000-of-00001")).unlink()
+    assert main(["convert", str(source), str(tmp_path / "new")]) == 2
+    assert "the input has no episodes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--max_rejected=many", "--max_rejected=many: expected a count (12) or a fraction of the records (0.05 or 5%)"),
+        ("--workers=x", "--workers=x: expected a whole number"),
+        ("--items=pair", "--items=pair: expected one of pairs, sequences, episodes, frames; did you mean pairs?"),
+        ("--split", "--split: a value is missing (--split=...)"),
+        ("--shards=0", "--shards=0: must be at least 1"),
+        ("--shards=-3", "--shards=-3: must be at least 1"),
+        ("--sequence_length=0", "--sequence_length=0: must be at least 1"),
+        ("--workers=0", "--workers=0: must be at least 1"),
+        ("--max_image_pixels=0", "--max_image_pixels=0: must be at least 1"),
+    ],
+)
+def test_a_wrong_value_is_reported_in_the_terms_of_the_option(tmp_path, capsys, flags, said):
+    assert main(["convert", "in", str(tmp_path / "out"), flags]) == 2
+    assert capsys.readouterr().err == f"rlds-beam: {said}\n"
+
+
+@pytest.mark.parametrize("command", JOBS)
+def test_no_command_shows_the_name_of_a_parser(command, capsys):
+    """Every flag with an invalid value has a readable error, never `invalid parse_max_rejected value`."""
+    config = getattr(importlib.import_module(f"rlds_beam.pipelines.{command}"), JOBS[command][0])
+    check_wrong_values(config, {}, config)
+
+
+@pytest.mark.parametrize("to", OUTPUTS)
+def test_no_format_shows_the_name_of_a_parser(to, capsys):
+    check_wrong_values(ConvertConfig, {"to": to}, output_group(to).options_class)
+
+
+def check_wrong_values(config, chosen, options):
+    for field in dataclasses.fields(options):
+        if field.type in ("bool", bool) or field.metadata.get("positional") or field.metadata.get("hidden"):
+            continue
+        parser = flags.new_parser("x", "")
+        flags.add_config(parser, config, chosen)
+        flag = f"--{field.name.rstrip('_')}"
+        said = f"{flag}=?!: expected "
+        with contextlib.suppress(UsageError):
+            parser.parse_known_args([f"{flag}=?!", *["x"] * 2])
+            continue  # text
+        with pytest.raises(UsageError, match=f"^{re.escape(said)}"):
+            parser.parse_known_args([f"{flag}=?!", *["x"] * 2])
+
+
+def test_the_shards_of_a_recording_are_at_least_1(tmp_path, capsys):
+    flags = ["--env=recorded_environments:walk", "--policy=random", "--episodes=3"]
+    for flag in ("--shards=0", "--datasets=0", "--envs_per_worker=0"):
+        assert main(["record", str(tmp_path / "out"), *flags, flag]) == 2
+        assert f"{flag}: must be at least 1" in capsys.readouterr().err
+
+
+def test_an_unquoted_pattern_is_several_inputs(tmp_path, capsys, monkeypatch):
+    source = write_dataset(tmp_path, [make_episode(5, seed=i) for i in range(4)], shards=2)
+    shards = sorted(map(str, source.glob("*.tfrecord*")))
+    for command in (["validate"], ["stats"], ["inspect"]):
+        assert main([*command, *shards]) == 0
+        assert "checked   4 episodes" in capsys.readouterr().out
+    assert main(["convert", *shards, str(tmp_path / "out")]) == 0
+    assert "written   16 items" in capsys.readouterr().out
+    assert main(["convert", shards[0], "--items=frames", *shards[1:], "--json", str(tmp_path / "frames")]) == 0
+    assert json.loads(capsys.readouterr().out)["items_written"] == 20
+    before = {path.name: path.read_bytes() for path in source.iterdir()}
+    assert main(["convert", *shards]) == 2
+    assert "OUTPUT is missing: the last argument" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in source.iterdir()} == before
+    assert main(["example", str(tmp_path / "a"), "b"]) == 2
+    assert "unexpected argument 'b'" in capsys.readouterr().err
+
+
+def test_fields_without_a_parent_share_a_line_too():
+    paths = [f"field_{i}" for i in range(8)]
+    (line,) = left_out_lines(dict.fromkeys(paths, "an episode field; d3rlpy has no such field"))
+    assert line == "8 episode fields (field_0, field_1, field_2, ...): d3rlpy has no such field"
+    (line,) = left_out_lines({path: f"text; --keep={path} stores it" for path in paths})
+    assert line == f"8 fields (field_0, field_1, field_2, ...); keep them with --keep={','.join(paths)}"
+    assert len(left_out_lines(dict.fromkeys(paths[:2], "text"))) == 2
+
+
+def test_fields_left_out_for_one_reason_are_one_line(tmp_path, capsys):
+    metadata = dict.fromkeys(("file", "has_image_0", "has_image_1", "task"), 1)
+    source = str(write_dataset(tmp_path, [make_episode(5, metadata=metadata)]))
+    assert main(["convert", source, str(tmp_path / "out")]) == 0
+    text = "left out  4 episode fields (file, has_image_0, has_image_1, ...); keep them with --keep=episode_metadata"
+    assert text in capsys.readouterr().out.splitlines()
+    assert main(["convert", source, str(tmp_path / "kept"), "--keep=episode_metadata"]) == 0
+    assert "left out" not in capsys.readouterr().out
+
+
+def test_repaired_episodes_are_one_line():
+    report = Report(records=25, repaired=25, episodes=25, steps=125)
+    assert "25 episodes: 25 repaired, 0 rejected" in report.summary()
+    assert "valid" not in report.summary()
+
+
+def test_output_of_convert_is_named_if_a_dataset_is_expected(tmp_path, capsys):
+    source = str(write_dataset(tmp_path, [make_episode(5, seed=1)]))
+    pairs, columns = str(tmp_path / "pairs"), str(tmp_path / "columns")
+    rlds_beam.convert(source, pairs)
+    rlds_beam.convert(source, columns, to="columns")
+    capsys.readouterr()
+    for command in (["validate"], ["stats"], ["inspect"]):
+        assert main([*command, pairs]) == 2
+        expected = f"rlds-beam: {pairs} holds 4 pairs written by rlds-beam convert from testing/1.0.0. Read it with "
+        err = capsys.readouterr().err
+        ways = f'rlds_beam.open_dataset("{pairs}"), rlds-beam show {pairs} or rlds-beam browse {pairs}'
+        assert err == f"{expected}{ways}\n"
+    assert main(["validate", columns]) == 2
+    expected = "holds 4 rows written by rlds-beam convert from testing/1.0.0. Read it with rlds_beam.open_dataset("
+    assert f'{expected}"{columns}"), rlds-beam show {columns}' in capsys.readouterr().err
+    (tmp_path / "pairs/manifest.json").unlink()
+    assert main(["convert", pairs, str(tmp_path / "new")]) == 2
+    assert "holds the unfinished output of rlds-beam convert" in capsys.readouterr().err
+    assert main(["convert", source, columns]) == 2
+    assert capsys.readouterr().err.endswith(
+        "holds the output of --to=columns; this command would write trajectories (--items=pairs). Choose another "
+        "directory, or replace it with --overwrite.\n"
+    )
+    assert main(["convert", source, pairs, "--items=sequences"]) == 2
+    assert "trajectories (--items=pairs); this command would write trajectories (--items=seq" in capsys.readouterr().err
+    assert main(["convert", source, pairs, "--repair=missing_is_last"]) == 2
+    assert "holds the output of another plan (check.repair was [] and is now" in capsys.readouterr().err
+    assert main(["validate", source, source]) == 2
+    assert f"{source} is a directory: pass one directory, or several files" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOSPC, "the disk of /data/out/x is full"),
+        (errno.EDQUOT, "the disk quota for /data/out/x is used up"),
+        (errno.EROFS, "/data/out/x is on a read-only file system"),
+        (errno.EACCES, "this user may not write /data/out/x (permission denied)"),
+        (errno.EPERM, "this user may not write /data/out/x (operation not permitted)"),
+        (errno.EMFILE, "this process cannot open more files (at /data/out/x; ulimit -n shows the limit)"),
+        (errno.ENFILE, "the system cannot open more files (at /data/out/x)"),
+        (errno.EIO, "the disk of /data/out/x cannot be read or written (input/output error)"),
+    ],
+)
+def test_a_disk_error_is_reported_without_beams_wrappers(number, said):
+    cause = OSError(number, os.strerror(number), "/data/out/x")
+    wrapped = RuntimeError(f"{type(cause).__name__}: {cause} [while running 'ConvertRanges/Convert']")
+    assert str(plain(wrapped)) == said
+    assert isinstance(plain(wrapped), DiskError)
+
+
+@pytest.mark.parametrize(
+    ("raised", "why"),
+    [(HTTPError("http://x", 404, "Not Found", None, None), "404"), (URLError("no route"), "no connection")],
+)
+def test_a_job_server_that_cannot_be_fetched_is_one_line(tmp_path, capsys, monkeypatch, raised, why):
+    def urlopen(*_, **__):
+        raise raised
+
+    monkeypatch.setattr(subprocess_server, "urlopen", urlopen)
+    monkeypatch.setattr(subprocess_server.JavaJarServer, "JAR_CACHE", str(tmp_path / "jars"))
+    source = str(write_dataset(tmp_path, [make_episode(5)]))
+    assert main(["validate", source, "--runner=spark"]) == 2
+    assert capsys.readouterr().err == (
+        f"rlds-beam: --runner=spark: Beam's job server for Spark could not be downloaded ({why}). "
+        "Tested runners: local, flink, dataflow. -v shows the traceback.\n"
+    )
+    assert main(["validate", source, "--runner=spark", "-v"]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+    assert main(["validate", source, "--runner=PortableRunner"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("rlds-beam: --runner=PortableRunner: NotImplementedError: You must") and err.count("\n") == 1

@@ -1,0 +1,208 @@
+"""Exact counts of what connectors did: the same for every command, any number of workers, and resumed runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+
+import numpy as np
+import pytest
+
+import rlds_beam
+from rlds_beam.cli.main import main
+from rlds_beam.connectors import EpisodeConnector, MinimumLength, SubsampleSteps, TruncateEpisodes
+from rlds_beam.connectors.cleaning.presets import PRESETS
+from rlds_beam.connectors.connected import Connected
+from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
+from rlds_beam.errors import NotVerifiedError
+from rlds_beam.processing.report import Report
+from rlds_beam.testing import make_episode, write_dataset
+
+LENGTHS = (5, 12, 3, 20, 8, 30)
+CONNECTORS = """
+- MinimumLength: {transitions: 7}
+- SubsampleSteps: {every: 2}
+- BinarizeGripper: {index: 0}
+- Normalize: {fields: [observation]}
+"""
+KEPT = [12, 20, 8, 30]
+HALVED = [len({*range(0, n, 2), n - 1}) for n in KEPT]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> str:
+    """Six valid episodes, a rejected one, and one that a repair splits."""
+    episodes = [make_episode(length, seed=length) for length in LENGTHS]
+    path = tmp_path_factory.mktemp("data")
+    broken = make_episode(9, seed=1, breaks=["non_finite"])
+    (path / "c.yaml").write_text(CONNECTORS)
+    return str(write_dataset(path, [*episodes, broken], name="toy", shards=3))
+
+
+def connectors_of(data: str) -> str:
+    return f"{data.partition('/toy')[0]}/c.yaml"
+
+
+def check(counts: list[dict]) -> None:
+    first, second, third, fourth = (Connected(**one) for one in counts)
+    assert (first.name, first.arguments) == ("MinimumLength", "transitions=7")
+    assert (first.episodes_in, first.episodes_out, first.dropped, first.changed) == (6, 4, 2, 0)
+    assert (first.steps_in, first.steps_out) == (sum(LENGTHS), sum(KEPT))
+    assert (second.episodes_out, second.steps_out, second.changed) == (4, sum(HALVED), 4)
+    assert (third.steps_in, third.steps_out, third.changed, third.fields) == (*[sum(HALVED)] * 2, 4, ["action"])
+    assert (fourth.name, fourth.changed, fourth.fields) == ("Normalize", 4, ["observation"])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("command", ["convert", "convert --to=rlds", "validate", "stats"])
+def test_every_command_counts_the_same(data, tmp_path, capsys, command, workers):
+    name, *flags = command.split()
+    output = [str(tmp_path / "out/toy/1.0.0")] if name == "convert" else []
+    command_line = [name, data, *output, *flags, f"--connectors={connectors_of(data)}", "--max_rejected=1"]
+    assert main([*command_line, f"--workers={workers}", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    check(report["connectors"])
+    assert report["dropped"] == {"MinimumLength": {"records": 2, "episodes": 2}}
+    assert (report["records"], report["rejected"], report["episodes"]) == (7, 1, 6)
+    if output:
+        check(json.loads((tmp_path / "out/toy/1.0.0/report.json").read_text())["connectors"])
+
+
+def test_the_summary_has_one_line_per_connector(data, tmp_path, capsys):
+    flags = [f"--connectors={connectors_of(data)}", "--max_rejected=1"]
+    assert main(["validate", data, f"--report={tmp_path / 'report.json'}", *flags]) == 0
+    out = capsys.readouterr().out
+    assert f"connector MinimumLength(transitions=7): 6 -> 4 episodes (2 dropped), {sum(LENGTHS)} -> 70 steps" in out
+    assert f"connector SubsampleSteps(every=2): 4 episodes, 70 -> {sum(HALVED)} steps, 4 changed" in out
+    assert "connector BinarizeGripper(index=0): 4 episodes, 4 changed in action" in out
+    assert "dropped   2 records by MinimumLength" in out
+    check(json.loads((tmp_path / "report.json").read_text())["connectors"])
+
+
+def test_a_resumed_run_counts_earlier_results(data, tmp_path):
+    output = tmp_path / "out"
+    options = {"connectors": connectors_of(data), "shards": 3, "items": "episodes"}
+    whole = rlds_beam.convert(data, output, **options).report.to_json()["connectors"]
+    (output / "manifest.json").unlink()
+    (output / "_commits/train-00001-of-00003.json").unlink()
+    again = rlds_beam.convert(data, output, **options).report.to_json()["connectors"]
+    assert again == whole
+
+
+def test_counts_that_do_not_add_up_are_an_error():
+    first = Connected("A", episodes_in=3, episodes_out=2, steps_in=9, steps_out=6, dropped=1)
+    second = Connected("B", episodes_in=2, episodes_out=2, steps_in=5, steps_out=5)
+    Report(records=3, valid=3, episodes=3, steps=9, connectors=(first,)).check()
+    with pytest.raises(NotVerifiedError, match=r"B received 2 episodes with 5 steps, expected 2 .* 6 steps"):
+        Report(records=3, valid=3, episodes=3, steps=9, connectors=(first, second)).check()
+    with pytest.raises(NotVerifiedError, match="3 records were read, but 2 are valid"):
+        Report(records=3, valid=2).check()
+
+
+class Same(EpisodeConnector):
+    """Changes nothing."""
+
+    def edit(self, episode, fields):
+        return episode.replace(steps=dict(episode.steps))
+
+
+class InHalves(EpisodeConnector):
+    def edit(self, episode, fields):
+        half = len(episode) // 2
+        return [TruncateEpisodes(half - 1).edit(episode, fields)] * 2
+
+
+class Renames(EpisodeConnector):
+    def edit(self, episode, fields):
+        steps = {"reward_2" if path == "reward" else path: column for path, column in episode.steps.items()}
+        return episode.replace(steps=steps, metadata={"episode_metadata/task": b"x"})
+
+
+def drop_first(batch):
+    return batch.replace(episodes=batch.episodes[1:])
+
+
+@pytest.mark.parametrize(
+    ("connectors", "text"),
+    [
+        ([Same()], "Same: 2 episodes, none changed"),
+        ([InHalves()], "InHalves: 2 -> 4 episodes, 4 changed"),
+        ([Renames()], "Renames: 2 episodes, 2 changed in episode_metadata/task, reward, reward_2"),
+        ([SubsampleSteps(1)], "SubsampleSteps(every=1): 2 episodes, none changed"),
+        ([drop_first], "drop_first: 2 -> 0 episodes (2 dropped), 20 -> 0 steps"),
+        ([MinimumLength(9), Same()], "Same: 1 episode, none changed"),
+    ],
+)
+def test_what_is_counted(tmp_path, connectors, text):
+    episodes = [make_episode(n, seed=n, metadata={"task": "y"}) for n in (8, 12)]
+    source = write_dataset(tmp_path / "data", episodes)
+    report = rlds_beam.validate(source, connectors=connectors, accept="duplicate_episode")
+    assert str(report.connectors[-1]) == text
+    assert f"connector {text}" in report.summary()
+
+
+def test_an_unwritable_record_is_rejected_and_not_counted(tmp_path):
+    source = write_dataset(tmp_path / "data", [make_episode(n, seed=n) for n in (4, 6, 8)])
+    limits = {"items": "episodes", "max_sequence_length": 6, "connectors": [Same()]}
+    report = rlds_beam.convert(source, tmp_path / "out", **limits).report
+    assert report.rejected == 1
+    assert (report.episodes, report.connectors[0].episodes_in, report.connectors[0].steps_in) == (2, 2, 10)
+
+
+def test_columns_are_counted_but_not_in_the_summary(tmp_path):
+    source = write_dataset(tmp_path / "data", [make_episode(4)])
+    report = rlds_beam.convert(source, tmp_path / "out", to="columns").report
+    assert report.connectors[0].columns == ("obs",)
+    assert "connector" not in report.summary()
+
+
+@pytest.mark.parametrize("job", ["validate", "stats", "convert", "push", "inspect"])
+def test_all_commands_accept_presets_and_connectors(job):
+    parameters = inspect.signature(getattr(rlds_beam, job)).parameters
+    assert {"preset", "connectors"} <= set(parameters)
+
+
+def test_a_suggested_preset_works_in_every_command_that_checks(tmp_path, capsys):
+    bridge = [make_episode(n, seed=n) for n in (4, 6)]
+    ends = {"is_last": np.zeros, "is_terminal": np.zeros}
+    episodes = [e.with_columns({path: of(len(e), bool) for path, of in ends.items()}) for e in bridge]
+    source = str(write_dataset(tmp_path / "data", episodes, name="roboturk"))
+    for command in (
+        ["validate", source],
+        ["stats", source],
+        ["inspect", source],
+        ["convert", source, str(tmp_path / "o")],
+    ):
+        assert main([*command, "--preset=roboturk"]) == 0
+        out = capsys.readouterr().out
+        assert "2 repaired, 0 rejected" in out
+        assert main([*command, "--preset=robotur"]) == 2
+        assert "did you mean roboturk" in capsys.readouterr().err
+    assert main(["validate", source]) == 3
+    assert "--repair=missing_is_last" in capsys.readouterr().out
+    assert "roboturk" in PRESETS
+
+
+def test_statistics_are_those_of_the_edited_episodes(data):
+    found = rlds_beam.stats(data, connectors=[TruncateEpisodes(3), MinimumLength(3)]).statistics
+    episodes = [make_episode(n, seed=n) for n in LENGTHS if n > 3]
+    cut = [TruncateEpisodes(3).edit(episode, None) for episode in episodes]
+    whole = DatasetStatistics.of(cut).to_json()
+    assert found["episodes"] == len(cut)
+    assert found["fields"]["reward"] == whole["fields"]["reward"]
+
+
+def test_statistics_of_columns_are_refused(data, tmp_path, capsys):
+    (tmp_path / "columns.yaml").write_text("- AddObservationsFromEpisodesToBatch")
+    assert main(["stats", data, f"--connectors={tmp_path / 'columns.yaml'}"]) == 2
+    assert "connectors add obs" in capsys.readouterr().err
+    assert main(["validate", data, f"--connectors={tmp_path / 'columns.yaml'}", "--max_rejected=1"]) == 0
+
+
+def test_counts_survive_json():
+    one = Connected("A", "n=1", 3, 2, 9, 6, 1, 2, ("action",), ("obs",))
+    report = Report(records=3, valid=3, episodes=3, steps=9, connectors=(one,))
+    assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
+    assert report.merge(report).connectors == (dataclasses.replace(
+        one, episodes_in=6, episodes_out=4, steps_in=18, steps_out=12, dropped=2, changed=4),)  # fmt: skip

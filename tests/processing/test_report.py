@@ -1,0 +1,173 @@
+"""Reports add up in any order, and the summary states the results."""
+
+import json
+import random
+from collections import Counter
+from types import SimpleNamespace
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.verdicts import Verdict, validate_episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import RldsBeamError, UsageError, Violation
+from rlds_beam.processing.report import SAMPLES, Report
+from rlds_beam.runners.metrics import read_metrics
+from rlds_beam.terminal import outcome
+from rlds_beam.terminal.options import parse_max_rejected
+from rlds_beam.testing import BREAKABLE, make_episode
+from rlds_beam.transforms.reporting import HandOver, handed_over
+
+OPTIONS = CheckOptions(repair=("missing_is_last", "unexpected_is_last"), accept=("discount_out_of_range",))
+
+
+def _verdict(position: int, breaks: tuple[str, ...] = (), options: CheckOptions = OPTIONS) -> Verdict:
+    episode = make_episode(5, seed=position, breaks=breaks)
+    return validate_episode(episode.replace(payload=bytes(position)), options)
+
+
+_VERDICTS = [_verdict(i, breaks) for i, breaks in enumerate([(), *((rule,) for rule in BREAKABLE), BREAKABLE[1:3]])]
+_LISTS = st.lists(st.tuples(st.sampled_from(_VERDICTS), st.integers(0, 9)), max_size=40)
+
+
+@given(_LISTS, st.randoms(use_true_random=False))
+def test_order_and_grouping_do_not_matter(picked: list[tuple[Verdict, int]], rng: random.Random) -> None:
+    whole = Report()
+    for verdict, _ in picked:
+        whole.add(verdict)
+    groups: dict[int, Report] = {}
+    for verdict, worker in rng.sample(picked, len(picked)):
+        groups.setdefault(worker, Report()).add(verdict)
+    reports = [*groups.values(), Report()]
+    rng.shuffle(reports)
+    merged = Report()
+    while reports:
+        some = [reports.pop() for _ in range(rng.randint(1, len(reports)))]
+        before = [report.to_json() for report in some]
+        merged = merged.merge(some[0].merge(*some[1:]))
+        assert [report.to_json() for report in some] == before  # merging does not change its inputs
+    assert merged == whole
+    assert merged.records == merged.valid + merged.repaired + merged.rejected == len(picked)
+    assert all(len(count.samples) == min(SAMPLES, count.total) for count in merged.rules.values())
+    assert Report.from_json(json.loads(json.dumps(merged.to_json()))) == merged
+
+
+def test_counts() -> None:
+    report = Report()
+    for verdict in (
+        _verdict(1),
+        _verdict(2, ("missing_is_last",)),
+        _verdict(4, ("unexpected_is_last", "unexpected_is_first")),
+        _verdict(8, ("discount_out_of_range",)),
+        _verdict(16, ("discount_out_of_range", "non_finite")),
+    ):
+        report.add(verdict)
+    assert (report.records, report.valid, report.repaired, report.rejected) == (5, 2, 1, 2)
+    assert (report.episodes, report.steps, report.bytes) == (3, 15, 31)
+    assert report.shards == {"train:00000": 5}
+    outcomes = {rule: (c.accepted, c.repaired, c.rejected) for rule, c in report.rules.items()}
+    assert outcomes == {
+        "missing_is_last": (0, 1, 0),
+        "unexpected_is_first": (0, 0, 1),
+        "unexpected_is_last": (0, 0, 1),
+        "discount_out_of_range": (2, 0, 0),
+        "non_finite": (0, 0, 1),
+    }
+
+
+def test_parts_of_a_repaired_record_are_one_record() -> None:
+    verdict = validate_episode(make_episode("F M L | F L | F L"), OPTIONS)
+    report = Report().add(verdict)
+    assert (report.records, report.repaired, report.episodes, report.steps) == (1, 1, 3, 7)
+    assert str(report.rules["unexpected_is_last"].samples[0][0]) == "testing/1.0.0:train:00000@0"
+
+
+def test_samples_are_those_with_the_smallest_keys() -> None:
+    report = Report()
+    for position in (900, 100, 20, 3, 1000, 5, 40):
+        report.add(_verdict(position, ("non_finite",)))
+    assert [key.position for key, _ in report.rules["non_finite"].samples] == [3, 5, 20, 40, 100]
+
+
+def test_a_record_that_breaks_a_rule_in_two_fields_counts_once() -> None:
+    episode = make_episode(3, columns={"reward": np.full(3, np.nan), "action": np.full((3, 2), np.inf)})
+    report = Report().add(validate_episode(episode, OPTIONS))
+    assert report.rules["non_finite"].rejected == 1
+    assert report.rules["non_finite"].samples[0][1] == "action: inf at step 0 in action[0] (2 such steps)"
+
+
+def test_a_violation_of_a_whole_shard() -> None:
+    violation = Violation("missing_shard", "train-00001-of-00002 is not there")
+    report = Report().add_violation(violation, EpisodeKey("d/1.0.0", "train", 1, 0), "accepted")
+    assert (report.records, report.rules["missing_shard"].accepted) == (0, 1)
+    assert "missing_shard: 1 accepted" in report.summary()
+
+
+def test_the_summary_gives_advice() -> None:
+    report = Report()
+    for position in range(25):
+        report.add(_verdict(position, ("missing_is_last",), CheckOptions()))
+    report.add(_verdict(30))
+    report = report.merge(Report(items_predicted=4, items_written=4, bytes_written=1_234_567))
+    assert report.summary().splitlines() == [
+        "read      26 records, 330 B",
+        "checked   26 episodes: 1 valid, 25 rejected",
+        "  missing_is_last: 25 rejected; the last step is not is_last (the episode never ends)",
+        "    for example testing/1.0.0:train:00000@0 (is_last: False at step 4, the last one)",
+        "    --repair=missing_is_last marks the final step as a truncation",
+        "accepted  1 episode, 5 steps",
+        "written   4 items (as predicted), 1.2 MB",
+    ]
+    assert "3 items (NOT the 4 predicted)" in Report(items_predicted=4, items_written=3).summary()
+
+
+@pytest.mark.parametrize(
+    ("records", "rejected", "limit", "expected"),
+    [
+        (10, 0, 0, False),
+        (10, 1, 0, True),
+        (10, 1, 1, False),
+        (10, 1, 0.1, False),
+        (10, 2, 0.1, True),
+        (10, 10, 1.0, False),
+        (10, 1, 0.0, True),
+        (0, 0, 0.0, False),
+    ],
+)
+def test_exceeds(records: int, rejected: int, limit: float, expected: bool) -> None:
+    assert Report(records=records, rejected=rejected).exceeds(limit) is expected
+
+
+def test_parse_max_rejected() -> None:
+    parsed = [parse_max_rejected(text) for text in ("0", "12", "0.05", "5%", "1.0", "100%")]
+    assert parsed == [0, 12, 0.05, 0.05, 1.0, 1.0]
+    assert [type(value) for value in parsed] == [int, int, float, float, float, float]
+    for text in ("-1", "1.5", "many", "nan", "200%", "", "%"):
+        with pytest.raises(UsageError, match="max_rejected"):
+            parse_max_rejected(text)
+
+
+def test_a_report_of_any_size_is_returned_as_a_metric() -> None:
+    """The counts of 10,000 shards are returned once; zero or two results are an error."""
+    report = Report(shards=Counter({f"bridge_dataset:train:{shard:05d}": shard for shard in range(10_000)}))
+    with beam.Pipeline("FnApiRunner") as root:
+        _ = root | beam.Create([report], reshuffle=False) | HandOver()
+    metrics = read_metrics(root.result)
+    assert Report.from_json(handed_over(metrics)) == report
+    for several in ({}, {"handed_over": {"a", "b"}}):
+        with pytest.raises(RldsBeamError, match=f"returned {2 * len(several)} reports"):
+            handed_over(several)
+
+
+@pytest.mark.parametrize(("began", "ended"), [(5_000, 3_000), (0, 86_400_000)], ids=["set back", "set forward"])
+def test_rates_of_a_run_during_which_the_clock_was_set(began: int, ended: int) -> None:
+    metrics = {
+        "range_began_msec": SimpleNamespace(min=began), "range_ended_msec": SimpleNamespace(max=ended), "steps": 600,
+    }  # fmt: skip
+    found = outcome.figures(metrics, 6.0)
+    assert (found["working_seconds"], found["steps_per_second"]) == (6.0, 100)
+    assert outcome.timing_line(found) == "took      6.0 s with start-up, 100 steps/s while working"

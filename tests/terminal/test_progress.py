@@ -1,0 +1,407 @@
+"""Progress output while a job runs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import re
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bytecodes import bytecodes
+from checkout import SUPPORT
+from flink_gate import Gate
+from processes import DEADLINE, running, start, wait_until
+
+from rlds_beam import worker_status
+from rlds_beam.formats.sources import open_source
+from rlds_beam.jobs.convert import prepare
+from rlds_beam.pipelines.convert import ConvertConfig
+from rlds_beam.runners import base
+from rlds_beam.terminal import displays
+from rlds_beam.terminal import job_progress as progress
+from rlds_beam.terminal.displays import PlainLines, Status
+from rlds_beam.terminal.job_progress import Progress, Total, planning
+from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
+from rlds_beam.text import format_size
+from rlds_beam.worker_status import Done
+
+FLAGS = ("--shards=8", "--accept=duplicate_episode", "--policy_info_fn=flink_gate:hold")
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    return write_dataset(tmp_path / "data", [make_episode(20, seed=i) for i in range(40)], shards=2)
+
+
+@pytest.fixture
+def gate(tmp_path, monkeypatch) -> Iterator[Gate]:
+    """A barrier at which a job waits after its first range."""
+    found = Gate(tmp_path / "gate")
+    found.close(tmp_path / "out")
+    monkeypatch.setenv("FLINK_GATE", str(found.directory))
+    monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
+    yield found
+    found.open()
+
+
+@pytest.fixture
+def eager(monkeypatch) -> None:
+    monkeypatch.setattr(base, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(base.Runner, "tick_seconds", 0.02)
+    monkeypatch.setattr(displays, "EVERY_SECONDS", 0.05)
+
+
+def read_until(master: int, pattern: bytes) -> bytes:
+    """Reads a terminal until a match of `pattern`, or to the end."""
+    seen, deadline = b"", time.monotonic() + DEADLINE
+    while not re.search(pattern, seen) and time.monotonic() < deadline and select.select([master], [], [], DEADLINE)[0]:
+        with contextlib.suppress(OSError):  # raised when the last process on the terminal ends
+            seen += os.read(master, 65536)
+            continue
+        break
+    return seen
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_terminal_has_a_live_line(data, tmp_path, gate, workers) -> None:
+    master, terminal = pty.openpty()
+    arguments = ["convert", data, tmp_path / "out", *FLAGS, f"--workers={workers}"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LC_ALL": "C.UTF-8"}
+    with running(arguments, env=environment, stdout=terminal, stderr=terminal, text=False) as process:
+        os.close(terminal)
+        seen = read_until(master, b"[12] of 8 parts")
+        assert re.search(rb" 12%\W+1 of 8 parts| 25%\W+2 of 8 parts", seen) and "━".encode() in seen, seen
+        gate.open()
+        seen += read_until(master, b"took ")
+        assert process.wait(DEADLINE) == 0, seen
+    os.close(master)
+    assert b"\r" in seen and b"\x1b[2K" in seen  # the line is overwritten, and cleared at the end
+    assert b"\x1b[32m" in seen and not seen.rpartition(b"\x1b[2K")[2].count(b"\x1b[32m")
+
+
+@pytest.mark.parametrize("ends", ["", "error", "KeyboardInterrupt"])
+@pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}, {"PYTHONIOENCODING": "ascii"}], ids=str)
+def test_nothing_of_the_bar_stays(ends: str, variables: dict[str, str]) -> None:
+    script = (
+        "import sys\n"
+        "from rlds_beam.terminal.job_progress import Progress, Total\n"
+        "from rlds_beam.worker_status import Done\n"
+        "with Progress(Total('convert', ranges=4)).shown() as progress:\n"
+        "    progress.tick(Done(records=8, ranges=2, steps=9, rejected=1))\n"
+        "    progress.say('a line')\n"
+        "    print('another', file=sys.stderr)\n"
+        "    {}\n"
+    )
+    raised = {"": "pass", "error": "raise SystemExit('it failed')", "KeyboardInterrupt": "raise SystemExit(130)"}
+    master, terminal = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LC_ALL": "C.UTF-8", **variables}
+    command = [sys.executable, "-c", script.format(raised[ends])]
+    with start(command, env=environment, stdout=terminal, stderr=terminal, text=False) as process:
+        os.close(terminal)
+        seen = read_until(master, b"nothing matches this")
+        assert process.wait(DEADLINE) == {"": 0, "error": 1, "KeyboardInterrupt": 130}[ends], seen
+    os.close(master)
+    screen = displayed(seen.decode())
+    assert screen == ["rlds-beam: a line", "another", *(["it failed"] if ends == "error" else [])]
+    assert (b"\x1b[32m" in seen) == (not {"NO_COLOR", "TERM"} & variables.keys())
+    assert ("━".encode() in seen) == (variables.keys() <= {"NO_COLOR"})
+    assert (b"==" in seen) == ("PYTHONIOENCODING" in variables)
+    assert (b"\x1b" in seen) == ("TERM" not in variables)
+
+
+def displayed(seen: str) -> list[str]:
+    """The lines on a screen: what is left after carriage returns, erased lines, and moves up."""
+    lines, row = [""], 0
+    for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", seen):
+        if part == "\n":
+            row += 1
+            lines += [""] * (row == len(lines))
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif match := re.fullmatch(r"\x1b\[(\d+)A", part):
+            row -= int(match[1])
+        elif part[0] not in "\x1b\r":
+            lines[row] += part
+    return [line for line in lines if line]
+
+
+def test_a_narrow_terminal_drops_facts_and_then_the_bar() -> None:
+    total = Total("convert", ranges=100, finished=20)
+    shown = Progress(total, "none")
+    shown.status(Done(records=1), shown._began + 5)
+    working = Done(ranges=20, records=4000, bytes=640_000_000, steps=400_000, rejected=3)
+    status = shown.status(working, shown._began + 45)
+    assert status.fraction == 0.4
+    lines = {width: displays.bar_line(status, width).plain for width in range(1, 130)}
+    assert all(len(line) <= width for width, line in lines.items())
+    known = "40 of 100 parts, 400,000 steps, 10,000 steps/s, 640.0 MB, 3 rejected, 2:00 left"
+    assert lines[119] == f"convert {'━' * 10}{'─' * 15}  40%  {known}"
+    assert lines[60] == f"convert {'━' * 3}{'─' * 5}  40%  10,000 steps/s, 3 rejected, 2:00 left"
+    assert lines[34] == f"convert {'━' * 4}{'─' * 6}  40%  2:00 left"
+    assert lines[20] == "convert  40%"
+    assert displays.bar_line(status, 34, ascii_only=True).plain == "convert ====------  40%  2:00 left"
+
+
+@pytest.mark.parametrize(
+    ("total", "done", "fraction"),
+    [
+        (Total("example", episodes=8), Done(records=2), 0.25),
+        (Total("validate", bytes=100), Done(records=1, bytes=50), 0.5),
+        (Total("convert", ranges=4, finished=1), Done(ranges=1), 0.5),
+        (Total("convert", ranges=4, bytes=1), Done(ranges=1, bytes=9), 0.25),  # compressed
+        (Total("count"), Done(records=3), None),
+        (Total("convert", ranges=4), Done(scanned=3), None),
+        (Total("convert", ranges=0), Done(records=1), None),
+    ],
+)
+def test_the_finished_part(total: Total, done: Done, fraction: float | None) -> None:
+    assert Progress(total, "none").status(done, 0.0).fraction == fraction
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_without_a_terminal_there_are_plain_lines(data, gate, convert, monkeypatch, eager, workers) -> None:
+    printed = PlainLines.update
+
+    def print_and_open(self: PlainLines, status: Status) -> None:
+        printed(self, status)
+        if " parts, " in status.line():
+            gate.open()
+
+    monkeypatch.setattr(PlainLines, "update", print_and_open)
+    monkeypatch.syspath_prepend(str(SUPPORT))
+    ran = convert(data, *FLAGS, f"--workers={workers}")
+    assert ran.code == 0
+    times, said = zip(*(line.split(" ", 1) for line in ran.err.splitlines()), strict=True)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", text) for text in times) and list(times) == sorted(
+        times
+    )
+    (about,) = [line for line in said if line.startswith("rlds-beam: writing about ")]
+    lines = [line for line in said if line != about]  # on a busy machine, some are about the plan
+    assert about.endswith(f" to {ran.output}")
+    assert any(" of 8 parts, " in line for line in lines), ran.err
+    assert all(line.startswith("rlds-beam: convert ") for line in lines)
+    assert "\x1b" not in ran.err
+
+
+@pytest.mark.parametrize("flag", ["--progress=none", "-q", "--quiet"])
+def test_none_prints_nothing(data, gate, convert, monkeypatch, eager, flag) -> None:
+    tick = Progress.tick
+
+    def tick_and_open(self: Progress, done: Done) -> None:
+        tick(self, done)
+        if done.ranges:
+            gate.open()
+
+    monkeypatch.setattr(Progress, "tick", tick_and_open)
+    monkeypatch.syspath_prepend(str(SUPPORT))
+    ran = convert(data, *FLAGS, flag)
+    assert (ran.code, ran.err) == (0, "")
+    assert (ran.out == "") == (flag != "--progress=none")
+
+
+def test_validate_and_a_short_job(data, validate) -> None:
+    code, report, err = validate(data)
+    assert (code, err) == (0, "")
+    assert report["records"] == 40
+
+
+def line(total: Total, *ticks: tuple[float, Done]) -> str:
+    """The last progress line of a job, given its progress at these times in seconds."""
+    shown = Progress(total, "plain", stream=io.StringIO())
+    text = ""
+    for seconds, done in ticks:
+        text = shown.status(done, shown._began + seconds).line()
+    return text
+
+
+def test_the_line_of_a_conversion() -> None:
+    total = Total("convert", ranges=100, finished=20, bytes=3_200_000_000)
+    assert line(total, (1, Done())) == "convert starting, 0:01 so far"
+    assert line(total, (3, Done(scanned=7))) == "convert looking for duplicates (7 file segments), 0:03 so far"
+    planned = "convert planning, 2.5 GB scanned, 0:03 so far"
+    assert line(Total("convert"), (3, Done(framed=2_500_000_000))) == planned
+    begun = (5.0, Done(records=1))
+    working = (45.0, Done(ranges=20, records=4000, bytes=640_000_000, steps=400_000, rejected=3))
+    assert line(total, begun, working) == (
+        "convert 40 of 100 parts, 400,000 steps, 10,000 steps/s, 640.0 MB of 3.2 GB, 3 rejected, 2:40 left"
+    )
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_scanned_bytes_are_counted_while_a_job_is_planned(tmp_path, monkeypatch, capsys, damaged) -> None:
+    source = write_dataset(tmp_path / "data", [make_episode(20, seed=i) for i in range(40)], shards=2)
+    if damaged:
+        flip_byte(shard_paths(source)[0], record=1, part="length")
+    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(displays, "EVERY_SECONDS", 0.0)
+    size = sum(shard.stat().st_size for shard in shard_paths(source))
+    line = f"rlds-beam: convert planning, {format_size(size)} scanned, "
+    before, said = worker_status.done().framed, io.StringIO()
+    with planning("convert", "plain"):
+        prepare(ConvertConfig.create(input=str(source), output=str(tmp_path / "out")))
+        wait_until(lambda: said.write(capsys.readouterr().err) and line in said.getvalue())
+    assert worker_status.done().framed - before == size
+
+
+def test_the_size_of_the_output_is_printed_before_the_work(data, convert, tmp_path) -> None:
+    ran = convert(data, "--accept=duplicate_episode")
+    (said,) = re.findall(rf"^\S+Z rlds-beam: writing about (\S+) kB to {ran.output}$", ran.err)
+    assert 1000 * float(said) == pytest.approx(sum(f.stat().st_size for f in ran.output.glob("*.tfrecord-*")), rel=0.01)
+    assert convert(data, "--json", "--overwrite", "--items=frames").err == ""
+
+
+def test_the_line_of_a_job_without_ranges() -> None:
+    total = Total("validate", bytes=1_000_000)
+    begun, half = (0.0, Done(records=1)), (3600.0, Done(records=10, bytes=500_000, steps=7200))
+    assert line(total, begun, half) == "validate 7,200 steps, 2 steps/s, 500.0 kB of 1.0 MB, 1:00:00 left"
+
+
+def test_the_total_of_a_slice_is_the_slice(data) -> None:
+    whole = open_source(str(data))
+    assert whole.size == sum(shard.stat().st_size for shard in shard_paths(data))
+    for text, part in (("train[:25%]", 0.25), ("train[5:7]", 0.05), ("train[15:25]", 0.25)):
+        sliced = open_source(str(data), split=text)
+        assert sliced.size == pytest.approx(part * whole.size, rel=0.02)
+        assert sliced.splits[0].size == sliced.size
+        assert sliced.most_steps() == whole.most_steps()  # an upper bound, which must not be too small
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> Path:
+    """A dataset with enough records that a command is still running when it is interrupted."""
+    path = write_dataset(tmp_path_factory.mktemp("large"), [make_episode(2, seed=i) for i in range(100)])
+    (shard,) = shard_paths(path)
+    shard.write_bytes(shard.read_bytes() * 4_000)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("command", "shown", "said"),
+    [
+        (["example", "{out}", "--episodes=10000000"], " of 10,000,000 episodes, ", "nothing was written"),
+        (["validate", "{large}", "--accept=duplicate_episode", "--workers=1"], " steps, ", "nothing was written"),
+        (["convert", "{large}", "{out}", "--accept=duplicate_episode", "--workers=1"], " parts, ",
+         "run the same command"),
+    ],
+    ids=["example", "validate", "convert"],
+)  # fmt: skip
+def test_an_interrupted_command_says_what_was_kept(tmp_path, large, command, shown, said) -> None:
+    master, terminal = pty.openpty()
+    arguments = [text.format(large=large, out=tmp_path / "out") for text in command]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160"}
+    with running(arguments, env=environment, stdout=terminal, stderr=terminal, text=False) as process:
+        os.close(terminal)
+        seen = read_until(master, re.escape(shown.encode()))
+        assert shown.encode() in seen, seen
+        os.kill(process.pid, signal.SIGINT)
+        seen += read_until(master, re.escape(said.encode()))
+        assert process.wait(DEADLINE) == 130, seen
+    os.close(master)
+    assert said.encode() in seen and b"Traceback" not in seen
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not left or said != "nothing was written"
+
+
+def test_compressed_input_is_larger_than_its_files() -> None:
+    begun, later = (0.0, Done(records=1)), (30.0, Done(ranges=1, records=9, bytes=5_000_000, steps=300))
+    expected = "convert 1 of 4 parts, 300 steps, 10 steps/s, 5.0 MB, 1:30 left"
+    assert line(Total("convert", ranges=4, bytes=1_000_000), begun, later) == expected
+
+
+def test_a_runner_that_does_not_report_progress(capsys, monkeypatch) -> None:
+    """On Flink, finished ranges are counted in the output."""
+    monkeypatch.setattr(displays, "EVERY_SECONDS", 0.0)
+    shown = Progress(Total("convert", ranges=4), "plain", poll=lambda: Done(ranges=2))
+    shown._began -= 60
+    shown.tick(None)
+    assert capsys.readouterr().err.endswith("Z rlds-beam: convert 2 of 4 parts, 1:00 left\n")
+
+
+def test_a_line_that_cannot_be_printed_is_not_an_error(monkeypatch) -> None:
+    monkeypatch.setattr(displays, "EVERY_SECONDS", 0.0)
+    with open("/dev/full", "w") as full:
+        shown = Progress(Total("push", ranges=2), "plain", stream=full)
+        shown.tick(Done(ranges=1))
+        with contextlib.suppress(OSError):
+            full.close()
+
+
+def test_counting_is_nearly_free() -> None:
+    """No note is written and no lock is taken, because an episode may take only 20 microseconds."""
+    assert bytecodes(lambda: worker_status.count(records=1, bytes=100, steps=10)) < 200
+
+
+def test_a_resumed_job_says_so(data, convert, tmp_path) -> None:
+    flags = ("--shards=4", "--accept=duplicate_episode")
+    ran = convert(data, *flags)
+    (ran.output / "manifest.json").unlink()
+    for commit in sorted((ran.output / "_commits").iterdir())[2:]:
+        commit.unlink()
+    ran = convert(data, *flags)
+    assert "rlds-beam: resumed: 2 of 4 parts were finished\n" in ran.err
+
+
+def test_lines_of_json(data, convert) -> None:
+    ran = convert(data, "--shards=2", "--accept=duplicate_episode", "--progress=json")
+    lines = [json.loads(line) for line in ran.err.splitlines()]
+    assert all(line["time"].endswith("Z") for line in lines)
+    messages = [line["message"] for line in lines if "message" in line]
+    assert len(messages) == 1 and messages[0].startswith("writing about ")
+    assert all(line["command"] == "convert" for line in lines if "message" not in line)
+
+
+def test_the_numbers_of_a_job_as_json() -> None:
+    stream = io.StringIO()
+    with Progress(Total("convert", ranges=4, finished=1, bytes=100), "json", stream=stream).shown() as progress:
+        for done in (Done(records=1), Done(records=2, bytes=9), Done(records=8, ranges=1, bytes=50, steps=99)):
+            progress.tick(done)
+    first, last = map(json.loads, stream.getvalue().splitlines())  # the second one is too early for a line
+    assert (first["parts"], first["episodes"], first["steps"]) == (1, 1, 0)
+    assert last.pop("time") and last.pop("seconds") >= 0
+    assert last == {
+        "command": "convert", "phase": "running", "parts": 2, "parts_total": 4, "episodes": 8, "episodes_total": None,
+        "steps": 99, "rejected": 0, "bytes": 50, "bytes_total": 100, "steps_per_second": None, "seconds_left": None,
+    }  # fmt: skip
+
+
+def test_the_phases_of_a_job() -> None:
+    shown = Progress(Total("convert", ranges=2), "none")
+    done = Done(), Done(scanned=3), Done(records=1), Done(records=2, ranges=2)
+    phases = [shown.status(one, shown._began).numbers["phase"] for one in done]
+    assert phases == ["starting", "looking for duplicates", "running", "completing"]
+    assert Progress(Total("convert"), "none").status(Done(), 0.0).numbers["phase"] == "planning"
+
+
+@pytest.mark.parametrize("kind", ["auto", "json"])
+def test_work_without_progress_is_not_silent(monkeypatch, capsys, kind) -> None:
+    monkeypatch.setattr(displays, "MAX_SILENT_SECONDS", 0.001)
+    monkeypatch.setattr(displays, "EVERY_SECONDS", 0.0)
+    said = io.StringIO()
+    with displays.heartbeat("inspect", kind):
+        wait_until(lambda: said.write(capsys.readouterr().err) and "\n" in said.getvalue())
+    line = said.getvalue().splitlines()[0]
+    assert (
+        '"phase": "working"' in line
+        if kind == "json"
+        else re.fullmatch(r"\S+Z rlds-beam: inspect working, 0:\d\d so far", line)
+    )
+
+
+def test_jobs_of_a_command_share_a_log(monkeypatch, capsys) -> None:
+    """15 seconds of planning and 15 seconds of work print a line: the second job does not start to count again."""
+    with displays.heartbeat("convert", "plain"):
+        monkeypatch.setattr(displays, "_printed", -displays.EVERY_SECONDS)
+        Progress(Total("convert"), "plain").tick(Done())
+        Progress(Total("convert"), "plain").tick(Done())
+    assert capsys.readouterr().err.count(" rlds-beam: convert starting, 0:00 so far\n") == 1
+    Progress(Total("convert"), "plain").tick(Done())  # in Python, each job counts for itself
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,93 @@
+"""The table of `stats`: at most a screen, with a histogram of each dimension."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics, Groups
+from rlds_beam.connectors.statistics.episode_statistics import BINS, LeafStatistics
+from rlds_beam.terminal.statistics import statistics_lines
+from rlds_beam.terminal.tables import columns_of
+from rlds_beam.testing import make_episode
+
+
+def content(**observation: int) -> dict:
+    groups = Groups()
+    for i in range(9):
+        groups.add(make_episode(4 + i, seed=i, observation=observation))
+    found: DatasetStatistics = groups.finish()
+    return json.loads(json.dumps(found.to_json()))
+
+
+def test_a_small_table_is_complete() -> None:
+    lines = statistics_lines(content(state=2))
+    assert lines[0].startswith("episodes  9, ")
+    assert lines[1].split() == ["mean", "std", "min", "q01", "q50", "q99", "max", "histogram"]
+    names = [line.split()[0] for line in lines[2:]]
+    assert names[-2:] == ["episode_length", "episode_return"] and "observation/state[1]" in names
+    assert all(len(line.split()[-1]) == BINS for line in lines[2:])
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60), (40, 24), (10, 5), None])
+def test_a_large_table_fits_a_screen(size: tuple[int, int] | None) -> None:
+    wide = content(a=100, b=3, **{f"field_{i:02}": 2 for i in range(30)})
+    lines = statistics_lines(wide, size=size)
+    assert len(lines) <= (28 + 3 if size is None else max(size[1] - 8, 12 + 3))
+    said = next(line for line in lines if line.startswith("shown "))
+    assert f" of {100 + 3 + 60 + wide_rows():,} rows; --fields=" in said and "--output=FILE" in said
+    assert any(line.startswith("episode_return"[:8]) for line in lines)
+    if size is not None:
+        assert all(columns_of(line) <= size[0] for line in lines[1:13])
+
+
+def wide_rows() -> int:
+    """The rows of the fields that every episode of `make_episode` has, and of lengths and returns."""
+    return len([line for line in statistics_lines(content(one=1)) if line.split()[-1][0] in "▁█▂▃▄▅▆▇"]) - 1
+
+
+def test_only_fields_of_more_than_32_dimensions_are_folded() -> None:
+    lines = statistics_lines(content(large=512, left=14, right=32))
+    for field, shown in (("large", 0), ("left", 14), ("right", 32)):
+        assert sum(line.startswith(f"observation/{field}[") for line in lines) == shown
+    assert "--fields=observation/large prints a whole field" in lines[-1]
+    lines = statistics_lines(content(large=33, small=3))
+    assert sum(line.startswith("observation/large[") for line in lines) == 8
+
+
+def test_dimensions_have_names() -> None:
+    named = content(state=2)
+    named["fields"]["observation/state"]["names"] = ["elbow.pos", "\x1b[2J"]
+    lines = statistics_lines(named)
+    assert any(line.startswith("observation/state[0] elbow.pos ") for line in lines)
+    assert any(line.startswith("observation/state[1] \\x1b[2J ") for line in lines)
+
+
+def test_chosen_fields_are_printed_with_all_dimensions() -> None:
+    found = content(large=100, small=3)
+    lines = statistics_lines(found, ["observation/l*", "episode_length"])
+    assert len(lines) == 2 + 100 + 1 and lines[-1].startswith("episode_length")
+    assert len(statistics_lines(found, ["observation"])) == 2 + 103
+
+
+def test_histograms_count_all_finite_values() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(5000, 3))
+    expected = [np.histogram(values[:, d], BINS, (values[:, d].min(), values[:, d].max()))[0] for d in range(3)]
+    np.testing.assert_array_equal(LeafStatistics.of(values).to_full_json()["histogram"], expected)
+    scalar = LeafStatistics.of(np.array([1, 1, 1])).to_full_json()["histogram"]
+    assert scalar == [3, *[0] * (BINS - 1)]
+    assert LeafStatistics.of(np.array([-1.7e308, 1.7e308])).to_full_json()["histogram"] == [1, *[0] * 14, 1]
+    assert sum(LeafStatistics.of(np.array([0.0, np.inf, np.nan])).to_full_json()["histogram"]) == 0
+    assert "histogram" not in LeafStatistics.of(np.zeros((2, 65))).to_full_json()
+
+
+def test_histograms_of_counted_values_agree() -> None:
+    values = np.random.default_rng(1).uniform(-3, 5, size=300_000)
+    (exact, _), counted = np.histogram(values, BINS, (values.min(), values.max())), LeafStatistics.of(values)
+    assert not counted.distribution.exact
+    histogram = np.array(counted.to_full_json()["histogram"])
+    assert histogram.sum() == len(values)
+    np.testing.assert_allclose(histogram, exact, rtol=0.03)

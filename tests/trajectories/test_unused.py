@@ -1,0 +1,185 @@
+"""Steps in no item are counted, and an input without any item is an error."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import random
+
+import numpy as np
+import pytest
+from exchanging import export
+
+from rlds_beam.cli.main import main
+from rlds_beam.encoding.tfds.rlds_records import schema_of
+from rlds_beam.formats.registry import OUTPUTS
+from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.trajectories.coverage import Coverage
+from rlds_beam.trajectories.items import PAD, item_count, windows
+from rlds_beam.trajectories.options import ItemOptions
+
+
+def options(length, stride, pad, tile, **more):
+    return ItemOptions(
+        items="sequences",
+        sequence_length=length,
+        stride_length=stride,
+        pad_end_of_episodes=pad,
+        tile_end_of_episodes=tile,
+        **more,
+    )
+
+
+def total(coverage):
+    return tuple(sum(getattr(u, name) for u in coverage.unused.values()) for name in ("episodes", "steps"))
+
+
+@pytest.mark.parametrize(("pad", "tile"), [(False, False), (True, False), (True, True)])
+def test_unused_steps_are_those_outside_all_windows(pad, tile):
+    for length, stride, steps, added in itertools.product(range(1, 6), range(1, 8), range(1, 14), range(2)):
+        chosen = options(length, stride, pad, tile)
+        coverage = Coverage(chosen)
+        coverage.add(steps, steps + added)
+        coverage.finish()
+        used = {*windows(steps + added, chosen).ravel().tolist()} - {PAD}
+        unused = sum(step not in used for step in range(steps))
+        assert total(coverage) == (int(unused == steps), unused), (chosen, steps, added)
+
+
+def test_across_episodes_unused_steps_are_those_outside_the_stream():
+    rng = random.Random(0)
+    for _ in range(1000):
+        pad = rng.random() < 0.5
+        length, stride, tile = rng.randint(1, 5), rng.randint(1, 7), pad and rng.random() < 0.5
+        chosen, added = options(length, stride, pad, tile, across_episodes=True), rng.randint(0, 1)
+        episodes = [rng.randint(1, 6) for _ in range(rng.randint(1, 5))]
+        coverage, start, expected = Coverage(chosen), 0, [0, 0]
+        count = item_count(sum(n + added for n in episodes), chosen)
+        used = {k * stride + i for k in range(count) for i in range(length)}
+        for steps in episodes:
+            coverage.add(steps, steps + added)
+            unused = sum(frame not in used for frame in range(start, start + steps))
+            expected = [expected[0] + (unused == steps), expected[1] + unused]
+            start += steps + added
+        coverage.finish()
+        assert total(coverage) == tuple(expected), (chosen, episodes)
+
+
+CASES = {
+    "--items=pairs": {"too_short": (2, 2, 1)},
+    "--items=frames": {},
+    "--items=sequences --sequence_length=6": {"too_short": (3, 6, 4)},
+    "--items=sequences --sequence_length=6 --pad_end_of_episodes": {},
+    "--items=sequences --sequence_length=4 --stride_length=4": {"too_short": (2, 2, 1), "between_items": (0, 4, 0)},
+    "--items=sequences --sequence_length=2 --stride_length=3": {"too_short": (2, 2, 1), "between_items": (0, 8, 0)},
+    "--items=episodes": {},
+    "--items=episodes --max_sequence_length=5 --bypass_partial_episodes": {"bypassed": (2, 16, 10)},
+}
+LENGTHS = (10, 1, 4, 6, 1)
+
+
+@pytest.fixture
+def source(tmp_path):
+    return str(write_dataset(tmp_path / "data", [make_episode(n, seed=i) for i, n in enumerate(LENGTHS)], shards=2))
+
+
+@pytest.mark.parametrize("flags", CASES)
+def test_unused_steps_are_in_summary_json_and_report(source, tmp_path, capsys, flags):
+    command = ["convert", source, str(tmp_path / "out"), *flags.split()]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    expected = {r: dict(zip(("episodes", "steps", "longest"), n, strict=True)) for r, n in CASES[flags].items()}
+    assert json.loads((tmp_path / "out" / "report.json").read_text()).get("unused", {}) == expected
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out).get("unused", {}) == expected
+    assert ("in no item" in out) == bool(expected)
+    for reason, counts in expected.items():
+        assert f"({reason}: " in out
+        assert f"{counts['steps']} step" in out
+
+
+def test_no_item_at_all_is_an_error_that_says_why(tmp_path, capsys):
+    source = str(write_dataset(tmp_path / "data", [make_episode(10, seed=i) for i in range(4)]))
+    output = str(tmp_path / "out")
+    command = ["convert", source, output, "--items=sequences", "--sequence_length=16"]
+    for _ in range(2):  # the second run has nothing to do
+        assert main(command) == 3
+        out = capsys.readouterr().out
+        assert "no item was written: 4 episodes of 10 steps at most, and an item has 16 frames" in out
+        assert "--pad_end_of_episodes" in out
+        assert "--allow_empty" in out
+    assert main([*command, "--json"]) == 3
+    assert "an item has 16 frames" in json.loads(capsys.readouterr().out)["error"]
+    assert main([*command, "--allow_empty"]) == 0
+    assert main([*command, "--pad_end_of_episodes", "--overwrite"]) == 0
+
+
+def test_no_item_because_all_were_rejected(tmp_path, capsys):
+    source = str(write_dataset(tmp_path / "data", [make_episode(4, seed=i, breaks=["non_finite"]) for i in range(3)]))
+    command = ["convert", source, str(tmp_path / "out"), "--max_rejected=100%"]
+    assert main(command) == 3
+    assert "all records were rejected" in capsys.readouterr().out
+    assert main([*command, "--allow_empty"]) == 0
+
+
+LEROBOT = {"lerobot 5:2": "3.0", "lerobot 500:900": "3.0", "lerobot 0:0": "3.0", "lerobot 7:7": "2.1"}
+"""Empty splits, and versions."""
+
+
+@pytest.fixture(scope="module")
+def nothing(tmp_path_factory):
+    """Inputs without episodes: name -> path and source."""
+    directory = tmp_path_factory.mktemp("nothing")
+    schema = schema_of(make_episode(3, observation=2))
+    path = write_dataset(directory / "empty", [], schema=schema)
+    found = {"rlds": (path, "rlds", ())}
+    unsharded = write_dataset(directory / "unsharded", [], schema=schema)
+    for shard in unsharded.glob("*.tfrecord*"):
+        shard.unlink()
+    info = json.loads((unsharded / "dataset_info.json").read_text())
+    info["splits"][0]["shardLengths"] = []
+    (unsharded / "dataset_info.json").write_text(json.dumps(info))
+    found["rlds without shards"] = (unsharded, "rlds", ())
+    full = write_dataset(directory / "full", [make_episode(4, seed=i, observation=2) for i in range(7)])
+    for name, version in LEROBOT.items():
+        path = directory / name
+        export(full, path, "lerobot", fps=10, lerobot_version=version)
+        info = json.loads((path / "meta" / "info.json").read_text())
+        splits = {"train": name.partition(" ")[2], "whole": "0:7"}
+        (path / "meta" / "info.json").write_text(json.dumps({**info, "splits": splits}))
+        found[name] = (path, "lerobot", ("--split=train",))
+    with contextlib.suppress(ImportError):
+        import h5py
+
+        with h5py.File(directory / "x.hdf5", "w") as file:
+            for name, shape in {"observations": (0, 2), "actions": (0, 2), "rewards": (0,), "terminals": (0,)}.items():
+                file[name] = np.zeros(shape)
+        found["d4rl"] = (directory / "x.hdf5", "d4rl", ())
+    return found
+
+
+@pytest.mark.parametrize("name", ["rlds", "rlds without shards", "d4rl", *LEROBOT])
+def test_an_empty_input_ends_with_exit_code_3(nothing, tmp_path, capsys, name):
+    if name not in nothing:
+        pytest.skip("h5py is not installed")
+    path, source, flags = nothing[name]
+    convert, stats = ["convert", str(path), str(tmp_path / "out")], ["stats", str(path)]
+    for command in (convert, convert, stats):  # the second run has nothing to do
+        assert main([*command, f"--from={source}", "--workers=1", *flags]) == 3
+        out = capsys.readouterr().out
+        assert "the input has no episodes (--allow_empty accepts that)" in out
+        assert ("an earlier run finished this job" in out) <= (name in ("rlds", "d4rl"))
+    assert main([*convert, f"--from={source}", "--workers=1", *flags, "--allow_empty"]) == 0
+
+
+@pytest.mark.parametrize("to", [*OUTPUTS, "lerobot 2.1"])
+def test_every_output_accepts_an_empty_input(nothing, tmp_path, capsys, to):
+    if to in ("d3rlpy", "minari"):
+        pytest.importorskip("h5py")
+    options = {"keep_ranges": ["--velocity=action", "--episode_name={key}"], "lerobot": ["--fps=10"]}
+    flags = [*options.get(to.split()[0], []), *(["--lerobot_version=2.1"] if to.endswith("2.1") else [])]
+    path, source, split = nothing["lerobot 500:900"]
+    command = ["convert", str(path), str(tmp_path / "out"), f"--from={source}", f"--to={to.split()[0]}", "--workers=1"]
+    assert main([*command, *split, *flags]) == 3
+    assert "no item was written: the input has no episodes" in capsys.readouterr().out
