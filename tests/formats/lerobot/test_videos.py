@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from rlds_beam.cli.main import main
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.lerobot.options import LerobotOptions
-from rlds_beam.formats.lerobot.videos import Encoding, VideoFile
+from rlds_beam.formats.lerobot.videos import Encoding, VideoFile, _schedulers
 from rlds_beam.images import videos
 from rlds_beam.images.encoding import encode_jpeg, encode_png
 from rlds_beam.images.video_frames import video_frames
@@ -174,10 +175,22 @@ def test_encoding_leaves_the_priority_of_threads(tmp_path):
     """SVT-AV1 asks for real-time threads, which root gets: nothing else on the machine would run meanwhile."""
     video = VideoFile(str(tmp_path / "video.mp4"), Encoding.of(LerobotOptions()), 10, 64, 64)
     video.add([np.zeros((64, 64, 3), np.uint8)] * 3, "key")
-    policies = {os.sched_getscheduler(int(thread)) for thread in os.listdir("/proc/self/task")}
+    policies = set(_schedulers().values())
     video.commit()
     assert policies == {os.SCHED_OTHER}
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def test_a_thread_that_ends_while_an_encoder_opens(tmp_path, monkeypatch):
+    ended, listdir = threading.Thread(target=int), os.listdir
+    ended.start()
+    ended.join()
+    monkeypatch.setattr(os, "listdir", lambda path: [*listdir(path), str(ended.native_id)])
+    with pytest.raises(ProcessLookupError):
+        os.sched_getscheduler(ended.native_id)
+    video = VideoFile(str(tmp_path / "video.mp4"), Encoding.of(LerobotOptions()), 10, 64, 64)
+    video.add([np.zeros((64, 64, 3), np.uint8)] * 3, "key")
+    video.commit()
 
 
 def test_a_video_of_huge_frames_is_not_decoded(source, output, tmp_path, monkeypatch):

@@ -41,6 +41,7 @@ _ARRAYS = {PIXELS: "rgb24", depth.PIXELS: depth.PIXELS}
 """The pixel format of the arrays that become frames of a video, by its own."""
 _HELD = 256 << 20
 """Maximum bytes of pixels held for an episode and camera."""
+_THREADS = "/proc/self/task"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,16 +264,25 @@ def _same_priority() -> Iterator[None]:
 
     Other programs of the machine would stand still, and so would our own other processes.
     """
-    threads = "/proc/self/task"
-    if not os.path.isdir(threads):  # not Linux
+    if not os.path.isdir(_THREADS):  # not Linux
         yield
         return
-    before = {int(thread): os.sched_getscheduler(int(thread)) for thread in os.listdir(threads)}
+    before = _schedulers()
     yield
-    for thread in map(int, os.listdir(threads)):
+    for thread, policy in _schedulers().items():
         usual = before.get(thread, os.SCHED_OTHER)
-        if os.sched_getscheduler(thread) != usual == os.SCHED_OTHER:
-            os.sched_setscheduler(thread, usual, os.sched_param(0))
+        if policy != usual == os.SCHED_OTHER:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.sched_setscheduler(thread, usual, os.sched_param(0))
+
+
+def _schedulers() -> dict[int, int]:
+    """The scheduling policy of each thread of this process, without those that end meanwhile."""
+    found = {}
+    for thread in map(int, os.listdir(_THREADS)):
+        with contextlib.suppress(ProcessLookupError):
+            found[thread] = os.sched_getscheduler(thread)
+    return found
 
 
 def encoded_video(
