@@ -195,7 +195,7 @@ class Inserts:
         self._before = self._now()
 
     def _now(self) -> int:
-        info = self._client.server_info(timeout=10)[self._table]
+        info = self._client.server_info(timeout=60)[self._table]
         return int(info.rate_limiter_info.insert_stats.completed)
 
     def wait(self, items: int) -> int:
@@ -306,7 +306,7 @@ def test_a_stopped_server_ends_the_wait_and_gets_its_items_when_it_resumes() -> 
             ReverbAddEpisodeObserver(client, "a", 2, timeout=1).get_table_signature()
         server.resume()
         observer.reset(write_cached_steps=False)
-        assert client.server_info(timeout=10)["a"].current_size == 19
+        assert client.server_info(timeout=60)["a"].current_size == 19
 
 
 def test_requests_sent_together_keep_the_chunks_of_the_last_one() -> None:
@@ -323,7 +323,7 @@ def test_requests_sent_together_keep_the_chunks_of_the_last_one() -> None:
             observer.add_episode(pick(run, slice(at, at + 4)))
         process.resume()
         observer.flush()
-        assert reverb.Client(process.address).server_info(10)["a"].current_size == 151
+        assert reverb.Client(process.address).server_info(timeout=60)["a"].current_size == 151
         observer.close()
 
 
@@ -341,7 +341,7 @@ def test_a_server_that_was_restarted_is_noticed() -> None:
         observer.open()
         observer.add_episode(run)
         observer.close()
-        assert reverb.Client(server.address).server_info(timeout=10)["a"].current_size == 9
+        assert reverb.Client(server.address).server_info(timeout=60)["a"].current_size == 9
 
 
 def test_no_server_at_the_address() -> None:
@@ -362,6 +362,6 @@ def test_a_full_queue_ends_the_wait() -> None:
         observer.flush()
     assert len(list(client.sample("a", 2))) == 2
     observer.flush()
-    assert client.server_info(timeout=10)["a"].current_size == 2
+    assert client.server_info(timeout=60)["a"].current_size == 2
     observer.close()
     server.stop()

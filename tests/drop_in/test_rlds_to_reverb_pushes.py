@@ -47,7 +47,7 @@ def table() -> Iterator[Callable[..., reverb.Client]]:
 
 def items(client: reverb.Client) -> list[tuple[Any, ...]]:
     """Removes and returns all items of the table, in order."""
-    size = client.server_info(timeout=10)["t"].current_size
+    size = client.server_info(timeout=60)["t"].current_size
     samples = client.sample("t", size, emit_timesteps=False, unpack_as_table_signature=True) if size else []
     return [frozen(sample.data) for sample in samples]
 
@@ -101,7 +101,7 @@ def test_a_bad_episode_ends_the_push_and_leaves_no_frames(module: Any, table: An
     with pytest.raises(tf.errors.InvalidArgumentError, match="Mid step should not be followed by a first step"):
         ours.push_rlds_to_reverb(dataset(columns(3) + broken), observer)
     assert ours.push_rlds_to_reverb(dataset(columns(2, start=20)), observer) == 2
-    size = client.server_info(timeout=10)["t"].current_size
+    size = client.server_info(timeout=60)["t"].current_size
     samples = client.sample("t", size, emit_timesteps=False, unpack_as_table_signature=True)
     assert [sample.data.action[:, 0].tolist() for sample in samples] == [[0, 1], [1, 2], [10, 11], [20, 21]]
     observer.close()

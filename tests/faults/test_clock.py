@@ -106,7 +106,7 @@ def test_a_push_and_a_missing_server(data: Path, jumping: dict[str, str]) -> Non
     try:
         pushed = result(["push", data, f"--reverb=127.0.0.1:{server.port}", "--table=t", "--workers=2"], jumping)
         assert pushed["items_written"] == 40 * 19
-        assert reverb.Client(f"127.0.0.1:{server.port}").server_info(timeout=20)["t"].current_size == 40 * 19
+        assert reverb.Client(f"127.0.0.1:{server.port}").server_info(timeout=60)["t"].current_size == 40 * 19
     finally:
         server.stop()
     nowhere = f"127.0.0.1:{free_port()}"

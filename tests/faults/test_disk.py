@@ -96,7 +96,7 @@ def push(source, table, capsys):
 
     def run(*flags: str) -> tuple[int, str, int]:
         code = main(["push", str(source), f"--reverb={address}", "--table=t", "--max_rejected=1", *flags])
-        return code, capsys.readouterr().err, reverb.Client(address).server_info()["t"].current_size
+        return code, capsys.readouterr().err, reverb.Client(address).server_info(timeout=60)["t"].current_size
 
     return run
 

@@ -61,7 +61,7 @@ def held(address: str, table: str) -> list[bytes]:
     import reverb
 
     client = reverb.Client(address)
-    size = client.server_info(timeout=10)[table].current_size
+    size = client.server_info(timeout=60)[table].current_size
     found: dict[int, bytes] = {}
     while len(found) < size:
         for (sample,) in client.sample(table, 64, emit_timesteps=True):
@@ -197,7 +197,7 @@ def test_sizes_equal_those_reverb_reports(tmp_path):
         return server, reverb.Client(f"localhost:{server.port}")
 
     def agrees(client: Any) -> dict[str, int]:
-        sizes = {name: table.current_size for name, table in client.server_info(10).items()}
+        sizes = {name: table.current_size for name, table in client.server_info(timeout=60).items()}
         assert sizes_of(read_tables(client.checkpoint())) == sizes
         return sizes
 

@@ -169,7 +169,7 @@ def test_push(data, tmp_path):
             )  # fmt: skip
         assert done.report.items_written == 4
         assert done.report.dropped["MinimumLength"].records == 2
-        assert reverb.Client(f"localhost:{server.port}").server_info()["t"].current_size == 4
+        assert reverb.Client(f"localhost:{server.port}").server_info(timeout=60)["t"].current_size == 4
     finally:
         server.stop()
 
@@ -199,7 +199,7 @@ def test_push_columns(tmp_path):
             )  # fmt: skip
         assert done.report.items_written == 2  # 6 transitions in sequences of 4
         client = reverb.Client(address)
-        assert client.server_info()["t"].current_size == 2
+        assert client.server_info(timeout=60)["t"].current_size == 2
         first, second = (sample.data for sample in client.sample("t", 2, emit_timesteps=False))
     finally:
         server.stop()

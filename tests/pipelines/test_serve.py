@@ -72,7 +72,7 @@ def test_table_kinds_equal_those_of_reverb_and_the_tf_agents_tutorials(served):
         reverb.Table.queue("line", 100),
         reverb.Table.stack("pile", 100),
     ]
-    ours = reverb.Client(served.address).server_info(timeout=10)
+    ours = reverb.Client(served.address).server_info(timeout=60)
     for table in theirs:
         expected, found = (dataclasses.asdict(i) for i in (table.info, ours[table.name]))
         for field in ("sampler_options", "remover_options", "max_size", "max_times_sampled"):

@@ -25,7 +25,7 @@ FORKING_FUNCTIONS = {"fork", "forkpty", "set_forkserver_preload"}
 # These fork by default.
 NEEDS_CONTEXT = {"ProcessPoolExecutor", *(f"multiprocessing.{name}" for name in ("Manager", "Pool", "Process"))}
 
-TAKES_TIMEOUT = {"acquire", "communicate", "get", "join", "result", "wait"}
+TAKES_TIMEOUT = {"acquire", "communicate", "get", "join", "result", "server_info", "wait"}
 STARTS_AND_WAITS = {"call", "check_call", "check_output", "run"}
 
 
@@ -131,7 +131,8 @@ def test_a_fork_is_recognized(code: str) -> None:
     ("code", "forever"),
     [
         ("process.wait()", True), ("process.communicate()", True), ("subprocess.run(command)", True),
-        ("thread.join()", True), ("queue.get()", True), ("process.wait(9)", False), ("', '.join(words)", False),
+        ("thread.join()", True), ("queue.get()", True), ("client.server_info()", True), ("process.wait(9)", False),
+        ("', '.join(words)", False),
         ("subprocess.run(command, timeout=9)", False), ("process.communicate(timeout=9)", False),
     ],
 )  # fmt: skip

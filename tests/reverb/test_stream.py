@@ -162,7 +162,7 @@ def test_bfloat16_which_only_tensorflow_can_read(server, stream) -> None:
 def test_episodes_are_counted_as_reverb_counts_them(server, stream) -> None:
     encoder = ItemEncoder([(np.dtype("float32"), ())], ["t2"], chunk_length=2)
     client = reverb.Client(server)
-    before = client.server_info()["t2"].num_episodes
+    before = client.server_info(timeout=60)["t2"].num_episodes
     for episode in range(5):
         for request in encoded(
         encoder, [np.arange(6, dtype=np.float32)], Windows(0, 5, 2, 1, 6), priorities=np.ones(5),
@@ -170,7 +170,7 @@ def test_episodes_are_counted_as_reverb_counts_them(server, stream) -> None:
         ):  # fmt: skip
             stream.send(request)
     stream.flush()
-    info = client.server_info()["t2"]
+    info = client.server_info(timeout=60)["t2"]
     assert (info.num_episodes - before, info.current_size) == (5, 25)
     drain(server, "t2")
 
@@ -203,7 +203,7 @@ def test_repeated_items_change_nothing_and_other_frames_are_new_items(server) ->
     for items in (first, again, other, again):
         writer.write(writer.encode(items))
         writer.flush()
-        info = client.server_info()
+        info = client.server_info(timeout=60)
         sizes.append((info["t0"].current_size, info["t1"].current_size))
     writer.close()
     assert sizes == [(7, 7), (7, 7), (14, 14), (14, 14)]

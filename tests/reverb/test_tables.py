@@ -158,7 +158,7 @@ class TestRoom:
         assert before.allow_eviction
         # Reverb agrees.
         assert push(address, "small", range(11)) == 11
-        assert client.server_info(5)["small"].current_size == 10
+        assert client.server_info(timeout=60)["small"].current_size == 10
         assert "has 10 of at most 10 items; 1 more would silently drop 1" in refused(address, "small", predicted=1)
         look(address, "small", predicted=0)
         look(address, "small")

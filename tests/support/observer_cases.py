@@ -42,12 +42,12 @@ class Tables:
 
     def sizes(self) -> list[tuple[int, int]]:
         """The number of items and episodes of each table."""
-        infos = self.client.server_info(timeout=10)
+        infos = self.client.server_info(timeout=60)
         return [(infos[name].current_size, infos[name].num_episodes) for name in self.names]
 
     def drain(self) -> list[tuple[int, list[tuple[float, list[Array]]]]]:
         """Removes all items; returns each table's number of episodes, and each item's priority and columns."""
-        infos = self.client.server_info(timeout=10)
+        infos = self.client.server_info(timeout=60)
         drained = []
         for name in self.names:
             size = infos[name].current_size

@@ -54,9 +54,7 @@ def due(options: ItemOptions | None = None) -> collections.Counter[bytes]:
 
 def held(server: str, table: str = "t") -> collections.Counter[bytes]:
     """Removes and returns the items of a table that returns each once."""
-    return collections.Counter(
-        b"".join(column.tobytes() for column in item.data) for item in drain(server, table, timeout=60)
-    )
+    return collections.Counter(b"".join(column.tobytes() for column in item.data) for item in drain(server, table))
 
 
 def look(server: str, table: str = "t") -> TableInfo:

@@ -130,7 +130,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def drain(address: str, table: str, count: int | None = None, timeout: float = 10) -> list[Any]:
+def drain(address: str, table: str, count: int | None = None, timeout: int = 60) -> list[Any]:
     """Removes and returns the items of a Fifo table whose items are sampled once, in insertion order.
 
     Each is a `reverb.ReplaySample`: `.info.key`, `.info.priority`, `.data` (the flat columns).

@@ -218,7 +218,7 @@ class Table:
         self.client = reverb.Client(f"localhost:{self.server.port}")
 
     def drain(self) -> list[list[np.ndarray[Any, Any]]]:
-        count = self.client.server_info(timeout=10)["items"].current_size
+        count = self.client.server_info(timeout=60)["items"].current_size
         return [list(s.data) for s in self.client.sample("items", count, emit_timesteps=False)] if count else []
 
 

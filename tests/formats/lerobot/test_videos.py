@@ -184,7 +184,7 @@ def test_encoding_leaves_the_priority_of_threads(tmp_path):
 def test_a_thread_that_ends_while_an_encoder_opens(tmp_path, monkeypatch):
     ended, listdir = threading.Thread(target=int), os.listdir
     ended.start()
-    ended.join()
+    ended.join(60)
     monkeypatch.setattr(os, "listdir", lambda path: [*listdir(path), str(ended.native_id)])
     with pytest.raises(ProcessLookupError):
         os.sched_getscheduler(ended.native_id)

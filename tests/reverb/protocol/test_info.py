@@ -125,7 +125,7 @@ def test_every_table_reads_as_reverbs_client_reads_it(server):
         kind = options.WhichOneof("distribution")
         return {True: "min_heap", False: "max_heap"}[options.heap.min_heap] if kind == "heap" else kind
 
-    theirs = server.server_info(timeout=5)
+    theirs = server.server_info(timeout=60)
     with Connection(server.server_address) as connection:
         ours = connection.info(5)
     assert list(ours.tables) == sorted(theirs)
