@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rlds_beam.transforms.converting import ConvertToTrajectories as ConvertToTrajectories
     from rlds_beam.transforms.converting import ConvertToTrajectoriesResult as ConvertToTrajectoriesResult
     from rlds_beam.transforms.duplicates import FindDuplicateEpisodes as FindDuplicateEpisodes
+    from rlds_beam.transforms.episodes import WriteEpisodes as WriteEpisodes
+    from rlds_beam.transforms.episodes import WriteEpisodesResult as WriteEpisodesResult
     from rlds_beam.transforms.inference import EpisodeModelHandler as EpisodeModelHandler
     from rlds_beam.transforms.reading import ReadFromRlds as ReadFromRlds
     from rlds_beam.transforms.reporting import WriteReport as WriteReport
@@ -46,6 +48,8 @@ __all__ = [
     "Rejection",
     "ReverbOptions",
     "ValidateEpisodes",
+    "WriteEpisodes",
+    "WriteEpisodesResult",
     "WriteRejected",
     "WriteReport",
     "WriteToReverb",
@@ -70,6 +74,8 @@ _exported, __dir__ = lazy.exports(
         "Rejection": "rlds_beam.checking.verdicts",
         "ReverbOptions": "rlds_beam.reverb.options",
         "ValidateEpisodes": "rlds_beam.transforms.checking",
+        "WriteEpisodes": "rlds_beam.transforms.episodes",
+        "WriteEpisodesResult": "rlds_beam.transforms.episodes",
         "WriteRejected": "rlds_beam.transforms.writing",
         "WriteReport": "rlds_beam.transforms.reporting",
         "WriteToReverb": "rlds_beam.transforms.reverb",

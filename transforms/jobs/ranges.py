@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.pvalue import AsSingleton
 
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.output.commits import RangeCommit
@@ -88,11 +89,11 @@ class CommitDataset(beam.PTransform):
     Without Beam: `range_conversion.DatasetCommitter`.
 
     Args:
-      committer: commits the dataset.
+      committer: commits the dataset; a side input if the ranges are known only while running.
       finisher: completes the ranges' files before the commit, for outputs that number their items.
     """
 
-    def __init__(self, committer: DatasetCommitter, finisher: RangeFinisher | None = None):
+    def __init__(self, committer: DatasetCommitter | AsSingleton, finisher: RangeFinisher | AsSingleton | None = None):
         super().__init__()
         self._committer, self._finisher = committer, finisher
 
@@ -107,7 +108,7 @@ class CommitDataset(beam.PTransform):
 class _FinishRanges(beam.PTransform):
     """Completes the files of all ranges, on any worker: a PCollection of their number."""
 
-    def __init__(self, finisher: RangeFinisher):
+    def __init__(self, finisher: RangeFinisher | AsSingleton):
         super().__init__()
         self._finisher = finisher
 

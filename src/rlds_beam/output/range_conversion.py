@@ -11,7 +11,7 @@ from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.output import commits, manifest
-from rlds_beam.output.base import Output
+from rlds_beam.output.base import FileRangeWriter, Output
 from rlds_beam.output.capabilities import (
     GlobalIndices,
     files_of,
@@ -78,17 +78,32 @@ class RangeConverter:
                 report = write_range(
                     self.reader, work, self.check, connecting, ignored, duplicates, writer, rejected.add
                 )
-                kept, written = rejected.commit(), writer.finish()
+                return finish_range(output, work, writer, report, rejected.commit(), self.plan)
         finally:
             writer.abort()
-        if isinstance(written, ShardInfo):
-            file = output.file(work)
-            written = (WrittenFile(file, written, writer.predicted, sidecars_of(output, file)),)
-        report.items_predicted = writer.predicted
-        report.items_written = sum(one.shard.records for one in written if one.role == "items")
-        report.bytes_written = sum(one.shard.bytes for one in written if one.role != "temporary")
-        report.unused = unused_steps_of(writer)
-        return commits.commit_range(directory, work, written, rejected=kept, report=report, plan=self.plan)
+
+
+def finish_range(
+    output: Output, work: WorkRange, writer: FileRangeWriter, report: Report, rejected: ShardInfo | None, plan: str
+) -> RangeCommit:
+    """Completes the files of a range, adds their counts to its report, and commits it.
+
+    Args:
+      rejected: the file of its rejected records, if any.
+      plan: the job's `OutputPlan.digest`.
+
+    Raises:
+      NotVerifiedError: the number of written items differs from the prediction.
+    """
+    written = writer.finish()
+    if isinstance(written, ShardInfo):
+        file = output.file(work)
+        written = (WrittenFile(file, written, writer.predicted, sidecars_of(output, file)),)
+    report.items_predicted = writer.predicted
+    report.items_written = sum(one.shard.records for one in written if one.role == "items")
+    report.bytes_written = sum(one.shard.bytes for one in written if one.role != "temporary")
+    report.unused = unused_steps_of(writer)
+    return commits.commit_range(output.directory, work, written, rejected=rejected, report=report, plan=plan)
 
 
 @dataclasses.dataclass(frozen=True)

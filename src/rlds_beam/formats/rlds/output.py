@@ -91,7 +91,8 @@ class RldsOutput(HoldsLastActions, SeveralFiles, SeveralSplits, MetadataFiles, C
     @classmethod
     def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: RldsOptions) -> RldsOutput:
         splits = connectors.splits
-        schema = _written(connectors.schema) if connectors.connectors else source.schema
+        edited = connectors.connectors or connectors.schema != source.schema
+        schema = _written(connectors.schema) if edited else connectors.schema
         kind = options.format
         beside_as: ColumnsFormat | None = "array_record" if options.array_record_beside else None
         if beside_as and kind != "tfrecord":

@@ -129,7 +129,7 @@ def commit_parts(output: TrajectoryOutput, parts: Sequence[BundleFile], plan: st
         commit_range(output.directory, work, [written], rejected=None, report=report, plan=plan)
         ranges.append(work)
     committed = commit_dataset(output.directory, output.name, ranges, output.complete, plan)
-    _remove_parts(output.directory)
+    remove_parts(output.directory)
     return committed
 
 
@@ -149,7 +149,7 @@ def commit_rejections(output: str, parts: Sequence[BundleFile]) -> dict[str, Any
     new = {f"{work}{ending}" for work, _ in _numbered(parts) for ending in (".tfrecord", ".jsonl")}
     storage.remove_files(output, [f"{REJECTED}/{name}" for name in {*read_rejected_list(output).files} - new])
     storage.write_text(storage.below(output, REJECTED, REJECTED_LIST), to_json(content))
-    _remove_parts(output, REJECTED)
+    remove_parts(output, REJECTED)
     return content
 
 
@@ -199,12 +199,12 @@ def open_parts(output: str, plan: OutputPlan, *, overwrite: bool, rejected: str 
         check_output(output, plan, overwrite=overwrite)
         listed = read_rejected_list(output)
         remove_output(output, kept=() if listed.id == rejected else (REJECTED_LIST, *listed.files))
-        _remove_parts(output)
+        remove_parts(output)
     make_ready(output, plan)
 
 
-def _remove_parts(output: str, *directory: str) -> None:
-    """Removes parts of failed bundles from `directory` of the output."""
+def remove_parts(output: str, *directory: str) -> None:
+    """Removes parts, for example of failed bundles, from `directory` of the output."""
     parts = "/".join((*directory, PARTS))
     names = listdir(storage.below(output, parts))
     ours = [name for name in names if _PART.fullmatch(storage.temporary_of(name) or name)]

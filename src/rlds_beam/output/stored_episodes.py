@@ -1,0 +1,211 @@
+"""Episodes in any order, from any number of workers, become the ranges of an output in the order of their keys.
+
+    bundles   each stores its episodes in a part, in the order in which they come
+    plan      one worker sorts the keys, and cuts each split into ranges
+    ranges    each reads its episodes from the parts, in order, and writes them as a conversion does
+
+So equal episodes give equal bytes, and a worker holds one episode at a time.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import hashlib
+import itertools
+import pickle
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.verdicts import Rejection, count_verdict
+from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.episodes.conformance import Conformance
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import NotVerifiedError, UsageError
+from rlds_beam.output.base import Output
+from rlds_beam.output.capabilities import ignored_values
+from rlds_beam.output.commits import RangeCommit
+from rlds_beam.output.files import PARTS
+from rlds_beam.output.range_conversion import finish_range
+from rlds_beam.output.shards import ShardWriter
+from rlds_beam.processing.ranges import check_and_connect
+from rlds_beam.processing.report import Report
+from rlds_beam.reading.plan import MAX_RANGES, RANGE_BYTES, WorkRange
+
+
+class StoredEpisode(NamedTuple):
+    """Where an episode is stored.
+
+    Attributes:
+      key: its key.
+      part: the path of the part.
+      offset, size: its bytes in the part.
+      digest: their digest.
+      weight: about the size of the episode, the same for equal episodes.
+    """
+
+    key: EpisodeKey
+    part: str
+    offset: int
+    size: int
+    digest: bytes
+    weight: int
+
+
+class EpisodePart:
+    """Stores the episodes of a bundle in a part of the output `directory`."""
+
+    def __init__(self, directory: str):
+        storage.makedirs(storage.below(directory, PARTS))
+        self._path = storage.below(directory, PARTS, f"episodes-{uuid.uuid4().hex}")
+        self._file, self._stored, self._offset = ShardWriter(self._path), list[StoredEpisode](), 0
+
+    def add(self, episode: Episode) -> None:
+        """Stores an episode."""
+        content = pickle.dumps(episode, protocol=5)
+        self._file.write([content], 1, episode.key)
+        one = StoredEpisode(
+            episode.key, self._path, self._offset, len(content), _digest(content), _weight(episode)
+        )  # fmt: skip
+        self._stored.append(one)
+        self._offset += len(content)
+
+    def finish(self) -> list[StoredEpisode]:
+        """Completes the part."""
+        self._file.commit()
+        return self._stored
+
+    def abort(self) -> None:
+        """Removes the part; does nothing after `finish`."""
+        self._file.abort()
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=32).digest()
+
+
+def _weight(episode: Episode) -> int:
+    """The size of its record, or of its arrays if it was not read from a file. Sizes of pickles differ by process."""
+    return len(episode.payload) or sum(one.nbytes for one in episode.steps.values() if isinstance(one, np.ndarray))
+
+
+class StoredRange(NamedTuple):
+    """A range of the output, and its episodes in order."""
+
+    work: WorkRange
+    episodes: tuple[StoredEpisode, ...]
+
+
+def cut_ranges(stored: Iterable[StoredEpisode], splits: Sequence[str], shards: int | None) -> list[StoredRange]:
+    """Sorts episodes by their keys, and cuts each split into ranges of about equal size.
+
+    Args:
+      splits: the splits, in order.
+      shards: the largest number of ranges of a split; None chooses by size, as a conversion does.
+
+    Raises:
+      UsageError: two episodes have the same key, or an episode is in another split.
+    """
+    in_order = sorted(stored, key=lambda one: (one.key.split, one.key))
+    for one, after in itertools.pairwise(in_order):
+        if one.key == after.key:
+            raise UsageError(
+                f"two episodes have the key {one.key}: keys must be unique. If your step splits episodes, number them: "
+                "dataclasses.replace(key, part=1)"
+            )
+    ranges: list[StoredRange] = []
+    by_split = {split: tuple(own) for split, own in itertools.groupby(in_order, key=lambda one: one.key.split)}
+    if unknown := by_split.keys() - set(splits):
+        raise UsageError(
+            f"an episode is in the split {min(unknown)}, but the source has {', '.join(splits)}: the split of a key "
+            "must stay"
+        )
+    for split in (split for split in splits if split in by_split):
+        groups = _cut(by_split[split], shards)
+        ranges += [StoredRange(WorkRange(split, i, len(groups), ()), group) for i, group in enumerate(groups)]
+    return ranges
+
+
+def _cut(episodes: Sequence[StoredEpisode], shards: int | None) -> list[tuple[StoredEpisode, ...]]:
+    weights = [max(1, one.weight) for one in episodes]
+    total = sum(weights)
+    count = min(MAX_RANGES, -(-total // RANGE_BYTES)) if shards is None else shards
+    bounds = [total * i // count for i in range(1, count)]
+    groups: list[list[StoredEpisode]] = [[] for _ in range(count)]
+    for one, weight, end in zip(episodes, weights, itertools.accumulate(weights), strict=True):
+        groups[bisect.bisect_right(bounds, end - weight // 2 - 1)].append(one)
+    return [tuple(group) for group in groups if group]
+
+
+def read_stored(episodes: Iterable[StoredEpisode]) -> Iterator[Episode]:
+    """Reads stored episodes.
+
+    Raises:
+      NotVerifiedError: a part has changed since it was written.
+    """
+    for part, own in itertools.groupby(episodes, key=lambda one: one.part):
+        with storage.open_read(part) as file:
+            for one in own:
+                file.seek(one.offset)
+                content = file.read(one.size)
+                if _digest(content) != one.digest:  # never unpickle what others wrote
+                    raise NotVerifiedError(f"{part} has changed since it was written: run the pipeline again")
+                episode: Episode = pickle.loads(content)
+                del content
+                yield episode
+                del episode  # not held while the next one is read
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredRangeWriter:
+    """Checks and writes the episodes of stored ranges. Picklable.
+
+    Attributes:
+      check: the policy of each rule.
+      connecting: the connectors that run over the accepted episodes.
+      plan: the `OutputPlan.digest` of the pipeline.
+    """
+
+    check: CheckOptions
+    connecting: ConnectorRunner
+    plan: str
+
+    def write(self, stored: StoredRange, output: Output) -> tuple[RangeCommit, list[Rejection]]:
+        """Writes the episodes of a range and commits it. Can be repeated.
+
+        Returns:
+          The commit, and the rejected episodes.
+
+        Raises:
+          FailedRuleError: a rule whose policy is `fail` is broken.
+          UsageError: an episode has a column that is not in the schema.
+        """
+        report, rejections = Report(), list[Rejection]()
+        schema, ignored = self.connecting.probed.given, self.connecting.ignored_values(ignored_values(output))
+        conformance, writer = Conformance(schema), output.open_range(stored.work)
+
+        def write(batch: Batch) -> None:
+            writer.write(batch.replace(read=None))  # the record as read may have other values
+
+        try:
+            for episode in read_stored(stored.episodes):
+                if not episode.faults:
+                    schema.check(episode)
+                    if faults := conformance.violations(episode):
+                        episode = episode.replace(faults=tuple(faults))
+                record = check_and_connect(episode, self.check, self.connecting, ignored, write, sound=episode.sound)
+                report.add(record)
+                count_verdict(record.verdict)
+                if record.verdict.rejected is not None:
+                    rejections.append(record.verdict.rejected)
+                del episode, record
+            return finish_range(output, stored.work, writer, report, None, self.plan), rejections
+        finally:
+            writer.abort()
