@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any, TypeVar
 
@@ -12,6 +13,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
+from rlds_beam.reading.base import Segment, Shard
+from rlds_beam.reading.plan import WorkRange
 
 Element = TypeVar("Element")
 
@@ -41,4 +44,20 @@ class EpisodeKeyCoder(Coder):
         return True
 
 
+class WorkRangeCoder(Coder):
+    """Encodes work ranges as JSON: the same bytes in every process."""
+
+    def encode(self, value: WorkRange) -> bytes:
+        return json.dumps(dataclasses.astuple(value)).encode()
+
+    def decode(self, encoded: bytes) -> WorkRange:
+        split, index, of, segments = json.loads(encoded)
+        segments = tuple(Segment(Shard(*shard), start, stop) for shard, start, stop in segments)
+        return WorkRange(split, index, of, segments)
+
+    def is_deterministic(self) -> bool:
+        return True
+
+
 registry.register_coder(EpisodeKey, EpisodeKeyCoder)
+registry.register_coder(WorkRange, WorkRangeCoder)

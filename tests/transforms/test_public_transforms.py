@@ -21,6 +21,8 @@ from rlds_beam.encoding.tfds.rlds_records import schema_of
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.processing.report import Report
+from rlds_beam.reading.base import Segment, Shard
+from rlds_beam.reading.plan import WorkRange
 from rlds_beam.testing import make_episode, read_rejected
 from rlds_beam.transforms import ComputeStatistics, ConnectEpisodes, ValidateEpisodes, WriteRejected, WriteReport
 
@@ -160,6 +162,12 @@ def test_an_element_of_another_type_is_an_error(new: Callable[[], Any], kind: st
     root | beam.Create([{"reward": 1}]) | transform
     with pytest.raises(Exception, match=f"{type(transform).__name__}: an element is a dict: expected {kind}"):
         root.run()
+
+
+def test_work_ranges_have_the_same_bytes_in_every_process() -> None:
+    coder, shards = registry.get_coder(WorkRange), (Shard(0, "a", 10, 2), Shard(1, "b", 1 << 40, None))
+    work = WorkRange("train", 1, 3, (Segment(shards[0], 4), Segment(shards[1], 0, 7)))
+    assert coder.is_deterministic() and coder.decode(coder.encode(work)) == work
 
 
 def test_keys_can_be_grouped_on_any_worker() -> None:
