@@ -25,6 +25,7 @@ from rlds_beam.formats.options import OutputOptions
 from rlds_beam.formats.outputs import configuration_for, create_output
 from rlds_beam.formats.own_outputs import check_own_output
 from rlds_beam.formats.registry import FORMATS
+from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.formats.trajectories.bundles import open_parts, read_rejected_list, remove_parts
 from rlds_beam.output.base import Output
 from rlds_beam.output.capabilities import GlobalIndices, all_files_of, needs_whole_shards, with_ranges
@@ -71,16 +72,15 @@ class _Planner:
     def plan_ranges(self, stored: Iterable[StoredEpisode]) -> Iterator[StoredRange | TaggedOutput]:
         """Yields the ranges, and a `DatasetCommitter` that knows them (`committer`). Adds their files to plan.json."""
         ranges = cut_ranges(stored, [split.name for split in self.source.splits], self.shards)
-        works = tuple(one.work for one in ranges)
+        works = tuple(stored.work for stored in ranges)
         output = with_ranges(self.output, works)
         if self.to not in FORMATS:
             check_own_output(output, works, self.to)
         add_files(output.directory, all_files_of(output, works))
         # Episodes may have been dropped, so they are not compared with the counts that the source states.
         source = with_attributes(self.source, splits=())
-        yield TaggedOutput(
-            "committer", DatasetCommitter(source, self.check, output, works, self.report, self.plan)
-        )  # fmt: skip
+        committer = DatasetCommitter(source, self.check, output, works, self.report, self.plan)
+        yield TaggedOutput("committer", committer)
         yield from ranges
 
 
@@ -123,8 +123,10 @@ class WriteEpisodes(beam.PTransform[Episode, Any]):
         `robot_type`, `task`.
 
     Raises:
-      UsageError: on construction, if the format cannot hold the episodes, or the output or an option cannot be used;
-        while running, if two episodes have the same key, or one has a column that is not in the schema.
+      UsageError: on construction, if the format cannot hold the episodes, the output or an option cannot be used, or a
+        connector needs the whole dataset. `rlds` cannot hold fields that only TFDS decodes: `convert` copies their
+        bytes, which an edited episode does not have. While running, if two episodes have the same key, the split of a
+        key is not one of the source, or an episode has a column that is not in the schema.
       FailedRuleError: while running, at the first violation of a rule whose policy is `fail`.
     """
 
@@ -153,6 +155,11 @@ class WriteEpisodes(beam.PTransform[Episode, Any]):
         self._output = create_output(with_attributes(described, schema=source.schema), connecting, output, given)
         if needs_whole_shards(self._output):
             raise UsageError("across_episodes needs the order of a shard, but a PCollection is unordered")
+        if isinstance(self._output, RldsOutput) and (field := self._output.schema.recorded.slow_reason):
+            raise UsageError(
+                f"to='rlds': {field}, whose bytes can only be copied from a record, but episodes of a pipeline may be "
+                "edited: use convert, or remove it with connectors=[DropFields([...])]"
+            )
         plan = _plan(to, described, check, configuration, self._output)
         check_output(output, plan, overwrite=overwrite)
         report = check_source(source, check)

@@ -16,7 +16,8 @@ from beam_runners import RUNS, new_pipeline
 
 import rlds_beam
 from rlds_beam import Field
-from rlds_beam.connectors import Normalize, SubsampleSteps
+from rlds_beam.connectors import DropFields, Normalize, SubsampleSteps
+from rlds_beam.connectors.given_meaning import with_attributes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.manifest import read_manifest
@@ -197,6 +198,14 @@ def test_what_cannot_be_used_is_refused_on_construction(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         WriteEpisodes(str(tmp_path / "out"), rlds_beam.open_source(str(data)), **options)
+
+
+def test_a_field_that_rlds_can_only_copy_is_refused_on_construction(tmp_path: Path, data: Path) -> None:
+    source, tokens = rlds_beam.open_source(str(data)), Field("tokens", "int64", (None,), fast=False, feature="Ragged")
+    source = with_attributes(source, schema=source.schema.with_columns(tokens))
+    with pytest.raises(UsageError, match="tokens is a Ragged, whose bytes can only be copied"):
+        WriteEpisodes(str(tmp_path / "out"), source, to="rlds", accept="schema_mismatch")
+    WriteEpisodes(str(tmp_path / "out"), source, to="rlds", accept="schema_mismatch", connectors=[DropFields("tokens")])
 
 
 def other_split(episode: Episode) -> Episode:

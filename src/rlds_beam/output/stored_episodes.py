@@ -71,10 +71,9 @@ class EpisodePart:
         """Stores an episode."""
         content = pickle.dumps(episode, protocol=5)
         self._file.write([content], 1, episode.key)
-        one = StoredEpisode(
-            episode.key, self._path, self._offset, len(content), _digest(content), _weight(episode)
-        )  # fmt: skip
-        self._stored.append(one)
+        weight = _weight(episode)
+        stored = StoredEpisode(episode.key, self._path, self._offset, len(content), _digest(content), weight)
+        self._stored.append(stored)
         self._offset += len(content)
 
     def finish(self) -> list[StoredEpisode]:
@@ -93,7 +92,8 @@ def _digest(content: bytes) -> bytes:
 
 def _weight(episode: Episode) -> int:
     """The size of its record, or of its arrays if it was not read from a file. Sizes of pickles differ by process."""
-    return len(episode.payload) or sum(one.nbytes for one in episode.steps.values() if isinstance(one, np.ndarray))
+    columns = episode.steps.values()
+    return len(episode.payload) or sum(column.nbytes for column in columns if isinstance(column, np.ndarray))
 
 
 class StoredRange(NamedTuple):
@@ -113,15 +113,15 @@ def cut_ranges(stored: Iterable[StoredEpisode], splits: Sequence[str], shards: i
     Raises:
       UsageError: two episodes have the same key, or an episode is in another split.
     """
-    in_order = sorted(stored, key=lambda one: (one.key.split, one.key))
-    for one, after in itertools.pairwise(in_order):
-        if one.key == after.key:
+    in_order = sorted(stored, key=lambda episode: (episode.key.split, episode.key))
+    for before, after in itertools.pairwise(in_order):
+        if before.key == after.key:
             raise UsageError(
-                f"two episodes have the key {one.key}: keys must be unique. If your step splits episodes, number them: "
-                "dataclasses.replace(key, part=1)"
+                f"two episodes have the key {after.key}: keys must be unique. If your step splits episodes, number "
+                "them: dataclasses.replace(key, part=1)"
             )
     ranges: list[StoredRange] = []
-    by_split = {split: tuple(own) for split, own in itertools.groupby(in_order, key=lambda one: one.key.split)}
+    by_split = {split: tuple(own) for split, own in itertools.groupby(in_order, key=lambda episode: episode.key.split)}
     if unknown := by_split.keys() - set(splits):
         raise UsageError(
             f"an episode is in the split {min(unknown)}, but the source has {', '.join(splits)}: the split of a key "
@@ -134,13 +134,13 @@ def cut_ranges(stored: Iterable[StoredEpisode], splits: Sequence[str], shards: i
 
 
 def _cut(episodes: Sequence[StoredEpisode], shards: int | None) -> list[tuple[StoredEpisode, ...]]:
-    weights = [max(1, one.weight) for one in episodes]
+    weights = [max(1, episode.weight) for episode in episodes]
     total = sum(weights)
     count = min(MAX_RANGES, -(-total // RANGE_BYTES)) if shards is None else shards
     bounds = [total * i // count for i in range(1, count)]
     groups: list[list[StoredEpisode]] = [[] for _ in range(count)]
-    for one, weight, end in zip(episodes, weights, itertools.accumulate(weights), strict=True):
-        groups[bisect.bisect_right(bounds, end - weight // 2 - 1)].append(one)
+    for episode, weight, end in zip(episodes, weights, itertools.accumulate(weights), strict=True):
+        groups[bisect.bisect_right(bounds, end - weight // 2 - 1)].append(episode)
     return [tuple(group) for group in groups if group]
 
 
@@ -150,12 +150,12 @@ def read_stored(episodes: Iterable[StoredEpisode]) -> Iterator[Episode]:
     Raises:
       NotVerifiedError: a part has changed since it was written.
     """
-    for part, own in itertools.groupby(episodes, key=lambda one: one.part):
+    for part, own in itertools.groupby(episodes, key=lambda stored: stored.part):
         with storage.open_read(part) as file:
-            for one in own:
-                file.seek(one.offset)
-                content = file.read(one.size)
-                if _digest(content) != one.digest:  # never unpickle what others wrote
+            for stored in own:
+                file.seek(stored.offset)
+                content = file.read(stored.size)
+                if _digest(content) != stored.digest:  # never unpickle what others wrote
                     raise NotVerifiedError(f"{part} has changed since it was written: run the pipeline again")
                 episode: Episode = pickle.loads(content)
                 del content
