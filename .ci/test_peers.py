@@ -13,12 +13,12 @@ from environments import ROOT, Outcome, all_passed, build, find, install_wheel, 
 
 PEERS = {
     "rllib": "ray", "lerobot": "lerobot", "lerobot21": "lerobot", "scope_rl": "scope_rl", "exchange": "d3rlpy",
-    "loading": "lerobot",
+    "loading": "lerobot", "beam_yaml": "jsonschema",
 }  # fmt: skip
 """Peer -> the module whose version is printed."""
 
-FOLDERS = {"lerobot21": ["lerobot"], "rllib": ["rllib", "loaders"]}
-"""Peer -> its folders of tests, if not just the one of its name."""
+FOLDERS = {"lerobot21": ["lerobot"], "rllib": ["rllib", "loaders"], "beam_yaml": []}
+"""Peer -> its folders of tests, if not just the one of its name. That of Beam YAML runs pages only."""
 
 PYTHONS = {"lerobot": "3.12", "loading": "3.12"}
 """Peer -> its Python, if not 3.11."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rlds_beam.transforms.reverb import WriteToReverb as WriteToReverb
     from rlds_beam.transforms.reverb import WriteToReverbResult as WriteToReverbResult
     from rlds_beam.transforms.rlds import WriteToRlds as WriteToRlds
+    from rlds_beam.transforms.rows import EpisodesToRows as EpisodesToRows
     from rlds_beam.transforms.statistics import ComputeStatistics as ComputeStatistics
     from rlds_beam.transforms.writing import WriteRejected as WriteRejected
     from rlds_beam.transforms.writing import WriteToTrajectoryRecords as WriteToTrajectoryRecords
@@ -43,6 +44,7 @@ __all__ = [
     "ConvertToTrajectories",
     "ConvertToTrajectoriesResult",
     "EpisodeModelHandler",
+    "EpisodesToRows",
     "FindDuplicateEpisodes",
     "ReadFromRlds",
     "Rejection",
@@ -69,6 +71,7 @@ _exported, __dir__ = lazy.exports(
         "ConvertToTrajectories": "rlds_beam.transforms.converting",
         "ConvertToTrajectoriesResult": "rlds_beam.transforms.converting",
         "EpisodeModelHandler": "rlds_beam.transforms.inference",
+        "EpisodesToRows": "rlds_beam.transforms.rows",
         "FindDuplicateEpisodes": "rlds_beam.transforms.duplicates",
         "ReadFromRlds": "rlds_beam.transforms.reading",
         "Rejection": "rlds_beam.checking.verdicts",

@@ -26,7 +26,7 @@ AGENTS = re.compile(r"load_trajectories|tensorflow|tf_agents|rlds_to_reverb|reve
 """Matches blocks that need the extra `agents`."""
 ENVIRONMENT = re.compile(r"<!-- environment: (\w+) -->")
 """The first line of a page that `make test-peers` runs, in this environment of a peer."""
-PEERS = {"rllib": "ray", "lerobot": "lerobot", "exchange": "d3rlpy"}
+PEERS = {"rllib": "ray", "lerobot": "lerobot", "exchange": "d3rlpy", "beam_yaml": "jsonschema"}
 """Environment -> the module that shows that this is it."""
 HDF5 = re.compile(r"--(from|to)=(minari|d3rlpy|d4rl|hdf5)|^import h5py", re.MULTILINE)
 """Matches blocks that need the extra `hdf5`."""
