@@ -40,6 +40,7 @@ from measuring import (
 )  # fmt: skip
 from sections import (
     columns,
+    composed,
     exchange,
     hdf5,
     lerobot,
@@ -255,7 +256,7 @@ def cold(sizes: Sizes) -> list[Figure]:
 SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "state": state, "limit": limit, "workers": workers, "memory": memory, "images": images, "cold": cold,
     "skew": one_machine.skew, "bounds": one_machine.bounds, "reverb": reverb.reverb,
-    "statistics": statistics.statistics, "columns": columns.columns,
+    "statistics": statistics.statistics, "columns": columns.columns, "composed": composed.composed,
     "rllib": rllib.rllib, "record": record.record, "lerobot": lerobot.lerobot,
     "rlds": rlds.rlds, "exchange": exchange.exchange, "hdf5": hdf5.hdf5,
     "zarr": zarr.zarr, "ros2": ros2.ros2, "signals": signals.signals,

@@ -18,7 +18,7 @@ MARK = "<!-- figures -->\n"
 TOPICS: Mapping[str, tuple[str, ...]] = {
     "Convert RLDS": (
         "run.py state", "run.py limit", "run.py images", "run.py workers", "run.py skew", "run.py memory",
-        "run.py bounds", "run.py cold", "flink.py",
+        "run.py composed", "run.py bounds", "run.py cold", "flink.py",
     ),
     "Check, and compute statistics": ("run.py signals", "run.py statistics"),
     "Push into Reverb": ("run.py reverb",),
