@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import time
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,14 @@ from processes import kill, running, wait_until
 from rlds_beam.connectors.learner.columns import AddObservationsFromEpisodesToBatch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.output.base import Description
 from rlds_beam.output.capabilities import MetadataFiles
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import EpisodeWriter, ShardInfo
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
-from rlds_beam.testing import make_episode, read_rejected, write_dataset
+from rlds_beam.testing import OutputTests, make_episode, read_rejected, write_dataset
 
 HOLD = "OWN_OUTPUT_HOLDS"
 """Environment variable: ranges from this number on never finish."""
@@ -168,3 +169,39 @@ def test_it_cannot_be_pushed(data, tmp_path):
     code, _, err = run("push", tmp_path / "out", "--reverb=127.0.0.1:1", "--table=t")
     assert code == 2
     assert "Its format is --to=test_own_output:ReturnsOutput" in err
+
+
+class TestConformance(OutputTests):
+    output = ReturnsOutput
+
+    def read(self, directory: Path) -> list[float]:
+        return returns(directory)
+
+
+class OtherBytes(ReturnsOutput):
+    def complete(self, commits):
+        return {"call": uuid.uuid4().hex}
+
+
+class OtherItems(ReturnsOutput):
+    def open_range(self, work):
+        return EpisodeWriter(str(Path(self.directory, self.file(work))), lambda _: b'{"return": %d}\n' % work.of)
+
+
+class HiddenFile(ReturnsOutput):
+    metadata = ()
+
+
+@pytest.mark.parametrize(
+    ("output", "test", "said"),
+    [
+        (OtherBytes, "test_equal_plans_give_equal_bytes", "manifest"),
+        (OtherItems, "test_any_number_of_ranges_gives_the_same_items", "2 ranges"),
+        (HiddenFile, "test_overwrite_removes_all_files", "episodes.json"),
+    ],
+)
+def test_the_conformance_tests_find_mistakes(tmp_path, output, test, said):
+    tests = TestConformance()
+    tests.output = output
+    with pytest.raises((AssertionError, RldsBeamError), match=said):
+        getattr(tests, test)(tmp_path)

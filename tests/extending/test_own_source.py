@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import re
+import uuid
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,11 +19,11 @@ from rlds_beam.encoding.base import Damage, Headers, Record
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.errors import BadEpisode, UsageError, Violation
+from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError, Violation
 from rlds_beam.formats.own_sources import checked_source
 from rlds_beam.reading.base import Segment, Shard, Source, Split
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.testing import make_episode, read_items, read_rejected, write_dataset
+from rlds_beam.testing import SourceTests, make_episode, read_items, read_rejected, write_dataset
 
 DTYPES = {"observation": "float32", "action": "float32", "reward": "float32", "discount": "float32"}
 FLAGS = ("is_first", "is_last", "is_terminal")
@@ -90,10 +91,14 @@ def episodes():
     return [make_episode(6, seed=i, observation=2, action=()) for i in range(12)]
 
 
+def line(episode: Episode) -> str:
+    return json.dumps({path: column.tolist() for path, column in episode.steps.items()})
+
+
 @pytest.fixture
 def data(tmp_path, episodes):
     """Three files of four episodes each, and an invalid line in the second file."""
-    lines = [json.dumps({path: column.tolist() for path, column in e.steps.items()}) for e in episodes]
+    lines = [line(episode) for episode in episodes]
     lines.insert(5, "not JSON")
     (tmp_path / "json").mkdir()
     for i, part in enumerate((lines[:4], lines[4:9], lines[9:])):
@@ -351,3 +356,54 @@ def test_a_source_with_a_mistake_is_named_in_one_line(data, source, code, said):
     assert (found, out) == (code, "")
     assert said in err
     assert "Traceback" not in err and len(err.strip().splitlines()) <= 2, err
+
+
+class TestConformance(SourceTests):
+    source = JsonSource
+
+    def write(self, directory: Path) -> None:
+        directory.mkdir(parents=True)
+        for i in range(3):
+            episodes = [make_episode(6, seed=4 * i + k, observation=2, action=()) for k in range(4)]
+            (directory / f"{i}.jsonl").write_text("\n".join(map(line, episodes)) + "\n")
+
+
+class _Overlapping(JsonLines):
+    def read(self, path, start=0, stop=None):
+        return super().read(path, max(start - 1, 0), stop)
+
+
+class ReadsTwice(JsonSource):
+    files = _Overlapping()
+
+
+class _Counting(_Disagreeing):
+    calls = itertools.count()
+
+    def change(self, steps):
+        return {**steps, "reward": np.full(6, next(self.calls), np.float32)}
+
+
+class OtherRewards(JsonSource):
+    decoder = _Counting()
+
+
+class OtherPlan(JsonSource):
+    def plan(self):
+        return {"call": uuid.uuid4().hex}
+
+
+@pytest.mark.parametrize(
+    ("source", "test", "said"),
+    [
+        (ReadsTwice, "test_every_split_point_gives_each_record_once", "0.jsonl, cut at 1"),
+        (ReadsTwice, "test_any_number_of_ranges_gives_the_same_episodes", "2"),
+        (OtherRewards, "test_every_episode_is_read_as_its_schema_says", "reward"),
+        (OtherPlan, "test_a_killed_conversion_resumes", "output of another plan"),
+    ],
+)
+def test_the_conformance_tests_find_mistakes(tmp_path, source, test, said):
+    tests = TestConformance()
+    tests.source = source
+    with pytest.raises((AssertionError, RldsBeamError), match=said):
+        getattr(tests, test)(tmp_path)

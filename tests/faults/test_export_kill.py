@@ -1,11 +1,9 @@
-"""Exports and recordings that are killed or interrupted and run again end with the bytes of an undisturbed run."""
+"""Exports and recordings that are interrupted and run again end with the bytes of an undisturbed run."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -26,20 +24,6 @@ def data(tmp_path_factory) -> Path:
     columns = {"propensity": np.full(9, 0.5), "action": np.arange(9) % 3}
     episodes = [make_episode(9, seed=i, observation=4, columns=columns) for i in range(12)]
     return write_dataset(tmp_path_factory.mktemp("data"), episodes, shards=3)
-
-
-@pytest.mark.parametrize("seed", ["1", "2"])
-@pytest.mark.parametrize("to", ["numpy", "d3rlpy", "minari", "rllib", "scope_rl", "zarr"])
-def test_killed_anywhere_after_the_first_commit(data, tmp_path, to, seed):
-    """The export kills itself at a file-system request chosen by the seed: see `killed_export.py`."""
-    if to in ("minari", "d3rlpy"):
-        pytest.importorskip("h5py")
-    command = [sys.executable, str(SUPPORT / "killed_export.py"), str(data), str(tmp_path), to, seed]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert [*(tmp_path / "out" / "_commits").glob("*.json")]
-    export(data, tmp_path / "out", to, shards=3)
-    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole"), done.stdout
 
 
 def test_an_export_is_interrupted(data, tmp_path):

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from directories import bytes_of
 from exchanging import assert_equal, export, open_job, plain, read_back, rich_dataset
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +22,6 @@ from rlds_beam.formats.arrays.packed_arrays import pack, unpack
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import ConvertOptions
-from rlds_beam.output.commits import read_commits
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
 
 VOID = ("action", "reward", "discount")
@@ -241,33 +239,6 @@ def test_scope_rl_rejects_actions_above_n_actions(tmp_path):
 
 
 # All formats
-
-
-@pytest.mark.parametrize("to", ["numpy", "d3rlpy", "minari", "scope_rl", "zarr"])
-def test_a_killed_job_ends_with_the_same_bytes(rich, tmp_path, to):
-    out, data = tmp_path / "out", rich[0]
-    if to == "scope_rl":
-        data = write_dataset(tmp_path / "data", [logged(3 + i % 3, terminal=True, seed=i) for i in range(6)])
-    job = open_job(data, out, to, shards=2)
-    job.converter.convert(job.open()[0], {})
-    again = open_job(data, out, to, shards=2)
-    (left,) = again.open()
-    again.converter.convert(left, {})
-    (out / "parts" / "train-00000-of-00002.part").rename(tmp_path / "kept")  # lost during the merge
-    again = open_job(data, out, to, shards=2)
-    again.converter.convert(again.open()[0], {})
-    again.committer.commit()
-    whole = tmp_path / "whole"
-    export(data, whole, to, shards=2)
-    assert bytes_of(out) == bytes_of(whole)
-    assert open_job(data, out, to, shards=2).status().complete
-    one = tmp_path / "one"
-    export(data, one, to, shards=1)
-    names = [name for name in bytes_of(one) if name.endswith((".npy", ".h5", ".hdf5", ".zip"))]
-    assert names or to == "scope_rl"
-    if names:  # arrays and HDF5 do not depend on the ranges at all
-        assert {name: bytes_of(one)[name] for name in names} == {name: bytes_of(out)[name] for name in names}
-    assert read_commits(str(out))
 
 
 @pytest.mark.parametrize("to", ["d3rlpy", "minari"])

@@ -12,6 +12,7 @@ COMMANDS = (ROOT / "pipelines", ROOT / "src" / "rlds_beam" / "cli")
 """What commands print is escaped by the streams that `cli.main` sets."""
 
 PRINTING = {
+    "src/rlds_beam/testing/conversions.py": "two numbers, from a test to its parent",
     "src/rlds_beam/terminal/style.py": "our own colors and pictures",
     "src/rlds_beam/terminal/displays.py": "escaped",
     "src/rlds_beam/terminal/options.py": "what commands print",

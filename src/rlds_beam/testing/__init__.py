@@ -1,10 +1,11 @@
-"""Small datasets for tests, valid or broken on purpose; needs only numpy.
+"""Small datasets for tests, valid or broken on purpose, and conformance tests for your own formats.
 
     episodes = [make_episode(10, seed=i) for i in range(20)] + [make_episode("F M M", seed=20)]
     directory = write_dataset(tmp_path, episodes, shards=2)
     flip_byte(shard_paths(directory)[0], record=3)
 
-`write_dataset` writes TFDS's layout, which `tfds.builder_from_directory` reads.
+`write_dataset` writes TFDS's layout, which `tfds.builder_from_directory` reads. Subclasses of `SourceTests` and
+`OutputTests` are test classes for pytest.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from __future__ import annotations
 import itertools
 import json
 import struct
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_beam import lazy
 from rlds_beam.encoding.example.reading import Feature, parse_example
 from rlds_beam.encoding.tfds.rlds_dataset import features_json, write_dataset
 from rlds_beam.encoding.tfds.rlds_records import as_column
@@ -25,7 +28,15 @@ from rlds_beam.encoding.tfrecord.framing import record_header
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 
+if TYPE_CHECKING:
+    from rlds_beam.testing.outputs import OutputTests
+    from rlds_beam.testing.sources import SourceTests
+
+_TESTS = {"OutputTests": "rlds_beam.testing.outputs", "SourceTests": "rlds_beam.testing.sources"}
+
 __all__ = [
+    "OutputTests",
+    "SourceTests",
     "cut",
     "features_json",
     "flip_byte",
@@ -39,6 +50,11 @@ __all__ = [
     "shard_paths",
     "write_dataset",
 ]
+
+__getattr__, _ = lazy.exports(__name__, _TESTS)
+
+if "pytest" in sys.modules:  # failed assertions show their values
+    sys.modules["pytest"].register_assert_rewrite("rlds_beam.testing.conversions", *_TESTS.values())
 
 Shape = tuple[int, ...]
 
