@@ -27,7 +27,7 @@ class AddOneTsToEpisodesAndTruncate(EpisodeConnector):
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         last = len(episode) - 1
         if last < 1:
-            return episode
+            return episode.with_columns({"loss_mask": np.zeros(len(episode), bool)})
         steps = {path: _longer(path, column, last, fields) for path, column in episode.steps.items()}
         flags = {name: np.array(steps[name], bool) for name in FLAGS}
         for flag in flags.values():
