@@ -1,26 +1,24 @@
-"""Properties of every connector in the package, on generated episodes."""
+"""The conformance tests of each connector."""
 
 from __future__ import annotations
 
 import copy
-import json
+import itertools
 import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rlds_beam import connectors
-from rlds_beam.connectors import Batch, FittedConnector, connect
-from rlds_beam.connectors.configuration import Configuration, described
-from rlds_beam.connectors.learner.outputs import as_numpy
-from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.encoding.tfds.rlds_records import schema_of
+from rlds_beam.connectors import Batch
+from rlds_beam.connectors.base import Connector, EpisodeConnector
+from rlds_beam.connectors.configuration import described
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import RldsBeamError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_png
-from rlds_beam.testing import make_episode
+from rlds_beam.testing import ConnectorTests, make_episode
+from rlds_beam.testing.connectors import batch_content
 
 AGENTS = {
     name: {"observation": "observation/state", "action": "action", "reward": "reward"} for name in ("left", "right")
@@ -142,48 +140,21 @@ def made(name: str):
     return getattr(connectors, name)(**arguments)
 
 
-def same(one: Batch, other: Batch) -> None:
-    assert one.dropped == other.dropped
-    pairs = [(a.steps, b.steps) for a, b in zip(one.episodes, other.episodes, strict=True)]
-    pairs += list(zip(one.columns, other.columns, strict=True))
-    pairs += [(one.modules[m], other.modules[m]) for m in one.modules or {}]
-    for a, b in pairs:
-        assert list(a) == list(b)
-        for path, column in a.items():
-            np.testing.assert_array_equal(plain(column), plain(b[path]), err_msg=path)
-
-
-def plain(column):
-    return column.data if isinstance(column, EncodedImages) else as_numpy(column)
-
-
 def test_every_connector_is_tested():
     with_ray = {"FromRllib"}  # tests/peers/rllib/test_from_rllib.py
     assert {*PIECES, *OF_OUTPUTS, *with_ray} == {*connectors.CONNECTORS}
 
 
-@pytest.mark.parametrize("name", PIECES)
-@settings(deadline=None, max_examples=8)
-@given(lengths=st.lists(st.integers(2, 20), min_size=2, max_size=4), seed=st.integers(0, 1000))
-def test_the_dry_run_matches_the_result_and_inputs_are_not_modified(name, lengths, seed):
-    """What `convert` relies on: the dry run predicts the output; connectors are pure, picklable, and deterministic."""
-    before, piece = PIECES[name][1], made(name)
-    episodes = [episode(length, seed + i) for i, length in enumerate(lengths)]
-    connecting = ConnectorRunner.of(Configuration((*before, piece)), schema_of(episodes[0]))
-    if isinstance(piece, FittedConnector):
-        accumulator = connecting.accumulator()
-        for one in episodes:
-            connecting.accumulate(accumulator, [one])
-        connecting = connecting.fit([json.loads(json.dumps(accumulator.finish()))])
-    untouched = copy.deepcopy(episodes)
-    again = pickle.loads(pickle.dumps(connecting))
-    for one, kept in zip(episodes, untouched, strict=True):
-        done = connecting.connect([one])  # raises if fields, dtypes, or shapes differ from the dry run
-        same(done, again.connect([copy.deepcopy(one)]))
-        for path, column in kept.steps.items():
-            np.testing.assert_array_equal(plain(one.steps[path]), plain(column), err_msg=path)
-    assert described(piece)["name"] == name
-    json.dumps(described(piece))
+class TestEveryConnector(ConnectorTests):
+    @pytest.fixture(autouse=True, params=PIECES)
+    def _choose(self, request: pytest.FixtureRequest) -> None:
+        self.name = request.param
+
+    def connectors(self) -> list[Connector]:
+        return [*PIECES[self.name][1], made(self.name)]
+
+    def episode(self, steps: int, seed: int) -> Episode:
+        return episode(steps, seed)
 
 
 @pytest.mark.parametrize("name", OF_OUTPUTS)
@@ -199,22 +170,44 @@ def test_model_outputs_are_not_modified(name):
         before = [connectors.GetActions("diagonal_gaussian"), connectors.UnBatchToIndividualItems()]
     for piece in before:
         running = piece(running)
-    untouched, piece = copy.deepcopy(running), made(name)
-    first, second = piece(running), pickle.loads(pickle.dumps(piece))(copy.deepcopy(running))
-    same(first, second)
-    same(running, untouched)
+    untouched, piece = batch_content(running), made(name)
+    again = pickle.loads(pickle.dumps(piece))(copy.deepcopy(running))
+    assert batch_content(piece(running)) == batch_content(again)
+    assert batch_content(running) == untouched
     assert described(piece)["name"] == name
 
 
-@pytest.mark.parametrize("name", PIECES)
-def test_shortest_episodes_work(name):
-    """An episode with one transition, and one with a single step and no transition."""
-    before, piece = PIECES[name][1], made(name)
-    if isinstance(piece, FittedConnector):
-        accumulator = piece.accumulator()
-        accumulator.add(connect(before, [episode(9, 1)]))
-        piece = piece.fit(accumulator.finish())
-    for length in (2, 1):
-        batch = connect([*before, piece], [episode(length, 0)])
-        for columns in batch.columns:
-            assert all(len(plain(column)) <= max(length, 2) for column in columns.values())
+class _InPlace(EpisodeConnector):
+    def edit(self, episode, fields):
+        episode.steps["reward"][:] = 0
+        return episode
+
+
+class _Counting(EpisodeConnector):
+    calls = itertools.count()
+
+    def edit(self, episode, fields):
+        return episode.with_columns({"reward": np.full(len(episode), next(self.calls), np.float32)})
+
+
+class _OnlyLong(EpisodeConnector):
+    def edit(self, episode, fields):
+        return episode.with_columns({"long": np.ones(len(episode))}) if len(episode) > 2 else episode
+
+
+@pytest.mark.parametrize(
+    ("connector", "test", "said"),
+    [
+        (_InPlace, "test_episodes_are_not_changed_in_place", "reward"),
+        (_Counting, "test_equal_episodes_give_equal_results", "reward"),
+        (_OnlyLong, "test_the_dry_run_predicts_the_fields_of_every_episode", "_OnlyLong did not return long"),
+        (_OnlyLong, "test_the_shortest_episodes", "_OnlyLong did not return long"),
+    ],
+)
+def test_the_conformance_tests_find_mistakes(connector, test, said):
+    class Conformance(ConnectorTests):
+        def connectors(self):
+            return [connector()]
+
+    with pytest.raises((AssertionError, RldsBeamError), match=said):
+        getattr(Conformance(), test)()

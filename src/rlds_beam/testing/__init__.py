@@ -4,8 +4,8 @@
     directory = write_dataset(tmp_path, episodes, shards=2)
     flip_byte(shard_paths(directory)[0], record=3)
 
-`write_dataset` writes TFDS's layout, which `tfds.builder_from_directory` reads. Subclasses of `SourceTests` and
-`OutputTests` are test classes for pytest.
+`write_dataset` writes TFDS's layout, which `tfds.builder_from_directory` reads. Subclasses of `SourceTests`,
+`OutputTests`, and `ConnectorTests` are test classes for pytest.
 """
 
 from __future__ import annotations
@@ -29,12 +29,18 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 
 if TYPE_CHECKING:
+    from rlds_beam.testing.connectors import ConnectorTests
     from rlds_beam.testing.outputs import OutputTests
     from rlds_beam.testing.sources import SourceTests
 
-_TESTS = {"OutputTests": "rlds_beam.testing.outputs", "SourceTests": "rlds_beam.testing.sources"}
+_TESTS = {
+    "ConnectorTests": "rlds_beam.testing.connectors",
+    "OutputTests": "rlds_beam.testing.outputs",
+    "SourceTests": "rlds_beam.testing.sources",
+}
 
 __all__ = [
+    "ConnectorTests",
     "OutputTests",
     "SourceTests",
     "cut",

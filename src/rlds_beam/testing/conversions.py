@@ -69,11 +69,12 @@ def check_error(error: RldsBeamError, file: Path | None = None) -> None:
 def content_of(episode: Episode) -> dict[str, Any]:
     """An episode's key, fields and faults as values that `==` compares; NaN equals NaN."""
     values = {**episode.steps, **{f"metadata/{path}": value for path, value in episode.metadata.items()}}
-    fields = {path: _plain(value) for path, value in values.items()}
+    fields = {path: plain(value) for path, value in values.items()}
     return {"key": str(episode.key), "faults": [str(fault) for fault in episode.faults], **fields}
 
 
-def _plain(values: Any) -> Any:
+def plain(values: Any) -> Any:
+    """A column as a value that `==` compares."""
     if isinstance(values, EncodedImages):
         return [bytes(image) for image in values]
     array = np.asarray(values)
