@@ -29,7 +29,7 @@ from measuring import DATA, Sizes, make
 from reverb_rates import push
 
 from rlds_beam.checking.duplicates import scan
-from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.checking.validating import validate_episode
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.jobs.convert import ConvertJob, prepare

@@ -16,8 +16,8 @@ from rlds_beam._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from rlds_beam.checking.options import CheckOptions as CheckOptions
+    from rlds_beam.checking.validating import validate_episode as validate_episode
     from rlds_beam.checking.verdicts import Verdict as Verdict
-    from rlds_beam.checking.verdicts import validate_episode as validate_episode
     from rlds_beam.connectors.base import connect as connect
     from rlds_beam.datasets.batches import Batches as Batches
     from rlds_beam.datasets.dataset import Dataset as Dataset
@@ -86,7 +86,7 @@ _HOMES = {
     "open_source": "rlds_beam.formats.sources",
     # Checks
     "CheckOptions": "rlds_beam.checking.options",
-    "validate_episode": "rlds_beam.checking.verdicts",
+    "validate_episode": "rlds_beam.checking.validating",
     "Verdict": "rlds_beam.checking.verdicts",
     "Report": "rlds_beam.processing.report",
     # Connectors

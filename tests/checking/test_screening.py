@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.screening import are_sound, screened
-from rlds_beam.checking.verdicts import IgnoredValues, Verdict, validate_episode
+from rlds_beam.checking.validating import validate_episode
+from rlds_beam.checking.verdicts import IgnoredValues, Verdict
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.testing import make_episode
 

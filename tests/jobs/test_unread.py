@@ -10,7 +10,7 @@ import pytest
 from lerobot_data import convert_here, write_moving_data
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.checking.validating import validate_episode
 from rlds_beam.cli.main import main
 from rlds_beam.connectors import DropNoOpSteps, KeepSuccessful, MinimumLength, Normalize, RotateImages
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlds_beam.episodes.describing import schema_tree
-from rlds_beam.episodes.schema import Field, Schema, text_field
+from rlds_beam.episodes.schema import Field, Schema, schema_tree, text_field
 from rlds_beam.terminal.sparklines import sparkline
 from rlds_beam.text import duration, printable
 

@@ -13,9 +13,9 @@ from rlds_beam.datasets.batches import Arrays, Batches
 from rlds_beam.datasets.steps import IndexedSteps
 from rlds_beam.datasets.windows import Size
 from rlds_beam.encoding.example.columns import objects
-from rlds_beam.episodes.describing import fields_text, tree
+from rlds_beam.episodes.describing import tree
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.schema import Field
+from rlds_beam.episodes.schema import Field, fields_text
 from rlds_beam.errors import BadEpisode, RldsBeamError
 from rlds_beam.formats.arrays.options import LastStep
 from rlds_beam.images.decoding import Jpeg

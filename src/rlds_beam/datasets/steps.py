@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.checking.validating import validate_episode
 from rlds_beam.datasets.base import STEPS, Indices
 from rlds_beam.datasets.indexed_videos import IndexedVideos
 from rlds_beam.datasets.indexing import Recipe

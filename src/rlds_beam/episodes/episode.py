@@ -8,11 +8,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam.episodes.describing import episode_tree
+from rlds_beam.episodes.describing import tree, type_text
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.lazy import Viewable
+from rlds_beam.text import count, format_size, printable
 
 Column: TypeAlias = "np.ndarray[Any, Any] | EncodedImages"
 """One field of all steps, with leading axis T; images are `EncodedImages` until pixels are needed."""
@@ -81,3 +82,31 @@ class Episode(Viewable):
     def slice(self, start: int, stop: int) -> Episode:
         """The steps `start:stop` as views, with the same key and metadata."""
         return self.replace(steps={path: column[start:stop] for path, column in self.steps.items()})
+
+
+def episode_tree(episode: Episode) -> str:
+    """An episode's key, and the types of its columns as a tree."""
+    steps = {path: kind_of_column(column) for path, column in sorted(episode.steps.items())}
+    metadata = {path: kind_of_value(value) for path, value in sorted(episode.metadata.items())}
+    faults = [f"fault: {printable(fault)}" for fault in episode.faults]
+    title = f"Episode {episode.key}: {count(len(episode), 'step')}"
+    return "\n".join(line for line in [title, *faults, tree({"step": steps, "episode": metadata})] if line)
+
+
+def kind_of_column(column: Column) -> str:
+    """The type of a column's values: `float32 (7,)`, `uint8 (96, 96, 3) jpeg, 1.2 MB`, `text`."""
+    if isinstance(column, EncodedImages):
+        size = format_size(sum(len(image) for image in column))
+        return f"{type_text(column.dtype, column.shape)} {column.encoding}, {size}"
+    if column.dtype.kind in "OSU":
+        return "arrays of several shapes" if any(isinstance(value, np.ndarray) for value in column) else "text"
+    return type_text(column.dtype.name, column.shape[1:])
+
+
+def kind_of_value(value: Any, most: int = 60) -> str:
+    """A value of the episode in up to `most` characters, or its type if it is an image or a large array."""
+    if isinstance(value, (bytes, str)):
+        is_text = isinstance(value, str) or not value.startswith((b"\xff\xd8\xff", b"\x89PNG"))
+        return printable(value, most) if is_text else f"image, {format_size(len(value))}"
+    array = np.asarray(value)
+    return printable(value, most) if array.size <= 8 else type_text(array.dtype.name, array.shape)

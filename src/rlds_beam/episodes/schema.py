@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_beam.episodes.describing import schema_tree
+from rlds_beam.episodes.describing import tree, type_text
+from rlds_beam.episodes.dimensions import shown_dimensions
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.errors import UsageError
 from rlds_beam.lazy import Viewable
+from rlds_beam.text import printable
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Episode
@@ -195,3 +197,37 @@ class Schema(Viewable):
     @property
     def fast(self) -> bool:
         return self.slow_reason is None
+
+
+def schema_tree(schema: Schema) -> str:
+    """The fields of a dataset as a tree.
+
+    step
+    ├── action       float32 (7,)
+    ├── observation
+    │   ├── image    uint8 (96, 96, 3) jpeg
+    │   └── state    float32 (7,)
+    └── reward       float32
+    episode
+    └── episode_id   text
+    """
+    return tree({"step": fields_text(schema.steps), "episode": fields_text(schema.metadata)})
+
+
+def fields_text(fields: Mapping[str, Field]) -> dict[str, str]:
+    """The type of each field by path."""
+    return {path: kind_of(field) for path, field in sorted(fields.items())}
+
+
+def kind_of(field: Field) -> str:
+    """The type of a value: `float32 (2,): x, y`, `uint8 (96, 96, 3) jpeg`, `text`."""
+    encoding = f" {field.encoding}" if field.encoding not in ("none", "text") else ""
+    dtype = "text" if field.dtype == "string" else field.dtype
+    return f"{type_text(dtype, field.shape)}{encoding}{_names(field.names)}"
+
+
+def _names(names: Sequence[str]) -> str:
+    """The names of a vector's values, as many as views show."""
+    shown = [printable(name, 40) for name in names[: shown_dimensions(len(names))]]
+    more = [f"... {len(names) - len(shown)} more"] if len(names) > len(shown) else []
+    return f": {', '.join(shown + more)}" if names else ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rlds_beam.connectors.cleaning.presets import PRESETS, suggested
-from rlds_beam.episodes.describing import schema_tree
+from rlds_beam.episodes.schema import schema_tree
 from rlds_beam.jobs.card import card_lines
 from rlds_beam.output.last_steps import RowsOutput
 from rlds_beam.processing.report import left_out_lines

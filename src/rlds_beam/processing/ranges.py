@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.screening import screened
-from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict, count_verdict, validate_episode
+from rlds_beam.checking.validating import validate_episode
+from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict, count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.fitting import Accumulator
 from rlds_beam.connectors.runner import ConnectorRunner

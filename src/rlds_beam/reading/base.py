@@ -5,21 +5,16 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from rlds_beam.encoding.base import RecordFormat
-from rlds_beam.episodes.describing import schema_tree
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.episodes.schema import Schema
+from rlds_beam.episodes.schema import Schema, schema_tree
 from rlds_beam.errors import Violation
 from rlds_beam.lazy import Viewable
 from rlds_beam.options import Options
 from rlds_beam.text import count, escape_controls, format_size, printable
-
-if TYPE_CHECKING:
-    pass  # in typing from Python 3.11 on
-
 
 LastAction = Literal["real", "void", "unknown"]
 """Whether the last step of an episode has the action taken at its observation, or, as RLDS defines it, none."""

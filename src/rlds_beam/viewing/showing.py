@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.signals import Context, findings, measure
-from rlds_beam.checking.verdicts import find_violations
+from rlds_beam.checking.validating import find_violations
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics
 from rlds_beam.datasets.dataset import Dataset

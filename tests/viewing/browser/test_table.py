@@ -20,7 +20,7 @@ from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.signals.conditions import matches, parse_conditions
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.table import EpisodeTable
-from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.checking.validating import validate_episode
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.sources import open_source
 from rlds_beam.reading.base import Segment

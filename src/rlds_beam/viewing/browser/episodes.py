@@ -12,7 +12,8 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.verdicts import IgnoredValues, validate_episode
+from rlds_beam.checking.validating import validate_episode
+from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.keys import EpisodeKey

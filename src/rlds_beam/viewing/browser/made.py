@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.checking.validating import validate_episode
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.learner.batching import by_module
 from rlds_beam.connectors.runner import ConnectorRunner

@@ -12,7 +12,8 @@ from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.table import EpisodeTable
-from rlds_beam.checking.verdicts import IgnoredValues, validate_episode
+from rlds_beam.checking.validating import validate_episode
+from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.reading.base import Segment, Source

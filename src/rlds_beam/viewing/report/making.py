@@ -11,7 +11,7 @@ from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.dataset import DatasetFinding
 from rlds_beam.checking.signals.results import grouped, reasons_unmeasured
 from rlds_beam.checking.signals.table import EpisodeTable
-from rlds_beam.checking.verdicts import find_violations
+from rlds_beam.checking.validating import find_violations
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import Violation
