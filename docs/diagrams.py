@@ -296,8 +296,8 @@ def exactly_once() -> Picture:
 
 
 LAYERS = (
-    ("cli",), ("pipelines",), ("runners", "jobs", "drop_in"), ("transforms", "writing"),
-    ("recording", "reverb", "viewing"), ("datasets",), ("formats", "hub", "terminal"), ("output",), ("processing",),
+    ("cli",), ("pipelines",), ("transforms", "drop_in"), ("viewing", "runners"), ("jobs", "writing"),
+    ("recording", "reverb"), ("datasets",), ("formats", "hub", "terminal"), ("output",), ("processing",),
     ("connectors", "trajectories"), ("checking",), ("reading",), ("encoding",), ("episodes",), ("images", "buckets"),
 )  # fmt: skip
 

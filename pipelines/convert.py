@@ -13,7 +13,7 @@ import functools
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from rlds_beam.jobs.options import ConvertOptions
+from rlds_beam.jobs.options import ConvertOptions, RecordOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines.running import run_ranges
 from rlds_beam.runners.options import RunOptions
@@ -22,7 +22,6 @@ from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.convert import ConvertJob
-    from rlds_beam.pipelines.record import RecordConfig
     from rlds_beam.processing.report import Report
 
 __all__ = ["ConvertConfig", "ConvertOutcome", "ConvertResult", "convert", "define_pipeline"]
@@ -42,6 +41,16 @@ class ConvertConfig(RunOptions, ReportOptions, ConvertOptions):
     """Check the episodes of a dataset and write training data: trajectories, or the format given by --to."""
 
     command = "convert"
+
+    _: dataclasses.KW_ONLY
+    dry_run: bool = option(False, "check everything and print the plan, but write nothing")
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordConfig(RunOptions, ReportOptions, RecordOptions):
+    """Roll out behavior policies in environments, and write the episodes with the propensity of each action."""
+
+    command = "record"
 
     _: dataclasses.KW_ONLY
     dry_run: bool = option(False, "check everything and print the plan, but write nothing")

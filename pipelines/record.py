@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from rlds_beam.jobs.options import RecordOptions
-from rlds_beam.options import option
 from rlds_beam.pipelines import convert
-from rlds_beam.runners.options import RunOptions
-from rlds_beam.terminal.options import ReportOptions
+from rlds_beam.pipelines.convert import RecordConfig
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.convert import ConvertJob
@@ -23,16 +19,6 @@ EXAMPLES = """
         --policy='EpsilonGreedyHead(my_policies:q_function, epsilon=0.3)' --policy=random
     rlds-beam record data/run --env=dm_control:cheetah/run --policy=random --episodes=50 --to=lerobot
 """
-
-
-@dataclasses.dataclass(frozen=True)
-class RecordConfig(RunOptions, ReportOptions, RecordOptions):
-    """Roll out behavior policies in environments, and write the episodes with the propensity of each action."""
-
-    command = "record"
-
-    _: dataclasses.KW_ONLY
-    dry_run: bool = option(False, "check everything and print the plan, but write nothing")
 
 
 def define_pipeline(root: Any, config: RecordConfig, job: ConvertJob | None = None) -> convert.ConvertResult:

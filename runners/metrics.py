@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlds_beam.transforms.metrics import METRICS_NAMESPACE
+from rlds_beam.worker_status import METRICS_NAMESPACE
 
 
 def read_metrics(result: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.reading.base import Source
 from rlds_beam.transforms.elements import check_element
-from rlds_beam.transforms.metrics import METRICS_NAMESPACE
+from rlds_beam.worker_status import METRICS_NAMESPACE
 
 
 class ConnectEpisodesResult(NamedTuple):

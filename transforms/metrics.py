@@ -1,4 +1,4 @@
-"""The namespace of this package's Beam metrics, and the metrics of a range."""
+"""The metrics of a range."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from apache_beam.metrics import Metrics
 
 from rlds_beam import worker_status
 from rlds_beam.processing.report import Report
-
-METRICS_NAMESPACE = "rlds_beam"
-
+from rlds_beam.worker_status import METRICS_NAMESPACE
 
 _COUNTED = ("records", "bytes", "steps", "rejected")
 

@@ -21,7 +21,7 @@ from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.framing import Framing, first_record
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader, read_segment
-from rlds_beam.transforms.metrics import METRICS_NAMESPACE
+from rlds_beam.worker_status import METRICS_NAMESPACE
 
 Piece = tuple[str, Segment]
 """The element that is read: a split's name and a segment of one of its shards."""

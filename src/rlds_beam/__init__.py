@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlds_beam.connectors.base import connect as connect
     from rlds_beam.datasets.batches import Batches as Batches
     from rlds_beam.datasets.dataset import Dataset as Dataset
-    from rlds_beam.datasets.loading import mix_batches as mix_batches
+    from rlds_beam.datasets.dataset import mix_batches as mix_batches
     from rlds_beam.datasets.opening import open_dataset as open_dataset
     from rlds_beam.episodes.episode import Episode as Episode
     from rlds_beam.episodes.keys import EpisodeKey as EpisodeKey
@@ -96,7 +96,7 @@ _HOMES = {
     "open_dataset": "rlds_beam.datasets.opening",
     "Dataset": "rlds_beam.datasets.dataset",
     "Batches": "rlds_beam.datasets.batches",
-    "mix_batches": "rlds_beam.datasets.loading",
+    "mix_batches": "rlds_beam.datasets.dataset",
     "load_items": "rlds_beam.formats.trajectories.loading",
     "load_trajectories": "rlds_beam.formats.trajectories.loading",
     # Reverb, and what the jobs return

@@ -69,13 +69,17 @@ class Viewable:
     """A class whose objects a notebook shows as HTML, which `viewing` makes.
 
     `viewing` is above most classes, so they call it through the package's public function, and only when a notebook
-    displays an object.
+    displays an object. Without `viewing`, the notebook shows their text.
     """
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         import rlds_beam
 
-        return rlds_beam.show(self)._repr_html_()
+        try:
+            show = rlds_beam.show
+        except ModuleNotFoundError:
+            return None
+        return show(self)._repr_html_()
 
 
 class _HiddenClients(importlib.abc.MetaPathFinder):

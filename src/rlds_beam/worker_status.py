@@ -20,6 +20,9 @@ from typing import Any, NamedTuple
 VERBOSE = "RLDS_BEAM_VERBOSE"
 """The environment variable that passes `--verbose` to a command's processes."""
 
+METRICS_NAMESPACE = "rlds_beam"
+"""The namespace of this package's Beam metrics."""
+
 _ENDING = ".note"
 _UPDATE_SECONDS = 0.5
 _RUN_MODULE = (

@@ -18,10 +18,10 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError, Violation
 from rlds_beam.processing.report import SAMPLES, Report
 from rlds_beam.runners.metrics import read_metrics
+from rlds_beam.runners.results import hand_over, handed_over
 from rlds_beam.terminal import outcome
 from rlds_beam.terminal.options import parse_max_rejected
 from rlds_beam.testing import BREAKABLE, make_episode
-from rlds_beam.transforms.reporting import HandOver, handed_over
 
 OPTIONS = CheckOptions(repair=("missing_is_last", "unexpected_is_last"), accept=("discount_out_of_range",))
 
@@ -156,7 +156,7 @@ def test_a_report_of_any_size_is_returned_as_a_metric() -> None:
     """The counts of 10,000 shards are returned once; zero or two results are an error."""
     report = Report(shards=Counter({f"bridge_dataset:train:{shard:05d}": shard for shard in range(10_000)}))
     with beam.Pipeline("FnApiRunner") as root:
-        _ = root | beam.Create([report], reshuffle=False) | HandOver()
+        _ = root | beam.Create([report], reshuffle=False) | beam.Map(hand_over)
     metrics = read_metrics(root.result)
     assert Report.from_json(handed_over(metrics)) == report
     for several in ({}, {"handed_over": {"a", "b"}}):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 
-from rlds_beam.terminal.displays import Fact, PlainLines, Status, display_for
-from rlds_beam.terminal.notebooks import bar_html, in_notebook
+from rlds_beam.terminal.displays import Fact, PlainLines, Status, bar_html, display_for, in_notebook
 
 
 def test_a_bar() -> None:

@@ -14,7 +14,7 @@ from rlds_beam.checking.propensities import propensity_violations
 from rlds_beam.checking.rates import contradicting_rate
 from rlds_beam.checking.repairing import repair_episode
 from rlds_beam.checking.rules import ADVICE, RULES, VALUE_RULES
-from rlds_beam.checking.verdicts import AS_RLDS, IgnoredValues, Rejection, Verdict
+from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict
 from rlds_beam.episodes.columns import is_float
 from rlds_beam.episodes.dimensions import named_dimension
 from rlds_beam.episodes.episode import Column, Episode
@@ -33,7 +33,7 @@ _VOID = ("action", "reward", "discount", *PROPENSITIES, LOG_PROPENSITY)
 def validate_episode(
     episode: Episode,
     options: CheckOptions,
-    ignored: IgnoredValues = AS_RLDS,
+    ignored: IgnoredValues = IgnoredValues(),
     *,
     sound: bool = False,
     names: Mapping[str, Sequence[str]] = {},
@@ -87,7 +87,7 @@ def validate_episode(
 def find_violations(
     episode: Episode,
     options: CheckOptions,
-    ignored: IgnoredValues = AS_RLDS,
+    ignored: IgnoredValues = IgnoredValues(),
     void: list[str] | None = None,
     *,
     sound: bool = False,

@@ -40,10 +40,6 @@ class Recorded(Protocol):
     def payload(self) -> bytes: ...
 
 
-AS_RLDS = IgnoredValues()
-"""All fields are used, and the values of last steps are void."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Rejection:
     """A rejected record, with its original bytes.

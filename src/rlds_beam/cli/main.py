@@ -127,6 +127,8 @@ def _run(arguments: list[str], of_this_process: bool) -> int:
         return _job(command, arguments[1:], of_this_process)
     if command == "help" and (job := topics.job_of(arguments[1:])) is not None:
         return _job(job, [*arguments[2:], "--help"], of_this_process)
+    if command == "help" and arguments[1:2] == ["completion"]:
+        return completion.main("completion", ["--help"])
     if command == "help":
         return topics.main(arguments[1:])
     if command in ("completion", completion.COMPLETE):

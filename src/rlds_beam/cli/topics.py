@@ -38,10 +38,6 @@ def main(arguments: Sequence[str]) -> int:
     if (together := "-".join(arguments)) in TOPICS:  # help exit codes
         arguments = [together]
     name = arguments[0]
-    if name == "completion":
-        from rlds_beam.cli import completion
-
-        return completion.main(name, ["--help"])
     if name not in TOPICS:
         topics = [topic for topic in SEARCHABLE if name in names_of(topic)]
         if not topics:

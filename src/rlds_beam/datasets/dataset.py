@@ -10,13 +10,14 @@ import numpy as np
 
 from rlds_beam.datasets.base import Indices, Rows
 from rlds_beam.datasets.batches import Arrays, Batches
+from rlds_beam.datasets.loading import batches_of
 from rlds_beam.datasets.steps import IndexedSteps
 from rlds_beam.datasets.windows import Size
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.describing import tree
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, fields_text
-from rlds_beam.errors import BadEpisode, RldsBeamError
+from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.arrays.options import LastStep
 from rlds_beam.images.decoding import Jpeg
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
@@ -150,8 +151,6 @@ class Dataset(Viewable):
         Raises:
           UsageError: a column does not exist, rows are not steps but windows are wanted, or a value is not allowed.
         """
-        from rlds_beam.datasets.loading import batches_of
-
         return batches_of(
             [self], None, batch_size, shuffle=shuffle, seed=seed, epochs=epochs, history=history, chunk=chunk,
             image_size=image_size, columns=columns, rank=rank, ranks=ranks, drop_last=drop_last, arrays=arrays,
@@ -226,6 +225,50 @@ class _Columns(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self._dataset.fields)
+
+
+@check_names(Options)
+def mix_batches(
+    datasets: Mapping[Dataset, float] | Sequence[tuple[Dataset, float]],
+    batch_size: int,
+    *,
+    shuffle: bool = True,
+    seed: int = 0,
+    history: Size = None,
+    chunk: Size = None,
+    image_size: int | tuple[int, int] | None = None,
+    columns: Sequence[str] | None = None,
+    rank: int = 0,
+    ranks: int = 1,
+    arrays: Arrays = "numpy",
+    threads: int | None = None,
+    last_step: LastStep | None = None,
+    next_step: bool = False,
+) -> Batches:
+    """Batches of a weighted mixture of datasets, without an end: each row is from a dataset chosen at random by weight.
+
+        bridge, droid = (open_dataset(path, unit="steps") for path in ("bridge", "droid"))
+        for batch in mix_batches([(bridge, 0.7), (droid, 0.3)], 32, chunk=16, image_size=224):
+            ...
+
+    Each dataset is shuffled on its own, in another order each time it is read. The other arguments are those
+    of `Dataset.batches`. All datasets must have the columns, with the same dtypes and shapes; None for those that all
+    have.
+
+    Raises:
+      UsageError: the datasets do not fit together, or a weight is not above 0; otherwise as `Dataset.batches`.
+    """
+    pairs = list(datasets.items()) if isinstance(datasets, Mapping) else list(datasets)
+    if not pairs:
+        raise UsageError("mix_batches needs at least one dataset")
+    for dataset, weight in pairs:
+        if not (isinstance(weight, (int, float)) and 0 < weight < float("inf")):
+            raise UsageError(f"the weight of {dataset.name} is {weight!r}: expected a number above 0")
+    return batches_of(
+        [dataset for dataset, _ in pairs], tuple(float(weight) for _, weight in pairs), batch_size, shuffle=shuffle,
+        seed=seed, epochs=None, history=history, chunk=chunk, image_size=image_size, columns=columns, rank=rank,
+        ranks=ranks, drop_last=None, arrays=arrays, threads=threads, last_step=last_step, next_step=next_step,
+    )  # fmt: skip
 
 
 def _rows(columns: Mapping[str, Array]) -> Iterator[Row]:

@@ -1,73 +1,41 @@
-"""Batches of one dataset, or of a mixture of several."""
+"""From the arguments of `batches` and `mix_batches` to a plan of batches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import cast, get_args
+from typing import Protocol, cast, get_args
 
 import numpy as np
 
 from rlds_beam.datasets.base import Rows, StepRows, starts_of
 from rlds_beam.datasets.batches import Arrays, Batches, Content, Part
-from rlds_beam.datasets.dataset import Dataset
 from rlds_beam.datasets.order import Plan
 from rlds_beam.datasets.windows import KeptSteps, Size, offsets_of
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.options import LastStep
-from rlds_beam.options import Options, check_names
+from rlds_beam.images.decoding import Jpeg
 from rlds_beam.text import did_you_mean
 
 _IMAGES = ("png", "jpeg")
 
 
-@check_names(Options)
-def mix_batches(
-    datasets: Mapping[Dataset, float] | Sequence[tuple[Dataset, float]],
-    batch_size: int,
-    *,
-    shuffle: bool = True,
-    seed: int = 0,
-    history: Size = None,
-    chunk: Size = None,
-    image_size: int | tuple[int, int] | None = None,
-    columns: Sequence[str] | None = None,
-    rank: int = 0,
-    ranks: int = 1,
-    arrays: Arrays = "numpy",
-    threads: int | None = None,
-    last_step: LastStep | None = None,
-    next_step: bool = False,
-) -> Batches:
-    """Batches of a weighted mixture of datasets, without an end: each row is from a dataset chosen at random by weight.
+class Loadable(Protocol):
+    """A dataset whose rows become batches."""
 
-        bridge, droid = (open_dataset(path, unit="steps") for path in ("bridge", "droid"))
-        for batch in mix_batches([(bridge, 0.7), (droid, 0.3)], 32, chunk=16, image_size=224):
-            ...
-
-    Each dataset is shuffled on its own, in another order each time it is read. The other arguments are those
-    of `Dataset.batches`. All datasets must have the columns, with the same dtypes and shapes; None for those that all
-    have.
-
-    Raises:
-      UsageError: the datasets do not fit together, or a weight is not above 0; otherwise as `Dataset.batches`.
-    """
-    pairs = list(datasets.items()) if isinstance(datasets, Mapping) else list(datasets)
-    if not pairs:
-        raise UsageError("mix_batches needs at least one dataset")
-    for dataset, weight in pairs:
-        if not (isinstance(weight, (int, float)) and 0 < weight < float("inf")):
-            raise UsageError(f"the weight of {dataset.name} is {weight!r}: expected a number above 0")
-    return batches_of(
-        [dataset for dataset, _ in pairs], tuple(float(weight) for _, weight in pairs), batch_size, shuffle=shuffle,
-        seed=seed, epochs=None, history=history, chunk=chunk, image_size=image_size, columns=columns, rank=rank,
-        ranks=ranks, drop_last=None, arrays=arrays, threads=threads, last_step=last_step, next_step=next_step,
-    )  # fmt: skip
+    @property
+    def name(self) -> str: ...
+    @property
+    def fields(self) -> Mapping[str, Field]: ...
+    @property
+    def rows(self) -> Rows: ...
+    @property
+    def jpeg(self) -> Jpeg: ...
 
 
 def batches_of(
-    datasets: Sequence[Dataset],
+    datasets: Sequence[Loadable],
     weights: tuple[float, ...] | None,
     batch_size: int,
     *,
@@ -149,7 +117,7 @@ def _image_size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
 
 
 def _common_fields(
-    datasets: Sequence[Dataset], columns: Sequence[str] | None, size: tuple[int, int] | None
+    datasets: Sequence[Loadable], columns: Sequence[str] | None, size: tuple[int, int] | None
 ) -> dict[str, Field]:
     first, *others = datasets
     wanted = [p for p in first.fields if all(p in other.fields for other in others)] if columns is None else columns

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from rlds_beam.episodes.casting import STORE_FLOAT32, double_fields
 from rlds_beam.episodes.dimensions import shown_dimensions
 from rlds_beam.jobs.overview import Camera, Overview, Values
+from rlds_beam.reading.last_steps import is_action
 from rlds_beam.terminal.tables import table_lines
 from rlds_beam.text import count, duration, format_size, joined, printable, some
 
 if TYPE_CHECKING:
-    from rlds_beam.jobs.inspect import Survey
     from rlds_beam.reading.base import Source
+    from rlds_beam.reading.last_steps import LastSteps
 
 _TASKS = 5
 """Tasks that are listed."""
@@ -23,23 +24,30 @@ _MAX_VALUES = 64
 _FILES = {"hdf5": "HDF5", "tfrecord": "TFRecord", "array_record": "ArrayRecord", "parquet": "Parquet"}
 
 
-def card_lines(survey: Survey) -> list[str]:
-    """What the dataset is, what it lacks for learners, and the next command."""
-    source, overview = survey.source, survey.overview
+def card_lines(
+    source: Source, overview: Overview, format: str, last_steps: LastSteps | None, next_command: str
+) -> list[str]:
+    """What the dataset is, what it lacks for learners, and the next command.
+
+    Args:
+      source, overview, format: see `Survey`; empty for an unknown format.
+      last_steps: what last steps are, None if unknown.
+      next_command: empty if unknown.
+    """
     title = source.dataset if source.tfds is not None else source.name  # the versions of others are ours
     facts = [
-        ("format", [survey.format] if survey.format else []),
+        ("format", [format] if format else []),
         ("robot", [printable(source.robot, 100)] if source.robot else []),
         ("rate", [_rate(source), *_other_rates(overview)]),
         ("episodes", [_episodes(overview)]),
-        ("size", [_size(survey)]),
+        ("size", [_size(source, overview)]),
         ("tasks", list(_tasks(overview))),
         ("cameras", [_camera(camera) for camera in overview.cameras] or ["none"]),
         ("values", _values(overview)),
-        ("last step", [str(survey.last_steps or "unknown")] if survey.has_actions else []),
+        ("last step", [str(last_steps or "unknown")] if any(map(is_action, source.schema.steps)) else []),
         ("float64", [_doubles(overview)] if overview.cameras else []),
         ("learners", list(_learners(overview))),
-        ("next", [survey.next] if survey.next else []),
+        ("next", [next_command] if next_command else []),
     ]
     lines = [title]
     for name, texts in facts:
@@ -73,9 +81,8 @@ def _other_rates(overview: Overview) -> Iterator[str]:
         yield f"but {printable(path, 100)} has times of {rate:.3g} Hz: correct the rate, or resample"
 
 
-def _size(survey: Survey) -> str:
+def _size(source: Source, overview: Overview) -> str:
     """`3.2 GB: 12.0 MB in 2 Parquet files, 3.2 GB in 4 other files (videos)`."""
-    source, overview = survey.source, survey.overview
     shards = len({shard.path for split in source.splits for shard in split.shards})
     kind = _FILES.get(source.files.name, printable(source.files.name, 40))
     others, size = overview.videos

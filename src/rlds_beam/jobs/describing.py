@@ -1,13 +1,10 @@
-"""Descriptions of datasets and plans as text."""
+"""Plans as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rlds_beam.connectors.cleaning.presets import PRESETS, suggested
-from rlds_beam.episodes.schema import schema_tree
-from rlds_beam.jobs.card import card_lines
 from rlds_beam.output.last_steps import RowsOutput
 from rlds_beam.processing.report import left_out_lines
 from rlds_beam.terminal.tables import table_lines
@@ -16,56 +13,9 @@ from rlds_beam.text import count, format_size, join_lines
 if TYPE_CHECKING:  # a command imports only its own job
     from rlds_beam.jobs.balance import Balance
     from rlds_beam.jobs.convert import ConvertJob
-    from rlds_beam.jobs.inspect import Survey
     from rlds_beam.jobs.push import PushInput
-    from rlds_beam.reading.base import Source
 
 _NOTHING_WRITTEN = "nothing was written (--dry_run)"
-
-
-def survey_text(survey: Survey) -> str:
-    """The text of `inspect`: the card, the schema, and the items that a conversion would write."""
-    source = survey.source
-    lines = [*card_lines(survey), ""]
-    lines += schema_tree(source.schema).splitlines()
-    if source.schema.slow_reason:
-        lines.append(f"({source.schema.slow_reason}, so TFDS decodes the dataset)")
-    lines += ["", *_split_lines(source), *(f"problem: {violation}" for violation in source.violations)]
-    lines += [f"note: {note}" for note in source.notes]
-    lines += [
-        *balance_lines(survey.balance),
-        "",
-        "all episodes were read" if survey.complete else "a sample was read; duplicates were not checked",
-        *survey.sampled.summary(survey.repair).split("\n"),
-        "",
-        *conversion_lines(survey),
-    ]
-    return join_lines(lines)
-
-
-def conversion_lines(survey: Survey) -> list[str]:
-    """The items that a conversion would write, or why it cannot."""
-    estimated = "" if survey.complete else "about "
-    lines = [
-        f"{survey.plan} gives {estimated}{survey.items:,} items of {estimated}{survey.steps:,} steps"
-        f"{about(survey.size)}"
-    ]
-    if survey.output is not None:
-        lines += record_lines(*survey.output.describe())
-    else:
-        lines += f"cannot be converted: {survey.error}".split("\n")
-    names = suggested(survey.source.dataset, survey.source.schema)
-    return lines + [f"--preset={name} fixes it: {PRESETS[name].fault}" for name in names]
-
-
-def _split_lines(source: Source) -> list[str]:
-    """A table of the splits."""
-    rows = [
-        (split.name, f"{len(split.shards):,}", "unknown" if split.episodes is None else f"{split.episodes:,}",
-         format_size(split.size))
-        for split in source.splits
-    ]  # fmt: skip
-    return table_lines(("split", "shards", "episodes", "size"), rows)
 
 
 def about(size: int | None) -> str:

@@ -11,14 +11,17 @@ from rlds_beam.checking.duplicates import find_duplicates, marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.cleaning.presets import suggested
+from rlds_beam.connectors.cleaning.presets import PRESETS, suggested
 from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.episodes.schema import schema_tree
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.outputs import configuration_for, create_output
 from rlds_beam.jobs.balance import Balance, balance_of
-from rlds_beam.jobs.describing import conversion_lines, survey_text
+from rlds_beam.jobs.card import card_lines
+from rlds_beam.jobs.describing import about, balance_lines, record_lines
 from rlds_beam.jobs.overview import Overview, OverviewBuilder
 from rlds_beam.jobs.size import SAMPLE_BYTES, predict_size
+from rlds_beam.lazy import Viewable
 from rlds_beam.output.base import Output
 from rlds_beam.output.capabilities import ignored_values, needs_whole_shards, predict_items, with_ranges
 from rlds_beam.processing.ranges import Duplicates, check_and_connect
@@ -28,6 +31,8 @@ from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.last_steps import LastSteps, find_last_steps, is_action
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.terminal.tables import table_lines
+from rlds_beam.text import format_size, join_lines
 
 _REMOTE_SHARE = 1000
 """A survey of a large dataset in a remote store reads one byte in so many, besides metadata and windows of reads."""
@@ -36,7 +41,7 @@ _REMOTE_RANGES = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Survey:
+class Survey(Viewable):
     """A description of a dataset, and a prediction of its conversion.
 
     Attributes:
@@ -74,21 +79,11 @@ class Survey:
     next: str = ""
 
     def __str__(self) -> str:
-        return survey_text(self)
+        return _text(self)
 
     def __repr__(self) -> str:
         about = "" if self.complete else "about "
         return f"<Survey of {self.source.dataset}: {about}{self.items:,} items of {about}{self.steps:,} steps>"
-
-    def _repr_html_(self) -> str:
-        from rlds_beam.viewing.tables import report_html, source_html
-
-        return source_html(self.source) + report_html(self.sampled, self.plan, *conversion_lines(self))
-
-    @property
-    def has_actions(self) -> bool:
-        """Whether steps have actions."""
-        return any(map(is_action, self.source.schema.steps))
 
     def to_json(self) -> dict[str, Any]:
         """The survey as JSON."""
@@ -180,6 +175,51 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
         ),
         last_steps=_last_steps(source),
     )
+
+
+def _text(survey: Survey) -> str:
+    """The text of `inspect`: the card, the schema, and the items that a conversion would write."""
+    source = survey.source
+    lines = [*card_lines(source, survey.overview, survey.format, survey.last_steps, survey.next), ""]
+    lines += schema_tree(source.schema).splitlines()
+    if source.schema.slow_reason:
+        lines.append(f"({source.schema.slow_reason}, so TFDS decodes the dataset)")
+    lines += ["", *_split_lines(source), *(f"problem: {violation}" for violation in source.violations)]
+    lines += [f"note: {note}" for note in source.notes]
+    lines += [
+        *balance_lines(survey.balance),
+        "",
+        "all episodes were read" if survey.complete else "a sample was read; duplicates were not checked",
+        *survey.sampled.summary(survey.repair).split("\n"),
+        "",
+        *conversion_lines(survey),
+    ]
+    return join_lines(lines)
+
+
+def conversion_lines(survey: Survey) -> list[str]:
+    """The items that a conversion would write, or why it cannot."""
+    estimated = "" if survey.complete else "about "
+    lines = [
+        f"{survey.plan} gives {estimated}{survey.items:,} items of {estimated}{survey.steps:,} steps"
+        f"{about(survey.size)}"
+    ]
+    if survey.output is not None:
+        lines += record_lines(*survey.output.describe())
+    else:
+        lines += f"cannot be converted: {survey.error}".split("\n")
+    names = suggested(survey.source.dataset, survey.source.schema)
+    return lines + [f"--preset={name} fixes it: {PRESETS[name].fault}" for name in names]
+
+
+def _split_lines(source: Source) -> list[str]:
+    """A table of the splits."""
+    rows = [
+        (split.name, f"{len(split.shards):,}", "unknown" if split.episodes is None else f"{split.episodes:,}",
+         format_size(split.size))
+        for split in source.splits
+    ]  # fmt: skip
+    return table_lines(("split", "shards", "episodes", "size"), rows)
 
 
 def _last_steps(source: Source) -> LastSteps | None:

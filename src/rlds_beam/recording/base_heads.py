@@ -12,8 +12,9 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from rlds_beam.errors import UsageError
-from rlds_beam.recording.bases import BasePolicy, as_base
+from rlds_beam.recording.bases import BasePolicy
 from rlds_beam.recording.distributions import Actions, Distribution
+from rlds_beam.recording.models import as_base
 from rlds_beam.recording.policies import BehaviorPolicy
 from rlds_beam.recording.spaces import SpaceLeaf, Structure
 from rlds_beam.recording.states import State, replay, taken
@@ -28,7 +29,7 @@ class BaseHead(BehaviorPolicy):
     Attributes:
       base_policy: a function of observations (N, ...). For discrete actions it returns Q values (N, n), or the numbers
         of the greedy actions, int (N,); for continuous ones, actions (N, A). Or an object with `predict`, like d3rlpy's
-        algorithms, or the name of one (`bases.as_base`).
+        algorithms, or the name of one (`models.as_base`).
       name: the name of the policy.
     """
 

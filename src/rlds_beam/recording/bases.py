@@ -10,7 +10,7 @@ import numpy as np
 
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.states import State, check_state, leaves_of, like
-from rlds_beam.user_functions import configurable, resolve
+from rlds_beam.user_functions import configurable
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -127,34 +127,6 @@ class Predictor(BasePolicy):
         repeated = np.repeat(observations, n_actions, axis=0)
         actions = np.tile(np.arange(n_actions), len(observations))
         return _as_numpy(self._algorithm.predict_value(repeated, actions)).reshape(-1, n_actions)
-
-
-def as_base(base: Any) -> BasePolicy:
-    """Converts a head's argument to a base policy.
-
-    Args:
-      base: a `BasePolicy`; an object with `predict`; a function, which may have `get_initial_state`; or a name: the
-        `module:name` of one of these or of a class without arguments, or a saved model (`models.load_model`).
-
-    Raises:
-      UsageError: the argument is none of these.
-    """
-    name = base if isinstance(base, str) else getattr(base, "__qualname__", type(base).__name__)
-    if isinstance(base, str):
-        from rlds_beam.recording.models import is_model, load_model
-
-        base = load_model(base) if is_model(base) else resolve(base, "--policy", callable_only=False)
-    if isinstance(base, type):
-        base = base()
-    if isinstance(base, BasePolicy):
-        return base
-    if callable(base) and callable(getattr(base, "get_initial_state", None)):
-        return StatefulFunction(base, str(name))
-    if callable(getattr(base, "predict", None)):
-        return Predictor(base)
-    if callable(base):
-        return Function(base, str(name))
-    raise UsageError(f"--policy: {name} is a {type(base).__name__}, which is not a function and has no `predict`")
 
 
 def _as_numpy(value: Any) -> Array:

@@ -1,4 +1,4 @@
-"""Saved models as base policies: of TF-Agents (`PolicySaver`), d3rlpy, RLlib, and Stable-Baselines3."""
+"""Base policies by name, and saved models of TF-Agents (`PolicySaver`), d3rlpy, RLlib, and Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import numpy as np
 from rlds_beam.episodes.nesting import flatten
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.output.checksums import Checksum
-from rlds_beam.recording.bases import BasePolicy, Predictor
+from rlds_beam.recording.bases import BasePolicy, Function, Predictor, StatefulFunction
 from rlds_beam.recording.states import State, check_state, leaves_of, like
 from rlds_beam.text import shortened
+from rlds_beam.user_functions import resolve
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -40,6 +41,32 @@ def load_model(name: str) -> BasePolicy:
     if not os.path.exists(path):
         raise UsageError(f"--policy: {name}: {path} does not exist")
     return MODELS[kind](path)
+
+
+def as_base(base: Any) -> BasePolicy:
+    """Converts a head's argument to a base policy.
+
+    Args:
+      base: a `BasePolicy`; an object with `predict`; a function, which may have `get_initial_state`; or a name: the
+        `module:name` of one of these or of a class without arguments, or a saved model (`load_model`).
+
+    Raises:
+      UsageError: the argument is none of these.
+    """
+    name = base if isinstance(base, str) else getattr(base, "__qualname__", type(base).__name__)
+    if isinstance(base, str):
+        base = load_model(base) if is_model(base) else resolve(base, "--policy", callable_only=False)
+    if isinstance(base, type):
+        base = base()
+    if isinstance(base, BasePolicy):
+        return base
+    if callable(base) and callable(getattr(base, "get_initial_state", None)):
+        return StatefulFunction(base, str(name))
+    if callable(getattr(base, "predict", None)):
+        return Predictor(base)
+    if callable(base):
+        return Function(base, str(name))
+    raise UsageError(f"--policy: {name} is a {type(base).__name__}, which is not a function and has no `predict`")
 
 
 def fingerprint(name: str) -> str:

@@ -21,6 +21,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
 from rlds_beam.formats.sources import open_input
+from rlds_beam.jobs.inspect import Survey, conversion_lines
 from rlds_beam.lazy import Viewable
 from rlds_beam.options import check_names
 from rlds_beam.processing.report import Report
@@ -36,6 +37,7 @@ from rlds_beam.viewing.tables import (
     statistics_html,
     statistics_text,
 )
+from rlds_beam.writing.write_rlds import WriteOutcome
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -105,6 +107,17 @@ def _(value: Schema) -> View:
 @view_of.register
 def _(value: Report) -> View:
     return View(str(value), report_html(value))
+
+
+@view_of.register
+def _(value: Survey) -> View:
+    report = report_html(value.sampled, value.plan, *conversion_lines(value))
+    return View(str(value), source_html(value.source) + report)
+
+
+@view_of.register
+def _(value: WriteOutcome) -> View:
+    return View(str(value), report_html(value.report, f"Written to {value.directory}", *value.lines()))
 
 
 @view_of.register(DatasetStatistics)

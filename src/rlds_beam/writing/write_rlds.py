@@ -15,6 +15,7 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.rlds.options import RldsOptions
 from rlds_beam.formats.rlds.parts import check_directory, remove_all
+from rlds_beam.lazy import Viewable
 from rlds_beam.options import Options, check_names
 from rlds_beam.output.lock import locked
 from rlds_beam.processing.report import Report
@@ -24,8 +25,8 @@ from rlds_beam.writing.range_writer import ArrayWriter, first_schema
 from rlds_beam.writing.source import SHARD_BYTES, WriteSettings
 
 
-@dataclasses.dataclass(frozen=True)
-class WriteOutcome:
+@dataclasses.dataclass(frozen=True, repr=False)
+class WriteOutcome(Viewable):
     """A dataset that `write_rlds` has written.
 
     Attributes:
@@ -44,14 +45,10 @@ class WriteOutcome:
         return f"<WriteOutcome: {self.report.line()}; {self.directory}>"
 
     def __str__(self) -> str:
-        return "\n".join([self.report.summary(), join_lines(self._lines())])
+        return "\n".join([self.report.summary(), join_lines(self.lines())])
 
-    def _repr_html_(self) -> str:
-        from rlds_beam.viewing.tables import report_html
-
-        return report_html(self.report, f"Written to {self.directory}", *self._lines())
-
-    def _lines(self) -> list[str]:
+    def lines(self) -> list[str]:
+        """The lines printed after the report."""
         size = format_size(self.report.bytes_written)
         return [f"output    {self.directory}: {count(self.report.episodes, 'episode')}, {size}"]
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from rlds_beam.connectors.base import Batch, check_not_batched
 from rlds_beam.errors import UsageError, missing
 from rlds_beam.user_functions import nothing_else, resolve
+
+if TYPE_CHECKING:
+    from rlds_beam.connectors.learner.rllib_episodes import RllibEpisode
 
 Made: TypeAlias = str | Callable[..., Any]
 
@@ -77,6 +80,33 @@ class FromRllib:
             raise ValueError(f"{self.__name__}: FromRllib needs recorded episodes, not running ones")
         if not batch.episodes:
             return batch
-        from rlds_beam.connectors.learner import rllib_pieces
+        from rlds_beam.connectors.learner.rllib_pieces import act, learn
 
-        return rllib_pieces.learn(self, batch) if self.kind == "learner" else rllib_pieces.act(self, batch)
+        recordings = self._recordings(batch)
+        if self.kind == "learner":
+            return learn(batch, recordings, self._piece(recordings[0]), self._module())
+        return act(batch, ((recording, self._piece(recording), self._module()) for recording in recordings))
+
+    def _recordings(self, batch: Batch) -> list[RllibEpisode]:
+        """The episodes as RLlib's."""
+        from rlds_beam.connectors.learner.rllib_episodes import RllibEpisode, Spaces
+
+        spaces, whole = Spaces(self.observation_space, self.action_space), self.kind == "learner"
+        # RLlib does not change a name that contains `_`.
+        return [
+            RllibEpisode(episode, batch.fields, spaces, f"episode_{i}", whole=whole)
+            for i, episode in enumerate(batch.episodes)
+        ]
+
+    def _piece(self, recording: RllibEpisode) -> Any:
+        """A new connector, with the spaces of an episode if it has none."""
+        piece: Any = self.connector(**self.arguments)  # type: ignore[operator]
+        for name in ("action_space", "observation_space"):  # the one set last is computed from the other
+            if getattr(piece, f"input_{name}", True) is None:
+                setattr(piece, f"input_{name}", getattr(recording.theirs, name))
+        return piece
+
+    def _module(self) -> Any:
+        from rlds_beam.connectors.learner.rllib_pieces import Module
+
+        return Module(self.max_seq_len, self.initial_state) if self.rl_module is None else self.rl_module()  # type: ignore[operator]

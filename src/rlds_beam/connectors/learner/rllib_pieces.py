@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from rlds_beam.connectors.base import Batch, Columns
 from rlds_beam.connectors.fields import DEFAULT_MODULE_ID, module_of
-from rlds_beam.connectors.learner.rllib_episodes import RllibEpisode, Spaces
+from rlds_beam.connectors.learner.rllib_episodes import RllibEpisode
 from rlds_beam.connectors.learner.sequences import AddTimeDimToBatchAndZeroPad
 from rlds_beam.connectors.learner.states import as_state
 from rlds_beam.episodes.columns import is_text
@@ -24,56 +24,32 @@ with needs("rllib", "FromRllib needs Ray"):
     from ray.rllib.utils.spaces.space_utils import BatchedNdArray
     from ray.rllib.utils.spaces.space_utils import batch as joined
 
-if TYPE_CHECKING:
-    from rlds_beam.connectors.learner.rllib import FromRllib
-
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _LOSS_MASK_IS_THERE = "_added_loss_mask_for_valid_episode_ts"
 """The key in `shared_data` by which RLlib's connectors tell each other that there is a `loss_mask`."""
 
 
-def _recordings(of: FromRllib, batch: Batch) -> list[RllibEpisode]:
-    spaces = Spaces(of.observation_space, of.action_space)
-    whole = of.kind == "learner"
-    # RLlib does not change a name that contains `_`.
-    return [
-        RllibEpisode(episode, batch.fields, spaces, f"episode_{i}", whole=whole)
-        for i, episode in enumerate(batch.episodes)
-    ]
+def learn(batch: Batch, recordings: list[RllibEpisode], piece: Any, module: Any) -> Batch:
+    """Runs a connector on whole episodes, with the columns so far.
 
-
-def _piece(of: FromRllib, recording: RllibEpisode) -> Any:
-    piece: Any = of.connector(**of.arguments)  # type: ignore[operator]
-    for name in ("action_space", "observation_space"):  # the one set last is computed from the other
-        if getattr(piece, f"input_{name}", True) is None:
-            setattr(piece, f"input_{name}", getattr(recording.theirs, name))
-    return piece
-
-
-def _module(of: FromRllib) -> Any:
-    if of.rl_module is not None:
-        return of.rl_module()  # type: ignore[operator]
-    return Module(of.max_seq_len, of.initial_state)
-
-
-def learn(of: FromRllib, batch: Batch) -> Batch:
-    """Runs the connector on whole episodes, with the columns so far.
+    Args:
+      batch: the episodes and columns.
+      recordings: the episodes as RLlib's.
+      piece: the connector.
+      module: the RLModule, or a `Module`.
 
     Raises:
-      RldsBeamError: it returned an unknown episode.
+      RldsBeamError: the connector returned an unknown episode.
     """
-    recordings = _recordings(of, batch)
-    piece, episodes = _piece(of, recordings[0]), [recording.theirs for recording in recordings]
+    episodes = [recording.theirs for recording in recordings]
     keys = [recording.key for recording in recordings]
     given: dict[str, Any] = {}
     for key, columns in zip(keys, batch.columns, strict=True):
         for name, items in _to_theirs(columns).items():
             given.setdefault(name, {})[key] = [items]
     shared = {_LOSS_MASK_IS_THERE: True} if "loss_mask" in given else {}
-    returned = piece(
-        rl_module=_module(of), batch=given, episodes=episodes, shared_data=shared, explore=False, metrics=None
-    )
+    returned = piece(rl_module=module, batch=given, episodes=episodes, shared_data=shared, explore=False, metrics=None)
     left = [_index_of(theirs, recordings) for theirs in episodes]
     edited = [recordings[i].edited(theirs) for i, theirs in zip(left, episodes, strict=True)]
     there = [batch.columns[i] for i in left]
@@ -86,11 +62,16 @@ def learn(of: FromRllib, batch: Batch) -> Batch:
     return _with_time(batch.replace(columns=merged))
 
 
-def act(of: FromRllib, batch: Batch) -> Batch:
-    """Runs the connector after each observation of an episode, including the last, as when a policy acts."""
+def act(batch: Batch, runs: Iterable[tuple[RllibEpisode, Any, Any]]) -> Batch:
+    """Runs a connector after each observation of an episode, including the last, as when a policy acts.
+
+    Args:
+      batch: the episodes and columns.
+      runs: each episode as RLlib's, with a connector and a module of its own (`learn`).
+    """
     columns, edited = [], []
-    for recording, there in zip(_recordings(of, batch), batch.columns, strict=True):
-        piece, module, shared = _piece(of, recording), _module(of), {}  # type: ignore[var-annotated]
+    for (recording, piece, module), there in zip(runs, batch.columns, strict=True):
+        shared: dict[str, Any] = {}
         rows: dict[str, list[Any]] = {}
         for t in range(len(recording.episode)):
             returned = piece(

@@ -14,16 +14,13 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rlds_beam.episodes.episode import Column
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.images.encoded_images import EncodedImages
-
-if TYPE_CHECKING:
-    from rlds_beam.formats.lerobot.features import LerobotFeature
 
 Array = np.ndarray[Any, Any]
 
@@ -167,15 +164,15 @@ class DepthEncoding:
 class DepthFrames:
     """The 12-bit frames of an episode, made one at a time, from depth checked beforehand."""
 
-    def __init__(self, column: Column, feature: LerobotFeature, depth: Depth):
-        """Raises BadEpisode if an image is damaged, or has another size."""
-        self._column, self._feature, self._depth = column, feature, depth
+    def __init__(self, column: Column, path: str, shape: tuple[int, ...], depth: Depth):
+        """Raises BadEpisode if an image is damaged, or is not of this shape, (height, width, 1)."""
+        self._column, self._path, self._shape, self._depth = column, path, shape, depth
         if isinstance(column, EncodedImages):
             for _ in self:
                 pass
 
     def __iter__(self) -> Iterator[Array]:
-        height, width, _ = self._feature.shape
+        height, width, _ = self._shape
         for step in range(len(self._column)):
             yield self._depth.quantize(self._pixels(step).reshape(height, width))
 
@@ -183,11 +180,11 @@ class DepthFrames:
         if not isinstance(self._column, EncodedImages):
             return np.asarray(self._column[step])
         if not self._column.image(step):  # a step added by a repair or a connector
-            return np.zeros(self._feature.shape, np.uint16)
+            return np.zeros(self._shape, np.uint16)
         try:
             one = self._column[[step]]
             assert isinstance(one, EncodedImages)
-            return np.asarray(EncodedImages(one.data, self._feature.shape, one.dtype).decode(self._feature.path)[0])
+            return np.asarray(EncodedImages(one.data, self._shape, one.dtype).decode(self._path)[0])
         except BadEpisode as bad:
             raise BadEpisode(*(_at(violation, step) for violation in bad.violations)) from None
 

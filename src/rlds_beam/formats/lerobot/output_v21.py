@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rlds_beam.encoding.example.layout import IMAGES
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout
+from rlds_beam.formats.lerobot.dataset_output import LerobotDatasetOutput, numbers_of
 from rlds_beam.formats.lerobot.episode_files import EpisodeFiles, file_names, unpack
 from rlds_beam.formats.lerobot.episodes_lines import EpisodesLines
 from rlds_beam.formats.lerobot.modality import modality_text
-from rlds_beam.formats.lerobot.output import LerobotOutput, numbers_of
 from rlds_beam.formats.lerobot.range_facts import DIRECTORY, facts_file
 from rlds_beam.reading.plan import WorkRange
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class LerobotV21Output(LerobotOutput):
-    """A `LerobotOutput` with a Parquet file and a video per camera for each episode; `meta/` holds JSON lines."""
+class LerobotV21Output(LerobotDatasetOutput):
+    """A LeRobot v2.1 dataset: a Parquet file and a video per camera for each episode; `meta/` holds JSON lines."""
 
     version: ClassVar[str] = layout.V21
     files_class = EpisodeFiles
     episodes_class = EpisodesLines
 
-    def with_modality(self, modality: str | None) -> LerobotOutput:
+    def with_modality(self, modality: str | None) -> LerobotDatasetOutput:
         for field in self.frames.features.columns.values():
             if field.encoding in IMAGES:
                 raise UsageError(

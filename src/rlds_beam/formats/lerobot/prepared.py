@@ -74,7 +74,7 @@ class PreparedEpisode:
                 if decoded:
                     self._sample(feature, column, decoded)
                 if feature.depth is not None:
-                    self.pixels[feature.name] = DepthFrames(column, feature, feature.depth)
+                    self.pixels[feature.name] = DepthFrames(column, feature.path, feature.shape, feature.depth)
                 elif feature in frame_format.videos:
                     copied = copied_frames(column, feature) if feature.path in frame_format.copied else None
                     self.pixels[feature.name] = copied or Pixels(tables.images_of(feature, column), feature)

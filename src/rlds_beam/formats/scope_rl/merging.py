@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from rlds_beam.formats.arrays.leaves import LeafColumn, Leaves
 from rlds_beam.formats.arrays.packed_arrays import split_bytes
 from rlds_beam.formats.arrays.parts import Part
 from rlds_beam.formats.scope_rl import pickled
-
-if TYPE_CHECKING:
-    from rlds_beam.formats.scope_rl.output import ScopeRlOutput
+from rlds_beam.formats.scope_rl.options import ScopeRlOptions
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -20,7 +19,30 @@ _F8, _I8 = np.dtype("<f8"), np.dtype("<i8")
 _PADDED_BYTES = 4 << 20
 
 
-def trajectory_steps(output: ScopeRlOutput, parts: Sequence[Part]) -> int:
+class Logged(Protocol):
+    """What the pickle says, besides its rows; see `ScopeRlOutput`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def states(self) -> Leaves: ...
+    @property
+    def propensity(self) -> LeafColumn | None: ...
+    @property
+    def info(self) -> tuple[tuple[str, LeafColumn], ...]: ...
+    @property
+    def options(self) -> ScopeRlOptions: ...
+    @property
+    def discrete(self) -> bool: ...
+    @property
+    def action_dim(self) -> int: ...
+    @property
+    def state_keys(self) -> list[str]: ...
+    @property
+    def action_keys(self) -> list[str] | None: ...
+
+
+def trajectory_steps(output: Logged, parts: Sequence[Part]) -> int:
     """The number of steps of each trajectory of a split, with padding."""
     return output.options.step_per_trajectory or max(part.about["steps"] for part in parts)
 
@@ -31,7 +53,7 @@ def lengths_of(parts: Sequence[Part]) -> Array:
     return np.concatenate([part.rows[:, column] for part in parts])
 
 
-def merge_logged_dataset(output: ScopeRlOutput, dataset_id: int, parts: Sequence[Part]) -> Iterator[bytes]:
+def merge_logged_dataset(output: Logged, dataset_id: int, parts: Sequence[Part]) -> Iterator[bytes]:
     """The bytes of the pickle."""
     about = [part.about for part in parts]
     steps = trajectory_steps(output, parts)

@@ -15,7 +15,7 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.formats.lerobot.source import LerobotSource
 from rlds_beam.output.directory import holding
 from rlds_beam.output.files import REPORT
-from rlds_beam.viewing.browser.dataset import BrowsedDataset
+from rlds_beam.viewing.browser.dataset import BrowsedDataset, Compared
 from rlds_beam.viewing.browser.rows import RowsSource
 
 _KEY = "episode_key"
@@ -28,8 +28,8 @@ def compare(datasets: Sequence[BrowsedDataset]) -> None:
         for source in datasets:
             if held is not None and source is not output and source.source.dataset == held.dataset:
                 comparison = Comparison(source, output)
-                for one in (output, source):
-                    one.comparison = one.comparison or comparison
+                for one, other in ((output, source), (source, output)):
+                    one.compared = one.compared or Compared(other, functools.partial(comparison.counterpart, one))
                 break
 
 
@@ -38,10 +38,6 @@ class Comparison:
 
     def __init__(self, source: BrowsedDataset, output: BrowsedDataset):
         self.source, self.output = source, output
-
-    def other(self, dataset: BrowsedDataset) -> BrowsedDataset:
-        """The other one of the two."""
-        return self.output if dataset is self.source else self.source
 
     def counterpart(self, dataset: BrowsedDataset, key: EpisodeKey) -> tuple[EpisodeKey | None, str]:
         """The same episode in the other dataset (None if unknown), and how it was found, or why not."""

@@ -6,8 +6,8 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,9 +34,6 @@ from rlds_beam.viewing.browser.videos import VideoSpan, video_sizes, videos_of, 
 from rlds_beam.viewing.curves import Curve, curves_of
 from rlds_beam.viewing.facts import stored_instruction
 
-if TYPE_CHECKING:
-    from rlds_beam.viewing.browser.comparing import Comparison
-
 Json = dict[str, Any]
 
 MOST_POINTS = 4000
@@ -47,6 +44,18 @@ _MOST_RUNS = 10_000
 
 class MissingError(LookupError):
     """There is no such episode, step, camera, or dataset; the message says which."""
+
+
+class Compared(NamedTuple):
+    """The dataset that was made from a dataset, or from which it was made.
+
+    Attributes:
+      dataset: the other dataset.
+      find: from an episode's key to the key of the same episode there (None if unknown), and how it was found.
+    """
+
+    dataset: BrowsedDataset
+    find: Callable[[EpisodeKey], tuple[EpisodeKey | None, str]]
 
 
 @dataclasses.dataclass
@@ -61,7 +70,7 @@ class BrowsedDataset:
       check: what to do with episodes that break a rule; None if its rows are not episodes.
       table_options: where its table comes from.
       options: the options of a conversion, for `made`; None if there is nothing to make.
-      comparison: the dataset that was converted to or from this one.
+      compared: the dataset that was converted to or from this one.
     """
 
     id: str
@@ -71,7 +80,7 @@ class BrowsedDataset:
     check: CheckOptions | None = None
     table_options: TableOptions = dataclasses.field(default_factory=lambda: TableOptions(scan=False))
     options: Any = None
-    comparison: Comparison | None = None
+    compared: Compared | None = None
 
     @functools.cached_property
     def readable(self) -> Source:
@@ -124,7 +133,7 @@ class BrowsedDataset:
             "scanned": self.table.complete,
             "problems": [str(violation) for violation in self.source.violations],
             "made": self.maker is not None,
-            "compare_to": None if self.comparison is None else self.comparison.other(self).id,
+            "compare_to": None if self.compared is None else self.compared.dataset.id,
         }
 
     def rows(self, query: Query, offset: int, limit: int) -> Json:
@@ -217,11 +226,11 @@ class BrowsedDataset:
 
     def counterpart(self, key: EpisodeKey) -> Json:
         """`/api/counterpart`."""
-        if self.comparison is None:
+        if self.compared is None:
             raise MissingError(f"no other dataset was made from {self.path}")
-        other, how = self.comparison.counterpart(self, key)
+        other, how = self.compared.find(key)
         found = None if other is None else str(other)
-        return {"dataset": self.comparison.other(self).id, "key": found, "how": how}
+        return {"dataset": self.compared.dataset.id, "key": found, "how": how}
 
     def step(self, key: EpisodeKey, step: int) -> Json:
         """`/api/step`."""

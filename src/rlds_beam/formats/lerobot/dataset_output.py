@@ -1,0 +1,376 @@
+"""What LeRobot datasets of all versions share as outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.formats.lerobot import layout
+from rlds_beam.formats.lerobot.card import card
+from rlds_beam.formats.lerobot.depth import Depth
+from rlds_beam.formats.lerobot.episode_files import EpisodeFiles
+from rlds_beam.formats.lerobot.episodes_lines import EpisodesLines
+from rlds_beam.formats.lerobot.episodes_table import EpisodesTables
+from rlds_beam.formats.lerobot.features import FeatureMap
+from rlds_beam.formats.lerobot.frame_format import FrameFormat
+from rlds_beam.formats.lerobot.image_sizes import image_sizes
+from rlds_beam.formats.lerobot.mapping import map_features
+from rlds_beam.formats.lerobot.metadata import Totals, dataset_statistics, features_info
+from rlds_beam.formats.lerobot.options import LerobotOptions, whole_fps
+from rlds_beam.formats.lerobot.pages import check_pages
+from rlds_beam.formats.lerobot.parquet_file import renumber
+from rlds_beam.formats.lerobot.range_facts import RangeFacts, facts_file
+from rlds_beam.formats.lerobot.range_files import RangeFiles
+from rlds_beam.formats.lerobot.range_writer import LerobotWriter
+from rlds_beam.formats.lerobot.statistics import FRAMES_OF_A_SAMPLE, MOST_SAMPLES
+from rlds_beam.formats.lerobot.videos import PIXELS, Encoding
+from rlds_beam.options import options_given
+from rlds_beam.output.base import Description
+from rlds_beam.output.capabilities import (
+    CostHint,
+    CostHints,
+    GlobalIndices,
+    ItemCounts,
+    MetadataFiles,
+    SeveralFiles,
+    SizePrediction,
+    StoredNames,
+)
+from rlds_beam.output.files import to_json
+from rlds_beam.output.last_steps import RowsOutput, RowsWriter
+from rlds_beam.output.preview import PREVIEW, RANGES, joined
+from rlds_beam.output.scratch import ScratchDirectory
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.last_steps import RowRule
+from rlds_beam.reading.plan import WorkRange
+from rlds_beam.text import count, did_you_mean, printable
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing since Python 3.11
+
+    from rlds_beam.output.commits import RangeCommit
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class LerobotDatasetOutput(
+    GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, ItemCounts, CostHints, SizePrediction, RowsOutput
+):
+    """A LeRobot dataset: a Parquet file of frames for each range, and `meta/`.
+
+    Attributes:
+      directory: where the files go.
+      name: the name of the dataset.
+      frames: how the frames are stored.
+      robot_type: the robot's name in info.json.
+      modality: the text of modality.json (v2.1); None if there is none.
+      rule: see `RowsOutput`.
+      first: the number of each split's first file.
+      ranges: the number of ranges.
+      origin: what the dataset is converted from, for its card: "`aloha` (hdf5)".
+      version: the version of LeRobot's format.
+      files_class: writes the files of a range.
+      episodes_class: writes the metadata of episodes and tasks.
+    """
+
+    directory: str
+    name: str
+    frames: FrameFormat
+    robot_type: str | None = None
+    modality: str | None = None
+    rule: RowRule = dataclasses.field(default_factory=RowRule)
+    first: tuple[tuple[str, int], ...] = ()
+    ranges: int = 0
+    origin: str = "another dataset"
+
+    options_class = LerobotOptions
+    version: ClassVar[str] = layout.V3
+    files_class: ClassVar[type[RangeFiles | EpisodeFiles]] = RangeFiles
+    episodes_class: ClassVar[type[EpisodesTables | EpisodesLines]] = EpisodesTables
+
+    @classmethod
+    def create(
+        cls, source: Source, connectors: ConnectorRunner, directory: str, options: LerobotOptions
+    ) -> LerobotDatasetOutput:
+        check_pages()
+        fps, schema = whole_fps(options, source), connectors.schema
+        features = map_features(
+            schema, options.map, image_sizes(source, connectors, schema, options.map),
+            languages=options.lerobot_version != "2.1", depth=_depth(options, schema),
+        )  # fmt: skip
+        as_video = options.images == "video"
+        for name in options_given(options, LerobotOptions) if not as_video else ():
+            if name in ("vcodec", "crf", "gop", "encoder_preset"):
+                raise UsageError(f"--{name} needs --images=video")
+        copied = _copied(features, source, options)
+        encoding = Encoding.of(options) if as_video or copied else None
+        frames = FrameFormat(features, fps, options.image_samples, encoding, copied, only_copied=not as_video)
+        for feature in (one for one in frames.videos if one.depth is None):
+            if feature.shape[0] % 2 or feature.shape[1] % 2:
+                raise UsageError(
+                    f"--images=video: {feature.describe()} has an odd height or width, which {PIXELS} cannot hold: "
+                    "resize it with a connector, or copy the images (--images=copy)"
+                )
+        rule = RowRule.of(source, schema, options.last_step)
+        output = cls(directory, source.name, frames, source.robot, rule=rule, origin=_origin(source))
+        return output.with_modality(options.modality)
+
+    def with_modality(self, modality: str | None) -> LerobotDatasetOutput:
+        """The output with `--modality` applied. Raises UsageError if it cannot be used."""
+        if modality is not None:
+            raise UsageError(
+                "--modality: modality.json is for GR00T, which reads LeRobot 2.1: add --lerobot_version=2.1, or leave "
+                "--modality out"
+            )
+        return self
+
+    @property
+    def fields(self) -> list[Field]:
+        return [field for feature in self.frames.features.features for field in feature.fields]
+
+    def stored_names(self) -> Iterator[tuple[str, str]]:
+        yield from ((feature.path, feature.name) for feature in self.frames.features.features)
+
+    def with_ranges(self, ranges: Sequence[WorkRange]) -> Self:
+        first: dict[str, int] = {}
+        for number, work in enumerate(ranges):
+            first.setdefault(work.split, number)
+        return dataclasses.replace(self, first=tuple(first.items()), ranges=len(ranges))
+
+    @property
+    def metadata(self) -> tuple[str, ...]:
+        episodes = [layout.EPISODES_PATH.format(**layout.place(i)) for i in range(self.episodes_files)]
+        return (*episodes, layout.TASKS, *self.metadata_of_all)
+
+    @property
+    def metadata_of_all(self) -> tuple[str, ...]:
+        """Metadata files of every version."""
+        shown = [PREVIEW] if self.frames.features.images else []
+        return (layout.STATS, layout.FIELDS, layout.CARD, *shown, layout.INFO)
+
+    @property
+    def episodes_files(self) -> int:
+        """The number of files in meta/episodes."""
+        return max(1, -(-self.ranges // layout.RANGES_IN_EPISODES))
+
+    @property
+    def cost_hint(self) -> CostHint:
+        encodes = any(feature.path not in self.frames.copied for feature in self.frames.videos)
+        return CostHint(decodes_images=encodes, encodes_videos=encodes)
+
+    def plan(self) -> dict[str, Any]:
+        frames = self.frames
+        depth = {f.name: dataclasses.asdict(f.depth) for f in frames.features.features if f.depth is not None}
+        return {
+            "lerobot": {**({"depth": depth} if depth else {}), **self.rule.to_json(),
+                "version": self.version, "fps": frames.fps,
+                "image_samples": frames.image_samples or f"1 in {FRAMES_OF_A_SAMPLE}, at most {MOST_SAMPLES}",
+                "robot_type": self.robot_type, **frames.features.to_json(),
+                "video": None if frames.encoding is None else dataclasses.asdict(frames.encoding),
+                **({"copied": sorted(frames.copied)} if frames.copied else {}),
+            }
+        }  # fmt: skip
+
+    def describe(self) -> Description:
+        features, encoding, lines = self.frames.features, self.frames.encoding, self.frames.features.describe()
+        if encoding is not None:
+            stored = {
+                one.name: "copied video"
+                if one.path in self.frames.copied
+                else f"{self.frames.encoding_of(one).codec} video"
+                for one in self.frames.videos
+            }
+            lines = [f"{line} as {stored[name]}" if (name := line.split(":")[0]) in stored else line for line in lines]
+        return Description(lines, features.left_out, "frame")
+
+    def predict(self, batches: Iterable[Batch]) -> int:
+        return sum(len(self.rule.rows(episode)) for batch in batches for episode in batch.episodes)
+
+    def measure(self, batches: Sequence[Batch]) -> int | None:
+        if self.frames.videos:
+            return None  # needs encoding a sample
+        with ScratchDirectory() as directory:
+            work = WorkRange("sample", 0, 1, ())
+            output = dataclasses.replace(self, directory=directory).with_ranges([work])
+            for file in output.files(work):
+                storage.makedirs(storage.split(storage.below(directory, file))[0])
+            writer, size = output.open_range(work), 0
+            try:
+                for batch in batches:
+                    try:
+                        writer.write(batch)
+                    except BadEpisode:  # it will be rejected and kept as read
+                        size += sum(len(episode.payload) for episode in batch.episodes)
+                return size + sum(one.shard.bytes for one in writer.finish())
+            finally:
+                writer.abort()
+
+    def number_of(self, work: WorkRange) -> int:
+        """The number of a range across all splits, which is also its file's number."""
+        return dict(self.first)[work.split] + work.index
+
+    def files(self, work: WorkRange) -> tuple[str, ...]:
+        place = layout.place(self.number_of(work))
+        videos = [layout.VIDEO_PATH.format(video_key=feature.name, **place) for feature in self.frames.videos]
+        return (layout.DATA_PATH.format(**place), facts_file(work), *videos)
+
+    def open_range(self, work: WorkRange) -> LerobotWriter | RowsWriter:
+        data, facts, *videos = self.files(work)
+        files = self.files_class(self.directory, self.frames, (data, *videos))
+        writer = LerobotWriter(self.directory, self.frames, files, facts, previewed=work.index < RANGES)
+        return RowsWriter(writer, self.rule) if self.rule.left_out else writer
+
+    def facts(self, commit: RangeCommit) -> RangeFacts:
+        """The facts that a finished range kept."""
+        return RangeFacts.read(storage.join(self.directory, facts_file(commit.range)))
+
+    def global_indices(self, commits: Sequence[RangeCommit]) -> list[Any]:
+        tasks: dict[str, int] = {}
+        numbers, frame, episode = [], 0, 0
+        for commit in commits:
+            facts = self.facts(commit)
+            own = [tasks.setdefault(text, len(tasks)) for text in facts.tasks]
+            count = len(facts.lengths)
+            numbers.append({"first_frame": frame, "first_episode": episode, "episodes": count, "tasks": own})
+            frame, episode = frame + facts.frames, episode + count
+        return numbers
+
+    def finish_range(self, commit: RangeCommit, indices: Any) -> RangeCommit:
+        facts = self.facts(commit)
+        if not facts.frames:
+            return commit
+        data, *others = commit.files
+        checksum = renumber(storage.below(self.directory, data.file), facts.places, numbers_of(facts, indices))
+        data = dataclasses.replace(data, shard=dataclasses.replace(data.shard, checksum=checksum))
+        return dataclasses.replace(commit, files=(data, *others))
+
+    def paths(self, episodes: int) -> dict[str, Any]:
+        """The entries of info.json about files."""
+        del episodes
+        return {
+            "chunks_size": layout.CHUNK,
+            "data_files_size_in_mb": layout.DATA_MB,
+            "video_files_size_in_mb": layout.VIDEO_MB,
+            "data_path": layout.DATA_PATH,
+            "video_path": layout.VIDEO_PATH if self.frames.videos else None,
+        }
+
+    def stats(self, statistics: dict[str, Any]) -> dict[str, Any]:
+        """The content of stats.json."""
+        return statistics
+
+    def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
+        """Writes all of `meta/`, with info.json last.
+
+        Files of ranges without frames are removed: LeRobot has no empty files.
+        """
+        totals, episodes = Totals(), self.episodes_class(self.directory, self.frames)
+        previews: list[bytes] = []
+        for place, commit in enumerate(commits):
+            facts = self.facts(commit)
+            episodes.add(place, dict(self.first)[commit.split] + commit.index, facts, totals.add(commit.split, facts))
+            previews.append(facts.preview)
+            if facts.frames:
+                files = [storage.below(self.directory, one.file) for one in commit.files if one.role == "items"]
+                totals.add_numbers(files, self.frames.features)
+            else:
+                storage.remove_files(self.directory, [one.file for one in commit.kept])
+        episodes.finish(list(totals.tasks))
+        info = self._info(totals)
+        stats = self.stats(dataset_statistics(self.frames.features, totals)) if totals.frames else {}
+        if self.modality is not None:
+            self._write(layout.MODALITY, self.modality)
+        self._write(layout.STATS, json.dumps(stats, indent=4) + "\n")
+        void = {"last_action": "void"} if self.rule.kept_void else {}
+        self._write(layout.FIELDS, to_json({**self.frames.features.to_json(), **void}))
+        picture = joined(previews)
+        if picture:
+            storage.write_bytes(storage.below(self.directory, PREVIEW), picture)
+        self._write(layout.CARD, card(self.name, info, self.origin, preview=bool(picture)))
+        self._write(layout.INFO, json.dumps(info, indent=4, ensure_ascii=False) + "\n")
+        encoded = {"encoded": {name: found._asdict() for name, found in totals.encoded.items()}}
+        return {
+            "lerobot": {"version": self.version, "episodes": totals.episodes, "tasks": len(totals.tasks)}
+            | (encoded if totals.encoded else {})
+        }
+
+    def notes(self, manifest: Mapping[str, Any]) -> list[str]:
+        entry = manifest.get("lerobot", {})
+        return [
+            *super().notes(manifest),
+            *(
+                f"note      {name}: {found['episodes']:,} of {count(entry['episodes'], 'episode')} encoded again, not "
+                f"copied: {found['why']}"
+                for name, found in entry.get("encoded", {}).items()
+            ),
+        ]
+
+    def _info(self, totals: Totals) -> dict[str, Any]:
+        return {
+            "codebase_version": self.version,
+            "robot_type": self.robot_type,
+            "total_episodes": totals.episodes,
+            "total_frames": totals.frames,
+            "total_tasks": len(totals.tasks),
+            **self.paths(totals.episodes),
+            "fps": self.frames.fps,
+            "splits": {split: f"{first}:{stop}" for split, (first, stop) in totals.splits.items()},
+            "features": features_info(self.frames),
+        }
+
+    def _write(self, name: str, text: str) -> None:
+        storage.write_text(storage.below(self.directory, name), text)
+
+
+def _copied(features: FeatureMap, source: Source, options: LerobotOptions) -> dict[str, Mapping[str, Any]]:
+    """What the source says of the videos to copy, by path; none if encoding or images are asked for."""
+    if options.images == "copy" or set(options_given(options, LerobotOptions)) & {
+        "vcodec",
+        "crf",
+        "gop",
+        "encoder_preset",
+    }:
+        return {}
+    cameras = [f for f in features.images if f.is_video and f.depth is None and not (f.shape[0] % 2 or f.shape[1] % 2)]
+    return {feature.path: source.videos[feature.path] for feature in cameras if feature.path in source.videos}
+
+
+def _origin(source: Source) -> str:
+    """The dataset and its format, as Markdown; without the versions that formats without versions get."""
+    module = type(source).__module__
+    known = module.split(".")[2] if module.startswith("rlds_beam.formats.") else f"{module}:{type(source).__qualname__}"
+    dataset = source.name if source.tfds is None else source.dataset
+    return f"`{printable(dataset, 100).replace('`', '')}` ({known})"
+
+
+def _depth(options: LerobotOptions, schema: Schema) -> dict[str, Depth]:
+    """The scale of each field of `--depth`. Raises UsageError if it cannot be used."""
+    given = [name for name in options_given(options, LerobotOptions) if name.startswith("depth")]
+    if given and (options.images != "video" or not options.depth):
+        raise UsageError(f"--{given[0]} needs {'--depth' if options.images == 'video' else '--images=video'}")
+    if options.depth and options.lerobot_version == "2.1":
+        raise UsageError("--depth: LeRobot 2.1 has no depth videos; leave --depth out to copy 16-bit images")
+    for path in options.depth:
+        if path not in schema.steps:
+            raise UsageError(f"--depth={path}: there is no field {path}{did_you_mean(path, schema.steps)}")
+    return dict.fromkeys(options.depth, Depth(options.depth_min, options.depth_max, options.depth_shift))
+
+
+def numbers_of(facts: RangeFacts, numbers: Any) -> dict[str, Array]:
+    """The final numbers of a range's frames (`parquet_file.edits_of`)."""
+    episodes = numbers["first_episode"] + np.arange(len(facts.lengths))
+    return {
+        "index": numbers["first_frame"] + np.arange(facts.frames),
+        "episode_index": np.repeat(episodes, facts.lengths),
+        "task_index": np.array(numbers["tasks"], np.int64)[facts.frame_tasks],
+    }
