@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import sys
 import threading
 import time
 from collections.abc import Iterator
-
-import grpc
 
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError
 from rlds_beam.worker_status import is_verbose
@@ -39,7 +38,7 @@ def thread_errors() -> Iterator[queue.SimpleQueue[RldsBeamError]]:
     def hook(args: threading.ExceptHookArgs) -> None:
         if NO_MORE_THREADS in str(args.exc_value):
             fatal.put(no_more_threads())
-        elif not isinstance(args.exc_value, grpc.RpcError) or is_verbose():
+        elif not _is_lost_connection(args.exc_value) or is_verbose():
             previous(args)
 
     threading.excepthook = hook
@@ -49,6 +48,11 @@ def thread_errors() -> Iterator[queue.SimpleQueue[RldsBeamError]]:
         _join([thread for thread in threading.enumerate() if thread not in before])
         if threading.excepthook is hook:
             threading.excepthook = previous
+
+
+def _is_lost_connection(error: BaseException | None) -> bool:
+    grpc = sys.modules.get("grpc")
+    return grpc is not None and isinstance(error, grpc.RpcError)
 
 
 def _join(threads: list[threading.Thread]) -> None:

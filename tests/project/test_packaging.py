@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from processes import DEADLINE
 
 from rlds_beam.cli.main import JOBS
+from rlds_beam.testing import make_episode, write_dataset
 
 FOLDERS = {
     "rlds_beam": ROOT / "src" / "rlds_beam",
@@ -204,6 +205,16 @@ assert out.getvalue()
 """
     modules = imported(run, tmp_path)
     assert modules & {*HEAVY, "numpy"} == set()
+
+
+def test_a_dry_run_imports_neither_other_formats_nor_grpc(tmp_path: Path) -> None:
+    """Formats are ruled out by the names of files before they are imported."""
+    data = write_dataset(tmp_path / "data", [make_episode(4)])
+    command = ["convert", str(data), str(tmp_path / "out"), "--dry_run"]
+    modules = imported(f"from rlds_beam.cli.main import main\nassert main({command!r}) == 0", tmp_path)
+    sources = {name for name in modules if name.startswith("rlds_beam.formats.") and name.endswith(".source")}
+    assert sources == {"rlds_beam.formats.rlds.source"}
+    assert modules & {*HEAVY, "grpc"} == set()
 
 
 def test_no_requirement_admits_a_version_with_a_known_vulnerability() -> None:

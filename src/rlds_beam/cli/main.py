@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import cast
 
 from rlds_beam import lazy, watchdog, worker_status
-from rlds_beam.cli import completion, flags, topics
+from rlds_beam.cli import flags
 from rlds_beam.cli.parsers import COMMANDS, JOBS, command_parser, job_parser
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_memory
 from rlds_beam.runners import quiet
@@ -125,6 +125,8 @@ def _run(arguments: list[str], of_this_process: bool) -> int:
     command = arguments[0] if arguments else "--help"
     if command in JOBS:
         return _job(command, arguments[1:], of_this_process)
+    from rlds_beam.cli import completion, topics
+
     if command == "help" and (job := topics.job_of(arguments[1:])) is not None:
         return _job(job, [*arguments[2:], "--help"], of_this_process)
     if command == "help" and arguments[1:2] == ["completion"]:

@@ -88,8 +88,9 @@ class SourceOptions(Options):
         given = values.get(cls.reads)
         if not given or any(values.get(name) is not None for name in ("from_", "recognized")):
             return {}
-        of_formats = {name for source in SOURCES for name in names_of(source_group(source).options_class)}
-        used = any(values.get(name) not in (None, []) for name in of_formats.difference(names_of(cls)))
+        own = names_of(cls)
+        others = {name for name, value in values.items() if name not in own and value not in (None, [])}
+        used = any(not others.isdisjoint(names_of(source_group(name).options_class)) for name in SOURCES if others)
         return {"recognized": recognize(given)} if used or look else {}
 
     @classmethod

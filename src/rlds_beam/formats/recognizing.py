@@ -19,19 +19,15 @@ from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.formats.registry import COLUMNS, FORMATS, RLDS, SOURCES, TRAJECTORIES, source_class
 from rlds_beam.output.directory import Holding, holding
 from rlds_beam.output.files import PLAN
-from rlds_beam.reading.looking import listing_once, names_in
+from rlds_beam.reading.looking import holds, listing_once, names_in
 from rlds_beam.text import count, joined, printable
 
 _LEVELS = 2
 """How far below a directory datasets are looked for."""
 _MOST_LOOKS = {True: 24, False: 200}
 """Maximum number of files and directories to look at there: in a bucket, and on a disk."""
-_BY_FILES = {"rlds", "trajectories", "d3rlpy", "d4rl", "npz", "hdf5", "ros2"}
-"""The formats that some files of a directory tell; what else is in it may be other datasets."""
 _WHOLE = (FEATURES, "metadata.yaml", PLAN)
 """Files that tell that their directory is one dataset."""
-_TOGETHER = {"ros2", "zarr"}
-"""The formats whose sources read a directory of several datasets as one."""
 _MOST_FILES = 24
 """Maximum number of files to look at in such a directory, and in each of its subdirectories."""
 _MOST_NAMED = 10
@@ -80,7 +76,7 @@ def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
                 return Recognized(given, RLDS, "", given)
             if found is None:
                 return _recognize_below(first)._replace(input=given)
-            if found.format in _BY_FILES and not found.why.startswith(_WHOLE):
+            if source_class(found.format).told_by_files and not found.why.startswith(_WHOLE):
                 _check_subdirectories(first, found)
         else:
             files = storage.glob(first) if first else []
@@ -124,6 +120,8 @@ def _recognize_one(path: str) -> Recognized | None:
     reasons: dict[str, str] = {}
     trouble: list[Exception] = []
     for name in SOURCES:
+        if not any(holds(path, pattern) for pattern in FORMATS[name].names):
+            continue
         try:
             why = source_class(name).recognize(path)
         except (OSError, UsageError, ArithmeticError, LookupError, ValueError) as error:  # for example h5py is missing
@@ -229,9 +227,7 @@ def _check_subdirectories(directory: str, found: Recognized) -> None:
 
 def _is_read_with(found: Recognized, one: Recognized) -> bool:
     """Whether the source of a directory's files also reads a dataset below."""
-    if found.format == "hdf5":  # its source searches subdirectories for files of the same profile
-        return (one.format, one.why.partition(":")[0]) == (found.format, found.why.partition(":")[0])
-    return one.format == found.format and found.format in _TOGETHER
+    return one.format == found.format and source_class(found.format).reads_together(found.why, one.why)
 
 
 def _first_in(directory: str) -> list[Recognized]:
@@ -284,7 +280,8 @@ def _several(directory: str, found: Sequence[Recognized], incomplete: bool) -> U
     itself = next((one for one in found if one.dataset == directory), None)
     command = f"rlds-beam inspect {shlex.quote(next(one.dataset for one in found if one is not itself))}"
     formats = {one.format for one in found}
-    together = f", or --from={found[0].format} for all of them" if len(formats) == 1 and formats <= _TOGETHER else ""
+    is_one = len(formats) == 1 and all(_is_read_with(found[0], one) for one in found)
+    together = f", or --from={found[0].format} for all of them" if is_one else ""
     if itself is not None:
         together = f", or --from={itself.format} for the files in {directory}"
     return UsageError(f"{directory} contains {total}:", *listed, *more, f"Choose one: {command}{together}")

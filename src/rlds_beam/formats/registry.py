@@ -33,6 +33,7 @@ class Format(NamedTuple):
       opens: how other programs open it, or what program writes it: Markdown, for the documentation.
       extra: the extra to install, and `extra_for` what needs it (empty: always).
       known_by: what its source recognizes it by (`Source.recognize`); empty if only `--from` names it.
+      names: the names (`looking.holds`) without which it is not: its source is not asked, and so not imported.
     """
 
     about: str
@@ -44,6 +45,7 @@ class Format(NamedTuple):
     extra: Extra | None = None
     extra_for: str = ""
     known_by: str = ""
+    names: tuple[str, ...] = ()
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -61,6 +63,7 @@ FORMATS = {
         extra="arrayrecord",
         extra_for="ArrayRecord files",
         known_by="features.json, or *.tfrecord* and *.array_record* files",
+        names=("features.json", "*.tfrecord*", "*.array_record*"),
     ),
     "merged": Format(
         "several RLDS datasets with the same fields, as one",
@@ -77,6 +80,7 @@ FORMATS = {
         output_options="rlds_beam.formats.trajectories.options:TrajectoryOptions",
         opens="`rlds_beam.load_trajectories`, TF-Agents, TFDS",
         known_by="a .spec file next to a file of records",
+        names=("*.spec", "+.spec"),
     ),
     COLUMNS: Format(
         "a row per transition, or columns from connectors",
@@ -95,6 +99,7 @@ FORMATS = {
         extra="lerobot",
         extra_for="videos",
         known_by="meta/info.json",
+        names=("meta/info.json",),
     ),
     "numpy": Format(
         "a .npy array per field",
@@ -103,6 +108,7 @@ FORMATS = {
         output_options="rlds_beam.output.options:ImageOptions",
         opens='`np.load(..., mmap_mode="r")`',
         known_by="manifest.json and SPLIT/episode_offsets.npy",
+        names=("manifest.json",),
     ),
     "minari": Format(
         "Minari datasets (HDF5; also reads Arrow and Parquet)",
@@ -113,6 +119,7 @@ FORMATS = {
         extra="hdf5",
         extra_for="HDF5",
         known_by="metadata.json, or data/metadata.json, next to episodes",
+        names=("metadata.json", "data/metadata.json"),
     ),
     "d3rlpy": Format(
         "d3rlpy's ReplayBuffer (HDF5)",
@@ -121,6 +128,7 @@ FORMATS = {
         opens="[d3rlpy](https://d3rlpy.readthedocs.io): `ReplayBuffer.load`",
         extra="hdf5",
         known_by="num_episodes and version in an HDF5 file",
+        names=("*.hdf5", "*.h5"),
     ),
     "d4rl": Format(
         "D4RL's HDF5 files",
@@ -128,6 +136,7 @@ FORMATS = {
         opens="written by [D4RL](https://github.com/Farama-Foundation/D4RL)",
         extra="hdf5",
         known_by="observations, actions, rewards, and terminals in an HDF5 file",
+        names=("*.hdf5", "*.h5"),
     ),
     "npz": Format(
         "NumPy's .npz files: ExoRL, OGBench, arrays as in D4RL",
@@ -135,6 +144,7 @@ FORMATS = {
         source_options="rlds_beam.formats.npz.options:NpzOptions",
         opens="`numpy.load`",
         known_by="*.npz files",
+        names=("*.npz",),
     ),
     "zarr": Format(
         "replay buffers of diffusion policy and UMI (zarr)",
@@ -144,6 +154,7 @@ FORMATS = {
         output_options="rlds_beam.formats.zarr.options:ZarrOptions",
         opens="[diffusion policy](https://github.com/real-stanford/diffusion_policy): `ReplayBuffer.create_from_path`",
         known_by="meta/episode_ends of a zarr directory or .zarr.zip file",
+        names=("meta/episode_ends", "*.zarr.zip"),
     ),
     "hdf5": Format(
         "HDF5 of ALOHA, robomimic, LIBERO, Isaac Lab, RoboTwin, ...",
@@ -152,6 +163,7 @@ FORMATS = {
         opens="written by robots' recorders and simulators",
         extra="hdf5",
         known_by="HDF5 files that fit a profile (inspect --from=hdf5 proposes one for others)",
+        names=("**/*.hdf5", "**/*.h5"),
     ),
     "envlogger": Format(
         "EnvLogger's Riegeli logs",
@@ -159,6 +171,7 @@ FORMATS = {
         opens="written by [EnvLogger](https://github.com/google-deepmind/envlogger)",
         extra="envlogger",
         known_by="metadata.riegeli, or DIRECTORY/steps.riegeli",
+        names=("metadata.riegeli", "[0-9]*"),
     ),
     "ros2": Format(
         "ROS 2 bags and MCAP files",
@@ -167,6 +180,7 @@ FORMATS = {
         opens="written by `ros2 bag record`",
         extra="ros",
         known_by="metadata.yaml of a bag, or *.mcap and *.db3 files",
+        names=("*.mcap", "*.db3", "metadata.yaml", "*/metadata.yaml"),
     ),
     "rllib": Format(
         "RLlib's recorded episodes (Parquet)",

@@ -156,6 +156,7 @@ class Source(Viewable, abc.ABC):
       notes: what a user should know about how the data are read.
       has_files: whether the shards are files. Those of a recording are not: there is nothing to fingerprint, sample, or
         compare before they are read, and each is its own range.
+      told_by_files: whether some files of a directory tell the format, so that other datasets may be below it.
       options_class: the class of the source's options. If it has any, `open` takes an instance as `options`.
     """
 
@@ -165,6 +166,7 @@ class Source(Viewable, abc.ABC):
     left_out: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
     has_files: ClassVar[bool] = True
+    told_by_files: ClassVar[bool] = False
     options_class: ClassVar[type[Options]] = Options
     dataset: str
     schema: Schema
@@ -208,6 +210,12 @@ class Source(Viewable, abc.ABC):
         """
         del path
         return None
+
+    @classmethod
+    def reads_together(cls, why: str, other: str) -> bool:
+        """Whether `open` reads a directory of two datasets of this format as one; `why` it is each (`recognize`)."""
+        del why, other
+        return False
 
     def __str__(self) -> str:
         return f"{self.describe()}\n{schema_tree(self.schema)}"

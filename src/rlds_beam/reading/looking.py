@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import fnmatch
 import re
 from collections.abc import Iterator
 
@@ -13,6 +14,8 @@ _DEPTH = 8
 """How far below a directory `first_file` looks."""
 _MOST_BELOW = 3
 """Maximum number of directories in each directory that it looks into."""
+MOST_TRIED = 4
+"""Directories of a directory in which a name is looked for."""
 _MOST_LISTED = {True: 12, False: 60}
 """Maximum number of directories that it lists: in a bucket, and on a disk."""
 _FILE = re.compile(r"^[._]|\.[A-Za-z]\w{1,9}$")
@@ -52,6 +55,28 @@ def names_below(path: str, *names: str) -> tuple[str, ...]:
             return ()
         path = storage.join(path, name)
     return names_in(path)
+
+
+def holds(path: str, pattern: str) -> bool:
+    """Whether a file has a name, or a directory holds it.
+
+    Args:
+      path: a file or a directory.
+      pattern: `*.npz`: the name, or one in the directory. `meta/info.json`: a name in a directory there.
+        `*/metadata.yaml`: a name in one of its first few directories. `**/*.h5`: a file below, as `first_file` finds.
+        `+.spec`: a file next to it, with its name and this ending.
+    """
+    *folders, name = pattern.split("/")
+    if folders == ["**"]:
+        return first_file(path, (name.removeprefix("*"),)) is not None
+    if folders == ["*"]:
+        return any(name in names_below(path, folder) for folder in names_in(path)[:MOST_TRIED])
+    if name.startswith("+"):
+        return not names_in(path) and storage.exists(path + name[1:])
+    names = names_below(path, *folders)
+    if not folders and not names:
+        names = (storage.split(path.rstrip("/"))[1],)
+    return any(fnmatch.fnmatchcase(one, name) for one in names)
 
 
 def first_file(path: str, endings: tuple[str, ...]) -> str | None:

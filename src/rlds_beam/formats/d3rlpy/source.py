@@ -138,6 +138,7 @@ class D3rlpySource(SourceOfFiles):
 
     last_action = "void"
     notes: tuple[str, ...] = ()
+    told_by_files = True
 
     @classmethod
     def recognize(cls, path: str) -> str | None:

@@ -215,6 +215,7 @@ class D4rlSource(SourceOfFiles):
     """D4RL's files. Attributes: see `Source`."""
 
     last_action = "void"
+    told_by_files = True
 
     @classmethod
     def recognize(cls, path: str) -> str | None:

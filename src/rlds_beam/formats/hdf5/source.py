@@ -38,6 +38,7 @@ _TRIED = 20  # files tried for the first episode
 class Hdf5Source(Source):
     """HDF5 files with a profile. Attributes: see `Source`; `layout`: the profile and the fields."""
 
+    told_by_files = True
     options_class: ClassVar[type[Options]] = Hdf5Options
     dataset: str
     schema: Schema
@@ -74,6 +75,10 @@ class Hdf5Source(Source):
 
     def companions(self, shard: Shard) -> list[str]:
         return text_files(self.layout.profile, shard.path)
+
+    @classmethod
+    def reads_together(cls, why: str, other: str) -> bool:
+        return why.partition(":")[0] == other.partition(":")[0]  # files of the same profile, also in subdirectories
 
     @classmethod
     def recognize(cls, path: str) -> str | None:

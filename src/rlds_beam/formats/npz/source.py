@@ -109,6 +109,7 @@ class NpzSource(SourceOfFiles):
 
     files: NpzFormat
 
+    told_by_files = True
     options_class: ClassVar[type[Options]] = NpzOptions
 
     @property

@@ -64,6 +64,7 @@ class RldsSource(Source):
     robot: str | None = None
     notes: tuple[str, ...] = ()
     last_action: LastAction = "unknown"
+    told_by_files = True
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> RldsSource:

@@ -33,13 +33,11 @@ from rlds_beam.formats.ros2.proposing import proposal
 from rlds_beam.formats.ros2.values import FieldReader, field_reader
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard
-from rlds_beam.reading.looking import names_below, names_in
+from rlds_beam.reading.looking import MOST_TRIED, names_below, names_in
 from rlds_beam.text import did_you_mean, shortened
 
 _METADATA = "episode_metadata"
 _MARK = b"rosbag2_bagfile_information"
-_MOST_TRIED = 4
-"""Directories of a directory of bags that are looked at to recognize it."""
 _NOTED = 20
 """Bags whose incomplete steps `inspect` counts."""
 
@@ -93,6 +91,11 @@ class Ros2Source(SourceOfFiles):
 
     options_class = Ros2Options
     last_action = "real"
+    told_by_files = True
+
+    @classmethod
+    def reads_together(cls, why: str, other: str) -> bool:
+        return True
 
     @classmethod
     def recognize(cls, path: str) -> str | None:
@@ -103,7 +106,7 @@ class Ros2Source(SourceOfFiles):
         if METADATA not in names and bags:
             return bags[0]
         inside = [METADATA] if METADATA in names else []
-        inside += [f"{name}/{METADATA}" for name in names[:_MOST_TRIED] if METADATA in names_below(path, name)]
+        inside += [f"{name}/{METADATA}" for name in names[:MOST_TRIED] if METADATA in names_below(path, name)]
         return next((name for name in inside if _MARK in storage.read_small(storage.join(path, name))), None)
 
     @classmethod

@@ -165,6 +165,7 @@ class TrajectoriesSource(SourceOfFiles):
     """Trajectory TFRecords. Attributes: see `Source`."""
 
     last_action = "void"
+    told_by_files = True
 
     @classmethod
     def recognize(cls, path: str) -> str | None:

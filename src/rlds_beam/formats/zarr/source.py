@@ -175,6 +175,10 @@ class ZarrSource(SourceOfFiles):
         )  # fmt: skip
 
     @classmethod
+    def reads_together(cls, why: str, other: str) -> bool:
+        return True
+
+    @classmethod
     def recognize(cls, path: str) -> str | None:
         if is_zip(path):
             return "a .zarr.zip file" if path.endswith(_ENDINGS) and storage.exists(path) else None
