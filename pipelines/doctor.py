@@ -10,7 +10,7 @@ from rlds_beam.options import Options, option
 from rlds_beam.terminal.options import print_json
 
 if TYPE_CHECKING:
-    from rlds_beam.runners.diagnosis import Finding
+    from rlds_beam.runners.diagnosis import Diagnosis
 
 __all__ = ["DoctorConfig", "doctor"]
 
@@ -28,7 +28,7 @@ class DoctorConfig(Options):
     json: bool = option(False, "print JSON instead of text")
 
 
-def doctor(config: DoctorConfig | None = None) -> list[Finding]:
+def doctor(config: DoctorConfig | None = None) -> list[Diagnosis]:
     """Runs all checks; installs and downloads nothing.
 
     Returns:
@@ -54,7 +54,7 @@ def main(config: DoctorConfig) -> int:
     return 1 if problems else 0
 
 
-def _lines(findings: Sequence[Finding]) -> Iterator[str]:
+def _lines(findings: Sequence[Diagnosis]) -> Iterator[str]:
     """A table of the findings, each with its remedy below it; the status has a color on a terminal."""
     from rlds_beam.terminal.style import Style, styled
     from rlds_beam.terminal.tables import table_lines

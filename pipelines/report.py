@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rlds_beam.processing.report import Report
     from rlds_beam.reading.base import Source
     from rlds_beam.viewing.report.making import Settings
-    from rlds_beam.viewing.report.writing import Conversion, ReportWriter
+    from rlds_beam.viewing.report.writing import ReportWriter, ShownConversion
 
 __all__ = ["ReportConfig", "ReportOutcome", "define_pipeline", "report"]
 
@@ -182,7 +182,7 @@ def main(config: ReportConfig) -> int:
     return 0
 
 
-def _conversion(config: ReportConfig) -> Conversion | None:
+def _conversion(config: ReportConfig) -> ShownConversion | None:
     """The output directory that the input is, if `convert` or `record` wrote it.
 
     Raises:
@@ -192,7 +192,7 @@ def _conversion(config: ReportConfig) -> Conversion | None:
     from rlds_beam.formats.sources import open_input
     from rlds_beam.output.directory import holding
     from rlds_beam.output.manifest import read_manifest
-    from rlds_beam.viewing.report.writing import Conversion
+    from rlds_beam.viewing.report.writing import ShownConversion
 
     held = holding(config.input) if config.from_ is None else None
     if held is None:
@@ -203,13 +203,13 @@ def _conversion(config: ReportConfig) -> Conversion | None:
     is_read = held.to in SOURCES and (held.to != TRAJECTORIES or held.kind in ("frames", "episodes"))
     settings = _settings(config, RLDS, 1, input=config.source or "INPUT")
     if config.source is None:
-        return Conversion(config.input, held, settings, is_read)
+        return ShownConversion(config.input, held, settings, is_read)
     source = open_input(config.for_input(config.source))
     if source.dataset != held.dataset:
         raise UsageError(
             f"--source={config.source} is {source.dataset}, but {config.input} was made from {held.dataset}"
         )
-    return Conversion(config.input, held, settings, is_read, source, _connectors_of(config, source))
+    return ShownConversion(config.input, held, settings, is_read, source, _connectors_of(config, source))
 
 
 def _connectors_of(config: ReportConfig, source: Source) -> ConnectorRunner:

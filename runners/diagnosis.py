@@ -33,7 +33,7 @@ _LEAST_PROCESSES = 256
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """The result of one check.
 
     Attributes:
@@ -52,7 +52,7 @@ class Finding:
         return f"{self.status:<9} {self.check}: {self.detail}" + (f"\n          {self.remedy}" if self.remedy else "")
 
 
-def diagnose() -> Iterator[Finding]:
+def diagnose() -> Iterator[Diagnosis]:
     """Runs all checks. Installs, downloads, and writes nothing, except temporary files."""
     yield python()
     yield packages()
@@ -68,25 +68,25 @@ def diagnose() -> Iterator[Finding]:
     yield loopback()
 
 
-def python() -> Finding:
+def python() -> Diagnosis:
     version = ".".join(map(str, sys.version_info[:3]))
     detail = f"{version} ({sys.executable})"
     if _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1]:
-        return Finding("python", "ok", detail)
-    return Finding("python", "problem", detail, "create an environment with Python 3.10 to 3.14")
+        return Diagnosis("python", "ok", detail)
+    return Diagnosis("python", "problem", detail, "create an environment with Python 3.10 to 3.14")
 
 
-def packages() -> Finding:
+def packages() -> Diagnosis:
     """Compares the installed versions of the base packages with the required ones."""
     wrong = _unmet(_PACKAGE)
     names = (_PACKAGE, "apache-beam", "numpy", "protobuf")
     detail = ", ".join(f"{name} {_version(name) or 'not installed'}" for name in names)
     if wrong:
-        return Finding("packages", "problem", f"{detail}; {'; '.join(wrong)}", pip_install(None, "--upgrade"))
-    return Finding("packages", "ok", detail)
+        return Diagnosis("packages", "problem", f"{detail}; {'; '.join(wrong)}", pip_install(None, "--upgrade"))
+    return Diagnosis("packages", "ok", detail)
 
 
-def imports() -> Finding:
+def imports() -> Diagnosis:
     """Imports the base packages, which may fail even if installed, for example without a shared library."""
     failed = []
     for name in _IMPORTED:
@@ -96,23 +96,23 @@ def imports() -> Finding:
             failed.append(f"{name} ({type(error).__name__}: {' '.join(str(error).split())})")
     if failed:
         remedy = f"{pip_install(None, '--force-reinstall')}, in a fresh environment"
-        return Finding("imports", "problem", "; ".join(failed), remedy)
+        return Diagnosis("imports", "problem", "; ".join(failed), remedy)
     crc32c = importlib.import_module("google_crc32c").implementation
     if crc32c != "c":
         remedy = "pip install --force-reinstall google-crc32c, from a wheel"
-        return Finding(
+        return Diagnosis(
             "imports", "problem", f"google-crc32c runs in {crc32c}: checksums take 100 times as long", remedy
         )
-    return Finding("imports", "ok", f"{len(_IMPORTED)} packages import")
+    return Diagnosis("imports", "ok", f"{len(_IMPORTED)} packages import")
 
 
-def extras() -> Iterator[Finding]:
+def extras() -> Iterator[Diagnosis]:
     for extra, purpose in EXTRAS.items():
         wrong = _unmet(_PACKAGE, extra)
         if not wrong:
-            yield Finding(f"[{extra}]", "ok", purpose)
+            yield Diagnosis(f"[{extra}]", "ok", purpose)
             continue
-        yield Finding(f"[{extra}]", "absent", f"{purpose}; {_listed(wrong)}", install(extra))
+        yield Diagnosis(f"[{extra}]", "absent", f"{purpose}; {_listed(wrong)}", install(extra))
 
 
 def _listed(unmet: Sequence[str]) -> str:
@@ -125,36 +125,36 @@ def _listed(unmet: Sequence[str]) -> str:
     return "; ".join([*others, f"not installed: {', '.join(absent)}"] if absent else others)
 
 
-def reverb() -> Finding:
+def reverb() -> Diagnosis:
     """Imports Reverb's server library in a separate process, because it may crash with another TensorFlow."""
     name = "reverb"
     version = _version("dm-reverb")
     if version is None:
         detail = "dm-reverb is not installed; serve and --reverb=embedded need it, push does not"
-        return Finding(name, "absent", detail, pip_install("agents"))
+        return Diagnosis(name, "absent", detail, pip_install("agents"))
     failure = _import_failure("reverb")
     if failure is None:
-        return Finding(name, "ok", f"dm-reverb {version} with TensorFlow {_version('tensorflow')}")
+        return Diagnosis(name, "ok", f"dm-reverb {version} with TensorFlow {_version('tensorflow')}")
     remedy = f"{pip_install('agents', '--force-reinstall')}, in a fresh environment"
-    return Finding(name, "problem", f"dm-reverb {version} does not import: {failure}", remedy)
+    return Diagnosis(name, "problem", f"dm-reverb {version} does not import: {failure}", remedy)
 
 
-def java() -> Finding:
+def java() -> Diagnosis:
     from rlds_beam.errors import UsageError
     from rlds_beam.runners.flink_preflight import find_java
 
     if shutil.which("java") is None:
         detail = "no java on the PATH; --runner=flink needs it"
-        return Finding(
+        return Diagnosis(
             "java", "absent", detail, "install Java 11 or later (Debian: apt install openjdk-17-jre-headless)"
         )
     try:
-        return Finding("java", "ok", find_java("java"))
+        return Diagnosis("java", "ok", find_java("java"))
     except UsageError as error:
-        return Finding("java", "problem", str(error))
+        return Diagnosis("java", "problem", str(error))
 
 
-def flink_jar() -> Finding:
+def flink_jar() -> Diagnosis:
     """Looks for Beam's Flink job server in the cache of `--runner=flink`."""
     import apache_beam
     from apache_beam.utils.subprocess_server import JavaJarServer
@@ -162,27 +162,27 @@ def flink_jar() -> Finding:
     pattern = f"beam-runners-flink-*-job-server-{apache_beam.__version__}.jar"
     jars = sorted(glob.glob(os.path.join(JavaJarServer.JAR_CACHE, pattern)))
     if jars:
-        return Finding("flink jar", "ok", ", ".join(jars))
+        return Diagnosis("flink jar", "ok", ", ".join(jars))
     detail = f"no job server of Beam {apache_beam.__version__} in {JavaJarServer.JAR_CACHE}"
     remedy = "--runner=flink downloads it (200 MB); without access to Maven Central use --flink_job_server_jar=PATH"
-    return Finding("flink jar", "absent", detail, remedy)
+    return Diagnosis("flink jar", "absent", detail, remedy)
 
 
-def disk(path: str) -> Finding:
+def disk(path: str) -> Diagnosis:
     """Checks the free space of a directory, and that files can be created in it."""
     name = f"disk {path}"
     try:
         with tempfile.TemporaryFile(dir=path):
             free = shutil.disk_usage(path).free
     except OSError as error:
-        return Finding(name, "problem", f"cannot be written to: {error}", "use another directory, or set TMPDIR")
+        return Diagnosis(name, "problem", f"cannot be written to: {error}", "use another directory, or set TMPDIR")
     if free < _LEAST_DISK:
         remedy = "free some space: pairs take twice the bytes of the frames (`rlds-beam inspect` counts the items)"
-        return Finding(name, "problem", f"{format_size(free)} free", remedy)
-    return Finding(name, "ok", f"{format_size(free)} free")
+        return Diagnosis(name, "problem", f"{format_size(free)} free", remedy)
+    return Diagnosis(name, "ok", f"{format_size(free)} free")
 
 
-def shared_memory(path: str = "/dev/shm") -> Finding:
+def shared_memory(path: str = "/dev/shm") -> Diagnosis:
     """Checks the directory where Python's multiprocessing keeps its locks."""
     name = "shared memory"
     remedy = f"mount a tmpfs at {path} (docker run --shm-size=256m)"
@@ -190,21 +190,23 @@ def shared_memory(path: str = "/dev/shm") -> Finding:
         with tempfile.TemporaryFile(dir=path):
             free = shutil.disk_usage(path).free
     except OSError as error:
-        return Finding(name, "problem", f"{path} cannot be used: {error}", remedy)
+        return Diagnosis(name, "problem", f"{path} cannot be used: {error}", remedy)
     if free < _LEAST_SHARED_MEMORY:
-        return Finding(name, "problem", f"{format_size(free)} free in {path}", remedy)
-    return Finding(name, "ok", f"{format_size(free)} free in {path}")
+        return Diagnosis(name, "problem", f"{format_size(free)} free in {path}", remedy)
+    return Diagnosis(name, "ok", f"{format_size(free)} free in {path}")
 
 
-def open_files() -> Finding:
+def open_files() -> Diagnosis:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     detail = f"{_limit(soft)} at a time"
     if soft != resource.RLIM_INFINITY and soft < _LEAST_FILES:
-        return Finding("open files", "problem", detail, f"ulimit -n {_LEAST_FILES} (the hard limit is {_limit(hard)})")
-    return Finding("open files", "ok", detail)
+        return Diagnosis(
+            "open files", "problem", detail, f"ulimit -n {_LEAST_FILES} (the hard limit is {_limit(hard)})"
+        )
+    return Diagnosis("open files", "ok", detail)
 
 
-def processes() -> Finding:
+def processes() -> Diagnosis:
     """Checks the limit of processes and threads: worker processes and gRPC need dozens."""
     limits = [resource.getrlimit(resource.RLIMIT_NPROC)[0]]
     try:
@@ -215,18 +217,18 @@ def processes() -> Finding:
     least = min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=resource.RLIM_INFINITY)
     detail = f"{_limit(least)} at a time, on {len(os.sched_getaffinity(0))} cores"
     if least != resource.RLIM_INFINITY and least < _LEAST_PROCESSES:
-        return Finding("processes", "problem", detail, "raise ulimit -u, or the container's --pids-limit")
-    return Finding("processes", "ok", detail)
+        return Diagnosis("processes", "problem", detail, "raise ulimit -u, or the container's --pids-limit")
+    return Diagnosis("processes", "ok", detail)
 
 
-def loopback() -> Finding:
+def loopback() -> Diagnosis:
     """Checks 127.0.0.1, which Beam and our servers use."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=5).close()
     except OSError as error:
-        return Finding("loopback", "problem", f"127.0.0.1 cannot be used: {error}", "bring up the interface lo")
-    return Finding("loopback", "ok", "127.0.0.1 answers")
+        return Diagnosis("loopback", "problem", f"127.0.0.1 cannot be used: {error}", "bring up the interface lo")
+    return Diagnosis("loopback", "ok", "127.0.0.1 answers")
 
 
 def _limit(number: int) -> str:

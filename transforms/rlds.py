@@ -18,7 +18,7 @@ from rlds_beam.formats.rlds.options import RldsOptions
 from rlds_beam.formats.rlds.parts import check_directory
 from rlds_beam.processing.report import Report
 from rlds_beam.transforms.elements import in_global_window
-from rlds_beam.writing.columns import ImageEncoding, ImageOptions
+from rlds_beam.writing.columns import ImageEncoding, ImageStorage
 from rlds_beam.writing.episodes import ArrayEpisodes
 from rlds_beam.writing.keyed_parts import KeyedBundle, KeyedWriter, ShardPlan, Written
 from rlds_beam.writing.range_writer import refused
@@ -73,7 +73,7 @@ class WriteToRlds(beam.PTransform):
         )  # fmt: skip
         check_directory(path, overwrite=overwrite)
         try:
-            self._episodes = ArrayEpisodes.of_first(like, ImageOptions.of(images), schema)
+            self._episodes = ArrayEpisodes.of_first(like, ImageStorage.of(images), schema)
         except BadEpisode as bad:
             key = EpisodeKey(self._settings.dataset, split, 0, 0)
             raise refused(Rejection(key, bad.violations[0].rule, bad.violations, b""), "like") from None

@@ -155,6 +155,15 @@ def test_no_circles() -> None:
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
+def test_no_two_modules_have_a_public_class_of_the_same_name() -> None:
+    homes: dict[str, list[str]] = {}
+    for name, tree in modules().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(name)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
 def test_every_import_points_down() -> None:
     assert [str(found) for found in all_imports() if not is_allowed(found)] == []
 

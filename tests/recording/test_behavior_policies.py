@@ -16,7 +16,7 @@ from recorded import GREEDY, Q, episodes_of, recorded
 from recorded_environments import q_function, slide, towards_zero, walk
 
 from rlds_beam import NotVerifiedError, UsageError
-from rlds_beam.recording.distributions import Categorical, EpsilonGreedy, Gaussian, TruncatedGaussian
+from rlds_beam.recording.distributions import EpsilonGreedy, Gaussian, SoftmaxDistribution, TruncatedGaussian
 from rlds_beam.recording.environments import as_environment
 from rlds_beam.recording.heads import (
     EpsilonGreedyHead,
@@ -65,8 +65,8 @@ def test_probabilities_of_all_actions_sum_to_one(seed, epsilon, tau, n):
     values = np.random.default_rng(seed).normal(size=(5, n))
     for distribution, start in (
         (EpsilonGreedy(values.argmax(axis=1), epsilon, n, 2, None), 2),
-        (Categorical(values / tau, 0), 0),
-        (Categorical(values / tau, 3), 3),
+        (SoftmaxDistribution(values / tau, 0), 0),
+        (SoftmaxDistribution(values / tau, 3), 3),
     ):
         total = sum(distribution.propensity((np.full(5, a + start),)).value for a in range(n))
         np.testing.assert_allclose(total, 1)
@@ -75,7 +75,7 @@ def test_probabilities_of_all_actions_sum_to_one(seed, epsilon, tau, n):
 def test_actions_are_as_frequent_as_their_propensity_says():
     random = np.random.default_rng(1)
     values = np.tile([0.2, 1.0, -0.5], (N, 1))
-    for distribution in (EpsilonGreedy(np.full(N, 1), 0.3, 3, 0, None), Categorical(values, 0)):
+    for distribution in (EpsilonGreedy(np.full(N, 1), 0.3, 3, 0, None), SoftmaxDistribution(values, 0)):
         (actions,) = distribution.sample(random.random((N, 2)), EMPTY)
         expected = [distribution.propensity((np.full(N, a),)).value[0] for a in range(3)]
         np.testing.assert_allclose(np.bincount(actions, minlength=3) / N, expected, atol=0.01)

@@ -27,10 +27,10 @@ from rlds_beam.viewing.report.document import (
     UnusedRow,
 )
 from rlds_beam.viewing.report.sections import (
-    Distribution,
     Distributions,
     FieldDistribution,
     Histogram,
+    NumberDistribution,
     RejectedSample,
     RuleSection,
     SignalSection,
@@ -99,13 +99,13 @@ def episode(
     )
 
 
-def distribution(label: str, seed: int = 0, values: int = 500) -> Distribution:
+def distribution(label: str, seed: int = 0, values: int = 500) -> NumberDistribution:
     """Normal values."""
     numbers = np.random.default_rng(seed).normal(seed, 1 + seed, values)
     counts, edges = np.histogram(numbers, 24)
     named = tuple((f"q{q:02}", float(np.quantile(numbers, q / 100))) for q in (1, 10, 50, 90, 99))
     ends = float(numbers.mean()), float(numbers.std()), float(numbers.min()), float(numbers.max())
-    return Distribution(label, values, *ends, named, Histogram(tuple(edges.tolist()), tuple(counts.tolist())))
+    return NumberDistribution(label, values, *ends, named, Histogram(tuple(edges.tolist()), tuple(counts.tolist())))
 
 
 def signal(name: str, group: str, keys: list[str], beyond: int, text: str = "", seed: int = 0) -> SignalSection:
@@ -261,7 +261,7 @@ def comparison(text: str = "") -> ComparisonSection:
     for field, label in (("length", ""), ("return", ""), ("action", "x"), ("observation/state", text or "gripper")):
         first, second = distribution(label, 1), distribution(label, 2)
         counts = tuple(reversed(first.histogram.counts))
-        second = Distribution(
+        second = NumberDistribution(
             label,
             second.count,
             second.mean,

@@ -14,7 +14,7 @@ from rlds_beam.connectors.statistics.quantiles import ValueDistribution
 from rlds_beam.viewing.report.choosing import sampled, worst_rows
 from rlds_beam.viewing.report.comparing import ks_distance, stability_index
 from rlds_beam.viewing.report.distributions import BINS, distribution_of, edges_of, histogram_of
-from rlds_beam.viewing.report.sections import Distribution
+from rlds_beam.viewing.report.sections import NumberDistribution
 
 Array = np.ndarray[Any, Any]
 NUMBERS = st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min_size=1, max_size=60)
@@ -24,7 +24,7 @@ def weighted(values: Any) -> tuple[Array, Array]:
     return ValueDistribution.of(np.asarray(values, np.float64)[None]).weighted(0)
 
 
-def described(values: Any) -> Distribution:
+def described(values: Any) -> NumberDistribution:
     return distribution_of(LeafStatistics.of(np.asarray(values)), 0, "")
 
 

@@ -48,7 +48,7 @@ _IMAGES = ("png", "jpeg")
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class MixedDataset:
     """One of the datasets of batches.
 
     Attributes:
@@ -120,7 +120,7 @@ class Batches(Iterator[dict[str, Any]]):
       plan: the order.
     """
 
-    def __init__(self, parts: Sequence[Part], content: Content, plan: Plan, threads: int | None):
+    def __init__(self, parts: Sequence[MixedDataset], content: Content, plan: Plan, threads: int | None):
         self.plan = plan
         self._parts, self._content = tuple(parts), content
         self._threads = threads or len(os.sched_getaffinity(0))
@@ -218,7 +218,7 @@ class _Filling:
                 self._arrays[path] = _stacked(array, path)
         return self._arrays
 
-    def fill(self, pool: ThreadPoolExecutor, part: Part, rows: Indices, slots: Indices) -> None:
+    def fill(self, pool: ThreadPoolExecutor, part: MixedDataset, rows: Indices, slots: Indices) -> None:
         """Fills rows of one dataset into these places of the batch."""
         plain = [
             p for p, f in self._content.fields.items() if p not in self._content.offsets and f.encoding not in _IMAGES
@@ -253,7 +253,9 @@ class _Filling:
             self._arrays[path] = np.empty((self._rows, *values.shape[1:]), values.dtype)
         self._arrays[path][slots] = values
 
-    def _start_images(self, pool: ThreadPoolExecutor, part: Part, path: str, wanted: Indices, slots: Indices) -> None:
+    def _start_images(
+        self, pool: ThreadPoolExecutor, part: MixedDataset, path: str, wanted: Indices, slots: Indices
+    ) -> None:
         field, per_row = self._content.fields[path], wanted.size // len(wanted)
         size = self._content.size_of(field)
         shape = (self._rows, *wanted.shape[1:], *field.closed_shape[:-3])
@@ -291,7 +293,7 @@ class _Images:
       copies: further places, which get copies of those in `copied`.
     """
 
-    part: Part
+    part: MixedDataset
     path: str
     frames: Array
     resized: bool

@@ -9,7 +9,7 @@ from typing import Protocol, cast, get_args
 import numpy as np
 
 from rlds_beam.datasets.base import Rows, StepRows, starts_of
-from rlds_beam.datasets.batches import Arrays, Batches, Content, Part
+from rlds_beam.datasets.batches import Arrays, Batches, Content, MixedDataset
 from rlds_beam.datasets.order import Plan
 from rlds_beam.datasets.windows import KeptSteps, Size, offsets_of
 from rlds_beam.episodes.schema import Field
@@ -81,7 +81,7 @@ def batches_of(
     for path, field in fields.items():
         if field.encoding in _IMAGES and None in field.shape[:-3]:
             raise UsageError(f"{path} has a different number of images in each row: choose other columns")
-    parts = [Part(d.rows, d.name, d.jpeg, _kept(d.rows, last_step)) for d in datasets]
+    parts = [MixedDataset(d.rows, d.name, d.jpeg, _kept(d.rows, last_step)) for d in datasets]
     plan = Plan(
         tuple(map(len, parts)), batch_size, bool(shuffle), seed, epochs, rank, ranks,
         ranks > 1 if drop_last is None else bool(drop_last), weights,

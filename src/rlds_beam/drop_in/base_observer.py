@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.drop_in.frame_writer import FrameWriter, KeySequence
-from rlds_beam.drop_in.nests import Columns
+from rlds_beam.drop_in.nests import NestedFrames
 from rlds_beam.episodes.flags import LAST
 from rlds_beam.reverb.stream import InsertStream
 
@@ -142,7 +142,7 @@ def is_boundary(trajectory: Any) -> bool:
     return bool(np.asarray(trajectory.step_type) == LAST)
 
 
-def episodes(run: Columns, step_type: Any) -> Iterator[tuple[Columns, bool]]:
+def episodes(run: NestedFrames, step_type: Any) -> Iterator[tuple[NestedFrames, bool]]:
     """Cuts the run after each boundary frame; yields the pieces, and whether each ends with a boundary."""
     begin = 0
     for end in (np.flatnonzero(np.asarray(step_type) == LAST) + 1).tolist():

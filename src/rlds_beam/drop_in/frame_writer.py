@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.drop_in.nests import Columns, FrameSpec
+from rlds_beam.drop_in.nests import FrameSpec, NestedFrames
 from rlds_beam.reverb.encoding import GOLDEN, chunk_length_of, digest, mixed
 from rlds_beam.reverb.protocol import inserts
 from rlds_beam.reverb.protocol.inserts import Chunk, Keys
@@ -149,7 +149,7 @@ class FrameWriter:
         self._queue: deque[_Batch] = deque()
         self.frames = 0
 
-    def append(self, frames: Columns) -> None:
+    def append(self, frames: NestedFrames) -> None:
         """Adds frames: a single one, which waits to share a chunk; or a run, which does not wait.
 
         Raises:
@@ -269,7 +269,7 @@ class FrameWriter:
         leaves = zip(spec.dtypes, spec.shapes, strict=True)
         self._buffer = [np.empty((self._gathered, *shape), dtype) for dtype, shape in leaves]
 
-    def _cut(self, run: Columns | None = None) -> None:
+    def _cut(self, run: NestedFrames | None = None) -> None:
         """Cuts the loose frames and those of `run` into chunks."""
         values = [rows[: self._loose] for rows in self._buffer]
         if run is not None:

@@ -16,7 +16,7 @@ _TF_NAMES = {"float16": "half", "float32": "float", "float64": "double"}  # as i
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
+class NestedFrames:
     """Consecutive frames.
 
     Attributes:
@@ -30,17 +30,17 @@ class Columns:
     def __len__(self) -> int:
         return len(self.values[0]) if self.values else 0
 
-    def __getitem__(self, which: slice) -> Columns:
-        return Columns(self.paths, [value[which] for value in self.values])
+    def __getitem__(self, which: slice) -> NestedFrames:
+        return NestedFrames(self.paths, [value[which] for value in self.values])
 
     @classmethod
-    def of_frame(cls, nest: Any) -> Columns:
+    def of_frame(cls, nest: Any) -> NestedFrames:
         """Returns one frame with leaves [...]."""
         paths, leaves = flatten_nest(nest)
         return cls(paths, [np.asarray(leaf)[None] for leaf in leaves])
 
     @classmethod
-    def of_run(cls, nest: Any) -> Columns:
+    def of_run(cls, nest: Any) -> NestedFrames:
         """Returns frames whose leaves have a leading time axis, [n, ...].
 
         Raises:
@@ -66,7 +66,7 @@ class FrameSpec:
     shapes: list[tuple[int, ...]]
 
     @classmethod
-    def of(cls, columns: Columns) -> FrameSpec:
+    def of(cls, columns: NestedFrames) -> FrameSpec:
         return cls(columns.paths, [v.dtype for v in columns.values], [v.shape[1:] for v in columns.values])
 
     @property

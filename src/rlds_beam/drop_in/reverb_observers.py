@@ -38,7 +38,7 @@ from typing import Any
 
 from rlds_beam.drop_in.base_observer import DEFAULT_TIMEOUT, Observer, episodes, is_boundary
 from rlds_beam.drop_in.frame_writer import FrameWriter
-from rlds_beam.drop_in.nests import Columns
+from rlds_beam.drop_in.nests import NestedFrames
 from rlds_beam.trajectories.frames import padding_frames
 
 _logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class ReverbAddTrajectoryObserver(Observer):
             raise ValueError("`sequence_length` and `stride_length` must be at least 1.")
         self._sequence_length, self._stride_length = sequence_length, stride_length
         self._pad_end_of_episodes, self._tile_end_of_episodes = pad_end_of_episodes, tile_end_of_episodes
-        self._last_frame: Columns | None = None
+        self._last_frame: NestedFrames | None = None
         kind = f"{type(self).__name__} {sequence_length} {stride_length} {pad_end_of_episodes} {tile_end_of_episodes}"
         super().__init__(
             py_client, table_name, priority, sequence_length, kind,
@@ -99,7 +99,7 @@ class ReverbAddTrajectoryObserver(Observer):
           ValueError: the observer is closed, or the frame's dtypes or shapes differ from those before.
           NotVerifiedError: the items are not there within `timeout`.
         """
-        self._add(Columns.of_frame(trajectory))
+        self._add(NestedFrames.of_frame(trajectory))
         self._get_writer().send()
         if is_boundary(trajectory):
             self.reset(write_cached_steps=self._pad_end_of_episodes)
@@ -113,12 +113,12 @@ class ReverbAddTrajectoryObserver(Observer):
           ValueError, NotVerifiedError: as when the observer is called.
         """
         with self._sent_together():
-            for frames, at_end in episodes(Columns.of_run(trajectory), trajectory.step_type):
+            for frames, at_end in episodes(NestedFrames.of_run(trajectory), trajectory.step_type):
                 self._add(frames)
                 if at_end:
                     self._reset(write_cached_steps=self._pad_end_of_episodes)
 
-    def _add(self, frames: Columns) -> None:
+    def _add(self, frames: NestedFrames) -> None:
         if not len(frames):
             return
         self._last_frame = frames[-1:]
@@ -142,7 +142,7 @@ class ReverbAddTrajectoryObserver(Observer):
         self._last_frame = None
         self._end_episode()
 
-    def _write_rest(self, last_frame: Columns) -> None:
+    def _write_rest(self, last_frame: NestedFrames) -> None:
         length = self._sequence_length
         if self._pad_end_of_episodes:
             count = length - 1 if self._tile_end_of_episodes else length - self._cached_steps
@@ -173,13 +173,13 @@ class ReverbTrajectorySequenceObserver(ReverbAddTrajectoryObserver):
 
     def __call__(self, trajectory: Any) -> None:
         """Adds one frame without waiting for the server. Raises as ReverbAddTrajectoryObserver does."""
-        self._add(Columns.of_frame(trajectory))
+        self._add(NestedFrames.of_frame(trajectory))
         self._get_writer().send()
 
     def add_episode(self, trajectory: Any) -> None:
         """Adds a run of frames with leaves [n, ...], like calling the observer with each of them."""
         with self._sent_together():
-            self._add(Columns.of_run(trajectory))
+            self._add(NestedFrames.of_run(trajectory))
 
 
 class ReverbAddEpisodeObserver(Observer):
@@ -236,7 +236,7 @@ class ReverbAddEpisodeObserver(Observer):
           NotVerifiedError: the item is not there within `timeout`.
         """
         at_end = is_boundary(trajectory)
-        self._add(Columns.of_frame(trajectory), at_end)
+        self._add(NestedFrames.of_frame(trajectory), at_end)
         if at_end and self._writer is not None:
             self._writer.flush()
 
@@ -250,10 +250,10 @@ class ReverbAddEpisodeObserver(Observer):
           ValueError, NotVerifiedError: as when the observer is called.
         """
         with self._sent_together():
-            for frames, at_end in episodes(Columns.of_run(trajectory), trajectory.step_type):
+            for frames, at_end in episodes(NestedFrames.of_run(trajectory), trajectory.step_type):
                 self._add(frames, at_end)
 
-    def _add(self, frames: Columns, at_end: bool) -> None:
+    def _add(self, frames: NestedFrames, at_end: bool) -> None:
         """Adds frames of one episode; `at_end` if the last one ends it."""
         if not self._overflow_episode:
             room = max(0, self._max_sequence_length - self._cached_steps)
@@ -263,7 +263,7 @@ class ReverbAddEpisodeObserver(Observer):
         if at_end:
             self._reset(write_cached_steps=not self._overflow_episode)
 
-    def _append(self, frames: Columns) -> None:
+    def _append(self, frames: NestedFrames) -> None:
         if not len(frames):
             return
         self._get_writer().append(frames)
@@ -304,7 +304,7 @@ class ReverbAddEpisodeObserver(Observer):
         super().close()
 
 
-def _padding(frame: Columns, count: int) -> Columns:
+def _padding(frame: NestedFrames, count: int) -> NestedFrames:
     """Returns `count` padding frames with the leaves, dtypes, and shapes of `frame`."""
     leaves = zip(frame.paths, frame.values, strict=True)
-    return Columns(frame.paths, [padding_frames("/".join(map(str, path)), value, count) for path, value in leaves])
+    return NestedFrames(frame.paths, [padding_frames("/".join(map(str, path)), value, count) for path, value in leaves])

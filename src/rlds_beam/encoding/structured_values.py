@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from rlds_beam.encoding.tensor_types import DATA_TYPES
-from rlds_beam.encoding.wire import Message
+from rlds_beam.encoding.wire import WireMessage
 
 # tensorflow/core/framework/types.proto, with tf.DType's names
 _DTYPES = {number: name for name, number in DATA_TYPES.items()} | {
@@ -39,7 +39,7 @@ class SignatureLeaf:
     shape: tuple[int | None, ...] | None
 
 
-def signature_leaves(value: Message, path: tuple[str, ...] = ()) -> Iterator[SignatureLeaf]:
+def signature_leaves(value: WireMessage, path: tuple[str, ...] = ()) -> Iterator[SignatureLeaf]:
     """The leaves of a StructuredValue, in the order of `tf.nest`."""
     if len(path) > _DEEPEST:
         raise ValueError(f"the signature has more than {_DEEPEST} levels")
@@ -53,7 +53,7 @@ def signature_leaves(value: Message, path: tuple[str, ...] = ()) -> Iterator[Sig
         yield SignatureLeaf("/".join(path), "unknown", None)
 
 
-def _children(value: Message) -> list[tuple[str, Message]]:
+def _children(value: WireMessage) -> list[tuple[str, WireMessage]]:
     for field in _SEQUENCES:
         if field in value:
             return [(str(i), child) for i, child in enumerate(value.message(field).messages(1))]
@@ -63,7 +63,7 @@ def _children(value: Message) -> list[tuple[str, Message]]:
     return [(pair.text(1), pair.message(2)) for pair in value.message(_NAMED_TUPLE).messages(2)]
 
 
-def _shape(message: Message) -> tuple[int | None, ...] | None:
+def _shape(message: WireMessage) -> tuple[int | None, ...] | None:
     """The shape in a TensorShapeProto."""
     if message.integer(3):
         return None

@@ -264,7 +264,7 @@ def are_fixed_varints(groups: Bytes) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return fits
 
 
-class Message:
+class WireMessage:
     """A parsed message. If a field occurs several times, the last one wins, as in protobuf.
 
     Raises:
@@ -301,14 +301,14 @@ class Message:
         """A string field; empty if missing."""
         return self._bytes(field).decode()
 
-    def message(self, field: int) -> Message:
+    def message(self, field: int) -> WireMessage:
         """A message field; empty if missing."""
-        return Message(self._bytes(field))
+        return WireMessage(self._bytes(field))
 
-    def messages(self, field: int) -> list[Message]:
+    def messages(self, field: int) -> list[WireMessage]:
         """A repeated message field."""
         values = self._fields.get(field, [])
-        return [Message(value) for value in values if isinstance(value, bytes)]
+        return [WireMessage(value) for value in values if isinstance(value, bytes)]
 
     def _bytes(self, field: int, size: int | None = None) -> bytes:
         value = self._last(field, b"")

@@ -25,7 +25,7 @@ class RemoteFile(NamedTuple):
     checksum: str
 
 
-class LocalFile(NamedTuple):
+class FileToSend(NamedTuple):
     """A file to send.
 
     Attributes:
@@ -134,7 +134,7 @@ class Repository:
         """Creates the branch from the default branch."""
         self._hub.calling(self.path, lambda: self._api.create_branch(**self._here, branch=self.branch, exist_ok=True))
 
-    def commit(self, message: str, files: Sequence[LocalFile], deleted: Sequence[str]) -> str:
+    def commit(self, message: str, files: Sequence[FileToSend], deleted: Sequence[str]) -> str:
         """Sends files and makes one commit; returns it. Large files that the Hub has are not sent again."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 

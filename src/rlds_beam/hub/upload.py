@@ -13,7 +13,7 @@ from rlds_beam import storage, worker_status
 from rlds_beam.encoding.checked_json import read_json
 from rlds_beam.errors import BucketError, NotVerifiedError, UsageError
 from rlds_beam.hub.card import CARD, card
-from rlds_beam.hub.repository import LocalFile, RemoteFile, Repository
+from rlds_beam.hub.repository import FileToSend, RemoteFile, Repository
 from rlds_beam.output.checksums import checksum_of
 from rlds_beam.output.files import MANIFEST, PLAN, listdir
 from rlds_beam.output.manifest import read_manifest
@@ -40,12 +40,12 @@ class Upload:
 
     directory: str
     plan: OutputPlan
-    data: tuple[LocalFile, ...]
-    metadata: tuple[LocalFile, ...]
+    data: tuple[FileToSend, ...]
+    metadata: tuple[FileToSend, ...]
     tags: tuple[str, ...]
 
     @property
-    def files(self) -> tuple[LocalFile, ...]:
+    def files(self) -> tuple[FileToSend, ...]:
         return (*self.data, *self.metadata)
 
 
@@ -59,7 +59,7 @@ class Work:
       is_new: whether the repository must be created.
     """
 
-    missing: tuple[LocalFile, ...]
+    missing: tuple[FileToSend, ...]
     stale: tuple[str, ...]
     is_new: bool
 
@@ -85,20 +85,20 @@ def open_upload(directory: str, destination: str) -> Upload:
         )
     manifest = read_manifest(directory)
     shards = {one["file"]: one for one in manifest["shards"] if one["records"] or one["bytes"]}
-    data: list[LocalFile] = []
-    metadata: list[LocalFile] = []
+    data: list[FileToSend] = []
+    metadata: list[FileToSend] = []
     for name in _names(directory, plan):
         path = storage.below(directory, name)
         size, shard = storage.size(path), shards.pop(name, None)
         if shard is not None and size != shard["bytes"]:
             raise NotVerifiedError(f"{path} has {size:,} bytes, but {MANIFEST} says {shard['bytes']:,}: convert again")
-        file = LocalFile(name, path, size, "" if shard is None else shard["checksum"])
+        file = FileToSend(name, path, size, "" if shard is None else shard["checksum"])
         (metadata if shard is None else data).append(file)
     if lost := [name for name, shard in shards.items() if shard["records"]]:
         raise NotVerifiedError(f"{directory}: missing {some(lost)}: run its command again")
     if not any(one.name == CARD for one in metadata):
         content = card(directory, plan, manifest, destination).encode()
-        metadata.append(LocalFile(CARD, content, len(content)))
+        metadata.append(FileToSend(CARD, content, len(content)))
     metadata.sort(key=lambda one: (one.name == MANIFEST, one.name))
     return Upload(directory, plan, tuple(data), tuple(metadata), _tags(directory, plan))
 
@@ -153,7 +153,7 @@ def survey(upload: Upload, repository: Repository, *, private: bool, overwrite: 
     return Work(missing, tuple(sorted(ours - wanted - {*_HARMLESS})), False)
 
 
-def _is_there(file: LocalFile, remote: RemoteFile | None) -> bool:
+def _is_there(file: FileToSend, remote: RemoteFile | None) -> bool:
     """Whether the Hub has a file. A card that people may have edited there is kept if this one was generated."""
     return file.equals(remote) or (remote is not None and isinstance(file.content, bytes))
 
@@ -185,14 +185,14 @@ def publish(upload: Upload, work: Work, repository: Repository, message: str, *,
     return head
 
 
-def _batches(upload: Upload, work: Work) -> list[list[LocalFile]]:
+def _batches(upload: Upload, work: Work) -> list[list[FileToSend]]:
     """The files of each commit: all in one if they are few; else the plan first, and metadata last."""
     if not work.missing and not work.stale:
         return []
     if len(work.missing) <= _FILES and work.bytes <= _BYTES:
         return [[*work.missing]]
     names = {one.name for one in upload.metadata}
-    batches: list[list[LocalFile]] = [[one for one in work.missing if one.name == PLAN]]
+    batches: list[list[FileToSend]] = [[one for one in work.missing if one.name == PLAN]]
     size = 0
     for file in work.missing:
         if file.name in names:
@@ -207,7 +207,7 @@ def _batches(upload: Upload, work: Work) -> list[list[LocalFile]]:
     return [*([batches[0]] if batches[0] else []), *batches[1:], last]
 
 
-def _verify(file: LocalFile) -> None:
+def _verify(file: FileToSend) -> None:
     if file.checksum and isinstance(file.content, str) and checksum_of(file.content) != file.checksum:
         raise NotVerifiedError(
             f"{file.content} differs from its checksum in {MANIFEST}: it was damaged after it was written; convert "

@@ -55,7 +55,7 @@ from rlds_beam.worker_status import Done
 _ADVICE = "once the file no longer changes, run the same command again with --overwrite"
 
 
-class Status(NamedTuple):
+class OutputStatus(NamedTuple):
     """The progress of a job's output.
 
     Attributes:
@@ -93,7 +93,7 @@ class ConvertJob:
     framing: Framing
     snapshot: Snapshot
 
-    def status(self, overwrite: bool = False) -> Status:
+    def status(self, overwrite: bool = False) -> OutputStatus:
         """Finds the pending ranges and checks that the disk has room; writes nothing.
 
         Raises:
@@ -103,7 +103,7 @@ class ConvertJob:
         if not finished.complete:
             self._check_room(finished, overwrite)
         pending = [work for work in self.ranges if str(work) not in finished.ranges]
-        return Status(largest_first(self.source, pending), finished.complete)
+        return OutputStatus(largest_first(self.source, pending), finished.complete)
 
     def make_ready(self, overwrite: bool = False) -> None:
         """Prepares the output directory, after `status`.

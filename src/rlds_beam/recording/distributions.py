@@ -89,7 +89,7 @@ class EpsilonGreedy(Distribution):
         return np.asarray(same | (of_tied & possible))
 
 
-class Categorical(Distribution):
+class SoftmaxDistribution(Distribution):
     """Pr[a] = softmax(values)[a].
 
     Args:

@@ -15,7 +15,7 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.recording.propensities import MIXTURE
-from rlds_beam.recording.settings import INFO, LOG_PROPENSITY, PROPENSITY, Settings
+from rlds_beam.recording.settings import INFO, LOG_PROPENSITY, PROPENSITY, RolloutSettings
 from rlds_beam.recording.spaces import Structure, number_field
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -89,7 +89,13 @@ def _column(values: Array, field: Field) -> Column:
 
 
 def recorded_schema(
-    observation: Structure, action: Structure, settings: Settings, *, propensity: bool, mixture: bool, images: bool
+    observation: Structure,
+    action: Structure,
+    settings: RolloutSettings,
+    *,
+    propensity: bool,
+    mixture: bool,
+    images: bool,
 ) -> Schema:
     """The schema of recorded episodes."""
     fields = [leaf.field("observation", images) for leaf in observation.leaves]

@@ -13,11 +13,11 @@ from rlds_beam.recording.bases import BasePolicy
 from rlds_beam.recording.distributions import (
     TIED,
     Actions,
-    Categorical,
     Distribution,
     EpsilonGreedy,
     Gaussian,
     Propensity,
+    SoftmaxDistribution,
     TruncatedGaussian,
 )
 from rlds_beam.recording.spaces import SpaceLeaf, Structure
@@ -90,11 +90,11 @@ class SoftmaxHead(BaseHead):
 
     @property
     def randomness(self) -> tuple[int, int]:
-        return Categorical.uniform, 0
+        return SoftmaxDistribution.uniform, 0
 
-    def of(self, base: BasePolicy, observations: Any) -> Categorical:
+    def of(self, base: BasePolicy, observations: Any) -> SoftmaxDistribution:
         values = base.values(observations, self.n_actions)
-        return Categorical(values.astype(np.float64) / self.tau, self._start)
+        return SoftmaxDistribution(values.astype(np.float64) / self.tau, self._start)
 
     def calc_action_choice_probability(self, x: Array) -> Array:
         """The probabilities of all actions, (N, n)."""

@@ -45,7 +45,7 @@ class TimeStep(NamedTuple):
         return self.step_type == LAST
 
 
-class Recorded:
+class RecordedEnvironment:
     """A dm_env view of an environment during recording.
 
     The caller sets the first observation of the recording (`begin`), and before each step the environment's action for
@@ -303,7 +303,7 @@ def has_envlogger() -> bool:
 
 
 def make_logger(
-    env: Recorded, step_fn: StepFn, metadata: dict[str, Any], backend: EpisodeBuffer, *, envlogger: bool
+    env: RecordedEnvironment, step_fn: StepFn, metadata: dict[str, Any], backend: EpisodeBuffer, *, envlogger: bool
 ) -> Any:
     """Wraps an environment in EnvLogger, or in `Logger`, which makes the same calls."""
     if not envlogger:

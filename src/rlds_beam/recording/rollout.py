@@ -13,10 +13,10 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.recording.distributions import Actions, Propensity
 from rlds_beam.recording.environments import Environment
-from rlds_beam.recording.logger import EpisodeBuffer, Recorded, make_logger, recorded_as
+from rlds_beam.recording.logger import EpisodeBuffer, RecordedEnvironment, make_logger, recorded_as
 from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy
 from rlds_beam.recording.seeds import Address, Noise, environment_seed, warm_up
-from rlds_beam.recording.settings import INFO, LOG_PROPENSITY, PROPENSITY, RecordedEpisode, Settings
+from rlds_beam.recording.settings import INFO, LOG_PROPENSITY, PROPENSITY, RecordedEpisode, RolloutSettings
 from rlds_beam.recording.spaces import SpaceLeaf
 from rlds_beam.recording.states import State, stacked, unstacked
 
@@ -30,7 +30,7 @@ _AHEAD = 8
 def roll_out(
     make: Callable[[], Environment],
     policy: BehaviorPolicy,
-    settings: Settings,
+    settings: RolloutSettings,
     addresses: Sequence[Address],
     metadata: Mapping[str, Any],
     *,
@@ -56,7 +56,7 @@ def roll_out(
 
 
 def _in_order(
-    slots: list[_Slot], policy: BehaviorPolicy, settings: Settings, addresses: Sequence[Address]
+    slots: list[_Slot], policy: BehaviorPolicy, settings: RolloutSettings, addresses: Sequence[Address]
 ) -> Iterator[RecordedEpisode]:
     acting = _Acting(policy, slots[0].environment, settings, len(slots))
     waiting = collections.deque(enumerate(addresses))
@@ -81,7 +81,7 @@ def _in_order(
 class _Acting:
     """Chooses the next actions of several environments together."""
 
-    def __init__(self, policy: BehaviorPolicy, environment: Environment, settings: Settings, rows: int):
+    def __init__(self, policy: BehaviorPolicy, environment: Environment, settings: RolloutSettings, rows: int):
         self._policy, self._unclipped = policy, settings.record_unclipped_action
         self._observation, self._action = environment.observation, environment.action
         self._rows = [
@@ -185,7 +185,7 @@ class _Slot:
         self,
         environment: Environment,
         policy: BehaviorPolicy,
-        settings: Settings,
+        settings: RolloutSettings,
         metadata: Mapping[str, Any],
         envlogger: bool,
     ):
@@ -197,7 +197,7 @@ class _Slot:
             environment.observation, environment.action,
             {**extra, **{f"{INFO}/{name}": of for name, of in settings.info.items()}}, settings.reward,
         )  # fmt: skip
-        self._buffer, self._recorded = buffer, Recorded(environment)
+        self._buffer, self._recorded = buffer, RecordedEnvironment(environment)
         self.logger = make_logger(self._recorded, self._step_fn, dict(metadata), buffer, envlogger=envlogger)
         self._observes, self._takes = environment.observation, environment.action
         self._began = self._ended = self.done = False

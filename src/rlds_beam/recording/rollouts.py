@@ -18,7 +18,7 @@ from rlds_beam.recording.loading import load_policies
 from rlds_beam.recording.propensities import add_mixture, check_propensities, together
 from rlds_beam.recording.rollout import roll_out
 from rlds_beam.recording.seeds import Address
-from rlds_beam.recording.settings import RecordedEpisode, Settings
+from rlds_beam.recording.settings import RecordedEpisode, RolloutSettings
 
 TARGET_FILES, MIN_PER_FILE, MAX_PER_FILE = 16, 16, 1000
 """The target number of files per policy and dataset, and the minimum and maximum trajectories per file."""
@@ -95,7 +95,7 @@ class RolloutFormat:
     environment: str
     config: Mapping[str, Any]
     policies: tuple[str, ...]
-    settings: Settings
+    settings: RolloutSettings
     schema: Schema
     mixture: bool
     metadata: Mapping[str, Any]

@@ -17,7 +17,7 @@ INFO = "info"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class RolloutSettings:
     """The settings of a rollout.
 
     Attributes:

@@ -29,7 +29,7 @@ from rlds_beam.recording.logger import has_envlogger
 from rlds_beam.recording.options import RolloutOptions
 from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy, Random
 from rlds_beam.recording.rollouts import Rollout, RolloutFormat, plan_rollouts
-from rlds_beam.recording.settings import PROPENSITY, Settings, info_fields
+from rlds_beam.recording.settings import PROPENSITY, RolloutSettings, info_fields
 from rlds_beam.text import count
 from rlds_beam.user_functions import ByValue, version_of
 
@@ -146,7 +146,7 @@ def _path(split: str, rollout: Rollout, policies: Sequence[BehaviorPolicy]) -> s
     return f"{split}: trajectories {rollout.first} to {last} of {policies[rollout.policy].name}"
 
 
-def _shard(index: int, path: str, rollout: Rollout, settings: Settings) -> Shard:
+def _shard(index: int, path: str, rollout: Rollout, settings: RolloutSettings) -> Shard:
     """The shard of a rollout; its number of records is unknown for windows, which may be cut into parts."""
     return Shard(index, path, 0, None if settings.windows else rollout.count)
 
@@ -163,7 +163,7 @@ def _config(options: RolloutOptions) -> dict[str, Any]:
     return config
 
 
-def _settings(options: RolloutOptions, environment: Environment, policies: Sequence[BehaviorPolicy]) -> Settings:
+def _settings(options: RolloutOptions, environment: Environment, policies: Sequence[BehaviorPolicy]) -> RolloutSettings:
     environment.observation = environment.observation.with_dtypes(observed_dtypes(environment))
     for policy in policies:
         policy.bind(environment.observation, environment.action)
@@ -181,7 +181,7 @@ def _settings(options: RolloutOptions, environment: Environment, policies: Seque
         raise UsageError(
             f"--env={options.env} has no limit of steps per episode: add --max_episode_steps or --step_per_trajectory"
         )
-    return Settings(
+    return RolloutSettings(
         seed=options.seed,
         windows=windows,
         step_per_trajectory=options.window,

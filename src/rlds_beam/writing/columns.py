@@ -34,7 +34,7 @@ class Repeated:
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageOptions:
+class ImageStorage:
     """How arrays of pixels are stored.
 
     Attributes:
@@ -46,7 +46,7 @@ class ImageOptions:
     by_path: Mapping[str, ImageEncoding] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, images: ImageEncoding | Mapping[str, ImageEncoding]) -> ImageOptions:
+    def of(cls, images: ImageEncoding | Mapping[str, ImageEncoding]) -> ImageStorage:
         """Checks the argument `images`; raises UsageError if it is neither an encoding nor a dict of them."""
         options = cls(by_path=dict(images)) if isinstance(images, Mapping) else cls(images)
         for name in (options.default, *options.by_path.values()):
@@ -93,7 +93,7 @@ def as_value(path: str, value: Any, field: Field | None) -> Any:
     return array[()]
 
 
-def encoded(path: str, column: Column, field: Field | None, images: ImageOptions) -> Column:
+def encoded(path: str, column: Column, field: Field | None, images: ImageStorage) -> Column:
     """The column as it is stored: pixels as PNG or JPEG. Raises BadEpisode if they cannot be encoded."""
     if isinstance(column, EncodedImages):
         return column if field is None else dataclasses.replace(column, shape=field.shape, encoding=field.encoding)

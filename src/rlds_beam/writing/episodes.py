@@ -18,7 +18,7 @@ from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import discounts, with_last
 from rlds_beam.writing.columns import (
-    ImageOptions,
+    ImageStorage,
     Repeated,
     as_step_column,
     as_value,
@@ -54,11 +54,11 @@ class ArrayEpisodes:
       schema: the schema of all episodes.
     """
 
-    images: ImageOptions
+    images: ImageStorage
     schema: Schema
 
     @classmethod
-    def of_first(cls, content: Any, images: ImageOptions, declared: Schema | None = None) -> ArrayEpisodes:
+    def of_first(cls, content: Any, images: ImageStorage, declared: Schema | None = None) -> ArrayEpisodes:
         """Takes the schema from the first episode.
 
         Args:

@@ -17,7 +17,7 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, FailedRuleError, Violation
 from rlds_beam.formats.rlds.output import RldsOutput, RldsWriter
 from rlds_beam.formats.rlds.parts import (
-    Part,
+    FinishedPart,
     commit_parts,
     in_parts,
     open_parts,
@@ -31,7 +31,7 @@ from rlds_beam.output.shards import RejectedWriter
 from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report
-from rlds_beam.writing.columns import ImageOptions
+from rlds_beam.writing.columns import ImageStorage
 from rlds_beam.writing.episodes import ArrayEpisodes
 from rlds_beam.writing.source import WriteSettings, ends_shard
 
@@ -70,7 +70,7 @@ class ArrayWriter:
         self._connecting = ConnectorRunner.for_source(Configuration(), self._source)
         self._ignored = ignored_values(self._output)
         self._digests = Digests()
-        self._parts: list[Part] = []
+        self._parts: list[FinishedPart] = []
         self._open: _OpenPart | None = None
         open_parts(settings.directory, self._plan)
 
@@ -133,12 +133,12 @@ class _OpenPart:
         self.rejected = RejectedWriter(rejected_part(output, self._work))
         self.writer = RldsWriter(in_parts(output), self._work)
 
-    def finish(self) -> Part:
+    def finish(self) -> FinishedPart:
         kept, files = self.rejected.commit(), self.writer.finish()
         self.report.items_predicted = self.writer.predicted
         self.report.items_written = sum(one.shard.records for one in files if one.role == "items")
         self.report.bytes_written = sum(one.shard.bytes for one in files)
-        return Part(self._work, files, kept, self.report)
+        return FinishedPart(self._work, files, kept, self.report)
 
     def abort(self) -> None:
         self.rejected.abort()
@@ -146,7 +146,7 @@ class _OpenPart:
 
 
 def first_schema(
-    contents: Iterator[tuple[EpisodeKey, Any]], images: ImageOptions, declared: Schema | None, *, strict: bool
+    contents: Iterator[tuple[EpisodeKey, Any]], images: ImageStorage, declared: Schema | None, *, strict: bool
 ) -> tuple[ArrayEpisodes | None, list[tuple[EpisodeKey, Any]]]:
     """Reads episodes up to the first one that has a schema.
 

@@ -20,7 +20,7 @@ from rlds_beam.options import Options, check_names
 from rlds_beam.output.lock import locked
 from rlds_beam.processing.report import Report
 from rlds_beam.text import count, format_size, join_lines
-from rlds_beam.writing.columns import ImageEncoding, ImageOptions
+from rlds_beam.writing.columns import ImageEncoding, ImageStorage
 from rlds_beam.writing.range_writer import ArrayWriter, first_schema
 from rlds_beam.writing.source import SHARD_BYTES, WriteSettings
 
@@ -108,7 +108,7 @@ def write_rlds(
     """
     began, path = time.monotonic(), os.fspath(directory)
     by_split = _by_split(episodes, split)
-    encodings, options = ImageOptions.of(images), RldsOptions(format=format)
+    encodings, options = ImageStorage.of(images), RldsOptions(format=format)
     settings = WriteSettings.of(path, name, version, shard_bytes, options, description, check or CheckOptions())
     check_directory(path, overwrite=overwrite)
     with locked(path):

@@ -9,7 +9,7 @@ import pytest
 from edits import edited
 
 from rlds_beam import connectors as c
-from rlds_beam.connectors.cleaning.expressions import Condition
+from rlds_beam.connectors.cleaning.expressions import EpisodeCondition
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.testing import make_episode
@@ -44,8 +44,8 @@ EPISODE = make_episode(
     ],
 )
 def test_conditions(where, holds):
-    assert Condition(where).holds(EPISODE) is holds
-    assert pickle.loads(pickle.dumps(Condition(where))).holds(EPISODE) is holds
+    assert EpisodeCondition(where).holds(EPISODE) is holds
+    assert pickle.loads(pickle.dumps(EpisodeCondition(where))).holds(EPISODE) is holds
     assert len(edited(c.SelectEpisodes(where), EPISODE)) == holds
 
 
@@ -70,11 +70,11 @@ def test_conditions(where, holds):
 )
 def test_invalid_conditions_are_refused_and_never_run(where):
     with pytest.raises(UsageError, match=r"is not allowed|is not an expression|there is no field"):
-        Condition(where).holds(EPISODE)
+        EpisodeCondition(where).holds(EPISODE)
 
 
 def test_a_condition_on_a_missing_field_lists_the_fields():
     with pytest.raises(UsageError, match=r"there is no field sucess.*did you mean success"):
-        Condition("sucess").holds(EPISODE)
+        EpisodeCondition("sucess").holds(EPISODE)
     with pytest.raises(UsageError, match="not supported between"):
-        Condition("success < 'a'").holds(EPISODE)
+        EpisodeCondition("success < 'a'").holds(EPISODE)

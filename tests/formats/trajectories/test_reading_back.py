@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from outputs import commit_dataset, commit_range, plan, shard_path
 
-from rlds_beam.encoding.tfrecord.rows import RowReader
+from rlds_beam.encoding.tfrecord.rows import RecordRows
 from rlds_beam.encoding.tfrecord.writing import frame_all
 from rlds_beam.encoding.wire import MalformedError, delimited
 from rlds_beam.episodes.columns import concatenate
@@ -226,7 +226,7 @@ def test_rows_are_the_records_of_the_file(runs, limit):
         file.write(content)
         file.seek(0)
         digest = Hash()
-        reader, found = RowReader(file, "name", digest), []
+        reader, found = RecordRows(file, "name", digest), []
         while (rows := reader.read(limit)) is not None:
             assert 0 < len(rows) <= limit
             found += [row.tobytes() for row in rows]

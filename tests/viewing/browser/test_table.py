@@ -28,7 +28,7 @@ from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.viewing.browser.index import EpisodeIndex
 from rlds_beam.viewing.browser.scanning import Scan
-from rlds_beam.viewing.browser.table import EpisodeRows, MappedTable, Query, mapped
+from rlds_beam.viewing.browser.table import MappedTable, Query, TableRows, mapped
 
 WORDS = ("push", "pull", "the Red cup", "schließen", "50% off_x", "")
 
@@ -62,15 +62,15 @@ def table(dataset: Path) -> pa.Table:
 
 
 @pytest.fixture(scope="module", params=["in memory", "mapped", "shuffled"])
-def rows(request: pytest.FixtureRequest, dataset: Path, table: pa.Table, tmp_path_factory: Any) -> EpisodeRows:
+def rows(request: pytest.FixtureRequest, dataset: Path, table: pa.Table, tmp_path_factory: Any) -> TableRows:
     index = EpisodeIndex(open_source(str(dataset)))
     if request.param == "shuffled":
         table = table.take(pa.array(np.random.default_rng(0).permutation(table.num_rows)))
     if request.param == "mapped":
         file = tmp_path_factory.mktemp("signals") / "signals.parquet"
         pq.write_table(table, file, row_group_size=13)
-        return EpisodeRows(mapped(str(file)), index)
-    return EpisodeRows(MappedTable(table), index)
+        return TableRows(mapped(str(file)), index)
+    return TableRows(MappedTable(table), index)
 
 
 def expected(table: pa.Table, query: Query) -> list[str]:
@@ -111,12 +111,12 @@ def queries() -> Iterator[Query]:
 
 
 @pytest.mark.parametrize("query", queries(), ids=str)
-def test_a_query_shows_what_a_loop_would_show(rows: EpisodeRows, table: pa.Table, query: Query) -> None:
+def test_a_query_shows_what_a_loop_would_show(rows: TableRows, table: pa.Table, query: Query) -> None:
     shown = rows.show(rows.select(query), "testing/1.0.0", [])
     assert [row["key"] for row in shown] == expected(table, query)
 
 
-def test_rows_have_the_values_of_the_table(rows: EpisodeRows, table: pa.Table) -> None:
+def test_rows_have_the_values_of_the_table(rows: TableRows, table: pa.Table) -> None:
     shown = rows.show(rows.select(Query()), "testing/1.0.0", ["outlier_length"])
     for row, known in zip(shown, table.to_pylist(), strict=True):
         for name in ("key", "split", "steps", "instruction", "rule", "detail"):
@@ -129,7 +129,7 @@ def test_rows_have_the_values_of_the_table(rows: EpisodeRows, table: pa.Table) -
     assert rows.row(60) is None and not len(rows.rows_of(59, 61)) and len(rows.rows_of(5, 9)) == 4
 
 
-def test_queries_about_other_columns_are_refused(rows: EpisodeRows) -> None:
+def test_queries_about_other_columns_are_refused(rows: TableRows) -> None:
     with pytest.raises(UsageError, match="no column 'nothing'"):
         rows.select(Query("nothing"))
     for text in ("jump/nothing > 1", "metadata/nothing == 1", "metadata/episode_metadata/place > 1"):
@@ -139,7 +139,7 @@ def test_queries_about_other_columns_are_refused(rows: EpisodeRows) -> None:
 
 def test_a_slice_of_the_dataset_shows_its_rows(dataset: Path, table: pa.Table) -> None:
     index = EpisodeIndex(open_source(str(dataset), "train[10:40]"))
-    rows = EpisodeRows(MappedTable(table), index)
+    rows = TableRows(MappedTable(table), index)
     assert [row["key"] for row in rows.show(rows.select(Query()), "testing/1.0.0", [])] == list(
         map(str, index.keys(0, 99))
     )

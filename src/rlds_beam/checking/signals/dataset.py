@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam.checking.signals.rows import Rows
+from rlds_beam.checking.signals.rows import SignalRows
 from rlds_beam.checking.signals.scoring import fields_of, group_scales
 from rlds_beam.episodes.dimensions import dimension_labels, shown_dimensions
 from rlds_beam.text import count, shortened
@@ -56,7 +56,7 @@ class DatasetFinding:
     remedy: str
 
 
-def findings_of(rows: Rows, names: Mapping[str, Sequence[str]] = {}) -> list[DatasetFinding]:
+def findings_of(rows: SignalRows, names: Mapping[str, Sequence[str]] = {}) -> list[DatasetFinding]:
     """All findings, in the order of `DATASET_CHECKS`; none for fewer than 10 episodes.
 
     Args:
@@ -73,7 +73,7 @@ def _finding(check: str, field: str, detail: str) -> DatasetFinding:
     return DatasetFinding(check, field, detail, _REMEDIES[check])
 
 
-def _of_metadata(rows: Rows) -> Iterator[DatasetFinding]:
+def _of_metadata(rows: SignalRows) -> Iterator[DatasetFinding]:
     """A constant field may be right, but one was `building` in all 27.6 million rows (lerobot issue 4402)."""
     for name, values in rows.values.items():
         known = [value for value in values if value is not None]
@@ -92,7 +92,7 @@ def _of_metadata(rows: Rows) -> Iterator[DatasetFinding]:
             )
 
 
-def _of_motion(rows: Rows, names: Mapping[str, Sequence[str]]) -> Iterator[DatasetFinding]:
+def _of_motion(rows: SignalRows, names: Mapping[str, Sequence[str]]) -> Iterator[DatasetFinding]:
     for path, field in fields_of(rows).items():
         known = ~np.isnan(field["low"]).any(axis=1)
         if known.sum() < _FEWEST:
@@ -128,7 +128,7 @@ def _normalized(field: Mapping[str, Array], steps: Array, known: Array, low: Arr
     return ""
 
 
-def _of_groups(rows: Rows) -> Iterator[DatasetFinding]:
+def _of_groups(rows: SignalRows) -> Iterator[DatasetFinding]:
     groups, _, scales = group_scales(rows)
     for path, ratios in scales.items():
         for group, ratio in zip(groups, ratios.tolist(), strict=True):

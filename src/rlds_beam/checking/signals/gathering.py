@@ -11,7 +11,7 @@ from rlds_beam.checking.signals import images, texts
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.measuring import MeasuredSteps
 from rlds_beam.checking.signals.motion import Laid
-from rlds_beam.checking.signals.rows import Key, Rows
+from rlds_beam.checking.signals.rows import Key, SignalRows
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.keys import EpisodeKey
@@ -140,7 +140,7 @@ class Block:
             for name, value in zip(("red", "green", "blue"), color, strict=True):
                 self._put(f"#{name}/{path}", row, value)
 
-    def finish(self) -> Rows:
+    def finish(self) -> SignalRows:
         """Measures the episodes; the block is empty afterward."""
         size = len(self)
         numbers = {name: np.array(column + [np.nan] * (size - len(column))) for name, column in self._lists.items()}
@@ -159,7 +159,7 @@ class Block:
             for key, rows in found.vectors.items():
                 vectors[key] = np.full((size, rows.shape[1]), np.nan, np.float32)
                 vectors[key][at] = rows
-        made = Rows(self._keys, numbers, vectors, self._values)
+        made = SignalRows(self._keys, numbers, vectors, self._values)
         self.__init__(self.context)  # type: ignore[misc]
         return made
 

@@ -43,7 +43,7 @@ class Columns(Mapping[Name, Column]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class SignalRows:
     """The measurements of E episodes.
 
     Attributes:
@@ -63,7 +63,7 @@ class Rows:
         return len(self.keys)
 
     @staticmethod
-    def concatenate(parts: Sequence[Rows]) -> Rows:
+    def concatenate(parts: Sequence[SignalRows]) -> SignalRows:
         """All rows; what a part lacks is missing. Columns are put together when they are used."""
 
         def numbers(name: str) -> Array:
@@ -79,27 +79,27 @@ class Rows:
         def values(name: str) -> list[Any]:
             return [value for part in parts for value in part.values.get(name) or [None] * len(part)]
 
-        return Rows(
+        return SignalRows(
             [key for part in parts for key in part.keys],
             Columns(_names(part.numbers for part in parts), numbers),
             Columns(_names(part.vectors for part in parts), vectors),
             Columns(_names(part.values for part in parts), values),
         )
 
-    def in_order(self) -> Rows:
+    def in_order(self) -> SignalRows:
         """The rows, by key."""
         order = sorted(range(len(self)), key=self.keys.__getitem__)
         places = np.array(order, np.int64)
-        return Rows(
+        return SignalRows(
             [self.keys[i] for i in order],
             Columns(self.numbers, lambda name: self.numbers[name][places]),
             Columns(self.vectors, lambda name: self.vectors[name][places]),
             Columns(self.values, lambda name: [*map(self.values[name].__getitem__, order)]),
         )
 
-    def loaded(self) -> Rows:
+    def loaded(self) -> SignalRows:
         """The rows with all columns in memory."""
-        return Rows(self.keys, dict(self.numbers), dict(self.vectors), dict(self.values))
+        return SignalRows(self.keys, dict(self.numbers), dict(self.vectors), dict(self.values))
 
     def write(self, path: str) -> None:
         """Writes the rows to a file for `read`.
@@ -120,7 +120,7 @@ class Rows:
         storage.write_bytes(path, file.getvalue())
 
     @staticmethod
-    def read(path: str) -> Rows:
+    def read(path: str) -> SignalRows:
         """The rows of a file that `write` wrote; its columns are read when they are used."""
 
         def load(place: int) -> Any:
@@ -132,7 +132,7 @@ class Rows:
             file.seek(-_INDEX, io.SEEK_END)
             index = int.from_bytes(file.read(), "little")
         keys, places = load(index)
-        return Rows(keys, *(Columns(one, lambda name, one=one: load(one[name])) for one in places))  # type: ignore[misc]
+        return SignalRows(keys, *(Columns(one, lambda name, one=one: load(one[name])) for one in places))  # type: ignore[misc]
 
 
 def _names(parts: Iterable[Any]) -> list[Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from rlds_beam.checking.rates import rate_of
 from rlds_beam.checking.signals.context import Context, is_gripper
 from rlds_beam.checking.signals.following import pairs
-from rlds_beam.checking.signals.rows import Columns, Rows
+from rlds_beam.checking.signals.rows import Columns, SignalRows
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -45,7 +45,7 @@ def _largest(values: Array) -> tuple[Array, Array]:
     return np.where(np.isinf(largest), np.nan, largest), best
 
 
-def scored(rows: Rows, context: Context) -> dict[str, Array]:
+def scored(rows: SignalRows, context: Context) -> dict[str, Array]:
     """The columns of all signals that compare episodes: name -> (E,)."""
     found: dict[str, Array] = {}
     if len(rows) < MIN_EPISODES:
@@ -65,7 +65,7 @@ def scored(rows: Rows, context: Context) -> dict[str, Array]:
     return found
 
 
-def fields_of(rows: Rows) -> dict[str, Mapping[str, Array]]:
+def fields_of(rows: SignalRows) -> dict[str, Mapping[str, Array]]:
     """Field of motion -> statistic -> float64 (E, D), which is loaded when it is used."""
     found: dict[str, list[str]] = {}
     for path, statistic in rows.vectors:
@@ -150,7 +150,7 @@ def _stuck(vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
     return found
 
 
-def _grippers(rows: Rows, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
+def _grippers(rows: SignalRows, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
     """Chatter and range of grippers: fields of that name, or an action's last dimension if mostly at its ends.
 
     forge counts crossings of the middle per second (`gripper_chatter`). Here the gripper must cross the outer thirds of
@@ -175,7 +175,7 @@ def _grippers(rows: Rows, vectors: Mapping[str, Mapping[str, Array]]) -> dict[st
     return found
 
 
-def _offset(rows: Rows, context: Context, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
+def _offset(rows: SignalRows, context: Context, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
     """The mean of commanded minus measured position, over the usual range (lerobot PR #3762: 17 degrees unnoticed)."""
     position = rows.numbers.get("#position")
     compared = pairs(context, {path: field["mean"].shape[1] for path, field in vectors.items()})
@@ -190,7 +190,7 @@ def _offset(rows: Rows, context: Context, vectors: Mapping[str, Mapping[str, Arr
     return {"offset": np.where(known, score, np.nan)}
 
 
-def _outliers(rows: Rows, context: Context, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
+def _outliers(rows: SignalRows, context: Context, vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
     steps = rows.numbers["steps"]
     with np.errstate(divide="ignore", invalid="ignore"):
         found = {"outlier_length": robust_z(np.where(steps > 0, np.log(steps), np.nan), 0.1)}
@@ -238,7 +238,7 @@ def _spread(values: Array) -> Array:
     return np.asarray(high - low)
 
 
-def _cameras(rows: Rows, context: Context) -> dict[str, Array]:
+def _cameras(rows: SignalRows, context: Context) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for path in context.cameras:
         sharpness = rows.numbers.get(f"#sharpness/{path}")
@@ -270,7 +270,7 @@ def _swapped(color: Array) -> Array:
         return np.where(straight + exchanged > 0, (straight - exchanged) / (straight + exchanged), 0.0)
 
 
-def _rates(rows: Rows, context: Context) -> dict[str, Array]:
+def _rates(rows: SignalRows, context: Context) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for path in context.clocks:
         interval = rows.numbers.get(f"#interval/{path}")
@@ -283,7 +283,7 @@ def _rates(rows: Rows, context: Context) -> dict[str, Array]:
     return found
 
 
-def _duplicates(rows: Rows) -> dict[str, Array]:
+def _duplicates(rows: SignalRows) -> dict[str, Array]:
     """Other episodes with the same actions, and how many of them have another instruction."""
     hashes = rows.numbers.get("#actions")
     if hashes is None:
@@ -303,7 +303,7 @@ def _duplicates(rows: Rows) -> dict[str, Array]:
     return found
 
 
-def group_scales(rows: Rows) -> tuple[list[str], Array, dict[str, Array]]:
+def group_scales(rows: SignalRows) -> tuple[list[str], Array, dict[str, Array]]:
     """The groups of a dataset: their names, the group of each episode (E,), and by field their scale ratios (G,).
 
     Groups are the datasets of a merged one (`source_dataset`), otherwise its splits. A ratio is the group's scale over
@@ -326,6 +326,6 @@ def group_scales(rows: Rows) -> tuple[list[str], Array, dict[str, Array]]:
     return groups.tolist(), number, found
 
 
-def _groups(rows: Rows) -> dict[str, Array]:
+def _groups(rows: SignalRows) -> dict[str, Array]:
     _, number, found = group_scales(rows)
     return {f"scale_mismatch/{path}": scores[number] for path, scores in found.items()}

@@ -14,7 +14,7 @@ from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.dataset import DatasetFinding, findings_of
 from rlds_beam.checking.signals.gathering import Block
-from rlds_beam.checking.signals.rows import Columns, Rows
+from rlds_beam.checking.signals.rows import Columns, SignalRows
 from rlds_beam.checking.signals.scoring import scored
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
@@ -55,7 +55,7 @@ class EpisodeTable:
     def __init__(self, context: Context, directory: str | None = None):
         self.context, self.directory = context, directory
         self._block = Block(context)
-        self._parts: list[Rows] = []
+        self._parts: list[SignalRows] = []
         self._files: list[str] = []
 
     def add(self, episode: Episode, verdict: Verdict | None = None) -> EpisodeTable:
@@ -88,13 +88,13 @@ class EpisodeTable:
         if self.directory is not None and sum(map(len, self._parts)) >= _MOST_ROWS:
             self._spill()
         if len(self._parts) > _MOST_PARTS:
-            self._parts = [Rows.concatenate(self._parts).loaded()]
+            self._parts = [SignalRows.concatenate(self._parts).loaded()]
 
     def _spill(self) -> None:
         """Moves the rows from memory to a file."""
         if self._parts and self.directory is not None:
             self._files.append(storage.join(self.directory, f"{uuid.uuid4().hex}.rows"))
-            Rows.concatenate(self._parts).write(self._files[-1])
+            SignalRows.concatenate(self._parts).write(self._files[-1])
             self._parts = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -113,10 +113,10 @@ class EpisodeTable:
         """What is worth a look in the dataset as a whole: constant metadata, normalized values, mixed scales, ..."""
         return findings_of(self._rows(), self.context.names)
 
-    def _rows(self) -> Rows:
+    def _rows(self) -> SignalRows:
         self._flush()
-        parts = [*self._parts, *map(Rows.read, self._files)]
-        return Rows.concatenate(parts or [Block(self.context).finish()]).in_order()
+        parts = [*self._parts, *map(SignalRows.read, self._files)]
+        return SignalRows.concatenate(parts or [Block(self.context).finish()]).in_order()
 
 
 def row_of(episode: Episode, context: Context) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _plain(values: Array | None) -> float | None:
     return None if values is None or np.isnan(values[0]) else float(values[0])
 
 
-def _table(rows: Rows, columns: Mapping[str, Array]) -> pa.Table:
+def _table(rows: SignalRows, columns: Mapping[str, Array]) -> pa.Table:
     import pyarrow as pa
 
     found: dict[str, Any] = {

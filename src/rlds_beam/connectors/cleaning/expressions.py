@@ -34,7 +34,7 @@ _LONGEST = 10_000
 """The most characters of an expression."""
 
 
-class Condition:
+class EpisodeCondition:
     """A condition on an episode. Pickled as its text.
 
     A name is an episode field: `success`. Nested names use dots: `episode_metadata.task`; other names need
@@ -57,7 +57,7 @@ class Condition:
         self._check(self._tree)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Condition, (self._text, self._where)
+        return EpisodeCondition, (self._text, self._where)
 
     def holds(self, episode: Episode) -> bool:
         """Whether the condition is true for an episode.

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.cleaning.expressions import Condition
+from rlds_beam.connectors.cleaning.expressions import EpisodeCondition
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.episode import Episode
 
@@ -40,5 +40,5 @@ class SelectEpisodes(EpisodeConnector):
 
 
 @functools.lru_cache(maxsize=16)
-def _condition(text: str) -> Condition:
-    return Condition(text, "SelectEpisodes: where")
+def _condition(text: str) -> EpisodeCondition:
+    return EpisodeCondition(text, "SelectEpisodes: where")

@@ -32,7 +32,7 @@ class Digest(Protocol):
     def update(self, data: bytes, /) -> object: ...
 
 
-class RowReader:
+class RecordRows:
     """Reads the records of a TFRecord file in order.
 
     Args:

@@ -66,7 +66,7 @@ _NOISE = 0.5  # if a larger fraction of next observations differ, they do not ma
 
 
 @dataclasses.dataclass(frozen=True)
-class Boundaries:
+class FileEpisodes:
     """The episodes of a file.
 
     Attributes:
@@ -81,13 +81,13 @@ class Boundaries:
     wrong: Mapping[int, str]
 
 
-def boundaries(path: str) -> Boundaries:
+def boundaries(path: str) -> FileEpisodes:
     """The episodes of a file. Raises the errors of `ArrayFormat.count`."""
     return _boundaries(path, storage.stamp(path))
 
 
 @functools.lru_cache(maxsize=64)
-def _boundaries(path: str, stamp: storage.Stamp | None) -> Boundaries:
+def _boundaries(path: str, stamp: storage.Stamp | None) -> FileEpisodes:
     del stamp  # another content is another entry of the cache
     with open_hdf5(path) as file:
         if missing := [name for name in _REQUIRED if name not in file]:
@@ -110,7 +110,7 @@ def _boundaries(path: str, stamp: storage.Stamp | None) -> Boundaries:
         episodes, first = np.unique(np.searchsorted(starts, bad, side="right") - 1, return_index=True)
         for episode, i in zip(episodes.tolist(), first.tolist(), strict=True):
             told.setdefault(episode, f"{name} is {values[i]} at row {bad[i]}, expected 0 or 1")
-    return Boundaries(starts, terminal[last], (terminal | cut)[last], told)
+    return FileEpisodes(starts, terminal[last], (terminal | cut)[last], told)
 
 
 def _flag(file: Any, name: str, rows: int, wrong: list[tuple[str, Array, Array]]) -> Array:

@@ -48,7 +48,7 @@ class CopiedFrames:
             yield image
 
 
-class Encoded(NamedTuple):
+class EncodedAgain(NamedTuple):
     """Episodes that were encoded in a video whose packets are copied.
 
     Attributes:
@@ -59,9 +59,9 @@ class Encoded(NamedTuple):
     episodes: int = 0
     why: str = ""
 
-    def add(self, other: Encoded) -> Encoded:
+    def add(self, other: EncodedAgain) -> EncodedAgain:
         """The sum."""
-        return Encoded(self.episodes + other.episodes, self.why or other.why)
+        return EncodedAgain(self.episodes + other.episodes, self.why or other.why)
 
 
 def why_not_copied(frames: Iterable[Array], last: tuple[str, int] | None = None) -> str:

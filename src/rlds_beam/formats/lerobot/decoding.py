@@ -24,7 +24,7 @@ from rlds_beam.formats.lerobot import language
 from rlds_beam.formats.lerobot.depth import Depth
 from rlds_beam.formats.lerobot.episode_fields import DISCOUNT, REWARD, EpisodeFields, FeatureFields, sizes
 from rlds_beam.formats.lerobot.files import EPISODE
-from rlds_beam.formats.lerobot.reading import Video
+from rlds_beam.formats.lerobot.reading import EpisodeVideo
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.video_frames import video_frames
 
@@ -85,7 +85,7 @@ class LerobotDecoder:
     def _columns(self, feature: FeatureFields, table: Any, about: Mapping[str, Any]) -> dict[str, Column]:
         rows, (first, *more) = table.num_rows, feature.fields
         if feature.kind in ("video", "depth"):
-            video = Video(*about["videos"][feature.name])
+            video = EpisodeVideo(*about["videos"][feature.name])
             return {first.path: self._frames(first, video, rows, feature.depth)}
         column = _column(feature, table)
         if feature.kind == "language":
@@ -107,7 +107,7 @@ class LerobotDecoder:
             for field, part in zip(feature.fields, parts, strict=True)
         }
 
-    def _frames(self, field: Field, video: Video, rows: int, depth: Depth | None) -> Column:
+    def _frames(self, field: Field, video: EpisodeVideo, rows: int, depth: Depth | None) -> Column:
         path = storage.join(self.root, *video.file.split("/"))
         seconds = None if video.stop is None else video.stop - video.start
         frames = video_frames(

@@ -21,7 +21,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.formats.lerobot import layout
-from rlds_beam.formats.lerobot.copied_frames import Encoded, why_not_copied
+from rlds_beam.formats.lerobot.copied_frames import EncodedAgain, why_not_copied
 from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.frames import FrameColumns, LerobotFrames
@@ -54,7 +54,9 @@ class EpisodeFiles:
         self._shards = [ShardWriter(path) for path in self._paths]
         self._ends: list[list[int]] = [[0] * len(names)]
         self._places: dict[str, list[Array]] = {}
-        self.encoded = {video.name: Encoded() for video in frame_format.videos if video.path in frame_format.copied}
+        self.encoded = {
+            video.name: EncodedAgain() for video in frame_format.videos if video.path in frame_format.copied
+        }
 
     def add(self, frames: LerobotFrames, videos: Videos, key: object) -> None:
         """Adds an episode."""
@@ -70,7 +72,7 @@ class EpisodeFiles:
             height, width, _ = feature.shape
             encoding, pixels = self._format.encoding_of(feature), videos[feature.name]
             if feature.name in self.encoded and (why := why_not_copied(pixels)):
-                self.encoded[feature.name] = self.encoded[feature.name].add(Encoded(1, why))
+                self.encoded[feature.name] = self.encoded[feature.name].add(EncodedAgain(1, why))
             content = encoded_video(self._paths[place], encoding, self._format.fps, height, width, pixels)
             self._shards[place].write([content], frames.length, key)
             sizes.append(len(content))

@@ -12,7 +12,7 @@ from rlds_beam import storage
 from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder
 from rlds_beam.encoding.parquet_reading import naming_damage, verified_parquet
 from rlds_beam.formats.lerobot import statistics
-from rlds_beam.formats.lerobot.copied_frames import Encoded
+from rlds_beam.formats.lerobot.copied_frames import EncodedAgain
 from rlds_beam.formats.lerobot.episode_numbers import EpisodeNumbers
 from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
@@ -48,7 +48,7 @@ class Totals:
     histograms: dict[str, Array] = dataclasses.field(default_factory=dict)
     samples: dict[str, int] = dataclasses.field(default_factory=dict)
     builders: dict[str, LeafBuilder] = dataclasses.field(default_factory=dict)
-    encoded: dict[str, Encoded] = dataclasses.field(default_factory=dict)
+    encoded: dict[str, EncodedAgain] = dataclasses.field(default_factory=dict)
     frames: int = 0
     episodes: int = 0
 
@@ -68,7 +68,7 @@ class Totals:
             self.samples[name] = self.samples.get(name, 0) + int(facts.samples[name].sum())
         for name, found in facts.encoded.items():
             if found.episodes:
-                self.encoded[name] = self.encoded.get(name, Encoded()).add(found)
+                self.encoded[name] = self.encoded.get(name, EncodedAgain()).add(found)
         return numbers
 
     def add_numbers(self, files: Sequence[str], features: FeatureMap) -> None:

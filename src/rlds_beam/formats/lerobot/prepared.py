@@ -19,7 +19,7 @@ from rlds_beam.formats.lerobot.depth import DepthFrames
 from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.frames import Values
-from rlds_beam.formats.lerobot.videos import Pixels
+from rlds_beam.formats.lerobot.videos import PixelFrames
 from rlds_beam.images.checking import check_images
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 
@@ -77,7 +77,7 @@ class PreparedEpisode:
                     self.pixels[feature.name] = DepthFrames(column, feature.path, feature.shape, feature.depth)
                 elif feature in frame_format.videos:
                     copied = copied_frames(column, feature) if feature.path in frame_format.copied else None
-                    self.pixels[feature.name] = copied or Pixels(tables.images_of(feature, column), feature)
+                    self.pixels[feature.name] = copied or PixelFrames(tables.images_of(feature, column), feature)
                 else:
                     self.columns[feature.name] = tables.image_parts(feature, column)
         places = np.arange(self.length)

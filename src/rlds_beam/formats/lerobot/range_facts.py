@@ -16,7 +16,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError
-from rlds_beam.formats.lerobot.copied_frames import Encoded
+from rlds_beam.formats.lerobot.copied_frames import EncodedAgain
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class RangeFacts:
     columns: pa.Table
     places: Mapping[str, Array]
     preview: bytes
-    encoded: Mapping[str, Encoded] = dataclasses.field(default_factory=dict)
+    encoded: Mapping[str, EncodedAgain] = dataclasses.field(default_factory=dict)
 
     @property
     def frames(self) -> int:
@@ -105,7 +105,7 @@ class RangeFacts:
             return cls(
                 texts["keys"], arrays["lengths"], texts["tasks"], arrays["frame_tasks"], columns=columns,
                 preview=arrays["preview"].tobytes(), **groups,
-                encoded={name: Encoded(*found) for name, found in texts["encoded"].items()},
+                encoded={name: EncodedAgain(*found) for name, found in texts["encoded"].items()},
             )  # fmt: skip
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             raise NotVerifiedError(

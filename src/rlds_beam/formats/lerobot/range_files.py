@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.formats.lerobot.copied_frames import Encoded
+from rlds_beam.formats.lerobot.copied_frames import EncodedAgain
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.frames import FrameColumns, LerobotFrames
 from rlds_beam.formats.lerobot.parquet_file import FramesFile
@@ -49,7 +49,7 @@ class RangeFiles:
         self._frames += frames.length
 
     @property
-    def encoded(self) -> dict[str, Encoded]:
+    def encoded(self) -> dict[str, EncodedAgain]:
         """The episodes that were not copied, by feature whose videos are copied."""
         return {name: self._videos[name].encoded for name in self._copied}
 

@@ -41,7 +41,7 @@ _POSITIONS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset
 
 
 @dataclasses.dataclass(frozen=True)
-class Video:
+class EpisodeVideo:
     """The video of an episode and camera: the file, and the start and end in seconds (None if meta/ does not say)."""
 
     file: str
@@ -64,7 +64,7 @@ class EpisodeRow:
     index: int
     length: int
     file: str
-    videos: Mapping[str, Video]
+    videos: Mapping[str, EpisodeVideo]
     columns: Mapping[str, Any]
 
 
@@ -182,18 +182,18 @@ class Meta:
 
         return storage.at_once(read, storage.files_below(self.root, "meta/episodes/*/*.parquet"), self.root)
 
-    def _video(self, key: str, row: Mapping[str, Any]) -> Video:
+    def _video(self, key: str, row: Mapping[str, Any]) -> EpisodeVideo:
         place = {name: row[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
         stop = row.get(f"videos/{key}/to_timestamp")
         path = self._video_path.fill(place, key)
-        return Video(path, row[f"videos/{key}/from_timestamp"], stop if isinstance(stop, float) else None)
+        return EpisodeVideo(path, row[f"videos/{key}/from_timestamp"], stop if isinstance(stop, float) else None)
 
     def _episodes_v21(self) -> list[EpisodeRow]:
         rows, size = [], self.info.get("chunks_size", layout.CHUNK)
         for line in check_json(self._lines(layout.EPISODES_JSONL), [_EPISODE], self.path(layout.EPISODES_JSONL)):
             index = line["episode_index"]
             place = layout.place_of_episode(index, size)
-            videos = {key: Video(self._video_path.fill(place, key), 0.0) for key in self.video_keys}
+            videos = {key: EpisodeVideo(self._video_path.fill(place, key), 0.0) for key in self.video_keys}
             columns = {name: value for name, value in line.items() if name not in _POSITIONS}
             rows.append(EpisodeRow(index, line["length"], self._data_path.fill(place), videos, columns))
         return rows

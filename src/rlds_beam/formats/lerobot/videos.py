@@ -23,7 +23,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.errors import BadEpisode, UsageError, needs
 from rlds_beam.formats.lerobot import depth
-from rlds_beam.formats.lerobot.copied_frames import CopiedFrames, Encoded, why_not_copied
+from rlds_beam.formats.lerobot.copied_frames import CopiedFrames, EncodedAgain, why_not_copied
 from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.options import Codec, LerobotOptions
 from rlds_beam.images.encoded_images import EncodedImages
@@ -95,7 +95,7 @@ class Encoding:
         }  # fmt: skip
 
 
-class Pixels:
+class PixelFrames:
     """The frames of an episode, decoded one at a time, from images checked beforehand.
 
     Long episodes are decoded twice instead of being held in memory.
@@ -149,8 +149,8 @@ class VideoFile:
         self._why = ""
 
     @property
-    def encoded(self) -> Encoded:
-        return Encoded(self._episodes - self._copies, self._why)
+    def encoded(self) -> EncodedAgain:
+        return EncodedAgain(self._episodes - self._copies, self._why)
 
     def add(self, pixels: Iterable[Array], key: object) -> None:
         """Adds the frames of an episode, uint8 (height, width, 3), or 12-bit numbers (height, width).

@@ -30,7 +30,7 @@ _MOST_PIXELS = 16 * MOST_BYTES
 """Maximum bytes of an episode's frames that become PNGs, which are not held at once."""
 
 
-class Rows:
+class FileRows:
     """Some rows of a file that holds episodes end to end (`containers.Container`).
 
     Args:
@@ -98,7 +98,7 @@ class ProfileFormat(ArrayFormat):
         if not self.layout.profile.ends:
             return whole, {}
         starts, ended = self._starts(whole.path)
-        return Rows(whole, int(starts[i]), int(starts[i + 1]), int(starts[-1]), bool(ended[i])), {}
+        return FileRows(whole, int(starts[i]), int(starts[i + 1]), int(starts[-1]), bool(ended[i])), {}
 
     def file_name(self, path: str) -> str:
         """The name of a file, relative to the directory of the dataset."""

@@ -28,7 +28,7 @@ _PART = re.compile(r".+-\d{5,}-of-00000(\.tfrecord|\.jsonl)?")
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class FinishedPart:
     """A finished part.
 
     Attributes:
@@ -101,7 +101,7 @@ def remove_parts(directory: str) -> None:
     storage.remove_empty(parts)
 
 
-def commit_parts(output: RldsOutput, parts: Sequence[Part], plan: OutputPlan) -> tuple[WorkRange, ...]:
+def commit_parts(output: RldsOutput, parts: Sequence[FinishedPart], plan: OutputPlan) -> tuple[WorkRange, ...]:
     """Gives the parts their names as shards, and commits each. Returns the ranges of the dataset."""
     directory, numbered = output.directory, _numbered(parts)
     add_files(directory, [name for work, _ in numbered for name in output.files(work)])
@@ -117,7 +117,7 @@ def commit_parts(output: RldsOutput, parts: Sequence[Part], plan: OutputPlan) ->
     return tuple(work for work, _ in numbered)
 
 
-def _numbered(parts: Sequence[Part]) -> list[tuple[WorkRange, Part]]:
+def _numbered(parts: Sequence[FinishedPart]) -> list[tuple[WorkRange, FinishedPart]]:
     """The range that each part becomes."""
     by_split = {split: list(own) for split, own in itertools.groupby(parts, key=lambda part: part.work.split)}
     return [(WorkRange(split, i, len(own), ()), part) for split, own in by_split.items() for i, part in enumerate(own)]

@@ -10,7 +10,7 @@ import numpy as np
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
-class Frames(NamedTuple):
+class AlignedSteps(NamedTuple):
     """The steps of an episode.
 
     Attributes:
@@ -26,7 +26,7 @@ class Frames(NamedTuple):
     lacking: Mapping[str, int]
 
 
-def align(steps: Array, streams: Mapping[str, Array], max_ages: Mapping[str, int | None]) -> Frames:
+def align(steps: Array, streams: Mapping[str, Array], max_ages: Mapping[str, int | None]) -> AlignedSteps:
     """Chooses messages for steps.
 
     Args:
@@ -47,7 +47,7 @@ def align(steps: Array, streams: Mapping[str, Array], max_ages: Mapping[str, int
         chosen[field], lacking[field] = index, int(np.count_nonzero(~fits))
         complete &= fits
     kept = {field: index[complete] for field, index in chosen.items()}
-    return Frames(steps[complete], kept, int(np.count_nonzero(~complete)), lacking)
+    return AlignedSteps(steps[complete], kept, int(np.count_nonzero(~complete)), lacking)
 
 
 def grid(first: int, last: int, rate: float) -> Array:

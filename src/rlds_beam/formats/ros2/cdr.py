@@ -92,7 +92,7 @@ class Cursor:
         self._spend(count)
         return [self.text() for _ in range(count)]
 
-    def pass_parts(self, parts: Sequence[Part]) -> None:
+    def pass_parts(self, parts: Sequence[ValueRun]) -> None:
         """Skips values."""
         for count, sizes, inner in parts:
             if count is None:
@@ -127,7 +127,7 @@ class Cursor:
         return np.frombuffer(block, dtype.newbyteorder(self.order)).astype(dtype)  # type: ignore[arg-type]
 
 
-class Part(NamedTuple):
+class ValueRun(NamedTuple):
     """Values in a row.
 
     Attributes:
@@ -141,10 +141,10 @@ class Part(NamedTuple):
     inner: Parts = ()
 
 
-Parts: TypeAlias = "tuple[Part, ...]"
+Parts: TypeAlias = "tuple[ValueRun, ...]"
 """How to skip a value."""
 
-_TEXT: Parts = (Part(1, None),)
+_TEXT: Parts = (ValueRun(1, None),)
 
 
 def _joined(first: Sizes, second: Sizes) -> Sizes:
@@ -167,15 +167,15 @@ def _row(parts: Parts, count: int | None) -> Parts:
     """How to skip `count` values; None if their number precedes them."""
     if not parts or (len(parts) == 1 and parts[0].length == 1 and parts[0].sizes):
         sizes = (parts[0].sizes if parts else None) or _NO_BYTES
-        return (Part(None, sizes) if count is None else Part(1, _repeated(sizes, count)),)
+        return (ValueRun(None, sizes) if count is None else ValueRun(1, _repeated(sizes, count)),)
     if count == 0:
         return ()
     if count == 1 and len(parts) == 1:
         return parts
-    return (Part(count, None, () if parts == _TEXT else parts),)
+    return (ValueRun(count, None, () if parts == _TEXT else parts),)
 
 
-class Layout(NamedTuple):
+class TypeLayout(NamedTuple):
     """What is known about a type.
 
     Attributes:
@@ -230,7 +230,7 @@ class Reader:
 
     def __init__(self, definitions: Definitions):
         self._definitions = definitions
-        self._layouts: dict[str, Layout] = {}
+        self._layouts: dict[str, TypeLayout] = {}
 
     def fields(self, kind: str) -> Fields:
         """The fields of a type. Raises UsageError if it is unknown."""
@@ -318,7 +318,7 @@ class Reader:
             raise UsageError(f"{owner}: {path} has the type {name}, which cannot be read")
         return _DTYPES.get(name, name)
 
-    def _message(self, name: str, stop: int | None = None, outside: int = 0) -> Layout:
+    def _message(self, name: str, stop: int | None = None, outside: int = 0) -> TypeLayout:
         """The layout of a message type, or of its first fields; `outside` counts the messages around it."""
         layout = self._layouts.get(name) if stop is None else None
         if outside + (layout.depth if layout else 0) > _MAX_DEPTH:
@@ -329,36 +329,36 @@ class Reader:
                 self._layouts[name] = layout
         return layout
 
-    def _layout(self, kind: Any, owner: str, outside: int = 0) -> Layout:
+    def _layout(self, kind: Any, owner: str, outside: int = 0) -> TypeLayout:
         """The layout of a field's type. Raises UsageError if such a value cannot be skipped."""
         if kind[0] == _BASE:
             name = kind[1][0]
             if name == "string":
-                return Layout(_TEXT)
+                return TypeLayout(_TEXT)
             dtype = self._base(name, "a field", owner)
-            return Layout((Part(1, _SIZES[dtype]),), frozenset({dtype}), 1)
+            return TypeLayout((ValueRun(1, _SIZES[dtype]),), frozenset({dtype}), 1)
         if kind[0] == _NAME:
             layout = self._message(kind[1], outside=outside + 1)
             return layout._replace(parts=_row(layout.parts, 1), depth=layout.depth + 1)
         element, size = self._layout(kind[1][0], owner, outside), None if kind[0] == _SEQUENCE else kind[1][1]
         parts = _row(element.parts, size)
         if size is None or kind[1][0][0] == _NAME:
-            return Layout(parts, depth=element.depth)
-        return Layout(parts, element.dtypes, element.length * size)
+            return TypeLayout(parts, depth=element.depth)
+        return TypeLayout(parts, element.dtypes, element.length * size)
 
 
-def _struct(fields: Sequence[Layout]) -> Layout:
+def _struct(fields: Sequence[TypeLayout]) -> TypeLayout:
     """The layout of a message with these fields."""
-    parts: list[Part] = []
+    parts: list[ValueRun] = []
     for part in (part for field in fields for part in field.parts):
         before = parts[-1] if parts else _TEXT[0]
         if before.length == part.length == 1 and before.sizes and part.sizes:
-            parts[-1] = Part(1, _joined(before.sizes, part.sizes))
+            parts[-1] = ValueRun(1, _joined(before.sizes, part.sizes))
         else:
             parts.append(part)
     dtypes = frozenset[str | None]().union(*(field.dtypes for field in fields))
     numbers, depth = sum(field.length for field in fields), max((field.depth for field in fields), default=0)
-    return Layout(tuple(parts), dtypes or frozenset({None}), numbers, depth)
+    return TypeLayout(tuple(parts), dtypes or frozenset({None}), numbers, depth)
 
 
 def concatenated(values: Sequence[Array]) -> Array:

@@ -14,7 +14,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.base import Damage
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
-from rlds_beam.formats.ros2.alignment import Frames, align, grid
+from rlds_beam.formats.ros2.alignment import AlignedSteps, align, grid
 from rlds_beam.formats.ros2.bags import Bag, bag_layout
 from rlds_beam.formats.ros2.cdr import BadMessage
 from rlds_beam.formats.ros2.definitions import definitions_of
@@ -22,7 +22,7 @@ from rlds_beam.formats.ros2.images import stamp_of
 from rlds_beam.formats.ros2.mapping import TopicMapping
 from rlds_beam.formats.ros2.messages import MAX_EPISODE_BYTES
 from rlds_beam.formats.ros2.values import FieldReader, has_header
-from rlds_beam.formats.ros2.windows import Window, windows_of
+from rlds_beam.formats.ros2.windows import BagWindow, windows_of
 from rlds_beam.text import shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -52,7 +52,7 @@ class Ros2Format(ArrayFormat):
     def count(self, path: str) -> int:
         return len(self.windows(path))
 
-    def windows(self, path: str) -> tuple[Window, ...]:
+    def windows(self, path: str) -> tuple[BagWindow, ...]:
         """Where the episodes of a bag are. Raises OSError if it cannot be read."""
         return _windows(path, self.mapping, self.distribution, _stamps_of_files(path))
 
@@ -85,7 +85,7 @@ def _stamps_of_files(path: str) -> object:
 
 
 @functools.lru_cache(maxsize=256)
-def _windows(path: str, mapping: TopicMapping, distribution: str, stamps: object) -> tuple[Window, ...]:
+def _windows(path: str, mapping: TopicMapping, distribution: str, stamps: object) -> tuple[BagWindow, ...]:
     layout = _layout(path)
     with Bag(layout) as bag:
         try:
@@ -212,7 +212,7 @@ class _Reading:
         self._readers = [one.bound(bag.topics, definitions.get(one.field.topic, {})) for one in files.readers]
         self._stamped = _stamped(bag, files.mapping, files.distribution)
 
-    def episode(self, window: Window) -> Arrays:
+    def episode(self, window: BagWindow) -> Arrays:
         """The arrays of an episode: those of its fields, and what is known about it."""
         streams, unstamped = self._streams(window)
         steps = steps_at(self._mapping, {name: one.times[one.inside] for name, one in streams.items()})
@@ -235,11 +235,11 @@ class _Reading:
         arrays[START] = frames.times[:1].copy()
         return arrays
 
-    def _lacking(self, frames: Frames) -> list[tuple[str, int, str]]:
+    def _lacking(self, frames: AlignedSteps) -> list[tuple[str, int, str]]:
         topics = {reader.field.path: reader.field.topic for reader in self._readers}
         return [(path, count, topics[path]) for path, count in frames.lacking.items() if count]
 
-    def _why_empty(self, frames: Frames, steps: int) -> str:
+    def _why_empty(self, frames: AlignedSteps, steps: int) -> str:
         if not steps:
             return f"no message of {self._mapping.reference or 'any mapped topic'}, so it has no steps"
         said = []
@@ -248,7 +248,7 @@ class _Reading:
             said.append(f"{path} ({topic}): {no_topic}")
         return f"no step is complete; lacking or older than max_age_s: {'; '.join(said)}"
 
-    def _streams(self, window: Window) -> tuple[dict[str, _Stream], dict[str, int]]:
+    def _streams(self, window: BagWindow) -> tuple[dict[str, _Stream], dict[str, int]]:
         """The messages of each topic that may count for an episode, and how many in it have no stamp."""
         found: dict[str, list[tuple[int, int, memoryview]]] = {name: [] for name in self._mapping.topics}
         unstamped: dict[str, int] = {}
@@ -272,7 +272,7 @@ class _Reading:
             streams[name] = _Stream(times, inside, [one[2] for one in messages])
         return streams, {name: number for name, number in unstamped.items() if number}
 
-    def _spans(self, window: Window) -> list[tuple[tuple[str, ...], int, int]]:
+    def _spans(self, window: BagWindow) -> list[tuple[tuple[str, ...], int, int]]:
         """Topics and intervals of log time with all messages that may count for the steps of an episode."""
         topics = self._mapping.topics
         if self._timelines is not None:
@@ -289,7 +289,7 @@ class _Reading:
                 carried.append(((name,), time, time + 1))
         return [*carried, (topics, start, window.stop)]
 
-    def _chosen_logs(self, window: Window, timelines: Mapping[str, _Timeline]) -> Array:
+    def _chosen_logs(self, window: BagWindow, timelines: Mapping[str, _Timeline]) -> Array:
         """The log times of the messages that count for the steps of an episode, ascending."""
         inside = {
             name: one.recorded_times[slice(*np.searchsorted(one.recorded, window[:2]))]

@@ -31,7 +31,7 @@ _FIELDS = {
 }
 
 
-class PixelFormat(NamedTuple):
+class PixelLayout(NamedTuple):
     """How an Image's encoding stores a pixel; `swap` is True for BGR."""
 
     dtype: str
@@ -40,11 +40,11 @@ class PixelFormat(NamedTuple):
 
 
 ENCODINGS = {
-    "rgb8": PixelFormat("uint8", 3), "bgr8": PixelFormat("uint8", 3, True),
-    "rgba8": PixelFormat("uint8", 4), "bgra8": PixelFormat("uint8", 4, True),
-    "mono8": PixelFormat("uint8", 1), "8UC1": PixelFormat("uint8", 1),
-    "mono16": PixelFormat("uint16", 1), "16UC1": PixelFormat("uint16", 1),
-    "32FC1": PixelFormat("float32", 1),
+    "rgb8": PixelLayout("uint8", 3), "bgr8": PixelLayout("uint8", 3, True),
+    "rgba8": PixelLayout("uint8", 4), "bgra8": PixelLayout("uint8", 4, True),
+    "mono8": PixelLayout("uint8", 1), "8UC1": PixelLayout("uint8", 1),
+    "mono16": PixelLayout("uint16", 1), "16UC1": PixelLayout("uint16", 1),
+    "32FC1": PixelLayout("float32", 1),
 }  # fmt: skip
 
 

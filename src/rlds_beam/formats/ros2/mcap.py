@@ -28,9 +28,9 @@ from rlds_beam.formats.ros2.mcap_records import (
     SCHEMA,
     STATISTICS,
     Channel,
-    Chunk,
     Fields,
-    Schema,
+    MessageChunk,
+    MessageSchema,
     checked_crc,
     decompress,
     place_chunks,
@@ -55,7 +55,7 @@ _FOOTER = _HEAD.size + 20 + len(MAGIC)
 class _Table(NamedTuple):
     """The messages of a chunk: its bytes, where each is, and their order and times by log time."""
 
-    chunk: Chunk
+    chunk: MessageChunk
     data: memoryview
     rows: Array
     order: Array
@@ -73,10 +73,10 @@ class McapFile(BagFile):
         self.path, self.damage = path, ""
         self._size = storage.size(path)
         self._file: BinaryIO = storage.open_read(path)
-        self._schemas: dict[int, Schema] = {}
+        self._schemas: dict[int, MessageSchema] = {}
         self._channels: dict[int, Channel] = {}
         self._counts: Mapping[int, int] | None = None
-        self._chunks: list[Chunk] = []
+        self._chunks: list[MessageChunk] = []
         self._table: _Table | None = None
         try:
             if self._file.read(len(MAGIC)) != MAGIC:
@@ -115,7 +115,7 @@ class McapFile(BagFile):
     def _topics(self) -> dict[str, Topic]:
         topics: dict[str, Topic] = {}
         for key, channel in self._channels.items():
-            schema = self._schemas.get(channel.schema, Schema("", "", ""))
+            schema = self._schemas.get(channel.schema, MessageSchema("", "", ""))
             known = topics.get(channel.topic)
             count = None if self._counts is None else self._counts.get(key, 0) + (known.total or 0 if known else 0)
             topics[channel.topic] = Topic(
@@ -123,14 +123,14 @@ class McapFile(BagFile):
             )
         return topics
 
-    def _in_chunk(self, chunk: Chunk, names: Mapping[int, str], start: int, stop: int) -> Iterator[Message]:
+    def _in_chunk(self, chunk: MessageChunk, names: Mapping[int, str], start: int, stop: int) -> Iterator[Message]:
         rows = self._select(chunk, names, start, stop)
         assert self._table is not None
         data = self._table.data
         for key, time, first, last in rows.tolist():
             yield Message(names[key], time, data[first:last])
 
-    def _select(self, chunk: Chunk, ids: Collection[int], start: int, stop: int) -> Array:
+    def _select(self, chunk: MessageChunk, ids: Collection[int], start: int, stop: int) -> Array:
         """The messages of a chunk on these channels with a log time in [start, stop), as rows."""
         if self._table is None or self._table.chunk is not chunk:
             self._table = None  # not two chunks in memory
@@ -144,7 +144,7 @@ class McapFile(BagFile):
         rows = table.rows[np.sort(table.order[first:last])]
         return rows[np.isin(rows["key"], list(ids))]
 
-    def _check_rows(self, chunk: Chunk, rows: Array) -> None:
+    def _check_rows(self, chunk: MessageChunk, rows: Array) -> None:
         """Compares messages with what is said about them outside of the chunk, which no checksum covers."""
         if len(rows) and not chunk.start <= rows["time"].min() <= rows["time"].max() <= min(chunk.end, _MAX_TIME):
             raise DamagedBag(f"{self._where(chunk)}: a message has another time than the chunk")
@@ -155,10 +155,10 @@ class McapFile(BagFile):
             if not np.array_equal(np.sort(self._index_times(chunk, key)[0]), times):
                 raise DamagedBag(f"{self.path}: the message index at byte {at:,} is damaged")
 
-    def _where(self, chunk: Chunk) -> str:
+    def _where(self, chunk: MessageChunk) -> str:
         return f"{self.path}: the chunk at byte {chunk.offset:,}"
 
-    def _bytes_of(self, chunk: Chunk) -> memoryview:
+    def _bytes_of(self, chunk: MessageChunk) -> memoryview:
         """The records of a chunk, with their checksum verified."""
         data = self._read(chunk.offset, chunk.length)
         if chunk.is_run:
@@ -172,7 +172,7 @@ class McapFile(BagFile):
         stored = fields.block(fields.take(struct.Struct("<Q"))[0])
         return checked_crc(decompress(stored, compression, size, where), crc, where)
 
-    def _chunk_times(self, chunk: Chunk, ids: Collection[int]) -> Array:
+    def _chunk_times(self, chunk: MessageChunk, ids: Collection[int]) -> Array:
         """The log times of a chunk's messages, from its message indexes if it has any."""
         if chunk.indexes is None:
             return self._select(chunk, ids, 0, _MAX_TIME)["time"].astype(np.int64)
@@ -185,7 +185,7 @@ class McapFile(BagFile):
             after = stop
         return np.concatenate(found)
 
-    def _index_times(self, chunk: Chunk, key: int) -> tuple[Array, int]:
+    def _index_times(self, chunk: MessageChunk, key: int) -> tuple[Array, int]:
         """The log times in a message index, and where it ends."""
         assert chunk.indexes is not None
         at = chunk.indexes[key]
@@ -235,7 +235,7 @@ class McapFile(BagFile):
         for kind, at, end, _ in records(data, f"{self.path}: its summary"):
             fields = Fields(data[at:end], f"{self.path}: its summary")
             if kind == CHUNK_INDEX:
-                self._chunks.append(Chunk.from_index(fields))
+                self._chunks.append(MessageChunk.from_index(fields))
             elif kind == STATISTICS:
                 messages, _, _, _, _, expected, _, _ = fields.take(struct.Struct("<QHIIIIQQ"))
                 counts = fields.block(fields.take(struct.Struct("<I"))[0])
@@ -252,7 +252,10 @@ class McapFile(BagFile):
     def _take(self, kind: int, fields: Fields) -> None:
         """Takes a schema or a channel; ignores other records."""
         if kind == SCHEMA:
-            key, schema = fields.take(struct.Struct("<H"))[0], Schema(fields.text(), fields.text(), fields.text())
+            key, schema = (
+                fields.take(struct.Struct("<H"))[0],
+                MessageSchema(fields.text(), fields.text(), fields.text()),
+            )
             self._schemas.setdefault(key, schema)
         elif kind == CHANNEL:
             key, schema_id = fields.take(struct.Struct("<HH"))
@@ -276,7 +279,9 @@ class McapFile(BagFile):
                     counts[key] = counts.get(key, 0) + 1
                     run.add(at, _HEAD.size + length, time, self._chunks)
                 elif kind == CHUNK:
-                    chunk = Chunk(at, _HEAD.size + length, *struct.unpack("<QQ", self._read(at + _HEAD.size, 16)))
+                    chunk = MessageChunk(
+                        at, _HEAD.size + length, *struct.unpack("<QQ", self._read(at + _HEAD.size, 16))
+                    )
                     self._look_inside(chunk, counts)
                     self._chunks.append(chunk)
                 elif kind in (SCHEMA, CHANNEL):
@@ -290,7 +295,7 @@ class McapFile(BagFile):
         self._chunks.sort(key=lambda chunk: chunk.offset)  # a run ends after the chunks that follow it
         self._counts = counts
 
-    def _look_inside(self, chunk: Chunk, counts: dict[int, int]) -> None:
+    def _look_inside(self, chunk: MessageChunk, counts: dict[int, int]) -> None:
         for kind, start, end, data in records(self._bytes_of(chunk), self._where(chunk)):
             if kind == MESSAGE and end - start >= _MESSAGE.size:
                 (key,) = struct.unpack_from("<H", data, start)
@@ -314,13 +319,13 @@ class _Run:
     def __init__(self) -> None:
         self._first = self._stop = self._low = self._high = 0
 
-    def add(self, at: int, length: int, time: int, chunks: list[Chunk]) -> None:
+    def add(self, at: int, length: int, time: int, chunks: list[MessageChunk]) -> None:
         if self._stop != at or at + length - self._first > _RUN_BYTES:
             self.end(chunks)
             self._first, self._low, self._high = at, time, time
         self._stop, self._low, self._high = at + length, min(self._low, time), max(self._high, time)
 
-    def end(self, chunks: list[Chunk]) -> None:
+    def end(self, chunks: list[MessageChunk]) -> None:
         if self._stop > self._first:
-            chunks.append(Chunk(self._first, self._stop - self._first, self._low, self._high, is_run=True))
+            chunks.append(MessageChunk(self._first, self._stop - self._first, self._low, self._high, is_run=True))
         self._first = self._stop = 0

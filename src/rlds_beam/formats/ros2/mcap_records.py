@@ -17,7 +17,7 @@ _HEAD = struct.Struct("<BQ")
 _U32 = struct.Struct("<I")
 
 
-class Schema(NamedTuple):
+class MessageSchema(NamedTuple):
     """A message type and its definition."""
 
     name: str
@@ -33,7 +33,7 @@ class Channel(NamedTuple):
     encoding: str
 
 
-class Chunk(NamedTuple):
+class MessageChunk(NamedTuple):
     """Consecutive messages of a file.
 
     Attributes:
@@ -57,7 +57,7 @@ class Chunk(NamedTuple):
         return bool(ids) and (self.indexes is None or not self.indexes.keys().isdisjoint(ids))
 
     @classmethod
-    def from_index(cls, fields: Fields) -> Chunk:
+    def from_index(cls, fields: Fields) -> MessageChunk:
         """The chunk that a ChunkIndex record describes."""
         start, end, offset, length = fields.take(struct.Struct("<QQQQ"))
         entries = fields.block(fields.take(_U32)[0])
@@ -65,7 +65,7 @@ class Chunk(NamedTuple):
         return cls(offset, length, start, end, indexes or None)
 
 
-def place_chunks(chunks: Collection[Chunk], end: int) -> list[Chunk]:
+def place_chunks(chunks: Collection[MessageChunk], end: int) -> list[MessageChunk]:
     """The chunks of a summary in the order of the file, with their limits.
 
     Args:
@@ -75,7 +75,7 @@ def place_chunks(chunks: Collection[Chunk], end: int) -> list[Chunk]:
       DamagedBag: chunks overlap, or a message index is not between its chunk and the next one. A small file could list
         the same messages again and again.
     """
-    placed: list[Chunk] = []
+    placed: list[MessageChunk] = []
     for chunk in sorted(chunks, key=lambda chunk: chunk.offset, reverse=True):
         stop = chunk.offset + chunk.length
         if stop > end or any(not stop <= at < end for at in (chunk.indexes or {}).values()):

@@ -18,7 +18,7 @@ _REQUEST_SENT, _REQUEST_RECEIVED = 0, 1
 """Constants of service_msgs/msg/ServiceEventInfo."""
 
 
-class Window(NamedTuple):
+class BagWindow(NamedTuple):
     """An episode of a bag: the messages with a log time in [start, stop).
 
     Attributes:
@@ -31,7 +31,7 @@ class Window(NamedTuple):
     damage: str = ""
 
 
-def windows_of(bag: Bag, mapping: TopicMapping, definitions: Definitions) -> tuple[Window, ...]:
+def windows_of(bag: Bag, mapping: TopicMapping, definitions: Definitions) -> tuple[BagWindow, ...]:
     """The episodes of a bag, in order.
 
     If the rest of the bag is damaged, the episode that may reach into the damage is the last one, and damaged.
@@ -42,7 +42,7 @@ def windows_of(bag: Bag, mapping: TopicMapping, definitions: Definitions) -> tup
     """
     bounds = mapping.boundaries
     if bounds.kind == "bag":
-        return (Window(0, EVER, bag.damage),)
+        return (BagWindow(0, EVER, bag.damage),)
     windows = _between_gaps(bag, bounds.topic or mapping.reference, bounds.gap)
     if bounds.kind == "markers":
         windows = _between_markers(bag, bounds, Reader(definitions))
@@ -50,20 +50,20 @@ def windows_of(bag: Bag, mapping: TopicMapping, definitions: Definitions) -> tup
         return tuple(windows)
     if windows and (bounds.kind == "gaps" or windows[-1].stop == EVER):
         return (*windows[:-1], windows[-1]._replace(damage=bag.damage))
-    return (*windows, Window(windows[-1].stop if windows else 0, EVER, bag.damage))
+    return (*windows, BagWindow(windows[-1].stop if windows else 0, EVER, bag.damage))
 
 
-def _between_gaps(bag: Bag, topic: str, gap: int) -> list[Window]:
+def _between_gaps(bag: Bag, topic: str, gap: int) -> list[BagWindow]:
     times = bag.times(topic)
     if not len(times):
         return []
     breaks = np.flatnonzero(np.diff(times) > gap)
     starts, ends = times[[0, *(breaks + 1)]].tolist(), times[[*breaks, -1]].tolist()
-    return [Window(start, end + 1) for start, end in zip(starts, ends, strict=True)]
+    return [BagWindow(start, end + 1) for start, end in zip(starts, ends, strict=True)]
 
 
-def _between_markers(bag: Bag, bounds: Boundaries, reader: Reader) -> list[Window]:
-    windows: list[Window] = []
+def _between_markers(bag: Bag, bounds: Boundaries, reader: Reader) -> list[BagWindow]:
+    windows: list[BagWindow] = []
     begun: int | None = None
     for time, value in _markers(bag, bounds, reader):
         starts = value in bounds.start
@@ -75,11 +75,11 @@ def _between_markers(bag: Bag, bounds: Boundaries, reader: Reader) -> list[Windo
                 damage = f"discarded: {bounds.topic} says {value}"
             elif starts and bounds.stop:
                 damage = f"{bounds.topic} begins another episode before this one was stopped"
-            windows.append(Window(begun, time, damage))
+            windows.append(BagWindow(begun, time, damage))
         begun = time if starts else None
     if begun is not None:
         damage = f"the bag ends before {bounds.topic} stops this episode" if bounds.stop else ""
-        windows.append(Window(begun, EVER, damage))
+        windows.append(BagWindow(begun, EVER, damage))
     return windows
 
 

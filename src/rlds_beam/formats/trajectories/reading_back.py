@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.tfrecord.rows import Bytes, RowReader
+from rlds_beam.encoding.tfrecord.rows import Bytes, RecordRows
 from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.keys import EpisodeKey
@@ -101,7 +101,7 @@ class ConvertedDataset:
         checksum, decoder = Checksum(), TrajectoryDecoder(self.spec, self.jpegs)
         try:
             with storage.open_read(work.path) as file:
-                reader = RowReader(file, work.path, checksum)
+                reader = RecordRows(file, work.path, checksum)
                 position = 0
                 while rows := _rows(reader, self.batch):
                     key = EpisodeKey(self.dataset, work.split, work.index, position)
@@ -206,7 +206,7 @@ def spec_of(fields: list[Field]) -> tuple[TrajectorySpec, dict[str, tuple[str, .
     return TrajectorySpec(tuple(leaves.values()), item_shape), jpegs
 
 
-def _rows(reader: RowReader, count: int) -> list[Bytes]:
+def _rows(reader: RecordRows, count: int) -> list[Bytes]:
     """The next `count` records, or fewer at the end of the file."""
     blocks: list[Bytes] = []
     while count and (rows := reader.read(count)) is not None:

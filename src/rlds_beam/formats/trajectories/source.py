@@ -25,7 +25,7 @@ from rlds_beam.encoding.example.reading import Feature, parse_example
 from rlds_beam.encoding.structured_values import signature_leaves
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.encoding.tfrecord.writing import frame
-from rlds_beam.encoding.wire import MalformedError, Message
+from rlds_beam.encoding.wire import MalformedError, WireMessage
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.flags import FIRST, LAST
 from rlds_beam.episodes.keys import EpisodeKey
@@ -223,7 +223,7 @@ def _spec(path: str) -> TrajectorySpec:
     """The spec of a file's records, from the `.spec` next to it."""
     try:
         (record,) = TFRecordFormat().read(path + SPEC)
-        leaves = [*signature_leaves(Message(record.payload))]
+        leaves = [*signature_leaves(WireMessage(record.payload))]
     except (MalformedError, ValueError) as error:
         raise UsageError(f"{path}{SPEC} is not a TF-Agents spec: {error}") from error
     shapes = {leaf.path: leaf.shape for leaf in leaves}

@@ -16,7 +16,7 @@ from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE
 from rlds_beam.formats.arrays.raw_images import pngs
 from rlds_beam.formats.zarr.metadata import ZarrArray, read_array
 from rlds_beam.formats.zarr.reading import RowReader
-from rlds_beam.formats.zarr.stores import ENDS, Store, is_zip, open_store, root_of, version_of
+from rlds_beam.formats.zarr.stores import ENDS, ZarrStore, is_zip, open_store, root_of, version_of
 from rlds_beam.text import shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -28,7 +28,7 @@ _MOST_EPISODE = 4 << 30
 """Maximum bytes of an episode: those of a record."""
 
 
-def array_of(store: Store, key: str) -> ZarrArray:
+def array_of(store: ZarrStore, key: str) -> ZarrArray:
     """The metadata of an array. Raises OSError if there is none."""
     array = read_array(store, key)
     if array is None:
@@ -36,7 +36,7 @@ def array_of(store: Store, key: str) -> ZarrArray:
     return array
 
 
-def read_ends(store: Store) -> Array:
+def read_ends(store: ZarrStore) -> Array:
     """The end of each episode, int64, ascending.
 
     Raises:

@@ -13,7 +13,7 @@ import numpy as np
 from rlds_beam.encoding.checked_json import parse_json
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.zarr.codecs import BYTES_CODECS, IMAGE_CODECS, TEXT_CODECS
-from rlds_beam.formats.zarr.stores import MOST_BYTES, Store
+from rlds_beam.formats.zarr.stores import MOST_BYTES, ZarrStore
 from rlds_beam.text import shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -76,7 +76,7 @@ class ZarrArray:
         return f"{self.key}/{self.separator.join([*self.prefix, *map(str, place)] or ['0'])}"
 
 
-def read_array(store: Store, key: str) -> ZarrArray | None:
+def read_array(store: ZarrStore, key: str) -> ZarrArray | None:
     """The metadata of an array; None if there is none.
 
     Raises:
@@ -191,7 +191,7 @@ def _fill(array: ZarrArray) -> Any:
     return made
 
 
-def attributes(store: Store) -> Mapping[str, Any]:
+def attributes(store: ZarrStore) -> Mapping[str, Any]:
     """The attributes of the store's root; empty if there are none.
 
     Raises:

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlds_beam.formats.zarr.codecs import CodecError, decode_chunk, most_encoded
 from rlds_beam.formats.zarr.metadata import ZarrArray
-from rlds_beam.formats.zarr.stores import Store
+from rlds_beam.formats.zarr.stores import ZarrStore
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -18,7 +18,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 class RowReader:
     """Reads rows of an array. Keeps the last chunks: the next episode may begin in them."""
 
-    def __init__(self, store: Store, array: ZarrArray):
+    def __init__(self, store: ZarrStore, array: ZarrArray):
         self._store, self.array = store, array
         self._kept: tuple[int, Array] | None = None
 

@@ -44,7 +44,7 @@ from rlds_beam.formats.zarr.stores import (
     METADATA,
     OWN,
     DirectoryStore,
-    Store,
+    ZarrStore,
     is_zip,
     open_store,
     path_of,
@@ -233,11 +233,11 @@ def _shards(files: ZarrFormat, roots: Sequence[str]) -> tuple[Shard, ...]:
     return tuple(shards)
 
 
-def _size(store: Store) -> int:
+def _size(store: ZarrStore) -> int:
     return store.usage("data").size + store.usage("meta").size
 
 
-def _fields(store: Store) -> Iterator[ZarrField]:
+def _fields(store: ZarrStore) -> Iterator[ZarrField]:
     """The fields of a store.
 
     Raises:
@@ -296,7 +296,7 @@ _OWN_FIELD = {
 }
 
 
-def _meaning(store: Store) -> Meaning:
+def _meaning(store: ZarrStore) -> Meaning:
     """What `--to=zarr` wrote about the dataset."""
     about = attributes(store).get(OWN)
     own = about.get(KEY) if isinstance(about, dict) else None
@@ -314,7 +314,7 @@ def _own_fields(about: Any, where: str) -> Iterator[ZarrField]:
             yield ZarrField(field, one["key"], one["of_episode"])
 
 
-def _notes(store: Store, fields: Sequence[ZarrField]) -> Iterator[str]:
+def _notes(store: ZarrStore, fields: Sequence[ZarrField]) -> Iterator[str]:
     """What the data lacks. Raises OSError if arrays claim far more values than are stored."""
     arrays = [array_of(store, one.key) for one in fields]
     used = {array.key: store.usage(array.key) for array in arrays}

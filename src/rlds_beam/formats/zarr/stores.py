@@ -47,7 +47,7 @@ class Usage(NamedTuple):
     size: int
 
 
-class Store(abc.ABC):
+class ZarrStore(abc.ABC):
     """A store that is open for reading."""
 
     def __init__(self, root: str):
@@ -66,7 +66,7 @@ class Store(abc.ABC):
         """The chunks stored for an array."""
 
 
-class DirectoryStore(Store):
+class DirectoryStore(ZarrStore):
     """A directory; each value is a file."""
 
     def read(self, key: str, most: int = MOST_METADATA) -> bytes | None:
@@ -117,7 +117,7 @@ def _files(path: str, depth: int) -> Iterator[str]:
                 yield from _files(below, depth - 1)
 
 
-class ZipStore(Store):
+class ZipStore(ZarrStore):
     """A zip file; each value is a member. If a name is there twice, the last one counts, as in zarr."""
 
     def __init__(self, root: str, file: zipfile.ZipFile):
@@ -158,7 +158,7 @@ def _too_large(key: str, most: int) -> OSError:
     return OSError(f"{key} is larger than {most:,} bytes, the most that it can need")
 
 
-def is_array(store: Store, key: str, names: Sequence[str]) -> bool:
+def is_array(store: ZarrStore, key: str, names: Sequence[str]) -> bool:
     """Whether an array, not a group, has these files."""
     if ".zarray" in names and store.read(f"{key}/.zarray") is not None:
         return True
@@ -171,7 +171,7 @@ def is_zip(path: str) -> bool:
 
 
 @contextlib.contextmanager
-def open_store(root: str) -> Iterator[Store]:
+def open_store(root: str) -> Iterator[ZarrStore]:
     """Opens a store.
 
     Raises:

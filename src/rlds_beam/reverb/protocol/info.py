@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from rlds_beam.encoding.structured_values import SignatureLeaf, signature_leaves
-from rlds_beam.encoding.wire import Message
+from rlds_beam.encoding.wire import WireMessage
 
 SERVER_INFO = "/deepmind.reverb.ReverbService/ServerInfo"
 CHECKPOINT = "/deepmind.reverb.ReverbService/Checkpoint"
@@ -80,7 +80,7 @@ class ServerInfo:
 
 def parse_server_info(response: bytes) -> ServerInfo:
     """Parses a serialized ServerInfoResponse; raises ValueError if it is not one."""
-    message = Message(response)
+    message = WireMessage(response)
     state = message.message(1)
     tables = sorted((_table(table) for table in message.messages(2)), key=lambda table: table.name)
     return ServerInfo(state.unsigned(1) << 64 | state.unsigned(2), {table.name: table for table in tables})
@@ -88,7 +88,7 @@ def parse_server_info(response: bytes) -> ServerInfo:
 
 def parse_checkpoint(response: bytes) -> str:
     """Parses the path in a serialized CheckpointResponse; raises ValueError if it is not one."""
-    return Message(response).text(1)
+    return WireMessage(response).text(1)
 
 
 def parse_table_checkpoint(record: bytes) -> TableInfo:
@@ -99,7 +99,7 @@ def parse_table_checkpoint(record: bytes) -> TableInfo:
     Raises:
       ValueError: the bytes are not such a message.
     """
-    message = Message(record)
+    message = WireMessage(record)
     limiter = message.message(3)
     inserts, deletes = limiter.integer(7), limiter.integer(8)
     return TableInfo(
@@ -118,7 +118,7 @@ def parse_table_checkpoint(record: bytes) -> TableInfo:
     )
 
 
-def _table(message: Message) -> TableInfo:
+def _table(message: WireMessage) -> TableInfo:
     return TableInfo(
         name=message.text(8),
         sampler=_selector(message.message(1)),
@@ -133,7 +133,7 @@ def _table(message: Message) -> TableInfo:
     )
 
 
-def _limiter(message: Message) -> Limiter:
+def _limiter(message: WireMessage) -> Limiter:
     return Limiter(
         samples_per_insert=message.double(1),
         min_diff=message.double(2),
@@ -144,7 +144,7 @@ def _limiter(message: Message) -> Limiter:
     )
 
 
-def _selector(message: Message) -> str:
+def _selector(message: WireMessage) -> str:
     """The selector in KeyDistributionOptions, a oneof."""
     if 4 in message:
         return "min_heap" if message.message(4).integer(1) else "max_heap"

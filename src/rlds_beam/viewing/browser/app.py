@@ -38,7 +38,7 @@ class WrongRequestError(ValueError):
     """The parameters of a request are wrong; the message says how."""
 
 
-class Query:
+class Parameters:
     """The parameters of a request, checked."""
 
     def __init__(self, request: Request, datasets: Sequence[BrowsedDataset]):
@@ -83,7 +83,7 @@ class Query:
         return key
 
 
-Answer = Callable[[Query], Any]
+Answer = Callable[[Parameters], Any]
 
 
 def create_app(
@@ -114,7 +114,7 @@ def create_app(
     return Guard(Starlette(routes=routes), token, port, on_login)
 
 
-def _episodes(query: Query) -> Any:
+def _episodes(query: Parameters) -> Any:
     limit = query.number("limit", 100, MOST_ROWS)
     try:
         wanted = Wanted(
@@ -149,13 +149,13 @@ def _static(file: Any) -> Callable[[Request], Response]:
 
 
 def _endpoint(
-    datasets: Sequence[BrowsedDataset], answer: Callable[[Request, Query], Response]
+    datasets: Sequence[BrowsedDataset], answer: Callable[[Request, Parameters], Response]
 ) -> Callable[[Request], Response]:
     """A route whose errors are JSON."""
 
     def respond(request: Request) -> Response:
         try:
-            return answer(request, Query(request, datasets))
+            return answer(request, Parameters(request, datasets))
         except WrongRequestError as error:
             return _error(400, error)
         except (MissingError, RldsBeamError, OSError) as error:
@@ -167,7 +167,7 @@ def _endpoint(
     return respond
 
 
-def _json(answer: Answer, request: Request, query: Query) -> Response:
+def _json(answer: Answer, request: Request, query: Parameters) -> Response:
     return to_json(answer(query))
 
 
@@ -182,7 +182,7 @@ def _error(status: int, error: Exception) -> Response:
     return to_json({"error": str(error)}, status)
 
 
-def _image(request: Request, query: Query) -> Response:
+def _image(request: Request, query: Parameters) -> Response:
     from starlette.responses import Response
 
     dataset, key, step = query.dataset, query.key, query.number("step")
@@ -199,12 +199,12 @@ def _image(request: Request, query: Query) -> Response:
     return Response(image, media_type=kind, headers=headers)
 
 
-def _video(request: Request, query: Query) -> Response:
+def _video(request: Request, query: Parameters) -> Response:
     span = query.dataset.video(query.key, query.text("camera"))
     return send_file(request, span.path, "video/mp4", _caching(query))
 
 
-def _caching(query: Query) -> dict[str, str]:
+def _caching(query: Parameters) -> dict[str, str]:
     """Headers for bytes that change only with the dataset's files: a URL with their version never expires."""
     version = query.dataset.version(query.key)
     control = _FOREVER if query.text("v", "") == version else "private, no-cache"

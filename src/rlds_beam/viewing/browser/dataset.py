@@ -28,7 +28,7 @@ from rlds_beam.viewing.browser.index import EpisodeIndex
 from rlds_beam.viewing.browser.made import Maker
 from rlds_beam.viewing.browser.rows import RowsSource
 from rlds_beam.viewing.browser.scanning import Table, TableOptions
-from rlds_beam.viewing.browser.table import LISTED, METADATA, EpisodeRows, Query
+from rlds_beam.viewing.browser.table import LISTED, METADATA, Query, TableRows
 from rlds_beam.viewing.browser.values import column_values, json_value
 from rlds_beam.viewing.browser.videos import VideoSpan, video_sizes, videos_of, without_videos
 from rlds_beam.viewing.curves import Curve, curves_of
@@ -168,7 +168,7 @@ class BrowsedDataset:
             return None
         return None if number is None else (number, key)
 
-    def _shown(self, table: EpisodeRows, rows: Any) -> list[Json]:
+    def _shown(self, table: TableRows, rows: Any) -> list[Json]:
         shown = table.show(rows, self.source.dataset, SIGNALS)
         return [{"index": int(table.numbers[row]), **one} for row, one in zip(rows, shown, strict=True)]
 
@@ -291,7 +291,7 @@ class BrowsedDataset:
         return json_value(value, _MOST_TEXT)[0]
 
 
-def columns_of(rows: EpisodeRows) -> list[Json]:
+def columns_of(rows: TableRows) -> list[Json]:
     """The columns that the list can be sorted and filtered by."""
     columns = []
     for name in rows.names:

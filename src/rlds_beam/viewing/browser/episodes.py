@@ -22,7 +22,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.single import read_episode, shard_of
 from rlds_beam.viewing.browser.frames import (
-    Frames,
+    CameraFrames,
     HeldFrames,
     StoredFrames,
     cameras_of,
@@ -85,7 +85,7 @@ class OpenedEpisode:
     episode: Episode
     violations: tuple[Violation, ...]
     rejected: str | None
-    frames: Mapping[str, Frames]
+    frames: Mapping[str, CameraFrames]
 
     def __len__(self) -> int:
         return max([len(self.episode), *map(len, self.frames.values())], default=0)
@@ -116,7 +116,7 @@ class EpisodeCache:
           UsageError: there is no such episode.
         """
         stored = self._stored(key)
-        frames: Mapping[str, Frames] = stored if stored and camera in stored else self.open(key).frames
+        frames: Mapping[str, CameraFrames] = stored if stored and camera in stored else self.open(key).frames
         if not 0 <= step < len(frames[camera]):
             raise IndexError(step)
         return frames[camera].image(step)
@@ -151,7 +151,7 @@ class EpisodeCache:
             verdict = validate_episode(episode, self._check, IgnoredValues.of(self._source.last_action))
             violations = verdict.violations
             rejected = None if verdict.rejected is None else verdict.rejected.rule
-        frames: dict[str, Frames] = {}
+        frames: dict[str, CameraFrames] = {}
         cameras = {field.path: field for field in cameras_of(self._source.schema)}
         stored = (self._stored(key) or {}) if len(episode) else {}
         for path, field in cameras.items():

@@ -29,7 +29,7 @@ _LEAST_SIDE = 8
 _BLOCK = 4096
 
 
-class Frames(Protocol):
+class CameraFrames(Protocol):
     """The images of a camera."""
 
     def __len__(self) -> int: ...

@@ -20,7 +20,7 @@ from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.text import shortened
 from rlds_beam.viewing.browser.index import EpisodeIndex
-from rlds_beam.viewing.browser.table import EpisodeRows, MappedTable, dataset_of, mapped
+from rlds_beam.viewing.browser.table import MappedTable, TableRows, dataset_of, mapped
 
 SIGNALS_FILE = "signals.parquet"
 _LEAST_SECONDS, _SHARE = 1.0, 10
@@ -36,10 +36,10 @@ class TableOfFile:
         if named not in (None, source.dataset):
             raise UsageError(f"{path} is about {shortened(named, 80)}, not about {source.dataset}")
         table = mapped(path)
-        self._index, self._rows = index, EpisodeRows(table, index)
+        self._index, self._rows = index, TableRows(table, index)
 
     @property
-    def rows(self) -> EpisodeRows:
+    def rows(self) -> TableRows:
         """The rows."""
         self._rows = self._rows.renumbered(self._index)
         return self._rows
@@ -60,7 +60,7 @@ class TableOfFile:
 class NoTable:
     """No table: the list has only keys."""
 
-    rows: EpisodeRows | None = None
+    rows: TableRows | None = None
     complete = False
 
     def progress(self) -> dict[str, Any]:
@@ -82,14 +82,14 @@ class Scan:
 
     def __init__(self, source: Source, index: EpisodeIndex, check: CheckOptions):
         self._source, self._index, self._check = source, index, check
-        self._rows: EpisodeRows | None = None
+        self._rows: TableRows | None = None
         self._done, self._state, self._error = 0, "running", ""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"scan of {source.dataset}", daemon=True)
         self._thread.start()
 
     @property
-    def rows(self) -> EpisodeRows | None:
+    def rows(self) -> TableRows | None:
         """The rows so far; None at the beginning."""
         self._rows = None if self._rows is None else self._rows.renumbered(self._index)
         return self._rows
@@ -136,7 +136,7 @@ class Scan:
         self._show(table, True)
 
     def _show(self, table: EpisodeTable, complete: bool) -> None:
-        self._rows = EpisodeRows(MappedTable(table.finish()), self._index, complete)
+        self._rows = TableRows(MappedTable(table.finish()), self._index, complete)
 
     def _episodes(self) -> Iterator[Episode]:
         reader = EpisodeReader(self._source)

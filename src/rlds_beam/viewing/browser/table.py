@@ -75,7 +75,7 @@ class MappedTable(NamedTuple):
             self.pages.madvise(mmap.MADV_DONTNEED)
 
 
-class EpisodeRows:
+class TableRows:
     """Rows of episodes. Thread-safe.
 
     Args:
@@ -102,9 +102,9 @@ class EpisodeRows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def renumbered(self, index: EpisodeIndex) -> EpisodeRows:
+    def renumbered(self, index: EpisodeIndex) -> TableRows:
         """The same rows, if the index has not changed since; otherwise with other numbers."""
-        return self if self.changes == index.changes else EpisodeRows(self._mapped, index, self._complete)
+        return self if self.changes == index.changes else TableRows(self._mapped, index, self._complete)
 
     @property
     def names(self) -> list[str]:

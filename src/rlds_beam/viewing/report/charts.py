@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rlds_beam.viewing.report.numbers import compact, number
-from rlds_beam.viewing.report.sections import Distribution, Histogram, SignalSection
+from rlds_beam.viewing.report.sections import Histogram, NumberDistribution, SignalSection
 
 HEIGHT = 100
 """The height of a chart in its own units; the page stretches it."""
@@ -51,7 +51,7 @@ def paired_bars(first: Histogram, second: Histogram, label: str) -> str:
     return _svg(bins, _paths(shapes), label)
 
 
-def box(distribution: Distribution, label: str) -> str:
+def box(distribution: NumberDistribution, label: str) -> str:
     """Quantiles as a line from q01 to q99, a box from q10 to q90, and the median, between minimum and maximum."""
     at = dict(distribution.quantiles)
     least, most = distribution.least, distribution.most
@@ -88,7 +88,7 @@ def stacked(parts: Sequence[tuple[str, int]], label: str) -> str:
     return _svg(1000, "".join(shapes), label)
 
 
-def described(distribution: Distribution, unit: str = "") -> str:
+def described(distribution: NumberDistribution, unit: str = "") -> str:
     """A distribution as a sentence, for readers who cannot see its chart."""
     if not distribution.count:
         return "no values"

@@ -11,7 +11,7 @@ import numpy as np
 from rlds_beam.connectors.statistics.episode_statistics import QUANTILES, EpisodeStatistics, LeafStatistics
 from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR
 from rlds_beam.episodes.dimensions import dimension_labels, shown_dimensions
-from rlds_beam.viewing.report.sections import Distribution, Distributions, FieldDistribution, Histogram
+from rlds_beam.viewing.report.sections import Distributions, FieldDistribution, Histogram, NumberDistribution
 
 Array = np.ndarray[Any, Any]
 
@@ -62,7 +62,7 @@ def _of_field(path: str, leaf: LeafStatistics, shown: int, names: Sequence[str])
     )
 
 
-def distribution_of(leaf: LeafStatistics, dimension: int, label: str, edges: Array | None = None) -> Distribution:
+def distribution_of(leaf: LeafStatistics, dimension: int, label: str, edges: Array | None = None) -> NumberDistribution:
     """The distribution of one dimension.
 
     Args:
@@ -70,7 +70,7 @@ def distribution_of(leaf: LeafStatistics, dimension: int, label: str, edges: Arr
     """
     values = leaf.distribution.weighted(dimension)
     quantiles = _quantiles(values) if values[1].sum() == leaf.count else [math.nan] * len(QUANTILES)
-    return Distribution(
+    return NumberDistribution(
         label,
         leaf.count,
         mean=_finite(leaf.mean[dimension]),

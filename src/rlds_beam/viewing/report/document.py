@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 from rlds_beam.checking.signals.dataset import DatasetFinding
 from rlds_beam.viewing.report.sections import (
-    Distribution,
     Distributions,
+    NumberDistribution,
     RuleSection,
     SignalSection,
     TextTable,
@@ -247,8 +247,8 @@ class Drift:
     label: str
     ks: float
     psi: float
-    first: Distribution
-    second: Distribution
+    first: NumberDistribution
+    second: NumberDistribution
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,7 +33,7 @@ VENDORED = "rlds_beam.viewing.vendored"
 
 
 @dataclasses.dataclass(frozen=True)
-class Section:
+class PageSection:
     """A section of the page.
 
     Attributes:
@@ -48,10 +48,10 @@ class Section:
     title: str
     template: str
     count: str = ""
-    part: Part | None = None
+    part: PagePart | None = None
 
 
-class Part:
+class PagePart:
     """A dataset of the report, and where its episodes are on the page: each is shown once, and linked elsewhere.
 
     Attributes:
@@ -107,23 +107,23 @@ def render(document: ReportDocument) -> str:
     )  # fmt: skip
 
 
-def _sections(document: ReportDocument) -> Iterator[Section]:
+def _sections(document: ReportDocument) -> Iterator[PageSection]:
     several = len(document.datasets) > 1
     if document.conversion is not None:
-        yield Section("conversion", "Conversion", "conversion.html")
+        yield PageSection("conversion", "Conversion", "conversion.html")
     if document.comparison is not None:
-        yield Section("comparison", "Comparison", "comparison.html", f"{len(document.comparison.drifts):,}")
+        yield PageSection("comparison", "Comparison", "comparison.html", f"{len(document.comparison.drifts):,}")
     for place, data in enumerate(document.datasets):
         prefix = f"{'ab'[place]}-" if several else ""
-        yield from _dataset_sections(Part(data, prefix, data.facts.name if several else ""))
+        yield from _dataset_sections(PagePart(data, prefix, data.facts.name if several else ""))
 
 
-def _dataset_sections(part: Part) -> Iterator[Section]:
+def _dataset_sections(part: PagePart) -> Iterator[PageSection]:
     data = part.data
 
-    def section(name: str, title: str, count: int | None = None) -> Section:
+    def section(name: str, title: str, count: int | None = None) -> PageSection:
         text = "" if count is None else f"{count:,}"
-        return Section(f"{part.prefix}{name}", title, f"{name}.html", text, part)
+        return PageSection(f"{part.prefix}{name}", title, f"{name}.html", text, part)
 
     yield section("dataset", "Dataset")
     if data.rules:

@@ -19,7 +19,7 @@ class Histogram:
 
 
 @dataclasses.dataclass(frozen=True)
-class Distribution:
+class NumberDistribution:
     """The distribution of one number: an episode's length or return, or one dimension of a field.
 
     Attributes:
@@ -53,7 +53,7 @@ class FieldDistribution:
     """
 
     path: str
-    dimensions: tuple[Distribution, ...]
+    dimensions: tuple[NumberDistribution, ...]
     left_out: int = 0
     constant: int = 0
     error: float = 0.0
@@ -63,8 +63,8 @@ class FieldDistribution:
 class Distributions:
     """The distributions of lengths, returns, and fields of accepted episodes. `left_out` fields are not shown."""
 
-    length: Distribution | None = None
-    total: Distribution | None = None
+    length: NumberDistribution | None = None
+    total: NumberDistribution | None = None
     fields: tuple[FieldDistribution, ...] = ()
     left_out: int = 0
 

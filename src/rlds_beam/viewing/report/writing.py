@@ -97,7 +97,7 @@ class WrittenReport(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Conversion:
+class ShownConversion:
     """An output directory of rlds-beam that a report shows. Picklable.
 
     Attributes:
@@ -148,7 +148,7 @@ class ReportWriter:
     inputs: tuple[Input, ...]
     path: str
     command: str
-    conversion: Conversion | None = None
+    conversion: ShownConversion | None = None
 
     def write(self, gathered: Sequence[Gathered]) -> WrittenReport:
         """Writes the report, in place of an earlier one.
