@@ -18,7 +18,7 @@ PYTEST_FLAGS ?= -n 3 --dist worksteal
 # Every test has its own deadline (pyproject.toml); this one catches a hang outside of any test.
 TEST_SECONDS ?= 3600
 
-# The Python for .venv; by default .ci/find_python looks for one. Example: make PYTHON=/path/to/python3.11
+# The Python for .venv; by default tools/find_python looks for one. Example: make PYTHON=/path/to/python3.11
 PYTHON ?=
 export PYTHON
 
@@ -51,7 +51,7 @@ help:  ## print this list
 setup: $(PROJECT)  ## build .venv (the other targets do it if needed)
 
 $(DEPENDENCIES): | $(LOCKS)
-	@.ci/make_venv $(VENV)
+	@tools/make_venv $(VENV)
 	@rm -f $(VENV)/.dependencies-* && touch $@
 
 $(PROJECT): $(DEPENDENCIES)
@@ -90,14 +90,14 @@ test-buckets: full  ## read and write s3:// and gs:// on local servers (a minute
 
 # Tests of the base package; those that need TensorFlow or another extra are skipped. Each Python has its own lock.
 test-pythons: $(PROJECT) wheel  ## run the base tests on 3.13, and version-dependent ones on 3.10 to 3.14 (one: PYTHONS=3.12)
-	@$(PY) .ci/test_pythons.py $(PYTHONS) $(PYTEST_FLAGS) $(filter-out tests,$(TESTS))
+	@$(PY) tools/pythons.py $(PYTHONS) $(PYTEST_FLAGS) $(filter-out tests,$(TESTS))
 
 # RLlib with PyTorch and the readers of our columns: 4 GB from PyPI, fetched once. The others take 1 to 2 GB each.
 test-peers: $(PROJECT) wheel  ## compare with other programs (in .venv-peers-*, built once)
-	@$(PY) .ci/test_peers.py $(PEERS)
+	@$(PY) tools/peers.py $(PEERS)
 
 environments: $(PROJECT)  ## build the environments of test-pythons, test-peers, and test-flink (they do it if needed)
-	@$(PY) .ci/prepare.py
+	@$(PY) tools/prepare.py
 	@$(PY) tests/support/flink_artifacts/__init__.py
 
 # Fetched once into .flink: 250 MB from PyPI and Maven Central. In one process: the tests share a cluster and kill parts of it.
@@ -109,16 +109,16 @@ test-dataflow: full  ## run Dataflow jobs in an environment like their image's (
 	@$(PYTEST) tests/dataflow || $(SAY_TIMEOUT)
 
 test-wheel: wheel  ## run a job with the wheel in a fresh environment, next to modules of the same names
-	@.ci/test_wheel
+	@tools/check_wheel
 
 test-readme: full  ## run the README and the ten-minute tutorial as printed, in a fresh environment (3 minutes)
-	@.ci/test_readme
+	@tools/check_readme
 
 # Type-checks what users get: the installed wheel, not this checkout.
 lint: full wheel  ## run ruff, the language check, and mypy in strict mode on the installed wheel
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(PY) .ci/english.py
+	@$(PY) tools/english.py
 	@rm -rf build/typecheck
 	@$(PY) -m pip install --quiet --no-deps --target build/typecheck dist/*.whl
 	@MYPYPATH=build/typecheck $(BIN)/mypy --package rlds_beam

@@ -84,7 +84,7 @@ def test_the_forms_for_issues_are_complete() -> None:
 
 
 def test_the_tests_that_are_named_exist() -> None:
-    named = (ROOT / ".ci" / "test_pythons.py").read_text()
+    named = (ROOT / "tools" / "pythons.py").read_text()
     quick = re.search(r"QUICK \?= \$\(addprefix tests/,(.*?)\)", (ROOT / "Makefile").read_text(), re.DOTALL)
     assert quick is not None
     paths = {*re.findall(r'"([\w/]+\.py)"', named), *quick[1].replace("\\", "").split()}

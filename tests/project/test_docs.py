@@ -71,7 +71,7 @@ def run_in_order(page, folder, monkeypatch):
 
 
 def test_the_readme_runs_as_printed_on_the_base_package(tmp_path, monkeypatch):
-    """Without its `pip install`: `.ci/test_readme` runs the whole page in a fresh environment."""
+    """Without its `pip install`: `tools/check_readme` runs the whole page in a fresh environment."""
     printed = run_in_order(README, tmp_path, monkeypatch)
     assert [block.language for block, _ in printed] == ["sh", "python", "python", "sh"]
     assert "accepted  32 episodes" in printed[3][1]
@@ -155,7 +155,7 @@ def test_the_blocks_of_a_page_run(page, folder):
 
 
 def test_make_test_peers_runs_the_pages_that_name_an_environment():
-    peers = (ROOT / ".ci" / "test_peers.py").read_text()
+    peers = (ROOT / "tools" / "peers.py").read_text()
     for page in PAGES:
         for named in ENVIRONMENT.finditer(page.read_text()):
             assert named.start() == 0 and f'"{named[1]}": "{PEERS[named[1]]}"' in peers, name_of(page)

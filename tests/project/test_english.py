@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from checkout import ROOT
 
-SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / ".ci" / "english.py"))
+SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "tools" / "english.py"))
 
 SOURCE = '''
 class Plan:

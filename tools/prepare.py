@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 
-import test_peers
-import test_pythons
+import peers
+import pythons
 from environments import ROOT, build, find
 
 
 def main() -> int:
     """Returns the exit code: 0 if every environment was built whose Python is installed."""
-    pythons = [(version, f"py{version.replace('.', '')}", "base-") for version in test_pythons.PYTHONS]
-    peers = [(test_peers.PYTHONS.get(peer, "3.11"), f"peers-{peer}", "") for peer in test_peers.PEERS]
-    for version, name, prefix in [*pythons, *peers]:
+    of_pythons = [(version, f"py{version.replace('.', '')}", "base-") for version in pythons.PYTHONS]
+    of_peers = [(peers.PYTHONS.get(peer, "3.11"), f"peers-{peer}", "") for peer in peers.PEERS]
+    for version, name, prefix in [*of_pythons, *of_peers]:
         interpreter = find(version)
         if interpreter is not None:
             build(ROOT / f".venv-{name}", interpreter, ROOT / "requirements" / f"{prefix}{name}.lock")

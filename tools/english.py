@@ -1,7 +1,7 @@
 """Looks for phrases that plain American English avoids, in everything that people read: pages, comments, and strings.
 
-    python .ci/english.py          # exit code 1 if there are any
-    python .ci/english.py --count  # how often each occurs
+    python tools/english.py          # exit code 1 if there are any
+    python tools/english.py --count  # how often each occurs
 
 CONTRIBUTING.md explains the style. A line that ends with `english: quoted` is skipped.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-SKIPPED = {".ci/english.py", "tests/project/test_english.py"}
+SKIPPED = {"tools/english.py", "tests/project/test_english.py"}
 PAGES = {".md", ".rst", ".toml", ".yml", ".yaml", ".sh", ".in", ""}
 
 # What to look for -> what to write.
