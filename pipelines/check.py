@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
     from rlds_beam.checking.signals.dataset import DatasetFinding
     from rlds_beam.checking.signals.results import SignalsWriter
-    from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.formats.inputs import OpenedInput
     from rlds_beam.processing.report import Report
-    from rlds_beam.reading.base import Source
 
 __all__ = ["CheckConfig", "CheckOutcome", "check", "define_pipeline"]
 
@@ -127,8 +126,7 @@ class CheckOutcome:
 def define_pipeline(
     root: Any,
     config: CheckConfig,
-    source: Source | None = None,
-    connecting: ConnectorRunner | None = None,
+    opened: OpenedInput | None = None,
     writer: SignalsWriter | None = None,
     directory: str | None = None,
 ) -> Any:
@@ -137,8 +135,7 @@ def define_pipeline(
     Args:
       root: a Beam pipeline.
       config: the job's config.
-      source: the dataset, if already open.
-      connecting: the connectors, if already prepared.
+      opened: the input, if already open.
       writer: writes the results; by default to the files of the config.
       directory: a directory that all workers share, for temporary files; None if there is none.
 
@@ -147,18 +144,14 @@ def define_pipeline(
     """
     from rlds_beam.checking.signals.context import Context
     from rlds_beam.checking.signals.table import EpisodeTable
-    from rlds_beam.connectors.cleaning.presets import with_preset
-    from rlds_beam.connectors.runner import ConnectorRunner
-    from rlds_beam.formats.sources import open_input
+    from rlds_beam.formats.inputs import prepare_input
     from rlds_beam.transforms.checking import CheckDataset
     from rlds_beam.transforms.jobs.signals import WriteSignals
 
-    config = with_preset(config)
-    source = source or open_input(config)
-    connecting = connecting or ConnectorRunner.for_options(config, source)
-    rules = dataclasses.replace(config, reject=None, write_exclude=None)  # here, --reject only lists
+    opened = opened or prepare_input(config)
+    source, rules = opened.source, dataclasses.replace(opened.check, reject=None)  # here, --reject only lists
     measured = EpisodeTable(Context.of(source.schema, fps=source.fps, decoded=config.decode), directory)
-    checked = root | CheckDataset(source, rules, connecting, measured)
+    checked = root | CheckDataset(source, rules, opened.connecting, measured)
     return checked.signals | WriteSignals(writer or _writer(config), checked.report)
 
 
@@ -174,9 +167,7 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or a file cannot be written.
     """
     from rlds_beam.checking.signals.dataset import DatasetFinding
-    from rlds_beam.connectors.cleaning.presets import with_preset
-    from rlds_beam.connectors.runner import ConnectorRunner
-    from rlds_beam.formats.sources import open_input
+    from rlds_beam.formats.inputs import prepare_input
     from rlds_beam.jobs.cost import check_seconds
     from rlds_beam.pipelines.running import run_checks, shared_directory
     from rlds_beam.runners import check as check_runner
@@ -185,17 +176,15 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
     check_runner(config)
     outcome.check_writable(config.output, "--output", config.input, rewritten="signals.parquet", endings=(".parquet",))
     outcome.check_writable(config.write_exclude, "--write_exclude", config.input, endings=(".txt",))
-    config = with_preset(config)
     writer, temporary = _writer(config), None
     if keep_table and config.output is None and config.runner == "local":
         temporary = ScratchDirectory()
         writer = dataclasses.replace(writer, output=storage.join(temporary.name, "signals.parquet"))
-    source = open_input(config)
-    connecting = ConnectorRunner.for_options(config, source)
+    opened = prepare_input(config)
     with shared_directory(config) as directory:
         report, content = run_checks(
-            "check", config, source, check_seconds(source, config, config.decode),
-            lambda root: define_pipeline(root, config, source, connecting, writer, directory), "report",
+            "check", config, opened, check_seconds(opened.source, opened.check, config.decode),
+            lambda root: define_pipeline(root, config, opened, writer, directory), "report",
         )  # fmt: skip
     findings = tuple(DatasetFinding(**one) for one in content["findings"])
     return CheckOutcome(

@@ -20,6 +20,7 @@ from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
     from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.formats.inputs import OpenedInput
     from rlds_beam.processing.report import Report
     from rlds_beam.reading.base import Source
     from rlds_beam.viewing.report.making import Settings
@@ -83,7 +84,7 @@ def define_pipeline(
     root: Any,
     config: ReportConfig,
     writer: ReportWriter | None = None,
-    connecting: tuple[ConnectorRunner, ...] = (),
+    opened: tuple[OpenedInput, ...] = (),
     directory: str | None = None,
 ) -> Any:
     """Reads and checks the datasets under `root`, and writes the report.
@@ -91,7 +92,7 @@ def define_pipeline(
     Args:
       root: a Beam pipeline.
       config: the job's config.
-      writer, connecting: the result of `prepare`, if already known.
+      writer, opened: the result of `prepare`, if already known.
       directory: a directory that all workers share, for temporary files; None if there is none.
 
     Returns:
@@ -100,36 +101,32 @@ def define_pipeline(
     from rlds_beam.transforms.jobs.viewing import WriteDatasetReport
 
     if writer is None:
-        writer, connecting = prepare(config)
-    return root | WriteDatasetReport(writer, connecting, directory)
+        writer, opened = prepare(config)
+    return root | WriteDatasetReport(writer, [one.connecting for one in opened], directory)
 
 
-def prepare(config: ReportConfig) -> tuple[ReportWriter, tuple[ConnectorRunner, ...]]:
+def prepare(config: ReportConfig) -> tuple[ReportWriter, tuple[OpenedInput, ...]]:
     """Opens the datasets. Reads only metadata.
 
     Returns:
-      What writes the report, and the connectors of each dataset.
+      What writes the report, and the inputs.
 
     Raises:
       UsageError: a dataset cannot be opened, or an option cannot be used.
     """
     from rlds_beam.connectors.cleaning.presets import with_preset
-    from rlds_beam.connectors.runner import ConnectorRunner
-    from rlds_beam.formats.sources import open_input
-    from rlds_beam.processing.dataset import check_source
+    from rlds_beam.formats.inputs import prepare_input
     from rlds_beam.viewing.report.writing import Input, ReportWriter
 
     conversion = _conversion(config)
     paths = [config.input] if config.second is None else [config.input, config.second]
-    inputs, runners = [], []
+    inputs, opened = [], []
     for path in paths[0 if conversion is None or conversion.is_read else 1 :]:
-        one = with_preset(dataclasses.replace(config.for_input(storage.pinned(path)), second=None))
-        source = open_input(one)
-        connecting = ConnectorRunner.for_options(one, source)
-        settings = _settings(one, one.source_format, len(paths), connecting)
-        inputs.append(Input(source, settings, check_source(source, one)))
-        runners.append(connecting)
-    return ReportWriter(tuple(inputs), config.output, _command(config), conversion), tuple(runners)
+        own = with_preset(dataclasses.replace(config.for_input(storage.pinned(path)), second=None))
+        one = prepare_input(own)
+        inputs.append(Input(one.source, _settings(own, own.source_format, len(paths), one.connecting), one.report))
+        opened.append(one)
+    return ReportWriter(tuple(inputs), config.output, _command(config), conversion), tuple(opened)
 
 
 def report(config: ReportConfig) -> ReportOutcome:
@@ -142,7 +139,6 @@ def report(config: ReportConfig) -> ReportOutcome:
     from rlds_beam.jobs.cost import stats_seconds
     from rlds_beam.pipelines.running import shared_directory
     from rlds_beam.processing.report import Report
-    from rlds_beam.reading.changes import AGAIN, Snapshot
     from rlds_beam.runners import check
     from rlds_beam.runners.results import run_for_result
     from rlds_beam.terminal import outcome
@@ -150,14 +146,13 @@ def report(config: ReportConfig) -> ReportOutcome:
 
     check(config)
     outcome.check_writable(config.output, "--output", config.input, rewritten=ENDINGS, endings=ENDINGS)
-    writer, connecting = prepare(config)
-    sources = [one.source for one in writer.inputs]
-    snapshots = [Snapshot.of(source, AGAIN) for source in sources]
+    writer, opened = prepare(config)
+    sources, snapshots = [one.source for one in opened], [one.snapshot() for one in opened]
     seconds = sum(stats_seconds(source, config) for source in sources)
     total = Total("report", bytes=sum(source.size for source in sources))
     with Progress(total, config.progress).shown() as progress, shared_directory(config) as directory:
         content, _ = run_for_result(
-            lambda root: define_pipeline(root, config, writer, connecting, directory), config, seconds, progress
+            lambda root: define_pipeline(root, config, writer, opened, directory), config, seconds, progress
         )
     for snapshot in snapshots:
         snapshot.verify_all()

@@ -13,9 +13,9 @@ from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.text import count, format_size
 
 if TYPE_CHECKING:
+    from rlds_beam.formats.inputs import OpenedInput
     from rlds_beam.jobs.convert import ConvertJob
     from rlds_beam.processing.report import Report
-    from rlds_beam.reading.base import Source
     from rlds_beam.reading.plan import WorkRange
     from rlds_beam.runners.options import RunOptions
 
@@ -88,14 +88,14 @@ def shared_directory(options: RunOptions) -> Iterator[str | None]:
 
 
 def run_checks(
-    command: str, config: Any, source: Source, seconds: float, define: Callable[[Any], Any], key: str | None = None
+    command: str, config: Any, opened: OpenedInput, seconds: float, define: Callable[[Any], Any], key: str | None = None
 ) -> tuple[Report, Any]:
     """Runs a job that checks a dataset and writes no items.
 
     Args:
       command: the command's name, shown in the progress line.
       config: the job's config.
-      source: the dataset.
+      opened: the input.
       seconds: the estimated duration on one core.
       define: builds the pipeline under a root; returns a PCollection of one result.
       key: the key of the records' report in the result; None if the result is that report.
@@ -107,17 +107,16 @@ def run_checks(
       NotVerifiedError: an input file changed during the run, or the counts do not add up.
       RldsBeamError: the dataset cannot be read at all, or the pipeline failed.
     """
-    from rlds_beam.processing.dataset import check_counts, check_source
+    from rlds_beam.processing.dataset import check_counts
     from rlds_beam.processing.report import Report
-    from rlds_beam.reading.changes import AGAIN, Snapshot
     from rlds_beam.runners.results import run_for_result
     from rlds_beam.terminal.job_progress import Progress, Total
 
-    report, snapshot = check_source(source, config), Snapshot.of(source, AGAIN)
-    with Progress(Total(command, bytes=source.size), config.progress).shown() as progress:
+    report, snapshot = opened.report, opened.snapshot()
+    with Progress(Total(command, bytes=opened.source.size), config.progress).shown() as progress:
         content, _ = run_for_result(define, config, seconds, progress)
     snapshot.verify_all()
     of_records = Report.from_json(content if key is None else content[key])
-    report = report.merge(of_records, check_counts(source, of_records.shards, config))
+    report = report.merge(of_records, check_counts(opened.source, of_records.shards, opened.check))
     report.check()
     return report, content

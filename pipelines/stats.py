@@ -20,10 +20,9 @@ from rlds_beam.terminal.options import ReportOptions
 from rlds_beam.text import did_you_mean, join_lines, some
 
 if TYPE_CHECKING:
-    from rlds_beam.connectors.runner import ConnectorRunner
     from rlds_beam.episodes.schema import Schema
+    from rlds_beam.formats.inputs import OpenedInput
     from rlds_beam.processing.report import Report
-    from rlds_beam.reading.base import Source
 
 __all__ = ["StatsConfig", "StatsOutcome", "define_pipeline", "stats"]
 
@@ -93,8 +92,7 @@ class StatsConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, Inp
 def define_pipeline(
     root: Any,
     config: StatsConfig,
-    source: Source | None = None,
-    connecting: ConnectorRunner | None = None,
+    opened: OpenedInput | None = None,
     directory: str | None = None,
 ) -> Any:
     """Reads and checks the dataset under `root`, and computes statistics of the accepted episodes.
@@ -102,20 +100,17 @@ def define_pipeline(
     Args:
       root: a Beam pipeline.
       config: the job's config.
-      source: the dataset, if already open.
-      connecting: the connectors, if already prepared.
+      opened: the input, if already open (`prepare`).
       directory: a directory that all workers share, for temporary files; None if there is none.
 
     Returns:
       PCollection of one `CheckedStatistics`.
     """
-    from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.transforms.checking import CheckDataset
     from rlds_beam.transforms.statistics import ComputeStatistics, WithReport
 
-    config = with_preset(config)
-    source = source or _source(config)
-    checked = root | CheckDataset(source, config, connecting or _connecting(config, source))
+    opened = opened or prepare(config)
+    checked = root | CheckDataset(opened.source, opened.check, opened.connecting)
     computing = ComputeStatistics(config.by, config.target_propensity_fn, directory)
     return checked.accepted | computing | WithReport(checked.report)
 
@@ -127,7 +122,6 @@ def stats(config: StatsConfig) -> StatsOutcome:
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the output cannot be written.
     """
-    from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.jobs.cost import stats_seconds
     from rlds_beam.pipelines.running import run_checks, shared_directory
     from rlds_beam.runners import check
@@ -135,15 +129,14 @@ def stats(config: StatsConfig) -> StatsOutcome:
 
     check(config)
     outcome.check_writable(config.output, "--output", config.input, endings=(".json",))
-    config = with_preset(config)
-    source = _source(config)
-    connecting = _connecting(config, source)
+    opened = prepare(config)
+    source, connecting = opened.source, opened.connecting
     _check_fields(config, connecting.probed.schema)
     _check_format(config, connecting.probed.schema)
     with shared_directory(config) as directory:
         report, content = run_checks(
-            "stats", config, source, stats_seconds(source, config),
-            lambda root: define_pipeline(root, config, source, connecting, directory), "report",
+            "stats", config, opened, stats_seconds(source, opened.check),
+            lambda root: define_pipeline(root, config, opened, directory), "report",
         )  # fmt: skip
     statistics = {"dataset": source.dataset, **content["statistics"]}
     for path, names in connecting.schema.names.items():
@@ -158,25 +151,23 @@ def stats(config: StatsConfig) -> StatsOutcome:
     return StatsOutcome(report, statistics)
 
 
-def _source(config: StatsConfig) -> Source:
-    """The dataset; without its images, unless connectors, rules, or the user's functions need them."""
+def prepare(config: StatsConfig) -> OpenedInput:
+    """Opens the input; without its images, unless connectors, rules, or the user's functions need them.
+
+    Raises:
+      UsageError: the input or a connector cannot be used; or the connectors add columns, which have no statistics.
+    """
     from rlds_beam.connectors.configuration import Configuration
+    from rlds_beam.formats.inputs import prepare_input
     from rlds_beam.formats.sources import open_input
     from rlds_beam.jobs.unread import without_images
 
-    source = open_input(config)
-    if config.target_propensity_fn is not None:
-        return source
-    return without_images(source, config, Configuration.of(config).connectors, (config.by or "",))
-
-
-def _connecting(config: StatsConfig, source: Source) -> ConnectorRunner:
-    """The connectors; raises UsageError if they add columns, which have no statistics."""
-    from rlds_beam.connectors.runner import ConnectorRunner
-
-    connecting = ConnectorRunner.for_options(config, source)
-    connecting.refuse_columns("convert --to=columns")
-    return connecting
+    source, configuration = open_input(config), Configuration.of(config)
+    if config.target_propensity_fn is None:
+        source = without_images(source, config, configuration.connectors, (config.by or "",))
+    opened = prepare_input(config, source, configuration)
+    opened.connecting.refuse_columns("convert --to=columns")
+    return opened
 
 
 def _check_fields(config: StatsConfig, schema: Schema) -> None:

@@ -14,9 +14,8 @@ from rlds_beam.runners.options import RunOptions
 from rlds_beam.terminal.options import ReportOptions
 
 if TYPE_CHECKING:
-    from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.formats.inputs import OpenedInput
     from rlds_beam.processing.report import Report
-    from rlds_beam.reading.base import Source
 
 __all__ = ["ValidateConfig", "define_pipeline", "validate"]
 
@@ -36,29 +35,23 @@ class ValidateConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, 
     report: str | None = option(None, "file to write the report to, as JSON", metavar="FILE")
 
 
-def define_pipeline(
-    root: Any, config: ValidateConfig, source: Source | None = None, connecting: ConnectorRunner | None = None
-) -> Any:
+def define_pipeline(root: Any, config: ValidateConfig, opened: OpenedInput | None = None) -> Any:
     """Reads and checks the dataset under `root`.
 
     Args:
       root: a Beam pipeline.
       config: the job's config.
-      source: the dataset, if already open.
-      connecting: the connectors, if already prepared.
+      opened: the input, if already open.
 
     Returns:
       PCollection of one `Report`, written to `config.report` if that is set.
     """
-    from rlds_beam.connectors.cleaning.presets import with_preset
-    from rlds_beam.connectors.runner import ConnectorRunner
-    from rlds_beam.formats.sources import open_input
+    from rlds_beam.formats.inputs import prepare_input
     from rlds_beam.transforms import WriteReport
     from rlds_beam.transforms.checking import CheckDataset
 
-    config = with_preset(config)
-    source = source or open_input(config)
-    checked = root | CheckDataset(source, config, connecting or ConnectorRunner.for_options(config, source))
+    opened = opened or prepare_input(config)
+    checked = root | CheckDataset(opened.source, opened.check, opened.connecting)
     return checked.report if config.report is None else checked.report | WriteReport(config.report)
 
 
@@ -69,9 +62,7 @@ def validate(config: ValidateConfig) -> Report:
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the report cannot be written.
     """
-    from rlds_beam.connectors.cleaning.presets import with_preset
-    from rlds_beam.connectors.runner import ConnectorRunner
-    from rlds_beam.formats.sources import open_input
+    from rlds_beam.formats.inputs import prepare_input
     from rlds_beam.jobs.cost import validate_seconds
     from rlds_beam.pipelines.running import run_checks
     from rlds_beam.runners import check
@@ -79,13 +70,11 @@ def validate(config: ValidateConfig) -> Report:
 
     check(config)
     outcome.check_writable(config.report, "--report", config.input)
-    config = with_preset(config)
-    source = open_input(config)
-    connecting = ConnectorRunner.for_options(config, source)
+    opened = prepare_input(config)
     job = dataclasses.replace(config, report=None)  # workers would write a partial one; this process writes it
     report, _ = run_checks(
-        "validate", config, source, validate_seconds(source, config),
-        lambda root: define_pipeline(root, job, source, connecting),
+        "validate", config, opened, validate_seconds(opened.source, opened.check),
+        lambda root: define_pipeline(root, job, opened),
     )  # fmt: skip
     outcome.write_report(report.to_json(), config.report)
     return report

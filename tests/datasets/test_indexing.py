@@ -265,3 +265,14 @@ def test_what_an_index_cannot_hold(data: Path) -> None:
         open_dataset(data, unit="steps", connectors=[SplitEpisodes({"train": 0.5, "val": 0.5})])
     with pytest.raises(UsageError, match="unknown option unitt"):
         open_dataset(data, unitt="steps")
+
+
+def test_a_preset_repairs_as_in_a_conversion(tmp_path: Path) -> None:
+    episodes = [make_episode(length, seed=length) for length in (4, 6)]
+    endless = [{path: np.zeros(len(one), bool) for path in ("is_last", "is_terminal")} for one in episodes]
+    episodes = [one.replace(steps={**one.steps, **marks}) for one, marks in zip(episodes, endless, strict=True)]
+    data = write_dataset(tmp_path / "data", episodes, name="roboturk")
+    rlds_beam.convert(data, tmp_path / "rlds", to="rlds", preset="roboturk")
+    found = open_dataset(data, unit="steps", preset="roboturk")
+    assert_same_rows(found, open_dataset(tmp_path / "rlds", unit="steps"))
+    assert len(found) == 10

@@ -26,8 +26,10 @@ HOSTILE = "<script>alert(1)</script>&\u202e\"'\x00\x1b[31m"
 
 def document(*paths: object, **options: Any) -> ReportDocument:
     """The report of datasets, made in this process; it must be possible to render it."""
-    writer, connecting = prepare(ReportConfig(*map(str, paths), **options))
-    found = writer.document([one.gather(runner) for one, runner in zip(writer.inputs, connecting, strict=True)])
+    writer, opened = prepare(ReportConfig(*map(str, paths), **options))
+    found = writer.document(
+        [dataset.gather(one.connecting) for dataset, one in zip(writer.inputs, opened, strict=True)]
+    )
     json.dumps(found.to_json(), allow_nan=False)
     assert len(render(found)) < 10_000_000
     return found
@@ -59,8 +61,8 @@ def test_the_bytes_do_not_depend_on_workers_or_bundles(
 
 def test_the_job_writes_what_the_function_without_beam_gives(camera: Path, tmp_path: Path) -> None:
     outcome = rlds_beam.report(camera, output=tmp_path / "report.html", runner="FnApiRunner")
-    writer, connecting = prepare(ReportConfig(str(camera), output=str(tmp_path / "report.html")))
-    page = render(writer.document([writer.inputs[0].gather(connecting[0])]))
+    writer, opened = prepare(ReportConfig(str(camera), output=str(tmp_path / "report.html")))
+    page = render(writer.document([writer.inputs[0].gather(opened[0].connecting)]))
     assert (tmp_path / "report.html").read_text() == page
     assert outcome.bytes == len(page.encode())
     assert outcome.reports[0].rejected == 2

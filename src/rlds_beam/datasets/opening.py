@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
-from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.datasets.base import Rows
 from rlds_beam.datasets.dataset import Dataset, Images
 from rlds_beam.datasets.episodes import EpisodeRows
@@ -26,6 +25,7 @@ from rlds_beam.encoding.example.layout import row_field
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.columns.reading import ColumnsManifest
+from rlds_beam.formats.inputs import prepare_input
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
 from rlds_beam.formats.rlds.source import RldsSource
@@ -188,7 +188,8 @@ def _episodes(source: Source, split: Split) -> EpisodeRows:
 
 def _indexed(source: Source, options: LoadOptions, unit: Unit | None) -> Rows:
     """The steps or episodes of an indexed dataset."""
-    recipe = Recipe(source, CheckOptions.of(options), ConnectorRunner.for_options(options, source))
+    opened = prepare_input(options, source)
+    recipe = Recipe(source, CheckOptions.of(opened.check), opened.connecting)
     recipe.connecting.refuse_columns("convert --to=columns, and open its output")
     if recipe.connecting.splits:
         raise UsageError(

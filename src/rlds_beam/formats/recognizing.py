@@ -76,7 +76,8 @@ def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
                 return Recognized(given, RLDS, "", given)
             if found is None:
                 return _recognize_below(first)._replace(input=given)
-            if source_class(found.format).told_by_files and not found.why.startswith(_WHOLE):
+            told_by_files = found.format in SOURCES and source_class(found.format).told_by_files
+            if told_by_files and not found.why.startswith(_WHOLE):
                 _check_subdirectories(first, found)
         else:
             files = storage.glob(first) if first else []
@@ -227,7 +228,9 @@ def _check_subdirectories(directory: str, found: Recognized) -> None:
 
 def _is_read_with(found: Recognized, one: Recognized) -> bool:
     """Whether the source of a directory's files also reads a dataset below."""
-    return one.format == found.format and source_class(found.format).reads_together(found.why, one.why)
+    if one.format != found.format or one.format not in SOURCES:  # what only `open_dataset` reads
+        return False
+    return source_class(found.format).reads_together(found.why, one.why)
 
 
 def _first_in(directory: str) -> list[Recognized]:

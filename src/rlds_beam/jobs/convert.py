@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import parsing, read_json
 from rlds_beam.errors import DiskError, UsageError
+from rlds_beam.formats.inputs import prepare_input
 from rlds_beam.formats.outputs import configuration_for, create_output
 from rlds_beam.formats.own_outputs import check_own_output
 from rlds_beam.formats.registry import FORMATS
@@ -41,13 +41,12 @@ from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan
 from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter
 from rlds_beam.output.removing import remove_temporary
-from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.ranges import RangeFitter
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.framing import Framing
-from rlds_beam.reading.plan import WorkRange, plan_ranges
+from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.user_functions import version_of
 from rlds_beam.worker_status import Done
@@ -263,24 +262,23 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     Raises:
       UsageError: the input, the options, or the output cannot be used.
     """
-    options = with_preset(options)
     source = options.open_source()
     directory.check_apart(options.output, getattr(options, "input", None), "OUTPUT")
-    configuration, check = configuration_for(options, source.schema), CheckOptions.of(options)
-    connecting = ConnectorRunner.for_source(configuration, source)
+    configuration = configuration_for(options, source.schema)
+    opened = prepare_input(options, source, configuration, _ADVICE)
+    check, connecting = CheckOptions.of(opened.check), opened.connecting
     output = create_output(source, connecting, options.output, options)
-    framing = Framing(source)
-    snapshot = Snapshot.of(source, _ADVICE, framing)
-    ranges = plan_ranges(source, options.shards, whole_shards=needs_whole_shards(output), starts=framing.record_starts)
+    snapshot = opened.snapshot(by_content=True)
+    ranges = opened.ranges(options.shards, whole_shards=needs_whole_shards(output))
     output = with_ranges(output, ranges)
     if options.to not in FORMATS:
         check_own_output(output, ranges, options.to)
-    dataset_report = check_source(source, check)
+    dataset_report = opened.report
     connectors = {"connectors": configuration.plan()} if configuration.connectors else {}
     content = {**_plan(source, ranges, check, output, options), **connectors, "content": snapshot.content()}
     plan = OutputPlan.of(content, all_files_of(output, ranges))
     directory.check_output(options.output, plan, overwrite=options.overwrite)
-    return ConvertJob(source, ranges, check, connecting, output, dataset_report, plan, framing, snapshot)
+    return ConvertJob(source, ranges, check, connecting, output, dataset_report, plan, opened.framing, snapshot)
 
 
 def _plan(

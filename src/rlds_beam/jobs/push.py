@@ -9,11 +9,10 @@ from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.options import ConnectorOptions
-from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.inputs import prepare_input
 from rlds_beam.formats.registry import RLDS, TRAJECTORIES
 from rlds_beam.formats.sources import naming_outputs, open_for_job
 from rlds_beam.formats.trajectories.reading_back import ConvertedRange, is_converted, open_converted
@@ -22,13 +21,12 @@ from rlds_beam.jobs.cost import converted_seconds, push_seconds
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import options_given
 from rlds_beam.output.files import REJECTED, is_rejected_file
-from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.ranges import RangeFitter
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.framing import Framing
-from rlds_beam.reading.plan import WorkRange, plan_ranges
+from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb import tables
 from rlds_beam.reverb.columns import ColumnConversion
@@ -121,11 +119,10 @@ def open_input(options: PushOptions) -> PushInput:
 
 
 def _open_rlds(options: PushOptions) -> PushInput:
-    options = with_preset(options)
-    source = open_for_job(options)
-    check, frames, items = CheckOptions.of(options), FrameOptions.of(options), ItemOptions.of(options)
     configuration = Configuration.of(options)
-    connecting = ConnectorRunner.for_source(configuration, source)
+    opened = prepare_input(options, open_for_job(options), configuration, _ADVICE)
+    source, check, connecting = opened.source, CheckOptions.of(opened.check), opened.connecting
+    frames, items = FrameOptions.of(options), ItemOptions.of(options)
     conversion: Conversion | ColumnConversion
     if options.columns:
         for name in options_given(options, FrameOptions, ItemOptions):
@@ -135,20 +132,20 @@ def _open_rlds(options: PushOptions) -> PushInput:
     else:
         connecting.refuse_columns("--columns")
         conversion = Conversion.of(trajectory_spec(connecting.probed.schema, frames, items))
-    framing, snapshot = Framing(source), Snapshot.of(source, _ADVICE)
+    snapshot = opened.snapshot()
     reader = EpisodeReader(source, snapshot)
     ignored = connecting.ignored_values(conversion.ignored_values)
     return PushInput(
         dataset=source.dataset,
         size=source.size,
-        ranges=plan_ranges(source, whole_shards=options.across_episodes, starts=framing.record_starts),
+        ranges=opened.ranges(whole_shards=options.across_episodes),
         spec=conversion.spec,
         items=items,
         salt=salt_of(conversion, configuration),
         most_items=None if connecting.connectors else _most_frames(source, frames),
-        dataset_report=check_source(source, options),
+        dataset_report=opened.report,
         source=source,
-        framing=framing,
+        framing=opened.framing,
         snapshot=snapshot,
         pusher=lambda target: EpisodePusher(reader, check, connecting, conversion, target, options.rejected),
         fitter=RangeFitter(reader, check, connecting, ignored) if connecting.unfitted else None,

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from rlds_beam.checking.options import CheckOptions
+from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.sources import open_input
 from rlds_beam.reading.base import Source
@@ -22,7 +23,7 @@ def open_datasets(config: Any) -> list[BrowsedDataset]:
     Raises:
       UsageError: one of them cannot be opened.
     """
-    check = dataclasses.replace(CheckOptions.of(config), fail=())
+    check = dataclasses.replace(CheckOptions.of(with_preset(config)), fail=())
     opened: list[BrowsedDataset] = []
     measured = None if config.signals is None else dataset_of(config.signals)
     for number, path in enumerate(config.path):
