@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -182,12 +181,10 @@ def test_encoding_leaves_the_priority_of_threads(tmp_path):
 
 
 def test_a_thread_that_ends_while_an_encoder_opens(tmp_path, monkeypatch):
-    ended, listdir = threading.Thread(target=int), os.listdir
-    ended.start()
-    ended.join(60)
-    monkeypatch.setattr(os, "listdir", lambda path: [*listdir(path), str(ended.native_id)])
+    ended, listdir = 1 << 30, os.listdir  # above all that Linux gives to threads
     with pytest.raises(ProcessLookupError):
-        os.sched_getscheduler(ended.native_id)
+        os.sched_getscheduler(ended)
+    monkeypatch.setattr(os, "listdir", lambda path: [*listdir(path), str(ended)])
     video = VideoFile(str(tmp_path / "video.mp4"), Encoding.of(LerobotOptions()), 10, 64, 64)
     video.add([np.zeros((64, 64, 3), np.uint8)] * 3, "key")
     video.commit()

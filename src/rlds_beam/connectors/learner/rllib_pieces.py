@@ -67,7 +67,7 @@ def act(batch: Batch, runs: Iterable[tuple[RllibEpisode, Any, Any]]) -> Batch:
 
     Args:
       batch: the episodes and columns.
-      runs: each episode as RLlib's, with a connector and a module of its own (`learn`).
+      runs: each episode as RLlib's, with its own connector and module (`learn`).
     """
     columns, edited = [], []
     for (recording, piece, module), there in zip(runs, batch.columns, strict=True):
