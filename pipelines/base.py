@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 
@@ -30,3 +31,12 @@ class Job(Protocol):
         Raises:
           RldsBeamError: with its own exit code.
         """
+
+
+def as_html(*parts: Callable[[Any], str]) -> str | None:
+    """What a notebook shows: each part is made with `viewing.tables`; None, so the text, without that package."""
+    try:
+        from rlds_beam.viewing import tables
+    except ModuleNotFoundError:
+        return None
+    return "".join(part(tables) for part in parts)

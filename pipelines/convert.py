@@ -11,10 +11,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlds_beam.jobs.options import ConvertOptions, RecordOptions
+from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.options import option
+from rlds_beam.pipelines.base import as_html
 from rlds_beam.pipelines.running import run_ranges
 from rlds_beam.runners.options import RunOptions
 from rlds_beam.terminal.options import ReportOptions, print_json
@@ -33,24 +34,12 @@ EXAMPLES = """
     rlds-beam convert data/point_mass/1.0.0 data/pairs --repair=missing_is_last --dry_run
 """
 
-Config: TypeAlias = "ConvertConfig | RecordConfig"
-
 
 @dataclasses.dataclass(frozen=True)
 class ConvertConfig(RunOptions, ReportOptions, ConvertOptions):
     """Check the episodes of a dataset and write training data: trajectories, or the format given by --to."""
 
     command = "convert"
-
-    _: dataclasses.KW_ONLY
-    dry_run: bool = option(False, "check everything and print the plan, but write nothing")
-
-
-@dataclasses.dataclass(frozen=True)
-class RecordConfig(RunOptions, ReportOptions, RecordOptions):
-    """Roll out behavior policies in environments, and write the episodes with the propensity of each action."""
-
-    command = "record"
 
     _: dataclasses.KW_ONLY
     dry_run: bool = option(False, "check everything and print the plan, but write nothing")
@@ -68,7 +57,7 @@ class ConvertResult(NamedTuple):
     report: Any
 
 
-def define_pipeline(root: Any, config: Config, job: ConvertJob | None = None) -> ConvertResult:
+def define_pipeline(root: Any, config: ConvertConfig, job: ConvertJob | None = None) -> ConvertResult:
     """Converts a dataset under `root`.
 
     Args:
@@ -87,7 +76,7 @@ def define_pipeline(root: Any, config: Config, job: ConvertJob | None = None) ->
     return _define(config, job, root, root | OpenOutput(functools.partial(job.open, config.overwrite)))
 
 
-def _define(config: Config, job: ConvertJob, root: Any, ranges: Any) -> ConvertResult:
+def _define(config: ConvertConfig, job: ConvertJob, root: Any, ranges: Any) -> ConvertResult:
     """Converts a PCollection of the job's pending ranges."""
     from rlds_beam.transforms import FindDuplicateEpisodes
     from rlds_beam.transforms.jobs.fitting import FitConnectors
@@ -102,7 +91,7 @@ def _define(config: Config, job: ConvertJob, root: Any, ranges: Any) -> ConvertR
     return ConvertResult(written, written | CommitDataset(job.committer, job.finisher))
 
 
-def convert(config: Config) -> ConvertOutcome:
+def convert(config: ConvertConfig) -> ConvertOutcome:
     """Runs the job, or resumes an earlier run.
 
     Raises:
@@ -153,10 +142,9 @@ class ConvertOutcome:
         """The text that the command prints."""
         return "\n".join([self.report.summary(self.job.check.repair), join_lines(self.lines())])
 
-    def _repr_html_(self) -> str:
-        from rlds_beam.viewing.tables import report_html
-
-        return report_html(self.report, f"{self.job.source.dataset} to {self.job.directory}", *self.lines())
+    def _repr_html_(self) -> str | None:
+        title = f"{self.job.source.dataset} to {self.job.directory}"
+        return as_html(lambda tables: tables.report_html(self.report, title, *self.lines()))
 
     def lines(self) -> list[str]:
         """The lines printed after the report."""
@@ -178,7 +166,7 @@ class ConvertOutcome:
         }
 
 
-def main(config: Config) -> int:
+def main(config: ConvertConfig) -> int:
     """Runs the command: prints the summary and returns the exit code."""
     from rlds_beam.jobs import describing
     from rlds_beam.jobs.convert import prepare

@@ -7,6 +7,7 @@ import inspect as introspection
 import os
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rlds_beam.errors import UsageError, naming_memory
@@ -17,7 +18,6 @@ from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.pipelines.example import ExampleConfig
 from rlds_beam.pipelines.inspect import InspectConfig
 from rlds_beam.pipelines.push import PushConfig
-from rlds_beam.pipelines.record import RecordConfig
 from rlds_beam.pipelines.report import ReportConfig
 from rlds_beam.pipelines.stats import StatsConfig
 from rlds_beam.pipelines.upload import UploadConfig
@@ -293,25 +293,28 @@ def push(input: Path | Sequence[Path], **options: Unpack[keywords.Push]) -> Push
     return run(_config(PushConfig, input, **options))
 
 
-@_takes(RecordConfig)
-def record(output: Path, **options: Unpack[keywords.Record]) -> ConvertOutcome:
-    """Rolls out behavior policies in environments and writes RLDS or another format, as `rlds-beam record` does.
+if TYPE_CHECKING or find_spec("rlds_beam.recording") is not None:
+    from rlds_beam.pipelines.record import RecordConfig
 
-        outcome = rlds_beam.record("cartpole", env="gymnasium:CartPole-v1", policy="random", episodes=100)
+    @_takes(RecordConfig)
+    def record(output: Path, **options: Unpack[keywords.Record]) -> ConvertOutcome:
+        """Rolls out behavior policies in environments and writes RLDS or another format, as `rlds-beam record` does.
 
-    Args:
-      output: the directory to write to.
-      options: the fields of `RecordConfig`; `env`, `policy`, and either `episodes` or `steps` are required. The
-        environment and the policies can be passed as objects.
+            outcome = rlds_beam.record("cartpole", env="gymnasium:CartPole-v1", policy="random", episodes=100)
 
-    Raises:
-      UsageError: an option, the environment, or a policy cannot be used; nothing was done.
-      NotVerifiedError: a recorded propensity does not match the stored action.
-      RldsBeamError: the job failed; the same call resumes it.
-    """
-    from rlds_beam.pipelines.record import record as run
+        Args:
+          output: the directory to write to.
+          options: the fields of `RecordConfig`; `env`, `policy`, and either `episodes` or `steps` are required. The
+            environment and the policies can be passed as objects.
 
-    return run(_config(RecordConfig, output, **options))
+        Raises:
+          UsageError: an option, the environment, or a policy cannot be used; nothing was done.
+          NotVerifiedError: a recorded propensity does not match the stored action.
+          RldsBeamError: the job failed; the same call resumes it.
+        """
+        from rlds_beam.pipelines.record import record as run
+
+        return run(_config(RecordConfig, output, **options))
 
 
 @_takes(UploadConfig)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from typing import TYPE_CHECKING, Any, cast
 
+from rlds_beam.options import option
 from rlds_beam.pipelines import convert
-from rlds_beam.pipelines.convert import RecordConfig
+from rlds_beam.recording.record_options import RecordOptions
+from rlds_beam.runners.options import RunOptions
+from rlds_beam.terminal.options import ReportOptions
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.convert import ConvertJob
@@ -21,6 +25,16 @@ EXAMPLES = """
 """
 
 
+@dataclasses.dataclass(frozen=True)
+class RecordConfig(RunOptions, ReportOptions, RecordOptions):
+    """Roll out behavior policies in environments, and write the episodes with the propensity of each action."""
+
+    command = "record"
+
+    _: dataclasses.KW_ONLY
+    dry_run: bool = option(False, "check everything and print the plan, but write nothing")
+
+
 def define_pipeline(root: Any, config: RecordConfig, job: ConvertJob | None = None) -> convert.ConvertResult:
     """Records a dataset under `root`.
 
@@ -32,7 +46,7 @@ def define_pipeline(root: Any, config: RecordConfig, job: ConvertJob | None = No
     Raises:
       UsageError: the environment, a policy, or the output cannot be used; nothing was written.
     """
-    return convert.define_pipeline(root, config, job)
+    return convert.define_pipeline(root, _as_conversion(config), job)
 
 
 def record(config: RecordConfig) -> convert.ConvertOutcome:
@@ -44,9 +58,14 @@ def record(config: RecordConfig) -> convert.ConvertOutcome:
       NotVerifiedError: a propensity does not match its action, or the output differs from the plan.
       RldsBeamError: the pipeline failed.
     """
-    return convert.convert(config)
+    return convert.convert(_as_conversion(config))
 
 
 def main(config: RecordConfig) -> int:
     """Runs the command: prints the summary and returns the exit code."""
-    return convert.main(config)
+    return convert.main(_as_conversion(config))
+
+
+def _as_conversion(config: RecordConfig) -> convert.ConvertConfig:
+    """The config: it has all that a conversion needs, except an input."""
+    return cast(convert.ConvertConfig, config)

@@ -15,6 +15,7 @@ from rlds_beam.connectors.statistics.statistics_formats import Format, leaf_of, 
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
+from rlds_beam.pipelines.base import as_html
 from rlds_beam.runners.options import RunOptions
 from rlds_beam.terminal.options import ReportOptions
 from rlds_beam.text import did_you_mean, join_lines, some
@@ -53,10 +54,10 @@ class StatsOutcome:
         """The text that the command prints."""
         return "\n".join([self.report.summary(), join_lines(self.lines())])
 
-    def _repr_html_(self) -> str:
-        from rlds_beam.viewing.tables import report_html, statistics_html
-
-        return report_html(self.report) + statistics_html(self.statistics)
+    def _repr_html_(self) -> str | None:
+        return as_html(
+            lambda tables: tables.report_html(self.report), lambda tables: tables.statistics_html(self.statistics)
+        )
 
     def lines(self, fields: Sequence[str] = (), size: tuple[int, int] | None = None) -> list[str]:
         """The table printed after the report: of the chosen fields, or of as many rows as fit a screen."""

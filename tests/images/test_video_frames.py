@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam.errors import BadEpisode
-from rlds_beam.formats.lerobot.depth import Depth, DepthEncoding
+from rlds_beam.formats.lerobot.depth import DepthEncoding
 from rlds_beam.formats.lerobot.videos import Encoding, VideoFile
 from rlds_beam.images import videos
 from rlds_beam.images.checking import check_images
+from rlds_beam.images.depth import Depth
 from rlds_beam.images.pixels import edit_images
 from rlds_beam.images.video_frames import VideoFrames, color_pixels, video_frames
 from rlds_beam.images.videos import Video

@@ -15,9 +15,9 @@ from recorded_environments import LENGTH, q_function, walk
 from rlds_beam import RldsBeamError, UsageError, open_source, validate
 from rlds_beam.cli.main import main
 from rlds_beam.jobs.convert import prepare
-from rlds_beam.jobs.options import RecordOptions
 from rlds_beam.pipelines.record import RecordConfig, define_pipeline
 from rlds_beam.recording.logger import has_envlogger
+from rlds_beam.recording.record_options import RecordOptions
 from rlds_beam.recording.seeds import Address, environment_seed
 
 FLAGS = (f"--env={WALK}", f"--policy={GREEDY}", "--policy=random", "--episodes=40", "--progress=none", "--logger=own")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -215,6 +216,59 @@ def test_a_dry_run_imports_neither_other_formats_nor_grpc(tmp_path: Path) -> Non
     sources = {name for name in modules if name.startswith("rlds_beam.formats.") and name.endswith(".source")}
     assert sources == {"rlds_beam.formats.rlds.source"}
     assert modules & {*HEAVY, "grpc"} == set()
+
+
+ROOMS = ("drop_in", "hub", "recording", "viewing")
+FORMATS = (
+    "d3rlpy", "d4rl", "envlogger", "hdf5", "keep_ranges", "lerobot", "minari", "npz", "numpy", "rllib", "ros2",
+    "scope_rl", "zarr",
+)  # fmt: skip
+
+WORKS = """
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
+import contextlib, io, pathlib
+import rlds_beam
+from rlds_beam.cli.main import main
+tree, data, out = sys.argv[1:]
+assert pathlib.Path(rlds_beam.__file__).is_relative_to(tree)
+
+def run(*words):
+    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
+        code = main([*words])
+    return code, said.getvalue()
+
+for words in (["convert", data, f"{out}/items"], ["validate", data], ["stats", data],
+              ["push", data, "--reverb=embedded", "--table=t", f"--checkpoint={out}/checkpoint"]):
+    code, said = run(*words)
+    assert code == 0, (words, said)
+opened = rlds_beam.open_dataset(data, unit="steps")
+assert opened._repr_html_() is None and next(iter(opened.batches(2)))
+outcome = rlds_beam.convert(data, f"{out}/rlds", to="rlds")
+assert outcome._repr_html_() is None and outcome.report.episodes == 1
+for job, room in (("record", "recording"), ("browse", "viewing"), ("upload", "hub")):
+    code, said = run(job, "x", "y")
+    assert code == 2 and f"{job} needs rlds_beam.{room}" in said, said
+said = run("--help")[1]
+assert "convert" in said and "browse" not in said, said
+code, said = run("convert", data, f"{out}/lerobot", "--to=lerobot")
+assert code == 2 and "choose rlds, trajectories, columns" in said, said
+"""
+
+
+def test_the_core_works_without_optional_packages(built: Path, tmp_path: Path) -> None:
+    (wheel,) = built.glob("rlds_beam-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "tree")
+    for name in (*ROOMS, *(f"formats/{name}" for name in FORMATS)):
+        shutil.rmtree(tmp_path / "tree" / "rlds_beam" / name)
+    data = write_dataset(tmp_path / "data", [make_episode(4)])
+    command = [sys.executable, "-c", WORKS, str(tmp_path / "tree"), str(data), str(tmp_path / "out")]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "tree"), "RLDS_BEAM_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False, timeout=DEADLINE
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_no_requirement_admits_a_version_with_a_known_vulnerability() -> None:

@@ -15,7 +15,7 @@ from recorded_environments import q_function
 from rlds_beam import NotVerifiedError, UsageError
 from rlds_beam.connectors.learner.distributions import Categorical, DiagonalGaussian, MultiCategorical, SquashedGaussian
 from rlds_beam.jobs.convert import prepare
-from rlds_beam.jobs.options import RecordOptions
+from rlds_beam.recording.record_options import RecordOptions
 
 
 def test_log_probabilities_of_given_actions_equal_those_of_samples():

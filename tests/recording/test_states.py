@@ -9,7 +9,7 @@ from recorded import WALK, episodes_of, recorded
 
 from rlds_beam import UsageError
 from rlds_beam.jobs.convert import prepare
-from rlds_beam.jobs.options import RecordOptions
+from rlds_beam.recording.record_options import RecordOptions
 from rlds_beam.recording.states import replay
 
 REMEMBERING = "EpsilonGreedyHead(recorded_environments:Remembering, epsilon=0.3, name=remembering)"

@@ -17,7 +17,7 @@ from typing import cast
 
 from rlds_beam import lazy, watchdog, worker_status
 from rlds_beam.cli import flags
-from rlds_beam.cli.parsers import COMMANDS, JOBS, command_parser, job_parser
+from rlds_beam.cli.parsers import COMMANDS, JOBS, MISSING, command_parser, job_parser
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_memory
 from rlds_beam.runners import quiet
 from rlds_beam.runners.allocator import keep_freed_memory
@@ -135,6 +135,10 @@ def _run(arguments: list[str], of_this_process: bool) -> int:
         return topics.main(arguments[1:])
     if command in ("completion", completion.COMPLETE):
         return completion.main(command, arguments[1:])
+    if command in MISSING:
+        raise UsageError(
+            f"{command} needs rlds_beam.{MISSING[command]}, which this installation lacks: pip install rlds-beam"
+        )
     if not command.startswith("-"):
         raise UsageError(f"unknown command {command!r}{did_you_mean(command, COMMANDS)}")
     try:

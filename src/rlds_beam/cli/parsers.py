@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import NamedTuple, cast
 
 from rlds_beam._version import __version__
@@ -16,7 +17,7 @@ from rlds_beam.formats.registry import FORMATS
 from rlds_beam.options import Options
 from rlds_beam.pipelines.base import Job
 
-JOBS = {
+_JOBS = {
     "example": ("ExampleConfig", "write a small dataset to try the other commands on"),
     "record": ("RecordConfig", "run policies in environments and record the episodes"),
     "inspect": ("InspectConfig", "show what a dataset holds, and predict a conversion"),
@@ -33,6 +34,15 @@ JOBS = {
     "doctor": ("DoctorConfig", "find problems of this machine, and say how to fix them"),
 }
 """Each job's module under `rlds_beam.pipelines`: its config class, and its line in the help."""
+
+ROOMS = {"record": "recording", "show": "viewing", "report": "viewing", "browse": "viewing", "upload": "hub"}
+"""The package that a job needs, if it is one that an installation may lack."""
+
+MISSING = {job: room for job, room in ROOMS.items() if find_spec(f"rlds_beam.{room}") is None}
+"""The jobs whose package this installation lacks."""
+
+JOBS = {name: job for name, job in _JOBS.items() if name not in MISSING}
+"""The jobs of this installation."""
 
 HELPERS = {
     "help": "explain a command or a topic: rules, formats, connectors, ...",

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlds_beam.datasets.places import PlaceReader
 from rlds_beam.datasets.step_index import BLOB, FIRST_VIDEO, INDEXED_PACKET, PLACE, IndexWriter, StepIndex
-from rlds_beam.formats.lerobot.depth import Depth
+from rlds_beam.images.depth import Depth
 from rlds_beam.images.video_frames import Scale, VideoFrames
 from rlds_beam.images.videos import Video
 

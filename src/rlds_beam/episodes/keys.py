@@ -7,6 +7,9 @@ import re
 
 _PATTERN = re.compile(r"(?P<dataset>[^:]+):(?P<split>[^:]+):(?P<shard>\d+)@(?P<position>\d+)(\.(?P<part>\d+))?")
 
+EPISODE_KEY = "episode_key"
+"""The field in which outputs keep the key of the episode that they were given."""
+
 
 @dataclasses.dataclass(frozen=True, order=True)
 class EpisodeKey:

@@ -26,6 +26,9 @@ REQUIRED_STEP_FIELDS = ("observation", "action", "reward", "discount", *FLAGS)
 ADD_ACTIONS = "if the data has none, add them: for example with the connector NextStateAsAction"
 """What to do if there are no actions."""
 
+LEAST_IMAGE = 16
+"""Minimum side of a uint8 array to be considered an image, in pixels."""
+
 MAX_NAME = 255
 """Maximum characters of the name of a dimension, or of a robot."""
 
@@ -78,6 +81,16 @@ class Field:
     def known_size(self) -> int:
         """The number of values in one step, with 1 for every unknown dimension."""
         return math.prod(d for d in self.shape if d is not None)
+
+    @property
+    def holds_images(self) -> bool:
+        """Whether its values are images: PNG, JPEG, or arrays of pixels."""
+        if self.encoding in ("png", "jpeg"):
+            return True
+        if self.dtype != "uint8" or len(self.shape) != 3 or None in self.shape:
+            return False
+        height, width, channels = self.closed_shape
+        return min(height, width) >= LEAST_IMAGE and channels in (1, 3, 4)
 
     def to_json(self) -> dict[str, Any]:
         """The field as JSON; an unknown dimension is null."""

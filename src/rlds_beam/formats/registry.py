@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from rlds_beam.errors import Extra, UsageError
@@ -48,12 +49,17 @@ class Format(NamedTuple):
     names: tuple[str, ...] = ()
 
     @property
+    def package(self) -> str:
+        """The package of the format: `rlds_beam.formats.hdf5`."""
+        return ".".join((self.source or self.output).split(".")[:3])
+
+    @property
     def kinds(self) -> dict[str, str]:
         """The classes by flag, without dashes."""
         return {"from": self.source, "to": self.output}
 
 
-FORMATS = {
+_KNOWN = {
     RLDS: Format(
         "RLDS episodes, as stored by TFDS and EnvLogger",
         source="rlds_beam.formats.rlds.source:RldsSource",
@@ -200,6 +206,9 @@ FORMATS = {
         opens="openpi's DROID data loader",
     ),
 }
+"""All formats, also those whose folder this installation lacks."""
+
+FORMATS = {name: known for name, known in _KNOWN.items() if find_spec(known.package) is not None}
 """The formats by name, in the order of the help."""
 
 SOURCES = tuple(name for name, known in FORMATS.items() if known.source)

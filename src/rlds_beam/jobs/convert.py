@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sized
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
@@ -18,7 +18,7 @@ from rlds_beam.formats.own_outputs import check_own_output
 from rlds_beam.formats.registry import FORMATS
 from rlds_beam.jobs.balance import Balance, balance_of, largest_first
 from rlds_beam.jobs.cost import convert_seconds
-from rlds_beam.jobs.options import ConvertOptions, RecordOptions
+from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.jobs.size import check_room, predict_size
 from rlds_beam.output import directory
 from rlds_beam.output.base import Output
@@ -50,6 +50,9 @@ from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.user_functions import version_of
 from rlds_beam.worker_status import Done
+
+if TYPE_CHECKING:  # an installation may lack it
+    from rlds_beam.recording.record_options import RecordOptions
 
 _ADVICE = "once the file no longer changes, run the same command again with --overwrite"
 

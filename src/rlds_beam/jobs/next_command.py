@@ -6,7 +6,6 @@ import shlex
 from typing import Any
 
 from rlds_beam.connectors.cleaning.presets import suggested
-from rlds_beam.formats.lerobot.mapping import is_image
 from rlds_beam.formats.registry import LEROBOT, RLDS, TRAJECTORIES
 from rlds_beam.jobs.inspect import Survey
 from rlds_beam.options import options_given
@@ -21,7 +20,7 @@ def output_for(source_format: str, source: Source) -> str:
     """The output that a dataset is most often converted to."""
     if source_format == LEROBOT:
         return RLDS
-    cameras = any(is_image(field) for field in source.schema.steps.values())
+    cameras = any(field.holds_images for field in source.schema.steps.values())
     return LEROBOT if source_format in _ROBOTS or (source_format in (RLDS, "npz") and cameras) else TRAJECTORIES
 
 

@@ -17,7 +17,6 @@ from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.formats.lerobot.mapping import is_image
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.processing.report import Report
@@ -163,7 +162,7 @@ class OverviewBuilder:
         self._low: dict[str, Array] = {}
         self._high: dict[str, Array] = {}
         self._paths = [field.path for field in schema.steps.values() if _is_vector(field)]
-        self._unsized = [f.path for f in schema.steps.values() if is_image(f) and None in f.shape[:2]]
+        self._unsized = [f.path for f in schema.steps.values() if f.holds_images and None in f.shape[:2]]
         self.steps = 0
 
     def add(self, episode: Episode) -> None:
@@ -216,7 +215,7 @@ class OverviewBuilder:
         return Overview(
             episodes=episodes, steps=round(self.steps * scale), complete=complete, steps_read=self.steps,
             fps=source.fps, names=tuple(self._names), tasks=dict(self._tasks.most_common()),
-            cameras=tuple(self._camera(field, source) for _, field in sorted(fields.items()) if is_image(field)),
+            cameras=tuple(self._camera(field, source) for _, field in sorted(fields.items()) if field.holds_images),
             values=tuple(Values(fields[path], *ranges.get(path, ((), ()))) for path in self._paths),
             bytes=source.size + (size or 0), videos=(files, size), other_rates=self._other_rates,
         )  # fmt: skip
@@ -245,7 +244,7 @@ def _stated(stated: tuple[Sequence[float], Sequence[float]], read: _Range | None
 def _is_vector(field: Field) -> bool:
     """Whether a field is numbers of the observation or the action."""
     of = field.path.split("/")[0] in ("observation", "action")
-    return of and field.dtype not in ("string", "bool") and len(field.shape) <= 1 and not is_image(field)
+    return of and field.dtype not in ("string", "bool") and len(field.shape) <= 1 and not field.holds_images
 
 
 def _name_of(episode: Episode) -> str:

@@ -135,6 +135,21 @@ class TfdsMetadata(NamedTuple):
     outside: tuple[str, ...] = ()
 
 
+class VideoSpan(NamedTuple):
+    """An episode in a video file, in seconds.
+
+    Attributes:
+      path: the file.
+      start, stop: the first and the last moment.
+      frames: the number of frames.
+    """
+
+    path: str
+    start: float
+    stop: float
+    frames: int
+
+
 class Source(Viewable, abc.ABC):
     """A dataset of episodes: where its records are and how to decode them.
 
@@ -255,6 +270,19 @@ class Source(Viewable, abc.ABC):
         """Where the encoded images of a record may be as they are, in order, by the paths of their fields."""
         del shard, position
         return {}
+
+    def video_spans(self, shard: Shard, position: int) -> Mapping[str, VideoSpan]:
+        """Where the videos of a record are that a web browser plays, by the paths of their fields."""
+        del shard, position
+        return {}
+
+    def without_videos(self) -> Source:
+        """The dataset without the fields of these videos; nothing decodes them then."""
+        return self
+
+    def origins(self) -> Sequence[str]:
+        """The key of each episode in the dataset from which it was converted; empty if it is not known."""
+        return ()
 
     def decode_seconds(self) -> float:
         """Estimated seconds of one core for decoding that the shards' sizes do not reflect: videos."""

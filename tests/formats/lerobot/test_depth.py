@@ -15,8 +15,8 @@ import rlds_beam
 from rlds_beam import Field, Schema
 from rlds_beam.encoding.tfds.rlds_records import schema_of
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.lerobot.depth import Depth
 from rlds_beam.formats.sources import open_source
+from rlds_beam.images.depth import Depth
 from rlds_beam.testing import write_dataset
 
 av = pytest.importorskip("av")

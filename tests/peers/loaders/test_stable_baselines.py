@@ -13,7 +13,7 @@ from stable_baselines3.common.envs import IdentityEnvMultiDiscrete
 
 from rlds_beam import UsageError, open_dataset
 from rlds_beam.jobs.convert import ConvertJob, prepare
-from rlds_beam.jobs.options import RecordOptions
+from rlds_beam.recording.record_options import RecordOptions
 
 
 class Choices(IdentityEnvMultiDiscrete):

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam.formats.numpy.npy import npy_header
+from rlds_beam.formats.arrays.npy import npy_header
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

@@ -16,7 +16,6 @@ from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.card import card
-from rlds_beam.formats.lerobot.depth import Depth
 from rlds_beam.formats.lerobot.episode_files import EpisodeFiles
 from rlds_beam.formats.lerobot.episodes_lines import EpisodesLines
 from rlds_beam.formats.lerobot.episodes_table import EpisodesTables
@@ -33,6 +32,7 @@ from rlds_beam.formats.lerobot.range_files import RangeFiles
 from rlds_beam.formats.lerobot.range_writer import LerobotWriter
 from rlds_beam.formats.lerobot.statistics import FRAMES_OF_A_SAMPLE, MOST_SAMPLES
 from rlds_beam.formats.lerobot.videos import PIXELS, Encoding
+from rlds_beam.images.depth import Depth
 from rlds_beam.options import options_given
 from rlds_beam.output.base import Description
 from rlds_beam.output.capabilities import (

@@ -21,10 +21,10 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.formats.arrays.array_episodes import discounts
 from rlds_beam.formats.lerobot import language
-from rlds_beam.formats.lerobot.depth import Depth
 from rlds_beam.formats.lerobot.episode_fields import DISCOUNT, REWARD, EpisodeFields, FeatureFields, sizes
 from rlds_beam.formats.lerobot.files import EPISODE
 from rlds_beam.formats.lerobot.reading import EpisodeVideo
+from rlds_beam.images.depth import Depth
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.video_frames import video_frames
 

@@ -26,11 +26,12 @@ from rlds_beam.episodes.schema import MAX_NAME, Field, Schema, by_path, is_name,
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.lerobot import layout
-from rlds_beam.formats.lerobot.depth import Depth, checked_shape
+from rlds_beam.formats.lerobot.depth import checked_shape, depth_of_feature
 from rlds_beam.formats.lerobot.features import INDEX_FEATURES, default_names
 from rlds_beam.formats.lerobot.language import COLUMNS as LANGUAGE
 from rlds_beam.formats.lerobot.language import EPISODE_PATH, PERSISTENT
 from rlds_beam.formats.lerobot.reading import Meta
+from rlds_beam.images.depth import Depth
 from rlds_beam.text import count, printable, shortened
 
 TASK = "language_instruction"
@@ -215,7 +216,7 @@ _LOSSLESS = ("none", "png")
 def _depth(name: str, info: Mapping[str, Any]) -> Depth | None:
     """The scale of a depth video; None for another video. Raises UsageError."""
     try:
-        return Depth.of_feature(info)
+        return depth_of_feature(info)
     except UsageError as error:
         raise UsageError(f"info.json: {name}: {error}") from None
 

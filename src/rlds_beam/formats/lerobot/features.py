@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.episodes.schema import Field
-from rlds_beam.formats.lerobot.depth import Depth
+from rlds_beam.images.depth import Depth
 
 Array = np.ndarray[Any, Any]
 

@@ -23,11 +23,12 @@ import numpy as np
 
 from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.encoding.example.layout import IMAGES
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.schema import LEAST_IMAGE, Field, Schema
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.lerobot.depth import UNITS, Depth, checked_shape
+from rlds_beam.formats.lerobot.depth import checked_shape
 from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap, LerobotFeature
 from rlds_beam.formats.lerobot.language import COLUMNS, EPISODE_PATH, PERSISTENT
+from rlds_beam.images.depth import UNITS, Depth
 from rlds_beam.text import did_you_mean
 
 RESERVED = (*INDEX_FEATURES, "task")
@@ -35,9 +36,6 @@ RESERVED = (*INDEX_FEATURES, "task")
 
 _WIDER = {"float16": "float32", "bfloat16": "float32"}
 _DTYPES = {"bool", "float32", "float64", "string", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))}
-
-_LEAST_IMAGE = 16
-"""Minimum side of a uint8 array to be considered an image, in pixels."""
 
 
 def map_features(
@@ -131,16 +129,6 @@ def _is_text(field: Field) -> bool:
     return field.dtype == "string" and field.shape == () and field.encoding not in IMAGES
 
 
-def is_image(field: Field) -> bool:
-    """Whether a field is stored as images: PNG, JPEG, or an array of pixels."""
-    if field.encoding in IMAGES:
-        return True
-    if field.dtype != "uint8" or len(field.shape) != 3 or None in field.shape:
-        return False
-    height, width, channels = field.closed_shape
-    return min(height, width) >= _LEAST_IMAGE and channels in (1, 3, 4)
-
-
 def _conventional(field: Field, fields: Sequence[Field], named: Container[str], camera: bool = False) -> str:
     """The default name of a field.
 
@@ -155,7 +143,7 @@ def _conventional(field: Field, fields: Sequence[Field], named: Container[str], 
     if path == "is_last":
         return "next.done"
     parts = path.split("/")
-    if (camera or is_image(field)) and parts[0] == "observation":
+    if (camera or field.holds_images) and parts[0] == "observation":
         rest = parts[1:] if len(parts) < 3 or parts[1] not in ("image", "images") else parts[2:]
         return ".".join(["observation", "images", *rest]) if rest else "observation.image"
     if path == "observation":
@@ -179,7 +167,7 @@ def _feature(name: str, fields: Sequence[Field], sizes: Mapping[str, tuple[int, 
     if more:
         return _joined(name, fields)
     drop = f"leave it out: --map=-{first.path}"
-    if is_image(first):
+    if first.holds_images:
         shape = first.shape if first.shape[-1] is not None else (*first.shape[:-1], 3)
         if first.path in sizes:
             shape = (*sizes[first.path], shape[-1])
@@ -208,8 +196,8 @@ def _depth(name: str, field: Field, depth: Depth, sizes: Mapping[str, tuple[int,
             f"--depth={field.path}: {field} is no depth: expected uint16 (millimeters) or float32 (meters) of shape "
             "(height, width) or (height, width, 1)"
         )
-    if min(shape[:2]) < _LEAST_IMAGE:
-        raise UsageError(f"--depth={field.path}: {field} is too small for a video, at least {_LEAST_IMAGE} pixels wide")
+    if min(shape[:2]) < LEAST_IMAGE:
+        raise UsageError(f"--depth={field.path}: {field} is too small for a video, at least {LEAST_IMAGE} pixels wide")
     return LerobotFeature(name, (field,), "image", "image", shape, dataclasses.replace(depth, unit=_UNIT[field.dtype]))
 
 
@@ -225,7 +213,7 @@ def _as_language(feature: LerobotFeature) -> LerobotFeature:
 
 def _joined(name: str, fields: Sequence[Field]) -> LerobotFeature:
     for field in fields:
-        if len(field.shape) > 1 or None in field.shape or field.dtype == "string" or is_image(field):
+        if len(field.shape) > 1 or None in field.shape or field.dtype == "string" or field.holds_images:
             raise UsageError(f"--map={name}=...: {field} is not a numeric vector, so it cannot be joined")
     dtype = np.result_type(*(_dtype(field, "leave it out") for field in fields))
     return LerobotFeature(name, tuple(fields), "number", dtype.name, (sum(math.prod(f.closed_shape) for f in fields),))

@@ -22,10 +22,11 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.errors import BadEpisode, UsageError, needs
-from rlds_beam.formats.lerobot import depth
 from rlds_beam.formats.lerobot.copied_frames import CopiedFrames, EncodedAgain, why_not_copied
+from rlds_beam.formats.lerobot.depth import DepthEncoding
 from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.options import Codec, LerobotOptions
+from rlds_beam.images import depth
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.video_frames import color_pixels
 from rlds_beam.images.videos import Video
@@ -132,9 +133,7 @@ class VideoFile:
       encoded: the number of episodes that were encoded, and why the first of them was not copied.
     """
 
-    def __init__(
-        self, path: str, encoding: Encoding | depth.DepthEncoding, fps: int | Fraction, height: int, width: int
-    ):
+    def __init__(self, path: str, encoding: Encoding | DepthEncoding, fps: int | Fraction, height: int, width: int):
         with needs("lerobot", "writing videos needs PyAV"):
             import av
         os.environ.setdefault("SVT_LOG", "1")  # log errors, not settings
@@ -287,7 +286,7 @@ def _schedulers() -> dict[int, int]:
 
 def encoded_video(
     path: str,
-    encoding: Encoding | depth.DepthEncoding,
+    encoding: Encoding | DepthEncoding,
     fps: int | Fraction,
     height: int,
     width: int,

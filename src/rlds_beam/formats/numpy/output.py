@@ -22,8 +22,8 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.arrays.leaves import LeafColumn, columns_of, field_json, is_text, text_values
 from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
+from rlds_beam.formats.arrays.npy import npy_header
 from rlds_beam.formats.arrays.parts import Array, Part, PartColumn, sized_columns, sized_rows
-from rlds_beam.formats.numpy.npy import npy_header
 from rlds_beam.output.base import Description
 from rlds_beam.output.capabilities import CostHint, CostHints, MergedFile, StoredNames
 from rlds_beam.output.last_steps import HoldsLastActions

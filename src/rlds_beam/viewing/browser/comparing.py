@@ -10,15 +10,11 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.checked_json import read_json
-from rlds_beam.encoding.parquet_reading import verified_parquet
-from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.formats.lerobot.source import LerobotSource
+from rlds_beam.episodes.keys import EPISODE_KEY, EpisodeKey
 from rlds_beam.output.directory import holding
 from rlds_beam.output.files import REPORT
 from rlds_beam.viewing.browser.dataset import BrowsedDataset, Compared
 from rlds_beam.viewing.browser.rows import RowsSource
-
-_KEY = "episode_key"
 
 
 def compare(datasets: Sequence[BrowsedDataset]) -> None:
@@ -58,12 +54,12 @@ class Comparison:
         return self._key_of(self.output, at), how
 
     def _by_key(self, dataset: BrowsedDataset, key: EpisodeKey, number: int) -> tuple[EpisodeKey | None, str]:
-        how = f"by the {_KEY} that {self.output.path} keeps"
+        how = f"by the {EPISODE_KEY} that {self.output.path} keeps"
         if dataset is self.output:
             try:
                 return EpisodeKey.parse(self._keys[number]), how
             except (IndexError, ValueError):
-                return None, f"its {_KEY} is missing or malformed"
+                return None, f"its {EPISODE_KEY} is missing or malformed"
         found = self._numbers.get(str(key))
         return self._key_of(self.output, found), how if found is not None else "the output has no such episode"
 
@@ -75,10 +71,7 @@ class Comparison:
     @functools.cached_property
     def _keys(self) -> Sequence[str]:
         """The source key of each episode of the output; empty if the output does not keep it."""
-        source = self.output.source
-        if isinstance(source, RowsSource):
-            return source.first_texts(_KEY)
-        return _lerobot_keys(source.root) if isinstance(source, LerobotSource) else ()
+        return self.output.source.origins()
 
     @functools.cached_property
     def _numbers(self) -> Mapping[str, int]:
@@ -97,18 +90,3 @@ class Comparison:
         rows = self.source.table.rows if self.source.table.complete else None
         accepted = None if rows is None else rows.accepted()
         return accepted if accepted is not None and len(accepted) == made and not report.get("dropped") else None
-
-
-def _lerobot_keys(root: str) -> Sequence[str]:
-    """The `episode_key` of each episode in `meta/episodes` of a LeRobot dataset (v3.0); empty if there is none."""
-    import pyarrow as pa
-
-    keys: dict[int, str] = {}
-    for path in storage.files_below(root, "meta/episodes/*/*.parquet"):
-        try:
-            with storage.open_read(path) as file:
-                table = verified_parquet(file).read(columns=["episode_index", _KEY])
-        except (OSError, ValueError, pa.ArrowException):
-            return ()
-        keys.update(zip(table["episode_index"].to_pylist(), map(str, table[_KEY].to_pylist()), strict=True))
-    return [keys[number] for number in sorted(keys)]

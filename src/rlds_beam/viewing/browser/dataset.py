@@ -19,8 +19,8 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
-from rlds_beam.reading.base import Source
-from rlds_beam.reading.single import read_episode
+from rlds_beam.reading.base import Source, VideoSpan
+from rlds_beam.reading.single import read_episode, shard_of
 from rlds_beam.terminal.sparklines import thin
 from rlds_beam.viewing.browser.episodes import EpisodeCache, OpenedEpisode
 from rlds_beam.viewing.browser.frames import cameras_of
@@ -30,7 +30,6 @@ from rlds_beam.viewing.browser.rows import RowsSource
 from rlds_beam.viewing.browser.scanning import Table, TableOptions
 from rlds_beam.viewing.browser.table import LISTED, METADATA, Query, TableRows
 from rlds_beam.viewing.browser.values import column_values, json_value
-from rlds_beam.viewing.browser.videos import VideoSpan, video_sizes, videos_of, without_videos
 from rlds_beam.viewing.curves import Curve, curves_of
 from rlds_beam.viewing.facts import stored_instruction
 
@@ -85,7 +84,7 @@ class BrowsedDataset:
     @functools.cached_property
     def readable(self) -> Source:
         """The dataset without its videos, which the server never decodes."""
-        return without_videos(self.source)
+        return self.source.without_videos()
 
     @functools.cached_property
     def index(self) -> EpisodeIndex:
@@ -106,7 +105,7 @@ class BrowsedDataset:
 
     def about(self) -> Json:
         """The dataset in `/api/datasets`."""
-        schema, videos, rows = self.source.schema, video_sizes(self.source), self.table.rows
+        schema, videos, rows = self.source.schema, self._video_sizes(), self.table.rows
         images = {field.path: field.shape for field in cameras_of(self.readable.schema)}
         return {
             "id": self.id,
@@ -187,7 +186,7 @@ class BrowsedDataset:
             raise MissingError(f"{key}: there is no such episode")
         before = self.index.keys(number - 1, number) if number else []
         after = self.index.keys(number + 1, number + 2)
-        episode, videos = opened.episode, videos_of(self.source, key)
+        episode, videos = opened.episode, self._spans(key)
         return {
             "key": str(key),
             "index": number,
@@ -272,9 +271,18 @@ class BrowsedDataset:
         except UsageError as error:
             raise MissingError(str(error)) from error
 
+    def _spans(self, key: EpisodeKey) -> Mapping[str, VideoSpan]:
+        """The videos of an episode; raises UsageError if there is no such shard."""
+        return self.source.video_spans(shard_of(self.source, key), key.position) if self.source.videos else {}
+
+    def _video_sizes(self) -> Mapping[str, tuple[int | None, ...]]:
+        """The (height, width, channels) of each video camera."""
+        other = self.readable.schema.steps
+        return {path: field.shape for path, field in self.source.schema.steps.items() if path not in other}
+
     def _videos(self, key: EpisodeKey) -> Mapping[str, VideoSpan]:
         try:
-            return videos_of(self.source, key)
+            return self._spans(key)
         except UsageError as error:
             raise MissingError(str(error)) from error
 

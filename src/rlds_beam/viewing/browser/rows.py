@@ -13,7 +13,7 @@ from rlds_beam.datasets.dataset import Dataset
 from rlds_beam.datasets.opening import open_dataset
 from rlds_beam.encoding.base import Damage, Headers, Record
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.keys import EPISODE_KEY, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, Violation
 from rlds_beam.images.encoded_images import EncodedImages
@@ -153,15 +153,15 @@ class RowsSource(Source):
             return int(groups.starts[key.position + 1] - groups.starts[key.position])
         return next(iter(groups.rows.fields.values())).shape[0]
 
-    def first_texts(self, name: str) -> list[str]:
-        """The text of a column in the first row of each episode; empty if there is no such column."""
-        if name not in self.schema.steps:
+    def origins(self) -> list[str]:
+        """The text of `episode_key` in the first row of each episode; empty if there is no such column."""
+        if EPISODE_KEY not in self.schema.steps:
             return []
         splits = [self.decoder.splits[split.name] for split in self.splits]
         return [
             text.decode(errors="replace")
             for groups in splits
-            for text in groups.rows.select(groups.starts[:-1], [name])[name]
+            for text in groups.rows.select(groups.starts[:-1], [EPISODE_KEY])[EPISODE_KEY]
         ]
 
 
