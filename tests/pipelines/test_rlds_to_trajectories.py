@@ -64,7 +64,7 @@ def test_padded_sequences_connectors_and_repairs_are_those_of_convert(tmp_path: 
     assert len(items) == 7 + 12 + 5  # MinimumLength counts transitions
 
 
-def test_one_shard_has_the_bytes_of_convert(tmp_path: Path) -> None:
+def test_one_shard_has_the_bytes_of_convert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_dataset(tmp_path / "data", [make_episode(3 + i, seed=i) for i in range(5)])
     with new_pipeline() as root:
         define_pipeline(root, str(data), str(tmp_path / "out"))
@@ -72,6 +72,8 @@ def test_one_shard_has_the_bytes_of_convert(tmp_path: Path) -> None:
     assert [(path.name, path.read_bytes()) for path in shard_paths(tmp_path / "out")] == [
         (path.name, path.read_bytes()) for path in expected
     ]
+    assert rlds_beam(["inspect", str(tmp_path / "out")]) == 2
+    assert "out holds 20 items written by a pipeline. Read it with" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("connectors", [[], [SubsampleSteps(2)]])

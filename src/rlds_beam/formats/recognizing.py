@@ -116,7 +116,7 @@ def _recognize_one(path: str) -> Recognized | None:
     held = _held(path)
     if held is not None:
         readable = _is_readable(held) or (held.to == RLDS and FEATURES in names_in(path))
-        writer = f"{PLAN} of rlds-beam {held.command}"
+        writer = f"{PLAN} of {_writer(held)}"
         return Recognized(path, held.to, writer, path, None if readable else _how_to_read(path, held))
     reasons: dict[str, str] = {}
     trouble: list[Exception] = []
@@ -152,6 +152,10 @@ def _held(path: str) -> Holding | None:
     return dataclasses.replace(held, to=printable(held.to, 200), kind=kind, dataset=dataset)
 
 
+def _writer(held: Holding) -> str:
+    return "a pipeline" if held.command == "pipeline" else f"rlds-beam {held.command}"
+
+
 def _is_readable(held: Holding) -> bool:
     """Whether a finished output can be read as episodes."""
     windows = held.to == TRAJECTORIES and held.kind not in ("frames", "episodes")
@@ -168,9 +172,9 @@ def written_by_convert(input: str | Sequence[str], from_: str) -> str | None:
 
 def _how_to_read(path: str, held: Holding) -> str:
     """What a directory that rlds-beam wrote holds, and how to read it."""
-    written = f"rlds-beam convert from {held.dataset}" if held.command == "convert" else "rlds-beam record"
+    written = _writer(held) + (f" from {held.dataset}" if held.command == "convert" else "")
     if held.items is None:
-        return f"{path} holds the unfinished output of {written}; run the same command again"
+        return f"{path} holds the unfinished output of {written}; run it again"
     ways = []
     if held.to in (TRAJECTORIES, COLUMNS):
         quoted = shlex.quote(path)

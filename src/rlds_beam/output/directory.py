@@ -152,14 +152,14 @@ class Holding:
       kind: what its items are called: `pairs`, `rows`.
       dataset: the input dataset.
       items: the number of items; None if unfinished.
-      command: the command that wrote it.
+      command: the command that wrote it, or `pipeline`: a pipeline of public transforms, whose plan names no dataset.
     """
 
     to: str
     kind: str
     dataset: str
     items: int | None
-    command: Literal["convert", "record"]
+    command: Literal["convert", "record", "pipeline"]
 
 
 def holding(path: str) -> Holding | None:
@@ -171,7 +171,12 @@ def holding(path: str) -> Holding | None:
     kind = items.get("items", "pairs") if isinstance(items, dict) else "rows" if to == "columns" else "items"
     manifest = load_manifest(path)
     dataset, count = str(plan.content.get("dataset")), None if manifest is None else manifest["items"]
-    return Holding(to, kind, dataset, count, "record" if "record" in plan.content else "convert")
+    command: Literal["convert", "record", "pipeline"] = "convert"
+    if "record" in plan.content:
+        command = "record"
+    elif "pipeline" in plan.content:
+        command = "pipeline"
+    return Holding(to, kind, dataset, count, command)
 
 
 def find_finished(output: str) -> Finished:
