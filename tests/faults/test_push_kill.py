@@ -20,9 +20,10 @@ import pytest
 pytest.importorskip("reverb")
 
 import reverb
-from processes import DEADLINE, kill, members, running
+from jobs import complaints
+from processes import DEADLINE, kill, members, running, wait_until
 from proxy import Proxy
-from pushes import PAIRS, STREAM_BYTES, arguments, dataset, due, held, look, one_table
+from pushes import PAIRS, STREAM_BYTES, arguments, dataset, due, held, look, one_table, wait_for_items
 
 from rlds_beam.cli.main import main
 from rlds_beam.trajectories.options import ItemOptions
@@ -121,6 +122,7 @@ def test_a_table_without_room_for_a_second_copy(data, capsys) -> None:
     address = f"127.0.0.1:{server.port}"
     with Proxy(address) as proxy:
         interrupt(arguments(data, [proxy.address]), proxy, STREAM_BYTES // 2, kill)
+        wait_for_items(address)  # the server may still be reading
         there = look(address).current_size
         assert 0 < there < PAIRS
         assert main(arguments(data, [proxy.address])) == 2
@@ -148,11 +150,11 @@ def test_interrupted(data, servers, number, workers) -> None:
             arguments(data, [proxy.address], f"--workers={workers}"), proxy, STREAM_BYTES // 3, end
         )  # fmt: skip
         assert (code, json.loads(out)["error"]["exit_code"]) == (130, 130), err
-        assert err == (
+        assert complaints(err) == [
             "rlds-beam: interrupted; the tables keep the items that they received, "
-            "unless their server ended with this command\n"
-        )
-        assert members(groups[0]) == []
+            "unless their server ended with this command"
+        ]
+        wait_until(lambda: members(groups[0]) == [])  # its workers end with it, on a busy machine a moment later
         assert main(arguments(data, [proxy.address])) == 0
     assert held(servers[0]) == due()
 
@@ -163,6 +165,7 @@ def test_observers_write_at_least_once(data, servers) -> None:
         command = arguments(data, [proxy.address], "--writer=observer")
         code, _, _ = interrupt(command, proxy, 150_000, kill)
         assert code == -signal.SIGKILL
+        wait_for_items(servers[0])  # the server may still be reading
         there = sizes(servers[:1])
         assert 0 < there < PAIRS
         assert main(command) == 0
@@ -180,7 +183,8 @@ def test_a_worker_dies(data, servers) -> None:
 
         code, out, err = interrupt(arguments(data, [proxy.address], "--workers=2"), proxy, STREAM_BYTES // 3, end)
         assert (code, json.loads(out)["error"]["exit_code"]) == (1, 1)
-        assert err.startswith("rlds-beam: a worker process died")
-        assert err.endswith("run the same command to resume\n")
+        (said,) = complaints(err)
+        assert said.startswith("rlds-beam: a worker process died")
+        assert said.endswith("run the same command to resume")
         assert main(arguments(data, [proxy.address])) == 0
     assert held(servers[0]) == due()

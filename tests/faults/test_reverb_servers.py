@@ -163,7 +163,8 @@ class TestKilled:
         with Proxy(process.address) as proxy:
             proxy.at_byte(100_000, fail)
             code, out, err = run(arguments(data, [proxy.address], "--timeout=3", "--writer=observer"))
-        (said,) = (line for line in err.splitlines() if line.startswith("rlds-beam: "))  # among Reverb's own lines
+        # Among Reverb's own lines, and after one that says that the server is slow to answer.
+        *_, said = (line for line in err.splitlines() if line.startswith("rlds-beam: "))
         Ran(code, json.loads(out or "{}"), said).assert_not_verified("TF-Agents observer", "written twice")
 
     @pytest.mark.parametrize("harm", ["kill", "stop"])
