@@ -11,7 +11,9 @@ from browsing import Browser, browsing
 
 import rlds_beam
 from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.pipelines.browse import BrowseConfig
 from rlds_beam.testing import make_episode, read_items, write_dataset
+from rlds_beam.viewing.browser.opening import open_datasets
 
 
 @pytest.fixture(scope="module")
@@ -152,3 +154,9 @@ def test_kept_keys_find_items(dataset: Path, tmp_path: Path) -> None:
         back = [key for key, _ in counterparts(browser, "1")]
         assert back == [key for i, key in enumerate(browser.list_keys()) if i != 2]
         assert all(str(EpisodeKey.parse(key or "")) == key for key in back)
+
+
+def test_a_preset_repairs_as_in_a_conversion(tmp_path: Path) -> None:
+    data = write_dataset(tmp_path / "data", [make_episode(4)], name="roboturk")
+    (opened,) = open_datasets(BrowseConfig.create([str(data)], preset="roboturk", no_scan=True))
+    assert opened.check is not None and opened.check.policy("missing_is_last") == "repair"
