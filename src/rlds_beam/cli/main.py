@@ -18,7 +18,7 @@ from typing import cast
 from rlds_beam import lazy, watchdog, worker_status
 from rlds_beam.cli import flags
 from rlds_beam.cli.parsers import COMMANDS, JOBS, MISSING, command_parser, job_parser
-from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_memory
+from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_memory, pip_install
 from rlds_beam.runners import quiet
 from rlds_beam.runners.allocator import keep_freed_memory
 from rlds_beam.runners.kernels import choose_kernels
@@ -136,9 +136,7 @@ def _run(arguments: list[str], of_this_process: bool) -> int:
     if command in ("completion", completion.COMPLETE):
         return completion.main(command, arguments[1:])
     if command in MISSING:
-        raise UsageError(
-            f"{command} needs rlds_beam.{MISSING[command]}, which this installation lacks: pip install rlds-beam"
-        )
+        raise UsageError(f"{command} needs rlds_beam.{MISSING[command]}, which is not installed: {pip_install()}")
     if not command.startswith("-"):
         raise UsageError(f"unknown command {command!r}{did_you_mean(command, COMMANDS)}")
     try:
