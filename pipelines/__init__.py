@@ -8,7 +8,10 @@ Only the modules are public names of this package: `rlds_beam.pipelines.convert`
 """
 
 import importlib
+import sys
 from typing import Any
+
+from rlds_beam import lazy, plugins
 
 __all__ = [
     "browse", "check", "convert", "doctor", "example", "inspect", "push", "record", "report", "rlds_to_reverb",
@@ -17,10 +20,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a job's module on first use, so the command line imports one job, not all."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module(f"{__name__}.{name}")
+    """Imports a job's module, ours or another package's, on first use, so the command line imports one job, not all."""
+    if name in __all__:
+        return importlib.import_module(f"{__name__}.{name}")
+    if not lazy.is_inside(__name__, name) and (config_class := plugins.find("commands", name)) is not None:
+        return sys.modules[config_class.__module__]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import inspect as introspection
 import os
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from rlds_beam import plugins
 from rlds_beam.errors import UsageError, naming_memory
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES
 from rlds_beam.options import Options, in_python, names_of, sections
@@ -358,3 +360,16 @@ def example(directory: Path, **options: Unpack[keywords.Example]) -> str:
     from rlds_beam.pipelines.example import example as run
 
     return run(_config(ExampleConfig, directory, **options))
+
+
+def find_function(name: str) -> Callable[..., Any] | None:
+    """The function of another package's job: `rlds_beam.replay("data", speed=2.0)`; None if there is no such job."""
+    config_class = plugins.find("commands", name)
+    if config_class is None:
+        return None
+
+    def run(*paths: Path, **options: Any) -> Any:
+        return getattr(sys.modules[config_class.__module__], name)(_config(config_class, *paths, **options))
+
+    run.__name__, run.__doc__ = name, config_class.__doc__
+    return _takes(config_class)(run)

@@ -183,7 +183,7 @@ def _conversion(config: ReportConfig) -> ShownConversion | None:
     Raises:
       UsageError: it is not finished; or `--source` is given, but the input is not an output, or has another source.
     """
-    from rlds_beam.formats.registry import SOURCES
+    from rlds_beam.formats.registry import can_read
     from rlds_beam.formats.sources import open_input
     from rlds_beam.output.directory import holding
     from rlds_beam.output.manifest import read_manifest
@@ -195,7 +195,7 @@ def _conversion(config: ReportConfig) -> ShownConversion | None:
             raise UsageError(f"--source={config.source}: {config.input} was not written by `rlds-beam convert`")
         return None
     read_manifest(config.input)
-    is_read = held.to in SOURCES and (held.to != TRAJECTORIES or held.kind in ("frames", "episodes"))
+    is_read = can_read(held.to) and (held.to != TRAJECTORIES or held.kind in ("frames", "episodes"))
     settings = _settings(config, RLDS, 1, input=config.source or "INPUT")
     if config.source is None:
         return ShownConversion(config.input, held, settings, is_read)

@@ -16,7 +16,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from rlds_beam.errors import EXTRAS, install, pip_install
+from rlds_beam import plugins
+from rlds_beam.errors import EXTRAS, UsageError, install, pip_install
 from rlds_beam.text import format_size
 
 Status = Literal["ok", "absent", "problem"]
@@ -58,6 +59,7 @@ def diagnose() -> Iterator[Diagnosis]:
     yield packages()
     yield imports()
     yield from extras()
+    yield from declared()
     yield reverb()
     yield java()
     yield flink_jar()
@@ -113,6 +115,19 @@ def extras() -> Iterator[Diagnosis]:
             yield Diagnosis(f"[{extra}]", "ok", purpose)
             continue
         yield Diagnosis(f"[{extra}]", "absent", f"{purpose}; {_listed(wrong)}", install(extra))
+
+
+def declared() -> Iterator[Diagnosis]:
+    """What other packages declare as entry points, and whether it can be imported."""
+    for kind in plugins.KINDS:
+        for name in plugins.names(kind):
+            where, check = ", ".join(plugins.packages(kind, name)), f"{kind.removesuffix('s')} {name}"
+            try:
+                plugins.find(kind, name)
+            except UsageError as error:
+                yield Diagnosis(check, "problem", str(error), f"update or uninstall {where}")
+            else:
+                yield Diagnosis(check, "ok", where)
 
 
 def _listed(unmet: Sequence[str]) -> str:

@@ -110,4 +110,4 @@ _HOMES = {
 }
 
 __all__ = [*_HOMES]
-__getattr__, __dir__ = lazy.exports(__name__, _HOMES)
+__getattr__, __dir__ = lazy.exports(__name__, _HOMES, "rlds_beam.pipelines.functions:find_function")

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import importlib
 import importlib.abc
+import importlib.util
 import logging
 import os
 import sys
@@ -42,7 +43,9 @@ else:
             return instance.__dict__[self.attrname]
 
 
-def exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def exports(
+    package: str, homes: Mapping[str, str], others: str | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The `__getattr__` and `__dir__` of a package.
 
         __getattr__, __dir__ = lazy.exports(__name__, {"Episode": "rlds_beam.episodes.episode"})
@@ -50,10 +53,16 @@ def exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any
     Args:
       package: the package's `__name__`.
       homes: exported name -> the module that defines it.
+      others: the function, as `module:function`, that finds what another package declares under a name that is not
+        among them (`plugins`); it returns None if none does.
     """
 
     def __getattr__(name: str) -> Any:  # noqa: N807
         if name not in homes:
+            if others is not None and not is_inside(package, name):
+                module, _, function = others.partition(":")
+                if (value := getattr(importlib.import_module(module), function)(name)) is not None:
+                    return value
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(homes[name]), name)
         setattr(sys.modules[package], name, value)
@@ -63,6 +72,11 @@ def exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any
         return sorted(homes)
 
     return __getattr__, __dir__
+
+
+def is_inside(package: str, name: str) -> bool:
+    """Whether a name is private or a module of the package, which `from package import module` also asks for."""
+    return name[:1] == "_" or importlib.util.find_spec(f"{package}.{name}") is not None
 
 
 class Viewable:

@@ -138,7 +138,7 @@ def test_connectors_on_the_command_line(text):
         ("FlipChannels(observation)", 'FlipChannels: fields: expected a text in quotes, a number, or a list, for exam'),
         ("FlipChannels(open('x'))", "FlipChannels: fields: expected a text in quotes, a number, or a list"),
         ("FlipChannels(),open('called', 'w')", "there is no connector open"),
-        ("FlipChannels(),[].append(1)", "[].append(1): expected the name of a connector of rlds-beam"),
+        ("FlipChannels(),[].append(1)", "[].append(1): expected the name of a connector; those without"),
         ("FlipChannels(", 'expected a list such as "MinimumLength(10),FlipChannels", a file, or module:name'),
         ("FlipChannels,a]+[MinimumLength", "expected a list such as"),
         ("FlipChannels(" + "(" * 5000, "expected a list such as"),

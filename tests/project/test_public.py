@@ -19,6 +19,7 @@ from rlds_beam.cli.main import JOBS
 PACKAGES = (
     "rlds_beam",
     "rlds_beam.connectors",
+    "rlds_beam.formats",
     "rlds_beam.output",
     "rlds_beam.reading",
     "rlds_beam.trajectories",

@@ -13,9 +13,9 @@ from typing import Any, Literal, get_args, get_origin
 
 from rlds_beam.checking.rules import POLICIES, RULES
 from rlds_beam.cli import flags
-from rlds_beam.cli.parsers import COMMANDS, JOBS, job_parser
+from rlds_beam.cli.parsers import commands, find_job, job_parser
 from rlds_beam.errors import MissingExtraError, UsageError
-from rlds_beam.formats.registry import OUTPUTS, SOURCES, TRAJECTORIES
+from rlds_beam.formats.registry import TRAJECTORIES
 from rlds_beam.options import Options, distinct_groups, flag_name, type_hints
 from rlds_beam.text import did_you_mean
 from rlds_beam.user_functions import resolve
@@ -73,8 +73,8 @@ INSTALL = """
 
 _SIGNALS = "rlds_beam.checking.signals.base:SIGNALS"
 _NAMES: Mapping[str, Sequence[str] | str] = {
-    "from_": SOURCES,
-    "to": OUTPUTS,
+    "from_": "rlds_beam.formats.registry:source_names",
+    "to": "rlds_beam.formats.registry:output_names",
     "runner": ("local", "flink", "dataflow"),
     **{policy: [rule for rule in RULES if policy in POLICIES[rule]] for policy in ("accept", "repair", "fail")},
     **dict.fromkeys(("signal", "reject", "threshold"), _SIGNALS),
@@ -130,19 +130,19 @@ def complete(words: Sequence[str]) -> list[Word]:
     """What the last of `words` may become; nothing if it may be a file."""
     *before, word = words or [""]
     if not before:
-        found = [*COMMANDS.items(), ("--help", ""), ("--version", "")]
+        found = [*commands().items(), ("--help", ""), ("--version", "")]
     elif before == ["help"]:
         from rlds_beam.cli.topics import SEARCHABLE, TOPICS, names_of
 
         names = [(name, "") for topic in SEARCHABLE for name in names_of(topic)]
-        found = [*((name, line) for name, (line, _) in TOPICS.items()), *COMMANDS.items(), *names]
+        found = [*((name, line) for name, (line, _) in TOPICS.items()), *commands().items(), *names]
     elif before[0] == "help" and len(before) == 2:
         from rlds_beam.cli.topics import names_of
 
         found = [(name, "") for name in names_of(before[1])]
     elif before == ["completion"]:
         found = [(shell, "") for shell in SCRIPTS]
-    elif before[0] in JOBS and "--" not in before:
+    elif "--" not in before and find_job(before[0]) is not None:
         found = _of_job(before[0], before[1:], word)
     else:
         found = []

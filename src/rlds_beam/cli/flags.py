@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from rlds_beam import plugins
 from rlds_beam.errors import UsageError
 from rlds_beam.options import (
     Options,
@@ -111,7 +112,8 @@ def new_parser(prog: str, description: str, **kwargs: Any) -> argparse.ArgumentP
 def choices(config_class: type[Options], argv: Sequence[str], *, lenient: bool = False) -> dict[str, Any]:
     """What on the command line decides which options exist: `{"to": "lerobot"}`, and what the input is recognized as.
 
-    The input is looked at only if options of some input's format are given, or to list these options.
+    The input is looked at only if options of some input's format are given, also of another package's, or to list these
+    options.
 
     Args:
       config_class: the options of the command.
@@ -129,11 +131,13 @@ def choices(config_class: type[Options], argv: Sequence[str], *, lenient: bool =
     reader = new_parser("", "", add_help=False)
     add_config(reader, config_class, chosen)  # with the options of all formats: their values are not inputs
     try:
-        values = vars(reader.parse_known_intermixed_args(list(argv))[0])
+        parsed, unknown = reader.parse_known_intermixed_args(list(argv))
+        values = vars(parsed)
         _check_paths(config_class, values)
     except UsageError:  # the parser with the right options reports it
         return chosen
-    listing = lenient or bool({"-h", "--help"} & set(argv))
+    foreign = any(word.startswith("--") for word in unknown) and bool(plugins.names("formats"))
+    listing = lenient or foreign or bool({"-h", "--help"} & set(argv))
     try:
         given = {name: value for name, value in values.items() if value != reader.get_default(name)}
         return chosen | config_class.implied(given, look=listing)

@@ -17,14 +17,14 @@ from typing import cast
 
 from rlds_beam import lazy, watchdog, worker_status
 from rlds_beam.cli import flags
-from rlds_beam.cli.parsers import COMMANDS, JOBS, MISSING, command_parser, job_parser
+from rlds_beam.cli.parsers import JOBS, MISSING, command_parser, job_parser
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_memory, pip_install
 from rlds_beam.runners import quiet
 from rlds_beam.runners.allocator import keep_freed_memory
 from rlds_beam.runners.kernels import choose_kernels
 from rlds_beam.terminal.displays import Kind, heartbeat
 from rlds_beam.terminal.options import PrintOptions, begin, print_json
-from rlds_beam.text import did_you_mean, escaping, without_secrets
+from rlds_beam.text import escaping, without_secrets
 
 _RESUMES = "finished work is kept, run the same command to resume"
 _LEFT = {
@@ -137,8 +137,8 @@ def _run(arguments: list[str], of_this_process: bool) -> int:
         return completion.main(command, arguments[1:])
     if command in MISSING:
         raise UsageError(f"{command} needs rlds_beam.{MISSING[command]}, which is not installed: {pip_install()}")
-    if not command.startswith("-"):
-        raise UsageError(f"unknown command {command!r}{did_you_mean(command, COMMANDS)}")
+    if not command.startswith("-"):  # of another package, or unknown
+        return _job(command, arguments[1:], of_this_process)
     try:
         command_parser().parse_args(arguments or ["--help"])
     except SystemExit as done:  # --help, --version

@@ -5,17 +5,22 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import NamedTuple, cast
 
+from rlds_beam import plugins
 from rlds_beam._version import __version__
 from rlds_beam.checking.rules import POLICIES, RULES
 from rlds_beam.cli import flags
 from rlds_beam.cli.exit_codes import EXIT_CODES, exit_codes
-from rlds_beam.formats.registry import FORMATS
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.registry import formats
 from rlds_beam.options import Options
 from rlds_beam.pipelines.base import Job
+from rlds_beam.text import did_you_mean
 
 _JOBS = {
     "example": ("ExampleConfig", "write a small dataset to try the other commands on"),
@@ -51,7 +56,7 @@ HELPERS = {
 """The commands that are not jobs, with their lines in the help."""
 
 COMMANDS = {**{name: line for name, (_, line) in JOBS.items()}, **HELPERS}
-"""All commands with their lines in the help."""
+"""Our commands with their lines in the help."""
 
 _ABOUT = (
     "Checks episodic datasets (RLDS, LeRobot, Minari, D4RL and others) and converts them to training data, with "
@@ -80,11 +85,38 @@ class JobParser(NamedTuple):
     parser: argparse.ArgumentParser
 
 
+def find_job(name: str) -> tuple[Job, type[Options]] | None:
+    """A job and its config, ours or another package's; None if there is none of that name.
+
+    Raises:
+      UsageError: it is another package's, and cannot be used.
+    """
+    if name in JOBS:
+        job = importlib.import_module(f"rlds_beam.pipelines.{name}")
+        return cast(Job, job), getattr(job, JOBS[name][0])
+    config_class = None if name in {*MISSING, *HELPERS} or name[:1] == "-" else plugins.find("commands", name)
+    if config_class is None:
+        return None
+    if not (isinstance(config_class, type) and issubclass(config_class, Options)):
+        raise plugins.refuse("commands", name, "is not a dataclass and subclass of rlds_beam.options.Options")
+    job = sys.modules[config_class.__module__]
+    lacks = [member for member in ("USAGE", "EXAMPLES", "main", name) if not hasattr(job, member)]
+    if lacks:
+        raise plugins.refuse("commands", name, f"names a module without {', '.join(lacks)}: see pipelines.base.Job")
+    return cast(Job, job), config_class
+
+
+def commands() -> dict[str, str]:
+    """All commands with their lines in the help; those of other packages at the end, with their docstrings' first."""
+    others = {name: one for name, one in plugins.loaded("commands").items() if name not in {*COMMANDS, *MISSING}}
+    return {**COMMANDS, **{name: (one.__doc__ or "").strip().partition("\n")[0] for name, one in others.items()}}
+
+
 def command_parser() -> argparse.ArgumentParser:
     """The parser of `rlds-beam` without a command."""
     parser = flags.new_parser(
         "rlds-beam",
-        f"{_ABOUT}\n\nexamples:\n{flags.commands(_EXAMPLES)}\n\ncommands:\n{flags.table(COMMANDS.items())}",
+        f"{_ABOUT}\n\nexamples:\n{flags.commands(_EXAMPLES)}\n\ncommands:\n{flags.table(commands().items())}",
         epilog=exit_code_lines(EXIT_CODES),
         usage="rlds-beam COMMAND ...",
     )
@@ -100,16 +132,20 @@ def job_parser(name: str, chosen: Sequence[str] | Mapping[str, str]) -> JobParse
       chosen: the arguments, or the options that decide which others exist: `{"to": "lerobot"}`.
 
     Raises:
-      UsageError: a format is unknown, or declares options that cannot be flags.
+      UsageError: there is no such job; a format is unknown, or declares options that cannot be flags.
     """
-    module = cast(Job, importlib.import_module(f"rlds_beam.pipelines.{name}"))
-    config_class: type[Options] = getattr(module, JOBS[name][0])
+    found = find_job(name)
+    if found is None:
+        raise UsageError(f"unknown command {name!r}{did_you_mean(name, commands())}")
+    module, config_class = found
     fields = config_class.__dataclass_fields__
+    asks = isinstance(chosen, Mapping) or any(re.match(r"--help$|-\w*h", word) for word in chosen)
+    sections = [*_format_lines(name, fields), *_rule_lines(name), exit_code_lines(exit_codes(name))] if asks else []
     usage = ["rlds-beam", name, *module.USAGE.split(), "[flags]"]
     parser = flags.new_parser(
         f"rlds-beam {name}",
         f"{config_class.__doc__}\n\nexamples:\n{flags.commands(module.EXAMPLES)}",
-        epilog="\n\n".join([*_format_lines(name, fields), *_rule_lines(name), exit_code_lines(exit_codes(name))]),
+        epilog="\n\n".join(sections),
         usage=" ".join([*usage, *(["[-- Beam's own flags]"] if "beam_options" in fields else [])]),
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="show what Beam, TensorFlow and workers log")
@@ -128,7 +164,7 @@ def exit_code_lines(codes: Mapping[int, str]) -> str:
 
 def format_rows(kinds: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """The name, `from` and `to`, and the description of each format that has one of these `kinds`."""
-    for name, known in FORMATS.items():
+    for name, known in formats().items():
         takes = [kind if known.kinds[kind] else "" for kind in kinds]
         if any(takes):
             yield (name, *takes, known.about)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rlds_beam import plugins
 from rlds_beam.checking.rules import ADVICE, POLICIES, RULE_GROUPS, RULES
 from rlds_beam.cli import flags
 from rlds_beam.cli.exit_codes import EXIT_CODES, SIGNALS, exit_codes
-from rlds_beam.cli.parsers import COMMANDS, JOBS, exit_code_lines, format_rows, job_parser
-from rlds_beam.connectors import CONNECTORS
+from rlds_beam.cli.parsers import JOBS, commands, exit_code_lines, format_rows, job_parser
+from rlds_beam.connectors.catalog import connector_names
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.registry import FORMATS, output_group, source_group
+from rlds_beam.formats.registry import formats, output_group, source_group
 from rlds_beam.options import Group, Options
 from rlds_beam.text import did_you_mean, joined
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 def job_of(arguments: Sequence[str]) -> str | None:
     """The job of `rlds-beam help convert`, which is the same as `rlds-beam convert --help`; None for a topic."""
-    return arguments[0] if arguments and arguments[0] in JOBS else None
+    name = arguments[0] if arguments else ""
+    return name if name in JOBS or (name not in TOPICS and name in plugins.names("commands")) else None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     if name not in TOPICS:
         topics = [topic for topic in SEARCHABLE if name in names_of(topic)]
         if not topics:
-            known = [*TOPICS, *COMMANDS, *(one for topic in SEARCHABLE for one in names_of(topic))]
+            known = [*TOPICS, *commands(), *(one for topic in SEARCHABLE for one in names_of(topic))]
             raise UsageError(
                 f"there is no command or topic {name!r}{did_you_mean(name, known)} (rlds-beam help lists them)"
             )
@@ -60,7 +62,7 @@ def _overview() -> str:
             "usage: rlds-beam help TOPIC [NAME]\n       rlds-beam help COMMAND [flags]\n"
             "       rlds-beam help NAME (of a format, rule, signal, or connector)",
             f"topics:\n{topics}",
-            f"commands:\n{flags.table(COMMANDS.items())}",
+            f"commands:\n{flags.table(commands().items())}",
         ]
     )
 
@@ -135,8 +137,9 @@ def names_of(topic: str) -> list[str]:
         from rlds_beam.checking.signals.base import SIGNALS as QUALITY
 
         return list(QUALITY)
-    known: dict[str, Iterable[str]] = {"rules": RULES, "connectors": CONNECTORS, "formats": FORMATS}
-    return list(known.get(topic, ()))
+    if topic == "connectors":
+        return connector_names()
+    return list({"rules": [*RULES], "formats": [*formats()]}.get(topic, ()))
 
 
 def _found(word: str, groups: Mapping[str, Sequence[str]], topic: str) -> list[str]:
@@ -155,7 +158,7 @@ def _found(word: str, groups: Mapping[str, Sequence[str]], topic: str) -> list[s
 
 def _formats(word: str) -> str:
     if word:
-        return "\n\n".join(map(_format, _found(word, {"formats": list(FORMATS)}, "formats")))
+        return "\n\n".join(map(_format, _found(word, {"formats": list(formats())}, "formats")))
     return "\n\n".join(
         [
             flags.fill(
@@ -170,7 +173,7 @@ def _formats(word: str) -> str:
 
 def _format(name: str) -> str:
     """What a format is, how it is named and recognized, and its options."""
-    known = FORMATS[name]
+    known = formats()[name]
     recognized = f"recognized by {known.known_by}" if known.known_by else "only if --from names it"
     needs = f"the extra {known.extra}{f' for {known.extra_for}' if known.extra_for else ''}" if known.extra else ""
     rows = [
@@ -199,6 +202,7 @@ def _connectors(word: str) -> str:
     from rlds_beam.connectors.catalog import SECTIONS, connector_class, names, summary
 
     groups = {title: names(modules) for title, modules in SECTIONS.items()}
+    groups |= {"Of other packages": others} if (others := plugins.names("connectors")) else {}
     if word:
         found = _found(word, groups, "connectors")
         if found != [word]:

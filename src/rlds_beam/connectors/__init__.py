@@ -88,5 +88,7 @@ _OTHERS = {
 
 __all__ = [*CONNECTORS, *_OTHERS]
 __getattr__, __dir__ = lazy.exports(
-    __name__, {name: f"{__name__}.{module}" for name, module in (CONNECTORS | _OTHERS).items()}
+    __name__,
+    {name: f"{__name__}.{module}" for name, module in (CONNECTORS | _OTHERS).items()},
+    "rlds_beam.plugins:find_connector",
 )

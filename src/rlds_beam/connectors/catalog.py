@@ -1,12 +1,17 @@
-"""The sections of all connectors, in the terminal and on the reference page."""
+"""All connectors by name, also those of other packages; their sections in the help and on the reference page."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import re
+from typing import Any
 
+from rlds_beam import plugins
 from rlds_beam.connectors import CONNECTORS
+from rlds_beam.errors import UsageError
+from rlds_beam.text import did_you_mean, shortened
+from rlds_beam.user_functions import check_configurable
 
 SECTIONS = {
     "Columns of a training batch": ("learner.columns", "learner.metadata"),
@@ -36,9 +41,26 @@ def names(modules: tuple[str, ...]) -> list[str]:
     return [name for _, _, name in sorted(found)]
 
 
-def connector_class(name: str) -> type:
-    """The class of a connector."""
-    found: type = getattr(importlib.import_module(f"rlds_beam.connectors.{CONNECTORS[name]}"), name)
+def connector_names() -> list[str]:
+    """All connectors, with those of other packages at the end."""
+    return [*CONNECTORS, *(name for name in plugins.names("connectors") if name not in CONNECTORS)]
+
+
+def connector_class(name: str, where: str = "help connectors") -> Any:
+    """The class (or function) of a connector.
+
+    Args:
+      where: the place of the name, for messages.
+
+    Raises:
+      UsageError: there is none of that name, or another package's cannot be used.
+    """
+    if name in CONNECTORS:
+        return getattr(importlib.import_module(f"rlds_beam.connectors.{CONNECTORS[name]}"), name)
+    found = plugins.find("connectors", name)
+    if found is None:
+        raise UsageError(f"{where}: there is no connector {shortened(name)}{did_you_mean(name, connector_names())}")
+    check_configurable(found, name, where)
     return found
 
 

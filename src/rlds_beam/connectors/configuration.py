@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from rlds_beam import connectors, storage
-from rlds_beam.connectors import CONNECTORS, arguments
+from rlds_beam.connectors import arguments
 from rlds_beam.connectors.base import Connector
+from rlds_beam.connectors.catalog import connector_class
 from rlds_beam.connectors.cleaning.presets import preset_of
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.given_meaning import Names, check_names, parse_names
@@ -202,10 +203,8 @@ def _connector(entry: Any, where: str) -> Connector:
     make: Any
     if ":" in name:
         make = resolve_configurable(name, where)
-    elif name in CONNECTORS:
-        make = getattr(connectors, name)
     else:
-        raise UsageError(f"{where}: there is no connector {shortened(name)}{did_you_mean(name, CONNECTORS)}")
+        make = connector_class(name, where)
     if given is None and not isinstance(make, type):
         return cast(Connector, make)  # a bare function is a connector; with arguments, it returns one
     return cast(Connector, _construct(make, given or {}, f"{where}: {name}"))

@@ -7,10 +7,9 @@ import inspect
 import re
 from typing import Any
 
-from rlds_beam import connectors
-from rlds_beam.connectors import CONNECTORS
+from rlds_beam.connectors.catalog import connector_class
 from rlds_beam.errors import UsageError
-from rlds_beam.text import count, did_you_mean, shortened
+from rlds_beam.text import count, shortened
 
 
 def is_inline(text: str) -> bool:
@@ -41,13 +40,11 @@ def _entry(node: ast.expr, where: str) -> dict[str, dict[str, Any]]:
     function = node if call is None else call.func
     if not isinstance(function, ast.Name):
         raise UsageError(
-            f"{where}: {shortened(ast.unparse(node))}: expected the name of a connector of rlds-beam; others go into a "
-            "file of connectors"
+            f"{where}: {shortened(ast.unparse(node))}: expected the name of a connector; those without an entry point "
+            "go into a file of connectors"
         )
     name = function.id
-    if name not in CONNECTORS:
-        raise UsageError(f"{where}: there is no connector {shortened(name)}{did_you_mean(name, CONNECTORS)}")
-    takes = list(inspect.signature(getattr(connectors, name)).parameters)
+    takes = list(inspect.signature(connector_class(name, where)).parameters)
     given, named = (call.args, call.keywords) if call else ([], [])
     if len(given) > len(takes):
         raise UsageError(

@@ -6,7 +6,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rlds_beam.formats.registry import OUTPUTS, RLDS, SOURCES, TRAJECTORIES, output_group, source_group
+from rlds_beam.formats.registry import (
+    OUTPUTS,
+    RLDS,
+    SOURCES,
+    TRAJECTORIES,
+    can_read,
+    output_group,
+    source_group,
+    source_names,
+)  # fmt: skip
 from rlds_beam.options import Group, Options, names_of, option
 from rlds_beam.user_functions import name_of
 
@@ -90,7 +99,9 @@ class SourceOptions(Options):
             return {}
         own = names_of(cls)
         others = {name for name, value in values.items() if name not in own and value not in (None, [])}
-        used = any(not others.isdisjoint(names_of(source_group(name).options_class)) for name in SOURCES if others)
+        ours = {name for group in cls.known_groups() for name in names_of(group.options_class)}
+        formats = SOURCES if others <= ours else source_names()
+        used = any(not others.isdisjoint(names_of(source_group(name).options_class)) for name in formats if others)
         return {"recognized": recognize(given)} if used or look else {}
 
     @classmethod
@@ -98,7 +109,7 @@ class SourceOptions(Options):
         """The group of the input's format is among them once the format is known."""
         found, given = values.get("recognized"), values.get("from_")
         if given is None and found is not None:
-            given = found.format if found.format in SOURCES else RLDS
+            given = found.format if can_read(found.format) else RLDS
         if given is None:
             return super().groups(values)
         return *super().groups(values), source_group(given if isinstance(given, str) else name_of(given))

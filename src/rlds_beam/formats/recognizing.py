@@ -10,17 +10,27 @@ import itertools
 import json
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rlds_beam import storage
 from rlds_beam.encoding.tfds.dataset_info import FEATURES
 from rlds_beam.errors import MissingExtraError, UsageError
-from rlds_beam.formats.registry import COLUMNS, FORMATS, RLDS, SOURCES, TRAJECTORIES, source_class
+from rlds_beam.formats.registry import (
+    COLUMNS,
+    FORMATS,
+    RLDS,
+    TRAJECTORIES,
+    Format,
+    can_read,
+    formats,
+    source_class,
+)  # fmt: skip
 from rlds_beam.output.directory import Holding, holding
 from rlds_beam.output.files import PLAN
 from rlds_beam.reading.looking import holds, listing_once, names_in
 from rlds_beam.text import count, joined, printable
+from rlds_beam.user_functions import raised
 
 _LEVELS = 2
 """How far below a directory datasets are looked for."""
@@ -76,7 +86,7 @@ def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
                 return Recognized(given, RLDS, "", given)
             if found is None:
                 return _recognize_below(first)._replace(input=given)
-            told_by_files = found.format in SOURCES and source_class(found.format).told_by_files
+            told_by_files = can_read(found.format) and source_class(found.format).told_by_files
             if told_by_files and not found.why.startswith(_WHOLE):
                 _check_subdirectories(first, found)
         else:
@@ -118,18 +128,10 @@ def _recognize_one(path: str) -> Recognized | None:
         readable = _is_readable(held) or (held.to == RLDS and FEATURES in names_in(path))
         writer = f"{PLAN} of {_writer(held)}"
         return Recognized(path, held.to, writer, path, None if readable else _how_to_read(path, held))
-    reasons: dict[str, str] = {}
-    trouble: list[Exception] = []
-    for name in SOURCES:
-        if not any(holds(path, pattern) for pattern in FORMATS[name].names):
-            continue
-        try:
-            why = source_class(name).recognize(path)
-        except (OSError, UsageError, ArithmeticError, LookupError, ValueError) as error:  # for example h5py is missing
-            trouble.append(error)
-            continue
-        if why is not None:
-            reasons[name] = why
+    reasons, trouble = _claims(path, FORMATS)
+    if not reasons:  # those of other packages
+        reasons, others = _claims(path, {name: known for name, known in formats().items() if name not in FORMATS})
+        trouble += others
     if len(reasons) > 1:
         both = joined([f"{name} ({why})" for name, why in reasons.items()])
         raise UsageError(f"{path} could be {both}: choose one, for example --from={next(iter(reasons))}")
@@ -140,13 +142,34 @@ def _recognize_one(path: str) -> Recognized | None:
     return None
 
 
+def _claims(path: str, known: Mapping[str, Format]) -> tuple[dict[str, str], list[Exception]]:
+    """Why each format recognizes a file or directory, and what failed while it was asked."""
+    reasons: dict[str, str] = {}
+    trouble: list[Exception] = []
+    for name, one in known.items():
+        if not any(holds(path, pattern) for pattern in one.names if one.source):
+            continue
+        try:
+            why = source_class(name).recognize(path)
+        except (OSError, UsageError, ArithmeticError, LookupError, ValueError) as error:  # for example h5py is missing
+            trouble.append(error)
+        except Exception as error:
+            if name in FORMATS:
+                raise
+            trouble.append(UsageError(f"--from={name}: its recognize {raised(error)}"))
+        else:
+            if why is not None:
+                reasons[name] = why
+    return reasons, trouble
+
+
 def _held(path: str) -> Holding | None:
     """What rlds-beam wrote; None if it did not, or if its plan cannot be read."""
     try:
         held = holding(path) if PLAN in names_in(path) else None
     except OSError:
         return None
-    if held is None or not (held.to in FORMATS or ":" in held.to):
+    if held is None or not (held.to in FORMATS or ":" in held.to or held.to in formats()):
         return None
     kind, dataset = printable(str(held.kind), 80), printable(held.dataset, 200)
     return dataclasses.replace(held, to=printable(held.to, 200), kind=kind, dataset=dataset)
@@ -159,7 +182,7 @@ def _writer(held: Holding) -> str:
 def _is_readable(held: Holding) -> bool:
     """Whether a finished output can be read as episodes."""
     windows = held.to == TRAJECTORIES and held.kind not in ("frames", "episodes")
-    return held.items is not None and held.to in SOURCES and not windows
+    return held.items is not None and can_read(held.to) and not windows
 
 
 def written_by_convert(input: str | Sequence[str], from_: str) -> str | None:
@@ -232,7 +255,7 @@ def _check_subdirectories(directory: str, found: Recognized) -> None:
 
 def _is_read_with(found: Recognized, one: Recognized) -> bool:
     """Whether the source of a directory's files also reads a dataset below."""
-    if one.format != found.format or one.format not in SOURCES:  # what only `open_dataset` reads
+    if one.format != found.format or not can_read(one.format):  # what only `open_dataset` reads
         return False
     return source_class(found.format).reads_together(found.why, one.why)
 
@@ -296,8 +319,9 @@ def _several(directory: str, found: Sequence[Recognized], incomplete: bool) -> U
 
 def _unknown(path: str, looked: int) -> UsageError:
     """The error for a path that no source recognizes: what was looked for."""
-    width = max(map(len, SOURCES))
-    known = [f"  {name:<{width}}  {FORMATS[name].known_by}" for name in SOURCES if FORMATS[name].known_by]
+    told = {name: known.known_by for name, known in formats().items() if known.source and known.known_by}
+    width = max(map(len, told))
+    known = [f"  {name:<{width}}  {known_by}" for name, known_by in told.items()]
     files = "file or directory" if looked == 1 else "files and directories"
     below = f" or in the {looked:,} {files} below" if looked else ""
     first = f"{path} is not a dataset in a known format. None of these is in it{below}:"

@@ -1,6 +1,7 @@
 """The registry of dataset formats: the names that `--from` and `--to` accept.
 
-The help, errors, the table of formats in the documentation, and the tests of all formats are generated from `FORMATS`.
+The help, errors, the table of formats in the documentation, and the tests of all formats are generated from `FORMATS`,
+and from the entry points `rlds_beam.formats` of other packages (`plugins`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import typing
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+from rlds_beam import plugins
 from rlds_beam.errors import Extra, UsageError
 from rlds_beam.options import Group, Options, check_value, type_hints
 from rlds_beam.text import did_you_mean
@@ -25,6 +27,8 @@ RLDS, TRAJECTORIES, COLUMNS, LEROBOT = "rlds", "trajectories", "columns", "lerob
 
 class Format(NamedTuple):
     """A dataset format.
+
+        ROBOT_LOG = Format("logs of our robots", source="my_robot.logs:LogSource", names=("*.robotlog",))
 
     Attributes:
       about: a description for the help.
@@ -209,12 +213,48 @@ _KNOWN = {
 """All formats, also those whose folder this installation lacks."""
 
 FORMATS = {name: known for name, known in _KNOWN.items() if find_spec(known.package) is not None}
-"""The formats by name, in the order of the help."""
+"""Our formats by name, in the order of the help."""
 
 SOURCES = tuple(name for name, known in FORMATS.items() if known.source)
-"""The values of `--from`."""
+"""Our formats that can be read."""
 OUTPUTS = tuple(name for name, known in FORMATS.items() if known.output)
-"""The values of `--to`."""
+"""Our formats that can be written."""
+
+
+def find_format(name: str) -> Format | None:
+    """The format of that name, ours or another package's; None if there is none.
+
+    Raises:
+      UsageError: it is another package's, and cannot be used.
+    """
+    found = FORMATS.get(name) or (None if ":" in name else plugins.find("formats", name))
+    if not isinstance(found, Format | None):
+        raise plugins.refuse("formats", name, f"is a {type(found).__name__}, not a rlds_beam.formats.Format")
+    return found
+
+
+def formats() -> dict[str, Format]:
+    """All formats, with those of other packages at the end. A name of ours is never another's."""
+    others = {name: known for name, known in plugins.loaded("formats").items() if isinstance(known, Format)}
+    return {**FORMATS, **{name: known for name, known in others.items() if name not in FORMATS}}
+
+
+def source_names() -> list[str]:
+    """The values of `--from`."""
+    return [name for name, known in formats().items() if known.source]
+
+
+def output_names() -> list[str]:
+    """The values of `--to`."""
+    return [name for name, known in formats().items() if known.output]
+
+
+def can_read(name: str) -> bool:
+    """Whether `--from` takes a name. False also for a format of another package that cannot be used."""
+    try:
+        return name in SOURCES or bool((known := find_format(name)) and known.source)
+    except UsageError:
+        return False
 
 
 def source_class(from_: str) -> type[Source]:
@@ -225,8 +265,8 @@ def source_class(from_: str) -> type[Source]:
     """
     from rlds_beam.reading.base import Source
 
-    known = FORMATS[from_].source if from_ in SOURCES else ""
-    return typing.cast("type[Source]", _class(known, from_, "from", SOURCES, Source))
+    known = find_format(from_)
+    return typing.cast("type[Source]", _class(known.source if known else "", from_, "from", Source))
 
 
 def output_class(to: str) -> type[Output]:
@@ -237,16 +277,17 @@ def output_class(to: str) -> type[Output]:
     """
     from rlds_beam.output.base import Output
 
-    known = FORMATS[to].output if to in OUTPUTS else ""
-    return typing.cast("type[Output]", _class(known, to, "to", OUTPUTS, Output))
+    known = find_format(to)
+    return typing.cast("type[Output]", _class(known.output if known else "", to, "to", Output))
 
 
-def _class(known: str, name: str, flag: str, names: tuple[str, ...], base: type[Any]) -> type[Any]:
+def _class(known: str, name: str, flag: str, base: type[Any]) -> type[Any]:
     if ":" not in (known or name):
         kind, verb = ("source", "written") if flag == "from" else ("output", "read")
+        names = source_names() if flag == "from" else output_names()
         choose = f"choose {', '.join(names)}, or module:Class for your own"
         only = f" ({name} can only be {verb}); {choose}"
-        hint = only if name in FORMATS else did_you_mean(name, names, otherwise=choose)
+        hint = only if name in formats() else did_you_mean(name, names, otherwise=choose)
         raise UsageError(f"--{flag}={name}: there is no such {kind}{hint}")
     named = resolve(known or name, f"--{flag}")
     if not (isinstance(named, type) and issubclass(named, base)):

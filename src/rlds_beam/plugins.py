@@ -1,0 +1,91 @@
+"""Formats, connectors, and commands of other packages, found by their entry points.
+
+    [project.entry-points."rlds_beam.formats"]
+    robot_log = "my_robot:ROBOT_LOG"              # a rlds_beam.formats.Format
+
+    [project.entry-points."rlds_beam.connectors"]
+    ClipReward = "my_robot.connectors:ClipReward"
+
+    [project.entry-points."rlds_beam.commands"]
+    replay = "my_robot.replay:ReplayConfig"       # the config of a job: rlds_beam.pipelines.base.Job
+
+They are looked up only if a name is not one of ours, or if all names are listed, so they cost other commands nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal
+
+from rlds_beam import lazy
+from rlds_beam.errors import UsageError
+from rlds_beam.user_functions import raised
+
+Kind = Literal["formats", "connectors", "commands"]
+KINDS: tuple[Kind, ...] = ("formats", "connectors", "commands")
+
+
+@functools.cache
+def _declared(kind: Kind) -> dict[str, list[EntryPoint]]:
+    """The entry points by name; several, if several packages declare that name."""
+    found: dict[str, list[EntryPoint]] = {}
+    for entry in sorted(entry_points(group=f"rlds_beam.{kind}"), key=lambda entry: (entry.name, _package(entry))):
+        found.setdefault(entry.name, []).append(entry)
+    return found
+
+
+def names(kind: Kind) -> list[str]:
+    """The names that installed packages declare, also of those that cannot be loaded."""
+    return list(_declared(kind))
+
+
+def packages(kind: Kind, name: str) -> list[str]:
+    """The packages that declare a name, each with its version."""
+    return [_package(entry) for entry in _declared(kind).get(name, ())]
+
+
+@functools.cache
+def find(kind: Kind, name: str) -> Any:
+    """The object that an installed package declares under a name; None if none does.
+
+    Raises:
+      UsageError: several packages declare the name, or the object cannot be imported.
+    """
+    entries = _declared(kind).get(name, ())
+    if not entries:
+        return None
+    if len(entries) > 1:
+        both = " and ".join(map(_package, entries))
+        raise UsageError(f"{name} is declared by {both} (entry points rlds_beam.{kind}): uninstall one of them")
+    lazy.show_clients()  # the package's modules may need them
+    try:
+        return entries[0].load()
+    except Exception as error:
+        declared = f"{entries[0].value} (entry point rlds_beam.{kind} of {_package(entries[0])})"
+        raise UsageError(f"{name}: {declared} {raised(error)}") from error
+
+
+def find_connector(name: str) -> Any:
+    """The connector that an installed package declares; None if none does. Raises UsageError as `find` does."""
+    return find("connectors", name)
+
+
+def loaded(kind: Kind) -> dict[str, Any]:
+    """All objects that installed packages declare, by name, without those that `find` refuses (see `doctor`)."""
+    found = {}
+    for name in names(kind):
+        try:
+            found[name] = find(kind, name)
+        except UsageError:
+            continue
+    return found
+
+
+def refuse(kind: Kind, name: str, problem: str) -> UsageError:
+    """The error for an entry point whose object is not what it should be."""
+    return UsageError(f"{name}: the entry point rlds_beam.{kind} of {' and '.join(packages(kind, name))} {problem}")
+
+
+def _package(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an unknown package"

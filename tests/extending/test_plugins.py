@@ -1,0 +1,247 @@
+"""A real second wheel whose entry points are formats, connectors, and a command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import readme
+from checkout import ROOT
+
+import rlds_beam
+from rlds_beam import connectors, pipelines, plugins
+from rlds_beam.cli.completion import complete
+from rlds_beam.cli.main import main
+from rlds_beam.testing import make_episode
+
+MODULE = '''
+import dataclasses
+from rlds_beam.connectors import EpisodeConnector
+from rlds_beam.formats import Format
+from rlds_beam.formats.options import InputOptions
+from rlds_beam.options import Options, option
+from rlds_beam_logs_formats import JsonSource
+
+LOG = Format("logs of our robots", source="rlds_beam_logs:LogSource", known_by="*.jsonl files", names=("*.jsonl",))
+OURS = Format("not ours", source="rlds_beam_logs:LogSource")
+
+@dataclasses.dataclass(frozen=True)
+class LogOptions(Options):
+    """How logs are read."""
+    log_files: int = option(100, "read at most this many files", least=1)
+
+@dataclasses.dataclass(frozen=True)
+class LogSource(JsonSource):
+    options_class = LogOptions
+
+    @classmethod
+    def recognize(cls, path):
+        if "fails" in path:
+            raise RuntimeError("no idea")
+        return "it has .jsonl files"
+
+    @classmethod
+    def open(cls, input, *, split=None, features=None, options):
+        opened = JsonSource.open(input, split=split, features=features)
+        (split,) = opened.splits
+        return cls(opened.dataset, (dataclasses.replace(split, shards=split.shards[:options.log_files]),))
+
+class HalveReward(EpisodeConnector):
+    """Halves rewards."""
+
+    def edit(self, episode, fields):
+        return episode.with_columns({fields.rewards: episode.steps[fields.rewards] / 2})
+
+def not_marked(batch):
+    return batch
+
+@dataclasses.dataclass(frozen=True)
+class ReplayConfig(InputOptions):
+    """Replay episodes on a robot."""
+    speed: float = option(1.0, "how fast", least=0.1)
+
+USAGE, EXAMPLES = "INPUT", "rlds-beam replay DATA"
+
+def replay(config):
+    return config.input, config.speed, config.source_format
+
+def main(config):
+    print(*replay(config))
+    return 3
+'''
+
+PROJECT = """
+[project]
+name = "rlds-beam-logs"
+version = "2.5"
+[project.entry-points."rlds_beam.formats"]
+robot_log = "rlds_beam_logs:LOG"
+rlds = "rlds_beam_logs:OURS"
+gone = "rlds_beam_logs:GONE"
+odd = "rlds_beam_logs:HalveReward"
+[project.entry-points."rlds_beam.connectors"]
+HalveReward = "rlds_beam_logs:HalveReward"
+NotMarked = "rlds_beam_logs:not_marked"
+[project.entry-points."rlds_beam.commands"]
+replay = "rlds_beam_logs:ReplayConfig"
+convert = "rlds_beam_logs:ReplayConfig"
+notajob = "rlds_beam_logs:LogOptions"
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[tool.setuptools]
+py-modules = ["rlds_beam_logs", "rlds_beam_logs_formats"]
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the installed wheel."""
+    pytest.importorskip("setuptools")
+    project, site = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("site")
+    page = readme.blocks(ROOT / "docs" / "how_to" / "own_source.md")
+    (project / "rlds_beam_logs_formats.py").write_text(next(b.code for b in page if "class JsonSource" in b.code))
+    (project / "rlds_beam_logs.py").write_text(MODULE)
+    (project / "pyproject.toml").write_text(PROJECT)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    done = subprocess.run([*pip, f"--target={site}", str(project)], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return site
+
+
+@pytest.fixture(autouse=True)
+def _installed(site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(site))  # of worker processes
+    monkeypatch.syspath_prepend(site)
+    _forget()
+    yield
+    for name in ("rlds_beam_logs", "rlds_beam_logs_formats"):
+        sys.modules.pop(name, None)
+    _forget()
+
+
+def _forget() -> None:
+    plugins._declared.cache_clear()
+    plugins.find.cache_clear()
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    for number in range(2):
+        steps = make_episode(10, seed=number, observation=2, action=()).steps
+        line = json.dumps({name: column.tolist() for name, column in steps.items()})
+        (tmp_path / "robot").mkdir(exist_ok=True)
+        (tmp_path / "robot" / f"{number}.jsonl").write_text(f"{line}\n")
+    return tmp_path / "robot"
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main([*words]) == code
+    captured = capsys.readouterr()
+    return captured.out + captured.err
+
+
+def test_it_is_recognized_and_read(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "robot_log (it has .jsonl files)" in said(capsys, "inspect", "robot")
+    assert "accepted  2 episodes" in said(capsys, "convert", "robot", "pairs", "--workers=2")
+    assert rlds_beam.validate("robot", from_="robot_log").episodes == 2
+    assert rlds_beam.validate("robot", log_files=1).episodes == 1
+    assert "accepted  1 episode" in said(capsys, "validate", "robot", "--log_files=1")
+    assert len(rlds_beam.open_dataset("robot")) == 2
+
+
+def test_help_completion_and_errors_name_it(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Replay episodes on a robot." in said(capsys, "--help") and "replay" in said(capsys, "help")
+    text = said(capsys, "help", "robot_log")
+    assert "logs of our robots" in text and "recognized by *.jsonl files" in text and "--log_files" in text
+    assert all("robot_log" in said(capsys, *words) for words in (["help", "formats"], ["convert", "--help"]))
+    assert "HalveReward" in said(capsys, "help", "connectors")
+    assert "Halves rewards." in said(capsys, "help", "HalveReward")
+    assert "--speed N" in said(capsys, "replay", "--help") == said(capsys, "help", "replay")
+    assert ("--from=robot_log", "") in complete(["validate", "--from=r"])
+    assert ("replay", "Replay episodes on a robot.") in complete(["rep"])
+    assert any(word.startswith("--speed") for word, _ in complete(["replay", "--sp"]))
+    assert "did you mean robot_log" in said(capsys, "validate", "robot", "--from=robot_lag", code=2)
+    assert "did you mean replay" in said(capsys, "replya", code=2)
+    assert "did you mean HalveReward" in said(capsys, "validate", "robot", "--connectors=HalvReward", code=2)
+    Path("nothing").mkdir()
+    assert "robot_log     *.jsonl files" in said(capsys, "validate", "nothing", code=2)
+
+
+def test_a_connector(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "convert", "robot", "half", "--to=numpy", "--connectors=HalveReward")
+    whole, half = (rlds_beam.open_dataset(path)[0]["steps/reward"] for path in ("robot", "half"))
+    assert (half == whole / 2).all()
+    assert connectors.HalveReward is sys.modules["rlds_beam_logs"].HalveReward
+    assert "not_marked" not in said(capsys, "validate", "robot", "--connectors=NotMarked", code=2)
+    with pytest.raises(AttributeError):
+        _ = connectors.NoSuchConnector
+
+
+def test_a_command(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "replay", "robot", "--speed=2", code=3) == "robot 2.0 robot_log\n"
+    assert rlds_beam.replay("robot", speed=3.0) == ("robot", 3.0, "robot_log")
+    assert "speed: how fast" in " ".join(rlds_beam.replay.__doc__.split())
+    assert pipelines.replay.__name__ == "rlds_beam_logs"
+    assert "--speed=0" in said(capsys, "replay", "robot", "--speed=0", code=2)
+    with pytest.raises(AttributeError):
+        _ = rlds_beam.reply
+
+
+def test_ours_are_never_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "not ours" not in said(capsys, "help", "formats")
+    assert "Replay episodes" not in said(capsys, "convert", "--help")
+    assert rlds_beam.pipelines.convert.__name__ == "rlds_beam.pipelines.convert"
+
+
+def test_what_cannot_be_used_is_refused_in_a_line(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, named in {
+        (
+            "validate",
+            "robot",
+            "--from=gone",
+        ): "GONE (entry point rlds_beam.formats of rlds-beam-logs 2.5)",
+        ("validate", "robot", "--from=odd"): "not a rlds_beam.formats.Format",
+        ("notajob", "robot"): "names a module without notajob",
+        ("convert", "robot", "out", "--to=robot_log"): "robot_log can only be read",
+    }.items():
+        text = said(capsys, *words, code=2)
+        assert named in text and len(text.splitlines()) == 1
+    found = said(capsys, "doctor", code=1)
+    assert "problem  format gone" in " ".join(found.split("  ")) or "format gone" in found
+    assert "connector HalveReward" in found and "rlds-beam-logs 2.5" in found
+    logs.rename("fails")
+    text = said(capsys, "validate", "fails", code=2)
+    assert "--from=robot_log: its recognize raised RuntimeError: no idea" in text
+
+
+def test_two_packages_with_one_name(site: Path, logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metadata = Path("rlds_beam_other-1.0.dist-info")
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: rlds-beam-other\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[rlds_beam.formats]\nrobot_log = rlds_beam_logs:LOG\n")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        _forget()
+        text = said(capsys, "validate", "robot", "--from=robot_log", code=2)
+        assert "robot_log is declared by rlds-beam-logs 2.5 and rlds-beam-other 1.0" in text
+    finally:
+        sys.path.pop(0)
+
+
+def test_other_commands_do_not_look_for_them(site: Path) -> None:
+    run = (
+        "import sys\n"
+        "from rlds_beam import plugins\n"
+        "from rlds_beam.cli.main import main\n"
+        "assert main(['example', 'data']) == main(['convert', 'data/point_mass/1.0.0', 'out', '--dry_run']) == 0\n"
+        "assert main(['validate', 'data/point_mass/1.0.0', '--connectors=MinimumLength(2)']) == 0\n"
+        "assert plugins._declared.cache_info().currsize == 0\n"
+    )
+    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
