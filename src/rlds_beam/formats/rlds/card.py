@@ -43,7 +43,7 @@ def provenance(
     facts = {
         "written_by": f"rlds-beam {__version__}",
         "source": {
-            "dataset": plan["dataset"], **read, "info": info, "licences": list(source["licences"]),  # english: quoted
+            "dataset": plan["dataset"], **read, "info": info, "licences": list(source["licences"]),
             "shards": shards, **({"slices": slices} if slices else {}),
         },
         "check": plan["check"],
@@ -145,7 +145,7 @@ def _license_lines(source: Mapping[str, Any]) -> list[str]:
     license_ = redistribution.get("license") if isinstance(redistribution, dict) else None
     known = re.fullmatch(r"[\w .,+-]+", str(license_), re.ASCII)
     lines = [f"License: {license_ if known else _code(license_)}", ""] if license_ else []
-    files = source["licences"]  # english: quoted
+    files = source["licences"]
     if files:
         lines.append(f"License text of the source: {', '.join(f'[{name}]({name})' for name in files)}")
     if not lines:

@@ -241,7 +241,7 @@ class RldsOutput(HoldsLastActions, SeveralFiles, SeveralSplits, MetadataFiles, C
         results = (read_json(fitted) or {}).get("results") if storage.exists(fitted) else None
         source = {
             "info": self.info,
-            "licences": [name for name in self.files_beside if is_license(name)],  # english: quoted
+            "licences": [name for name in self.files_beside if is_license(name)],
             "provenance": self.earlier,
         }
         return provenance(plan.content, read_json(storage.join(self.directory, REPORT)), splits, source, results)
