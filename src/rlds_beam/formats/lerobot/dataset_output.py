@@ -25,8 +25,7 @@ from rlds_beam.formats.lerobot.image_sizes import image_sizes
 from rlds_beam.formats.lerobot.mapping import map_features
 from rlds_beam.formats.lerobot.metadata import Totals, dataset_statistics, features_info
 from rlds_beam.formats.lerobot.options import LerobotOptions, whole_fps
-from rlds_beam.formats.lerobot.pages import check_pages
-from rlds_beam.formats.lerobot.parquet_file import renumber
+from rlds_beam.formats.lerobot.parquet_file import check_renumbering, renumber_file
 from rlds_beam.formats.lerobot.range_facts import RangeFacts, facts_file
 from rlds_beam.formats.lerobot.range_files import RangeFiles
 from rlds_beam.formats.lerobot.range_writer import LerobotWriter
@@ -102,7 +101,7 @@ class LerobotDatasetOutput(
     def create(
         cls, source: Source, connectors: ConnectorRunner, directory: str, options: LerobotOptions
     ) -> LerobotDatasetOutput:
-        check_pages()
+        check_renumbering()
         fps, schema = whole_fps(options, source), connectors.schema
         features = map_features(
             schema, options.map, image_sizes(source, connectors, schema, options.map),
@@ -250,7 +249,7 @@ class LerobotDatasetOutput(
         if not facts.frames:
             return commit
         data, *others = commit.files
-        checksum = renumber(storage.below(self.directory, data.file), facts.places, numbers_of(facts, indices))
+        checksum = renumber_file(storage.below(self.directory, data.file), numbers_of(facts, indices))
         data = dataclasses.replace(data, shard=dataclasses.replace(data.shard, checksum=checksum))
         return dataclasses.replace(commit, files=(data, *others))
 
@@ -367,7 +366,7 @@ def _depth(options: LerobotOptions, schema: Schema) -> dict[str, Depth]:
 
 
 def numbers_of(facts: RangeFacts, numbers: Any) -> dict[str, Array]:
-    """The final numbers of a range's frames (`parquet_file.edits_of`)."""
+    """The final numbers of a range's frames (`parquet_file.renumber`)."""
     episodes = numbers["first_episode"] + np.arange(len(facts.lengths))
     return {
         "index": numbers["first_frame"] + np.arange(facts.frames),

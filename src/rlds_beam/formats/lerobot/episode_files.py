@@ -12,6 +12,7 @@ these files, so the job may be killed at any point.
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,20 +20,18 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.errors import NotVerifiedError
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.copied_frames import EncodedAgain, why_not_copied
 from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.frames import FrameColumns, LerobotFrames
-from rlds_beam.formats.lerobot.parquet_file import FramesFile, edited, edits_of
-from rlds_beam.formats.lerobot.range_facts import RangeFacts
+from rlds_beam.formats.lerobot.parquet_file import FramesFile, renumber
+from rlds_beam.formats.lerobot.range_facts import RangeFacts, reporting_damage
 from rlds_beam.formats.lerobot.range_files import Videos
 from rlds_beam.formats.lerobot.videos import encoded_video
 from rlds_beam.output.shards import ShardWriter, WrittenFile
 
 Array = np.ndarray[Any, Any]
-_ENDS = "ends"
 
 
 class EpisodeFiles:
@@ -53,21 +52,15 @@ class EpisodeFiles:
         self._paths = [storage.below(directory, name) for name in names]
         self._shards = [ShardWriter(path) for path in self._paths]
         self._ends: list[list[int]] = [[0] * len(names)]
-        self._places: dict[str, list[Array]] = {}
         self.encoded = {
             video.name: EncodedAgain() for video in frame_format.videos if video.path in frame_format.copied
         }
 
     def add(self, frames: LerobotFrames, videos: Videos, key: object) -> None:
         """Adds an episode."""
-        starts = self._ends[-1]
         file = FramesFile(self._shards[0], self._columns)
         file.add(frames, key)
-        places, size = file.close()
-        sizes = [size]
-        for name, spans in places.items():
-            spans[:, 0] += starts[0]
-            self._places.setdefault(name, []).append(spans)
+        sizes = [file.close()]
         for place, feature in enumerate(self._format.videos, 1):
             height, width, _ = feature.shape
             encoding, pixels = self._format.encoding_of(feature), videos[feature.name]
@@ -76,17 +69,20 @@ class EpisodeFiles:
             content = encoded_video(self._paths[place], encoding, self._format.fps, height, width, pixels)
             self._shards[place].write([content], frames.length, key)
             sizes.append(len(content))
-        self._ends.append([start + size for start, size in zip(starts, sizes, strict=True)])
+        self._ends.append([start + size for start, size in zip(self._ends[-1], sizes, strict=True)])
         self._frames += frames.length
 
-    def commit(self) -> tuple[list[WrittenFile], dict[str, Array]]:
-        """Completes the packs. Returns them, and the positions of episodes and range numbers in them."""
-        written = [
+    @property
+    def ends(self) -> Array:
+        """See `RangeFacts.ends`."""
+        return np.array(self._ends, np.int64)
+
+    def commit(self) -> list[WrittenFile]:
+        """Completes the packs, and returns them."""
+        return [
             WrittenFile(name, shard.commit(), self._frames, role="part" if place else "items")
             for place, (name, shard) in enumerate(zip(self._names, self._shards, strict=True))
         ]
-        places = {name: np.concatenate(spans) for name, spans in self._places.items()}
-        return written, {**places, _ENDS: np.array(self._ends, np.int64)}
 
     def abort(self) -> None:
         """Removes what was written so far. Does nothing after `commit`."""
@@ -117,7 +113,7 @@ def unpack(
       packs: the names of the packs.
       facts: the facts of the range.
       first: the number of its first episode.
-      numbers: the numbers of its frames (`edits_of`).
+      numbers: the numbers of its frames (`renumber`).
 
     Raises:
       NotVerifiedError: a pack is missing or cut short.
@@ -134,23 +130,17 @@ def unpack(
     return written
 
 
-def _contents(path: str, facts: RangeFacts, place: int, numbers: Mapping[str, Array]) -> Iterator[bytes | bytearray]:
-    """The file of each episode in a pack, with the final numbers."""
-    ends = facts.places[_ENDS][:, place].tolist()
-    edits = edits_of(facts.places, numbers) if not place else []
-    at = 0
-    try:
-        with storage.open_read(path) as file:
-            for start, stop in itertools.pairwise(ends):
-                content = file.read(stop - start)
-                if len(content) < stop - start:
-                    raise OSError(f"it has {start + len(content)} bytes, expected {ends[-1]}")
-                own = []
-                while at < len(edits) and edits[at][0] < stop:
-                    own.append((edits[at][0] - start, edits[at][1]))
-                    at += 1
-                yield edited(content, own) if own else content
-    except OSError as error:
-        raise NotVerifiedError(
-            f"{path} is missing or damaged ({error}): remove the commit of its part, and run the same command again"
-        ) from error
+def _contents(path: str, facts: RangeFacts, place: int, numbers: Mapping[str, Array]) -> Iterator[bytes]:
+    """The file of each episode in a pack, with the final numbers if it is the pack of frames."""
+    ends = facts.ends[:, place].tolist()
+    stops = np.cumsum(facts.lengths)
+    with reporting_damage(path), storage.open_read(path) as file:
+        for (start, end), first, stop in zip(itertools.pairwise(ends), stops - facts.lengths, stops, strict=True):
+            content = file.read(end - start)
+            if len(content) < end - start:
+                raise OSError(f"it has {start + len(content)} bytes, expected {ends[-1]}")
+            if not place:
+                frames = io.BytesIO(content)
+                renumber(frames, {name: values[first:stop] for name, values in numbers.items()})
+                content = frames.getvalue()
+            yield content

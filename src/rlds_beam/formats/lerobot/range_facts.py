@@ -1,15 +1,15 @@
 """Facts about a range that are kept until all ranges are finished: `_ranges/<range>.npz`.
 
-The lengths of its episodes, its task texts, the statistics of each episode, and the positions of numbers that are not
-yet known to the range.
+The lengths of its episodes, its task texts, and the statistics of each episode.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,8 +41,7 @@ class RangeFacts:
       histograms: the histogram of the decoded frames by image feature, (C, 256).
       samples: the number of decoded frames of each episode by image feature, (E,).
       columns: a row for each episode, for meta/episodes.
-      places: the positions of the range's numbers (`parquet_file.edits_of`); in v2.1, also the ends of the episodes'
-        files (`episode_files.EpisodeFiles`).
+      ends: in v2.1, where the episodes' files end in the packs (`episode_files`), int64 (E + 1, packs); empty in v3.0.
       preview: frames of the first episode (`output.preview.part_of`).
       encoded: the episodes that were encoded, by feature whose videos are copied.
     """
@@ -55,7 +54,7 @@ class RangeFacts:
     histograms: Mapping[str, Array]
     samples: Mapping[str, Array]
     columns: pa.Table
-    places: Mapping[str, Array]
+    ends: Array
     preview: bytes
     encoded: Mapping[str, EncodedAgain] = dataclasses.field(default_factory=dict)
 
@@ -70,7 +69,7 @@ class RangeFacts:
 
     def write(self, path: str, key: object) -> ShardInfo:
         """Writes the file, with a record for each episode."""
-        arrays: dict[str, Array] = {"lengths": self.lengths, "frame_tasks": self.frame_tasks}
+        arrays: dict[str, Array] = {name: getattr(self, name) for name in _ARRAYS}
         for group in _GROUPS:
             arrays |= {f"{group}/{name}": values for name, values in getattr(self, group).items()}
         texts = {"keys": list(self.keys), "tasks": list(self.tasks), "encoded": dict(self.encoded)}
@@ -92,25 +91,32 @@ class RangeFacts:
         """
         import pyarrow as pa
 
-        try:
+        with reporting_damage(path):
             with storage.open_read(path) as file:
                 content = np.load(io.BytesIO(file.read()), allow_pickle=False)
             arrays: dict[str, Array] = {name.replace(_SLASH, "/"): content[name] for name in content.files}
             texts = json.loads(arrays["texts"].tobytes())
-            groups = {
-                group: {n.partition("/")[2]: a for n, a in arrays.items() if n.startswith(f"{group}/")}
-                for group in _GROUPS
-            }
+            values: dict[str, Any] = {name: arrays[name] for name in _ARRAYS}
+            for group in _GROUPS:
+                values[group] = {n.partition("/")[2]: a for n, a in arrays.items() if n.startswith(f"{group}/")}
             columns = pa.ipc.open_stream(arrays["columns"].tobytes()).read_all()
             return cls(
-                texts["keys"], arrays["lengths"], texts["tasks"], arrays["frame_tasks"], columns=columns,
-                preview=arrays["preview"].tobytes(), **groups,
-                encoded={name: EncodedAgain(*found) for name, found in texts["encoded"].items()},
+                texts["keys"], tasks=texts["tasks"], columns=columns, preview=arrays["preview"].tobytes(),
+                **values, encoded={name: EncodedAgain(*found) for name, found in texts["encoded"].items()},
             )  # fmt: skip
-        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-            raise NotVerifiedError(
-                f"{path} is missing or damaged ({error}): remove the commit of its part, and run the same command again"
-            ) from error
+
+
+@contextlib.contextmanager
+def reporting_damage(path: str) -> Iterator[None]:
+    """Raises NotVerifiedError if a file of a finished range turns out to be missing or damaged."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise NotVerifiedError(
+            f"{path} is missing or damaged ({error}): remove the commit of its part, and run the same command again"
+        ) from error
 
 
 def facts_file(work: object) -> str:
@@ -118,7 +124,8 @@ def facts_file(work: object) -> str:
     return f"{DIRECTORY}/{work}.npz"
 
 
-_GROUPS = ("statistics", "histograms", "samples", "places")
+_ARRAYS = ("lengths", "frame_tasks", "ends")
+_GROUPS = ("statistics", "histograms", "samples")
 _SLASH = "\u2044"
 """Replaces the slash, which a name in the file cannot contain."""
 

@@ -49,17 +49,22 @@ class RangeFiles:
         self._frames += frames.length
 
     @property
+    def ends(self) -> Array:
+        """See `RangeFacts.ends`."""
+        return np.empty((0, 0), np.int64)
+
+    @property
     def encoded(self) -> dict[str, EncodedAgain]:
         """The episodes that were not copied, by feature whose videos are copied."""
         return {name: self._videos[name].encoded for name in self._copied}
 
-    def commit(self) -> tuple[list[WrittenFile], dict[str, Array]]:
-        """Completes the files. Returns them, and the positions of the range's numbers in the first."""
-        places, _ = self._file.close()
+    def commit(self) -> list[WrittenFile]:
+        """Completes the files, and returns them."""
+        self._file.close()
         written = [WrittenFile(self._names[0], self._shard.commit(), self._frames)]
         for name, video in zip(self._names[1:], self._videos.values(), strict=True):
             written.append(WrittenFile(name, video.commit(), self._frames, role="part"))
-        return written, places
+        return written
 
     def abort(self) -> None:
         """Removes what was written so far. Does nothing after `commit`."""

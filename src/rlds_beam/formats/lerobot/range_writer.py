@@ -13,7 +13,6 @@ from rlds_beam.formats.lerobot.episode_files import EpisodeFiles
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.frames import LerobotFrames
 from rlds_beam.formats.lerobot.gathered_statistics import GatheredStatistics
-from rlds_beam.formats.lerobot.parquet_file import MARKS
 from rlds_beam.formats.lerobot.prepared import PreparedEpisode, metadata_column
 from rlds_beam.formats.lerobot.range_facts import RangeFacts
 from rlds_beam.formats.lerobot.range_files import RangeFiles
@@ -87,17 +86,15 @@ class LerobotWriter:
         """The frames, numbered as the next ones of the range. Adds new tasks."""
         tasks = [self._tasks.setdefault(text, len(self._tasks)) for text in one.texts]
         self._frame_tasks.append(np.repeat(np.array(tasks, np.int32), one.length // len(tasks)))
-        own = {
+        numbers = {
             "index": self.predicted + np.arange(one.length),
             "episode_index": np.full(one.length, len(self._episodes)),
             "task_index": self._frame_tasks[-1].astype(np.int64),
         }
-        return LerobotFrames(
-            {**one.columns, **{name: MARKS[name] + values for name, values in own.items()}}, one.length
-        )
+        return LerobotFrames({**one.columns, **numbers}, one.length)
 
     def finish(self) -> tuple[WrittenFile, ...]:
-        (data, *videos), places = self._files.commit()
+        data, *videos = self._files.commit()
         episodes = self._episodes
         facts = RangeFacts(
             keys=[str(one.key) for one in episodes],
@@ -108,7 +105,7 @@ class LerobotWriter:
             histograms=self._histograms,
             samples={name: np.array([one.samples[name] for one in episodes], np.int64) for name in self._histograms},
             columns=self._columns(episodes),
-            places=places,
+            ends=self._files.ends,
             preview=self._preview,
             encoded=self._files.encoded,
         )
