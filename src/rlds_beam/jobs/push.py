@@ -33,7 +33,7 @@ from rlds_beam.reverb.columns import ColumnConversion
 from rlds_beam.reverb.pushing import EpisodePusher, ItemPusher, Pusher
 from rlds_beam.reverb.tables import Baseline, OnWait
 from rlds_beam.reverb.target import KEY_FORMAT, ReverbTarget, open_target, salt_of
-from rlds_beam.trajectories.converter import Conversion
+from rlds_beam.trajectories.converter import Conversion, ItemConversion
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
 
@@ -123,7 +123,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
     opened = prepare_input(options, open_for_job(options), configuration, _ADVICE)
     source, check, connecting = opened.source, CheckOptions.of(opened.check), opened.connecting
     frames, items = FrameOptions.of(options), ItemOptions.of(options)
-    conversion: Conversion | ColumnConversion
+    conversion: ItemConversion
     if options.columns:
         for name in options_given(options, FrameOptions, ItemOptions):
             raise UsageError(f"--{name} has no effect with --columns: connectors define the rows")

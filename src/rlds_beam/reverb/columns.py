@@ -31,7 +31,7 @@ _FLAG = "--columns"
 
 @dataclasses.dataclass(frozen=True)
 class ColumnConversion:
-    """How rows of columns become items. Picklable.
+    """How rows of columns become items (a `trajectories.converter.ItemConversion`). Picklable.
 
         obs (2, 20, 3), seq_lens (2,), state_in/h (2, 64)   ->   two items: [(20, 3), (), (64,)]
 
@@ -81,10 +81,13 @@ class ColumnConversion:
         """What the keys of items depend on besides their episodes."""
         return {"module": self.module}
 
-    def count(self, batch: Batch) -> int:
-        """The number of rows of the module."""
+    def count(self, batch: Batch) -> tuple[int, int]:
+        """The number of rows of the module, and no frames."""
         columns = by_module(batch).get(self.module, {})
-        return len(next(iter(columns.values()))) if columns else 0
+        return len(next(iter(columns.values()))) if columns else 0, 0
+
+    def converter(self, encode: Callable[[Items], T]) -> ColumnConverter[T]:
+        return ColumnConverter(self, encode)
 
 
 class ColumnConverter(Generic[T]):
@@ -106,13 +109,13 @@ class ColumnConverter(Generic[T]):
         self.predicted = 0
         self.unused_steps = {}
 
-    def encode(self, batch: Batch) -> list[T]:
+    def encode_batch(self, batch: Batch) -> list[T]:
         """Encodes the rows of a batch, all of them or none.
 
         Raises:
           BadEpisode: an image cannot be decoded.
         """
-        count = self._conversion.count(batch)
+        count, _ = self._conversion.count(batch)
         if not count:
             return []
         columns = by_module(batch)[self._conversion.module]
@@ -120,6 +123,12 @@ class ColumnConverter(Generic[T]):
         encoded = self._encode(Items(Frames(rows, batch.episodes[0].key), Windows(0, count, 1, 1, count)))
         self.predicted += count
         return [encoded]
+
+    def encode_items(self, items: Items) -> T:
+        """Encodes rows that are items already."""
+        encoded = self._encode(items)
+        self.predicted += len(items)
+        return encoded
 
     def finish(self) -> list[T]:
         """Returns nothing: no items remain between batches."""

@@ -8,10 +8,9 @@ from typing import Any
 
 from rlds_beam.connectors.base import Batch
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.reverb.columns import ColumnConversion, ColumnConverter
 from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.reverb.writing import Writer
-from rlds_beam.trajectories.converter import Conversion, Converter
+from rlds_beam.trajectories.converter import ItemConversion, ItemConverter
 from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.unused import UnusedSteps
 
@@ -23,13 +22,9 @@ class ReverbRangeWriter:
       due: the number of items that each server should have received so far, in each table.
     """
 
-    def __init__(self, conversion: Conversion | ColumnConversion, target: ReverbTarget, writer: Writer):
+    def __init__(self, conversion: ItemConversion, target: ReverbTarget, writer: Writer):
         self._target, self._writer = target, writer
-        self._converter: Converter[Any] | ColumnConverter[Any]
-        if isinstance(conversion, ColumnConversion):
-            self._converter = ColumnConverter(conversion, writer.encode)
-        else:
-            self._converter = Converter(conversion, writer.encode)
+        self._converter: ItemConverter[Any] = conversion.converter(writer.encode)
         self._key: EpisodeKey | None = None
         self.due: Counter[str] = Counter()
 
@@ -43,11 +38,7 @@ class ReverbRangeWriter:
 
     def write(self, batch: Batch) -> None:
         before = self._converter.predicted
-        if isinstance(self._converter, ColumnConverter):
-            encoded = self._converter.encode(batch)
-        else:
-            encoded = self._converter.encode(batch.episodes)
-        for items in encoded:
+        for items in self._converter.encode_batch(batch):
             self._writer.write(items)
         self._key = batch.episodes[0].key
         self.due[self._target.server_of(self._key)] += self._converter.predicted - before
@@ -58,7 +49,6 @@ class ReverbRangeWriter:
         Raises:
           BadEpisode: they cannot be written.
         """
-        assert isinstance(self._converter, Converter)
         self._writer.write(self._converter.encode_items(items))
         self.due[self._target.server_of(items.key)] += len(items)
 

@@ -21,12 +21,10 @@ from rlds_beam.processing.ranges import check_and_connect, write_range
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.reverb.columns import ColumnConversion
 from rlds_beam.reverb.output import ReverbRangeWriter
 from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.reverb.writing import Writer
-from rlds_beam.trajectories.converter import Conversion
-from rlds_beam.trajectories.frames import frame_count
+from rlds_beam.trajectories.converter import ItemConversion
 from rlds_beam.trajectories.items import item_count
 
 
@@ -78,7 +76,7 @@ class EpisodePusher:
     reader: EpisodeReader
     check: CheckOptions
     connecting: ConnectorRunner
-    conversion: Conversion | ColumnConversion
+    conversion: ItemConversion
     target: ReverbTarget
     rejected: str | None = None
 
@@ -135,7 +133,7 @@ class EpisodePusher:
                 batches: list[Batch] = []
                 check_and_connect(marked(record, duplicates), self.check, connecting, ignored, batches.append)
                 for batch in batches:
-                    items, more = _counted(batch, self.conversion)
+                    items, more = self.conversion.count(batch)
                     predicted[self.target.server_of(key)] += items
                     frames += more
         if self.conversion.items.across_episodes:
@@ -183,15 +181,6 @@ class ItemPusher:
         for items in self.dataset.read_items(work):
             predicted[self.target.server_of(items.frames.key)] += len(items)
         return Pushed(predicted=dict(predicted))
-
-
-def _counted(batch: Batch, conversion: Conversion | ColumnConversion) -> tuple[int, int]:
-    """The numbers of items and frames of a batch; items across episodes are counted at the end of a shard."""
-    if isinstance(conversion, ColumnConversion):
-        return conversion.count(batch), 0
-    lengths = [frame_count(len(episode), conversion.frames) for episode in batch.episodes]
-    items = 0 if conversion.items.across_episodes else sum(item_count(n, conversion.items) for n in lengths)
-    return items, sum(lengths)
 
 
 Pusher = EpisodePusher | ItemPusher

@@ -10,12 +10,11 @@ from typing import Any
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.reverb import tables
-from rlds_beam.reverb.columns import ColumnConversion
 from rlds_beam.reverb.encoding import digest
 from rlds_beam.reverb.options import ReverbOptions, WriterKind
 from rlds_beam.reverb.priorities import Priority, resolve_priority
 from rlds_beam.reverb.tables import Baseline, OnWait
-from rlds_beam.trajectories.converter import Conversion
+from rlds_beam.trajectories.converter import ItemConversion
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
 
@@ -64,13 +63,9 @@ class ReverbTarget:
         return max(self.servers, key=lambda server: (digest(server, where), server))
 
 
-def salt_of(conversion: Conversion | ColumnConversion, configuration: Configuration | None = None) -> str:
+def salt_of(conversion: ItemConversion, configuration: Configuration | None = None) -> str:
     """What the keys of items depend on besides their episodes: the options of the conversion."""
-    salt: dict[str, Any] = {"format": KEY_FORMAT}
-    if isinstance(conversion, ColumnConversion):
-        salt |= conversion.salt()
-    else:
-        salt |= {"frames": conversion.frames, "items": conversion.items}
+    salt: dict[str, Any] = {"format": KEY_FORMAT, **conversion.salt()}
     if configuration is not None and configuration.connectors:
         salt["connectors"] = configuration.plan()
     return json.dumps(salt, sort_keys=True, default=dataclasses.asdict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,49 @@ JPEG_QUALITY = 95
 """The quality of images that are not JPEGs yet; TF-Agents uses the same."""
 
 T = TypeVar("T")
+
+
+class ItemConversion(Protocol):
+    """How the episodes of one dataset become items: windows of frames (`Conversion`), or rows (`reverb.columns`).
+
+    Attributes:
+      spec: the spec of an item.
+      items: which frames make an item.
+      ignored_values: the values that no item depends on.
+    """
+
+    @property
+    def spec(self) -> TrajectorySpec: ...
+
+    @property
+    def items(self) -> ItemOptions: ...
+
+    @property
+    def ignored_values(self) -> IgnoredValues: ...
+
+    def salt(self) -> dict[str, Any]:
+        """What the keys of items depend on besides their episodes."""
+
+    def count(self, batch: Any) -> tuple[int, int]:
+        """The numbers of items and frames of a `connectors.base.Batch`; items across episodes count later."""
+
+    def converter(self, encode: Callable[[Items], T]) -> ItemConverter[T]:
+        """What converts a range; `encode` encodes items for the sink."""
+
+
+class ItemConverter(Protocol[T]):
+    """Converts the batches of an ordered range (see `Converter`)."""
+
+    predicted: int
+
+    @property
+    def unused_steps(self) -> Mapping[str, UnusedSteps]: ...
+
+    def encode_batch(self, batch: Any) -> list[T]: ...
+
+    def encode_items(self, items: Items) -> T: ...
+
+    def finish(self) -> list[T]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +109,19 @@ class Conversion:
     def kept_fields(self) -> tuple[Field, ...]:
         """The fields of a record besides the trajectory."""
         return tuple(one.record_field(self.spec.item_shape) for one in self.keep)
+
+    def salt(self) -> dict[str, Any]:
+        """See `ItemConversion`."""
+        return {"frames": self.frames, "items": self.items}
+
+    def count(self, batch: Any) -> tuple[int, int]:
+        """See `ItemConversion`."""
+        lengths = [frame_count(len(episode), self.frames) for episode in batch.episodes]
+        return 0 if self.items.across_episodes else predict_items(lengths, self.items), sum(lengths)
+
+    def converter(self, encode: Callable[[Items], T]) -> Converter[T]:
+        """See `ItemConversion`."""
+        return Converter(self, encode)
 
     def plan(self) -> dict[str, Any]:
         """What the bytes of the items depend on besides the episodes, as JSON."""
@@ -153,6 +209,10 @@ class Converter(Generic[T]):
             if not self._conversion.items.across_episodes:
                 self.predicted += item_count(len(frames), self._conversion.items)
         return encoded
+
+    def encode_batch(self, batch: Any) -> list[T]:
+        """Calls `encode` for the episodes of a batch."""
+        return self.encode(batch.episodes)
 
     def encode_items(self, items: Items) -> T:
         """Encodes items that were converted before, from one episode.
