@@ -114,6 +114,7 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
         if status.complete:
             job.remove_temporary()
         else:
+            job.check_room(status, config.overwrite)
             metrics = run_ranges(functools.partial(_define, config, job), config, job, status.pending)
         report = job.read_report()
     return ConvertOutcome(job, report, metrics, time.monotonic() - began)
@@ -179,7 +180,7 @@ def main(config: ConvertConfig) -> int:
         check(config)
         with planning(config.command, config.progress):
             job = prepare(config)
-        job.status(config.overwrite)
+        job.check_room(job.status(config.overwrite), config.overwrite)
         if config.json:
             print_json(job.to_json())
         else:

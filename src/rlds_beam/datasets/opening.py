@@ -28,7 +28,6 @@ from rlds_beam.formats.columns.reading import ColumnsManifest
 from rlds_beam.formats.inputs import prepare_input
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
-from rlds_beam.formats.rlds.source import RldsSource
 from rlds_beam.formats.sources import open_input
 from rlds_beam.formats.trajectories.output import read_fields, read_kept_fields
 from rlds_beam.images.decoding import Jpeg
@@ -116,7 +115,7 @@ def open_dataset(
         raise UsageError(f"module={module} is for the output of `rlds-beam convert --to=columns`, not for {where}")
     given = LoadOptions.create(where, split=split, **options)
     source = open_input(given)
-    if unit != "steps" and isinstance(source, RldsSource) and not options.keys() - _OF_INPUT:
+    if unit != "steps" and source.random_access and not options.keys() - _OF_INPUT:
         return Dataset(_episode_rows(source), where, images, jpeg)
     return Dataset(_indexed(source, given, unit), where, images, jpeg)
 
@@ -169,7 +168,7 @@ def _files(path: str, shards: Sequence[Mapping[str, Any]], split: str | None) ->
     return tuple(IndexedRecordFile(storage.join(path, shard["file"]), shard["records"]) for shard in own)
 
 
-def _episode_rows(source: RldsSource) -> EpisodeRows:
+def _episode_rows(source: Source) -> EpisodeRows:
     """The episodes, read from their records."""
     parts = [_episodes(source, one) for one in source.splits]
     if len(parts) == 1:

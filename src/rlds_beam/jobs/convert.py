@@ -63,10 +63,12 @@ class OutputStatus(NamedTuple):
     Attributes:
       pending: the unfinished ranges, the largest first.
       complete: whether an earlier run finished and committed the dataset.
+      bytes_written: the size of the finished ranges' files.
     """
 
     pending: list[WorkRange]
     complete: bool
+    bytes_written: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,16 +98,27 @@ class ConvertJob:
     snapshot: Snapshot
 
     def status(self, overwrite: bool = False) -> OutputStatus:
-        """Finds the pending ranges and checks that the disk has room; writes nothing.
+        """Finds the pending ranges. Reads only the output's commits, and writes nothing.
 
         Raises:
-          UsageError: the output directory holds something else, or the disk has too little room.
+          UsageError: the output directory holds something else.
         """
         finished = directory.status(self.directory, self.plan, overwrite=overwrite)
-        if not finished.complete:
-            self._check_room(finished, overwrite)
         pending = [work for work in self.ranges if str(work) not in finished.ranges]
-        return OutputStatus(largest_first(self.source, pending), finished.complete)
+        written = sum(one.shard.bytes for commit in finished.ranges.values() for one in commit.files)
+        return OutputStatus(largest_first(self.source, pending), finished.complete, written)
+
+    def check_room(self, status: OutputStatus, overwrite: bool = False) -> None:
+        """Checks that a local disk has room for what is pending; reads a sample of episodes to predict its size.
+
+        Raises:
+          UsageError: the disk has too little room.
+        """
+        if status.complete or storage.scheme(self.directory) is not None or self.size is None:
+            return
+        freed = directory.own_sizes(self.directory) if overwrite else []
+        copies = 2 if isinstance(self.output, MergesRanges) else 1
+        check_room(self.directory, self.size * copies - status.bytes_written, freed)
 
     def make_ready(self, overwrite: bool = False) -> None:
         """Prepares the output directory, after `status`.
@@ -136,8 +149,9 @@ class ConvertJob:
         remove_temporary(self.directory, self.plan, read_commits(self.directory).values())
 
     def open(self, overwrite: bool = False) -> list[WorkRange]:
-        """Prepares the output and returns the pending ranges; raises as `status` and `make_ready` do."""
+        """Prepares the output and returns the pending ranges; raises as `status`, `check_room`, and `make_ready` do."""
         status = self.status(overwrite)
+        self.check_room(status, overwrite)
         if not status.complete:
             self.make_ready(overwrite)
         return status.pending
@@ -150,13 +164,6 @@ class ConvertJob:
     def bytes_of(self, pending: Sized) -> int | None:
         """The estimated output bytes of these ranges; None if unknown."""
         return None if self.size is None else self.size * len(pending) // max(1, len(self.ranges))
-
-    def _check_room(self, finished: directory.Finished, overwrite: bool) -> None:
-        if storage.scheme(self.directory) is None and self.size is not None:
-            written = sum(one.shard.bytes for commit in finished.ranges.values() for one in commit.files)
-            freed = directory.own_sizes(self.directory) if overwrite else []
-            copies = 2 if isinstance(self.output, MergesRanges) else 1
-            check_room(self.directory, self.size * copies - written, freed)
 
     @property
     def finds_duplicates(self) -> bool:

@@ -64,6 +64,7 @@ class RldsSource(Source):
     robot: str | None = None
     notes: tuple[str, ...] = ()
     last_action: LastAction = "unknown"
+    random_access = True
     told_by_files = True
 
     @classmethod
