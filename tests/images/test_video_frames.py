@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam.errors import BadEpisode
-from rlds_beam.formats.lerobot.depth import DepthEncoding
-from rlds_beam.formats.lerobot.videos import Encoding, VideoFile
+from rlds_beam.formats.lerobot.videos import DepthEncoding, Encoding, VideoFile
 from rlds_beam.images import videos
 from rlds_beam.images.checking import check_images
 from rlds_beam.images.depth import Depth

@@ -12,6 +12,7 @@ metadata of each field holds the column's dtype, shape, encoding, and the names 
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -188,3 +189,13 @@ def _unnested(array: pa.Array, dims: Sequence[int | None]) -> tuple[Array, pa.Ar
         repeats = repeats * shapes[:, level]
         array = array.flatten()
     return shapes, array
+
+
+def ipc_bytes(table: pa.Table) -> bytes:
+    """A table as an Arrow stream, with a batch for all of its rows."""
+    import pyarrow as pa
+
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return sink.getvalue()

@@ -55,9 +55,9 @@ class RangeFinisher:
         if commit.numbers != numbers:
             # A runner may repeat a range that is already completed and whose first files are gone.
             now = commits.read_again(self.output.directory, commit)
-            finished = now if now.numbers == numbers else self._finished(now, numbers)
-            if finished is not now:
-                finished = dataclasses.replace(finished, numbers=numbers)
+            finished = now
+            if now.numbers != numbers:
+                finished = dataclasses.replace(self._finished(now, numbers), numbers=numbers)
                 commits.write_commit(self.output.directory, finished)
         written = files_of(self.output, self._works[commit.range])
         remove_parts(self.output.directory, {*written} - {*finished.names})

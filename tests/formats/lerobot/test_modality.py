@@ -11,8 +11,8 @@ import pytest
 
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.lerobot.mapping import map_features
-from rlds_beam.formats.lerobot.modality import auto_modality, modality_text
+from rlds_beam.formats.lerobot.feature_map import map_features
+from rlds_beam.formats.lerobot.output import auto_modality, modality_text
 from rlds_beam.testing import make_episode, write_dataset
 
 FIELDS = (

@@ -18,7 +18,7 @@ from own_formats import run
 
 import rlds_beam
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats.lerobot import episodes_table, parquet_file, statistics
+from rlds_beam.formats.lerobot import episodes, parquet_file, statistics
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
@@ -267,7 +267,7 @@ def test_tables_of_episodes_are_written_by_row_groups(source, tmp_path, monkeypa
     """The table does not depend on how many rows are in memory at a time."""
     path, _ = source
     data.convert_here(path, tmp_path / "one", shards=5)
-    monkeypatch.setattr(episodes_table, "ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr(episodes, "ROW_GROUP_BYTES", 1)
     data.convert_here(path, tmp_path / "several", shards=5)
     one, several = (pq.ParquetFile(next((tmp_path / n).glob("meta/episodes/*/*"))) for n in ("one", "several"))
     assert one.num_row_groups == 1 < several.num_row_groups

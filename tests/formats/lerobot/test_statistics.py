@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlds_beam.encoding.example.columns import objects
-from rlds_beam.formats.lerobot import gathered_statistics, statistics
+from rlds_beam.formats.lerobot import statistics
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg
 
@@ -23,16 +23,16 @@ def test_statistics_of_histograms(images, channels):
     levels = [[np.roll(values, c) // (c + 1) for c in range(channels)] for values in images]
     histograms = np.array([[np.bincount(row, minlength=statistics.LEVELS) for row in rows] for rows in levels])
     wants = [np.stack([wanted(row / 255) for row in rows], axis=1) for rows in levels]
-    np.testing.assert_allclose(statistics.image_statistics(histograms), wants, atol=1e-12)
+    np.testing.assert_allclose(statistics.histogram_statistics(histograms), wants, atol=1e-12)
     np.testing.assert_array_equal(
-        statistics.image_statistics(histograms[0]), statistics.image_statistics(histograms)[0]
+        statistics.histogram_statistics(histograms[0]), statistics.histogram_statistics(histograms)[0]
     )
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=20).filter(any))
 def test_statistics_of_counts(counts):
-    found = statistics.counted_statistics(np.arange(len(counts)), np.array(counts))
+    found = statistics.histogram_statistics(np.array([counts]), np.arange(len(counts), dtype=float))[:, 0]
     np.testing.assert_allclose(found, wanted(np.repeat(np.arange(len(counts)), counts)), atol=1e-9)
 
 
@@ -70,19 +70,19 @@ def test_the_batch_size_makes_no_difference(monkeypatch):
     histograms = [{"image": rng.integers(0, 9, (3, statistics.LEVELS))} for _ in episodes]
 
     def gathered() -> dict[str, np.ndarray]:
-        some = gathered_statistics.GatheredStatistics()
+        some = statistics.StatisticsGatherer()
         for numbers, histogram in zip(episodes, histograms, strict=True):
             some.add(numbers, histogram)
         return some.finish()
 
     whole = gathered()
     assert whole["a"].shape == (6, len(statistics.STATISTICS), 3)
-    for name, most in (("_MOST_EPISODES", 2), ("_MOST_VALUES", 500), ("_MOST_VALUES", 1)):
+    for name, most in (("_MAX_EPISODES", 2), ("_MAX_VALUES", 500), ("_MAX_VALUES", 1)):
         with monkeypatch.context() as patch:
-            patch.setattr(gathered_statistics, name, most)
+            patch.setattr(statistics, name, most)
             for feature, values in gathered().items():
                 np.testing.assert_array_equal(values, whole[feature])
-    assert gathered_statistics.GatheredStatistics().finish() == {}
+    assert statistics.StatisticsGatherer().finish() == {}
 
 
 def test_decoded_frames():
@@ -106,10 +106,10 @@ def test_an_episode_without_decoded_frames_has_the_image_statistics_before_it(mo
     numbers = columns_of(3, rng)
     histograms = [{"image": rng.integers(0, 9, (3, statistics.LEVELS))} for _ in range(3)]
     given = [histograms[0], {}, {}, histograms[1], histograms[2], {}]
-    own = statistics.image_statistics(np.stack([one["image"] for one in histograms]))
+    own = statistics.histogram_statistics(np.stack([one["image"] for one in histograms]))
     for most in (64, 2, 1):
-        monkeypatch.setattr(gathered_statistics, "_MOST_EPISODES", most)
-        some = gathered_statistics.GatheredStatistics()
+        monkeypatch.setattr(statistics, "_MAX_EPISODES", most)
+        some = statistics.StatisticsGatherer()
         for one in given:
             some.add(numbers, one)
         np.testing.assert_array_equal(some.finish()["image"], own[[0, 0, 0, 1, 2, 2]])
@@ -129,4 +129,4 @@ def test_large_jpegs_are_decoded_smaller():
     images = EncodedImages(objects(encode_jpeg(smooth)), (240, 320, 3))
     counts = statistics.histogram_of(images, 3, "image")
     assert counts.sum(axis=1).tolist() == [60 * 80] * 3  # at half size, every second row and column
-    np.testing.assert_allclose(statistics.image_statistics(counts)[2:4], [[0.5] * 3, [0.29] * 3], atol=0.01)
+    np.testing.assert_allclose(statistics.histogram_statistics(counts)[2:4], [[0.5] * 3, [0.29] * 3], atol=0.01)

@@ -1,4 +1,4 @@
-"""What LeRobot datasets of all versions share as outputs."""
+"""What LeRobot datasets of both versions share as outputs, with the files of v3.0."""
 
 from __future__ import annotations
 
@@ -15,21 +15,17 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.lerobot import layout
-from rlds_beam.formats.lerobot.card import card
-from rlds_beam.formats.lerobot.episode_files import EpisodeFiles
-from rlds_beam.formats.lerobot.episodes_lines import EpisodesLines
-from rlds_beam.formats.lerobot.episodes_table import EpisodesTables
+from rlds_beam.formats.lerobot.episodes import EpisodesLines, EpisodesTables
+from rlds_beam.formats.lerobot.feature_map import image_sizes, map_features
 from rlds_beam.formats.lerobot.features import FeatureMap
-from rlds_beam.formats.lerobot.frame_format import FrameFormat
-from rlds_beam.formats.lerobot.image_sizes import image_sizes
-from rlds_beam.formats.lerobot.mapping import map_features
-from rlds_beam.formats.lerobot.metadata import Totals, dataset_statistics, features_info
-from rlds_beam.formats.lerobot.options import LerobotOptions, whole_fps
+from rlds_beam.formats.lerobot.frames import FrameFormat
+from rlds_beam.formats.lerobot.options import ENCODER_OPTIONS, LerobotOptions, whole_fps
 from rlds_beam.formats.lerobot.parquet_file import check_renumbering, renumber_file
-from rlds_beam.formats.lerobot.range_facts import RangeFacts, facts_file
-from rlds_beam.formats.lerobot.range_files import RangeFiles
+from rlds_beam.formats.lerobot.range_facts import RangeFacts, RangeNumbers, facts_file
+from rlds_beam.formats.lerobot.range_files import EpisodeFiles, RangeFiles
 from rlds_beam.formats.lerobot.range_writer import LerobotWriter
-from rlds_beam.formats.lerobot.statistics import FRAMES_OF_A_SAMPLE, MOST_SAMPLES
+from rlds_beam.formats.lerobot.statistics import FRAMES_OF_A_SAMPLE, MAX_SAMPLES
+from rlds_beam.formats.lerobot.totals import Totals, card, dataset_statistics, features_info
 from rlds_beam.formats.lerobot.videos import PIXELS, Encoding
 from rlds_beam.images.depth import Depth
 from rlds_beam.options import options_given
@@ -54,7 +50,7 @@ from rlds_beam.reading.plan import WorkRange
 from rlds_beam.text import count, did_you_mean, printable
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # in typing since Python 3.11
+    from typing_extensions import Self
 
     from rlds_beam.output.commits import RangeCommit
 
@@ -65,7 +61,7 @@ Array = np.ndarray[Any, Any]
 class LerobotDatasetOutput(
     GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, ItemCounts, CostHints, SizePrediction, RowsOutput
 ):
-    """A LeRobot dataset: a Parquet file of frames for each range, and `meta/`.
+    """A LeRobot dataset: a Parquet file of frames for each range, a video of each camera, and `meta/`.
 
     Attributes:
       directory: where the files go.
@@ -105,17 +101,16 @@ class LerobotDatasetOutput(
         fps, schema = whole_fps(options, source), connectors.schema
         features = map_features(
             schema, options.map, image_sizes(source, connectors, schema, options.map),
-            languages=options.lerobot_version != "2.1", depth=_depth(options, schema),
+            languages=options.lerobot_version != "2.1", depth=_depth_scales(options, schema),
         )  # fmt: skip
         as_video = options.images == "video"
-        for name in options_given(options, LerobotOptions) if not as_video else ():
-            if name in ("vcodec", "crf", "gop", "encoder_preset"):
-                raise UsageError(f"--{name} needs --images=video")
+        for name in _encoder_options(options) if not as_video else ():
+            raise UsageError(f"--{name} needs --images=video")
         copied = _copied(features, source, options)
         encoding = Encoding.of(options) if as_video or copied else None
         frames = FrameFormat(features, fps, options.image_samples, encoding, copied, only_copied=not as_video)
-        for feature in (one for one in frames.videos if one.depth is None):
-            if feature.shape[0] % 2 or feature.shape[1] % 2:
+        for feature in frames.videos:
+            if feature.depth is None and (feature.shape[0] % 2 or feature.shape[1] % 2):
                 raise UsageError(
                     f"--images=video: {feature.describe()} has an odd height or width, which {PIXELS} cannot hold: "
                     "resize it with a connector, or copy the images (--images=copy)"
@@ -148,7 +143,8 @@ class LerobotDatasetOutput(
 
     @property
     def metadata(self) -> tuple[str, ...]:
-        episodes = [layout.EPISODES_PATH.format(**layout.place(i)) for i in range(self.episodes_files)]
+        files = max(1, -(-self.ranges // layout.RANGES_IN_EPISODES))
+        episodes = [layout.EPISODES_PATH.format(**layout.place(i)) for i in range(files)]
         return (*episodes, layout.TASKS, *self.metadata_of_all)
 
     @property
@@ -156,11 +152,6 @@ class LerobotDatasetOutput(
         """Metadata files of every version."""
         shown = [PREVIEW] if self.frames.features.images else []
         return (layout.STATS, layout.FIELDS, layout.CARD, *shown, layout.INFO)
-
-    @property
-    def episodes_files(self) -> int:
-        """The number of files in meta/episodes."""
-        return max(1, -(-self.ranges // layout.RANGES_IN_EPISODES))
 
     @property
     def cost_hint(self) -> CostHint:
@@ -173,7 +164,7 @@ class LerobotDatasetOutput(
         return {
             "lerobot": {**({"depth": depth} if depth else {}), **self.rule.to_json(),
                 "version": self.version, "fps": frames.fps,
-                "image_samples": frames.image_samples or f"1 in {FRAMES_OF_A_SAMPLE}, at most {MOST_SAMPLES}",
+                "image_samples": frames.image_samples or f"1 in {FRAMES_OF_A_SAMPLE}, at most {MAX_SAMPLES}",
                 "robot_type": self.robot_type, **frames.features.to_json(),
                 "video": None if frames.encoding is None else dataclasses.asdict(frames.encoding),
                 **({"copied": sorted(frames.copied)} if frames.copied else {}),
@@ -184,10 +175,10 @@ class LerobotDatasetOutput(
         features, encoding, lines = self.frames.features, self.frames.encoding, self.frames.features.describe()
         if encoding is not None:
             stored = {
-                one.name: "copied video"
-                if one.path in self.frames.copied
-                else f"{self.frames.encoding_of(one).codec} video"
-                for one in self.frames.videos
+                feature.name: "copied video"
+                if feature.path in self.frames.copied
+                else f"{self.frames.encoding_of(feature).codec} video"
+                for feature in self.frames.videos
             }
             lines = [f"{line} as {stored[name]}" if (name := line.split(":")[0]) in stored else line for line in lines]
         return Description(lines, features.left_out, "frame")
@@ -210,16 +201,16 @@ class LerobotDatasetOutput(
                         writer.write(batch)
                     except BadEpisode:  # it will be rejected and kept as read
                         size += sum(len(episode.payload) for episode in batch.episodes)
-                return size + sum(one.shard.bytes for one in writer.finish())
+                return size + sum(file.shard.bytes for file in writer.finish())
             finally:
                 writer.abort()
 
-    def number_of(self, work: WorkRange) -> int:
-        """The number of a range across all splits, which is also its file's number."""
-        return dict(self.first)[work.split] + work.index
+    def _file_number(self, split: str, index: int) -> int:
+        """The number of a range's file: that of the range across all splits."""
+        return dict(self.first)[split] + index
 
     def files(self, work: WorkRange) -> tuple[str, ...]:
-        place = layout.place(self.number_of(work))
+        place = layout.place(self._file_number(work.split, work.index))
         videos = [layout.VIDEO_PATH.format(video_key=feature.name, **place) for feature in self.frames.videos]
         return (layout.DATA_PATH.format(**place), facts_file(work), *videos)
 
@@ -235,21 +226,19 @@ class LerobotDatasetOutput(
 
     def global_indices(self, commits: Sequence[RangeCommit]) -> list[Any]:
         tasks: dict[str, int] = {}
-        numbers, frame, episode = [], 0, 0
-        for commit in commits:
-            facts = self.facts(commit)
+        indices, frame, episode = [], 0, 0
+        for facts in map(self.facts, commits):
             own = [tasks.setdefault(text, len(tasks)) for text in facts.tasks]
-            count = len(facts.lengths)
-            numbers.append({"first_frame": frame, "first_episode": episode, "episodes": count, "tasks": own})
-            frame, episode = frame + facts.frames, episode + count
-        return numbers
+            indices.append(RangeNumbers(frame, episode, len(facts.lengths), own)._asdict())
+            frame, episode = frame + facts.frames, episode + len(facts.lengths)
+        return indices
 
     def finish_range(self, commit: RangeCommit, indices: Any) -> RangeCommit:
         facts = self.facts(commit)
         if not facts.frames:
             return commit
         data, *others = commit.files
-        checksum = renumber_file(storage.below(self.directory, data.file), numbers_of(facts, indices))
+        checksum = renumber_file(storage.below(self.directory, data.file), facts.frame_numbers(RangeNumbers(**indices)))
         data = dataclasses.replace(data, shard=dataclasses.replace(data.shard, checksum=checksum))
         return dataclasses.replace(commit, files=(data, *others))
 
@@ -277,13 +266,15 @@ class LerobotDatasetOutput(
         previews: list[bytes] = []
         for place, commit in enumerate(commits):
             facts = self.facts(commit)
-            episodes.add(place, dict(self.first)[commit.split] + commit.index, facts, totals.add(commit.split, facts))
+            numbers = RangeNumbers(**commit.numbers)
+            episodes.add(place, self._file_number(commit.split, commit.index), facts, numbers)
+            totals.add(commit.split, facts, numbers)
             previews.append(facts.preview)
             if facts.frames:
-                files = [storage.below(self.directory, one.file) for one in commit.files if one.role == "items"]
+                files = [storage.below(self.directory, file.file) for file in commit.files if file.role == "items"]
                 totals.add_numbers(files, self.frames.features)
             else:
-                storage.remove_files(self.directory, [one.file for one in commit.kept])
+                storage.remove_files(self.directory, [file.file for file in commit.kept])
         episodes.finish(list(totals.tasks))
         info = self._info(totals)
         stats = self.stats(dataset_statistics(self.frames.features, totals)) if totals.frames else {}
@@ -331,14 +322,14 @@ class LerobotDatasetOutput(
         storage.write_text(storage.below(self.directory, name), text)
 
 
+def _encoder_options(options: LerobotOptions) -> list[str]:
+    """The encoder's options that are given."""
+    return [name for name in options_given(options, LerobotOptions) if name in ENCODER_OPTIONS]
+
+
 def _copied(features: FeatureMap, source: Source, options: LerobotOptions) -> dict[str, Mapping[str, Any]]:
     """What the source says of the videos to copy, by path; none if encoding or images are asked for."""
-    if options.images == "copy" or set(options_given(options, LerobotOptions)) & {
-        "vcodec",
-        "crf",
-        "gop",
-        "encoder_preset",
-    }:
+    if options.images == "copy" or _encoder_options(options):
         return {}
     cameras = [f for f in features.images if f.is_video and f.depth is None and not (f.shape[0] % 2 or f.shape[1] % 2)]
     return {feature.path: source.videos[feature.path] for feature in cameras if feature.path in source.videos}
@@ -352,7 +343,7 @@ def _origin(source: Source) -> str:
     return f"`{printable(dataset, 100).replace('`', '')}` ({known})"
 
 
-def _depth(options: LerobotOptions, schema: Schema) -> dict[str, Depth]:
+def _depth_scales(options: LerobotOptions, schema: Schema) -> dict[str, Depth]:
     """The scale of each field of `--depth`. Raises UsageError if it cannot be used."""
     given = [name for name in options_given(options, LerobotOptions) if name.startswith("depth")]
     if given and (options.images != "video" or not options.depth):
@@ -363,13 +354,3 @@ def _depth(options: LerobotOptions, schema: Schema) -> dict[str, Depth]:
         if path not in schema.steps:
             raise UsageError(f"--depth={path}: there is no field {path}{did_you_mean(path, schema.steps)}")
     return dict.fromkeys(options.depth, Depth(options.depth_min, options.depth_max, options.depth_shift))
-
-
-def numbers_of(facts: RangeFacts, numbers: Any) -> dict[str, Array]:
-    """The final numbers of a range's frames (`parquet_file.renumber`)."""
-    episodes = numbers["first_episode"] + np.arange(len(facts.lengths))
-    return {
-        "index": numbers["first_frame"] + np.arange(facts.frames),
-        "episode_index": np.repeat(episodes, facts.lengths),
-        "task_index": np.array(numbers["tasks"], np.int64)[facts.frame_tasks],
-    }

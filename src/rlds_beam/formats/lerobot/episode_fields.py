@@ -1,4 +1,4 @@
-"""Map the features of a LeRobot dataset to episode fields: the inverse of `features.py`.
+"""Map the features of a LeRobot dataset to episode fields: the inverse of `feature_map`.
 
     observation.images.top     observation/images/top
     observation.state          observation/state
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -26,17 +25,15 @@ from rlds_beam.episodes.schema import MAX_NAME, Field, Schema, by_path, is_name,
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.lerobot import layout
-from rlds_beam.formats.lerobot.depth import checked_shape, depth_of_feature
-from rlds_beam.formats.lerobot.features import INDEX_FEATURES, default_names
+from rlds_beam.formats.lerobot.features import INDEX_FEATURES, default_names, depth_of_feature, depth_shape
 from rlds_beam.formats.lerobot.language import COLUMNS as LANGUAGE
 from rlds_beam.formats.lerobot.language import EPISODE_PATH, PERSISTENT
-from rlds_beam.formats.lerobot.reading import Meta
+from rlds_beam.formats.lerobot.metadata import Meta
 from rlds_beam.images.depth import Depth
 from rlds_beam.text import count, printable, shortened
 
 TASK = "language_instruction"
 REWARD, DISCOUNT = Field("reward", "float32"), Field("discount", "float32")
-_INFO = "meta/info.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,16 +79,17 @@ class EpisodeFields:
     def schema(self) -> Schema:
         of_episode = [feature for feature in self.features if feature.name == PERSISTENT and feature.kind == "language"]
         of_steps = [feature for feature in self.features if feature not in of_episode]
-        steps = by_path((field for feature in of_steps for field in feature.fields), _INFO)
+        steps = by_path((field for feature in of_steps for field in feature.fields), layout.INFO)
         steps |= {path: Field(path, "bool", feature="Scalar") for path in self.made if path in FLAGS}
         steps |= {field.path: field for field in (REWARD, DISCOUNT) if field.path in self.made}
-        metadata = by_path([*self.columns.values(), *(field for one in of_episode for field in one.fields)], _INFO)
+        languages = [field for feature in of_episode for field in feature.fields]
+        metadata = by_path([*self.columns.values(), *languages], layout.INFO)
         if self.task is not None:
             task = [text_field(self.task)]
             if self.task_of_episode:
-                metadata = by_path([*metadata.values(), *task], _INFO)
+                metadata = by_path([*metadata.values(), *task], layout.INFO)
             else:
-                steps = by_path([*steps.values(), *task], _INFO)
+                steps = by_path([*steps.values(), *task], layout.INFO)
         return Schema(steps, metadata)
 
     def without(self, paths: Collection[str], why: str) -> EpisodeFields:
@@ -223,7 +221,7 @@ def _depth(name: str, info: Mapping[str, Any]) -> Depth | None:
 
 def _of_depth(name: str, path: str, shape: tuple[int, ...], depth: Depth) -> Field:
     """The field of a depth video: a PNG of 16 bits in millimeters, or an array in meters."""
-    sizes = checked_shape((*shape[1:], 1) if len(shape) == 3 and shape[0] == 1 else shape)
+    sizes = depth_shape((*shape[1:], 1) if len(shape) == 3 and shape[0] == 1 else shape)
     if sizes is None:
         raise UsageError(f"info.json: {name} is depth of shape {list(shape)}, expected (height, width, 1)")
     return Field(path, "uint16", sizes, "png", "Image") if depth.unit == "mm" else Field(path, "float32", sizes)
@@ -231,7 +229,7 @@ def _of_depth(name: str, path: str, shape: tuple[int, ...], depth: Depth) -> Fie
 
 def _of_video(field: Field, depth: Depth | None = None) -> Field:
     """The field of images read from a video: frames that were JPEGs are re-encoded as PNGs."""
-    if depth is not None and field.dtype == depth.dtype and checked_shape(field.shape) and field.encoding in _LOSSLESS:
+    if depth is not None and field.dtype == depth.dtype and depth_shape(field.shape) and field.encoding in _LOSSLESS:
         return field
     if field.dtype != "uint8" or len(field.shape) != 3 or field.encoding not in ("none", "png", "jpeg"):
         raise UsageError(f"meta/rlds_beam.json: {field} cannot be stored as a video")
@@ -276,8 +274,3 @@ def _columns(meta: Meta) -> dict[str, Field]:
         path = f"episode_metadata/{name.replace('/', '.')}"
         columns[name] = text_field(path, shape) if dtype == "string" else Field(path, dtype, shape)
     return columns
-
-
-def sizes(feature: FeatureFields) -> list[int]:
-    """The number of values of each field in a joined vector."""
-    return [math.prod(field.closed_shape) for field in feature.fields]

@@ -1,24 +1,28 @@
-"""The features of a LeRobot dataset, and the episode fields that each holds (`mapping.map_features`)."""
+"""The features of a LeRobot dataset, and the episode fields that each holds (`feature_map`)."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rlds_beam.episodes.schema import Field
-from rlds_beam.images.depth import Depth
+from rlds_beam.errors import UsageError
+from rlds_beam.images.depth import UNITS, Depth
 
 Array = np.ndarray[Any, Any]
 
 INDEX_FEATURES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 """The features that every LeRobot dataset has."""
 
-_MOST_NAMES = 64
+_MAX_NAMES = 64
 """Maximum length of a vector; a longer one is an embedding."""
+
+DEPTH_KEYS = {"low": "depth_min", "high": "depth_max", "shift": "shift", "log": "use_log"}
+"""The keys in a feature's `info`, after `video.`."""
 
 
 def _field_json(field: Field) -> dict[str, Any]:
@@ -90,7 +94,7 @@ class LerobotFeature:
     def _names(self) -> list[str] | None:
         if self.kind == "image":
             return ["height", "width", "channels"]
-        if len(self.shape) != 1 or self.size > _MOST_NAMES:
+        if len(self.shape) != 1 or self.size > _MAX_NAMES:
             return None
         names: list[str] = []
         for field in self.fields:
@@ -143,3 +147,27 @@ class FeatureMap:
         lines = [feature.describe() for feature in self.features]
         lines.append(f"task: text of {self.task}" if self.task else "task: none (an empty text)")
         return [*lines, *(f"meta/episodes {name}: {field}" for name, field in self.columns.items())]
+
+
+def depth_of_feature(feature: Mapping[str, Any]) -> Depth | None:
+    """The scale in a feature's entry in info.json; None if it is not a depth map. Raises UsageError."""
+    parts = [feature.get(name) or {} for name in ("info", "video_info")]
+    if not all(isinstance(part, dict) for part in parts):
+        return None
+    info, older = parts
+    if not (info.get("is_depth_map") or info.get("video.is_depth_map") or older.get("video.is_depth_map")):
+        return None
+    given = {name: info.get(f"video.{key}") for name, key in DEPTH_KEYS.items()}
+    made = {name: value for name, value in given.items() if value is not None}
+    unit = info.get("depth_unit") or "mm"
+    if unit not in UNITS:
+        raise UsageError(f"depth_unit is {str(unit)[:40]!r}, expected {' or '.join(UNITS)}")
+    return Depth(**made, unit=unit)
+
+
+def depth_shape(shape: Sequence[int | None]) -> tuple[int, int, int] | None:
+    """The (height, width, 1) of a depth map; None if it has another shape."""
+    sizes = tuple(shape) if len(shape) == 3 else (*shape, 1)
+    if len(sizes) != 3 or sizes[2] != 1 or sizes[0] is None or sizes[1] is None:
+        return None
+    return (sizes[0], sizes[1], 1)

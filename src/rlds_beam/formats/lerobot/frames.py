@@ -1,24 +1,233 @@
-"""Frames of episodes, ready to be written to Parquet."""
+"""The frames of a LeRobot dataset: how they are stored, and their Parquet columns, in the types that `datasets` uses.
+
+single number, or a vector of one   the number
+vector of n                         fixed_size_list<number>[n]
+matrix and above                    list<list<number>>, which `datasets` calls Array2D
+text                                string
+image                               struct<bytes: binary, path: string>: the PNG or JPEG unchanged
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+import json
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from rlds_beam.formats.lerobot import language, tables
-from rlds_beam.formats.lerobot.features import LerobotFeature
+from rlds_beam.encoding.example.rows import texts_of
+from rlds_beam.episodes.episode import Column
+from rlds_beam.errors import BadEpisode, Violation
+from rlds_beam.formats.arrays.leaves import representable
+from rlds_beam.formats.lerobot import language
+from rlds_beam.formats.lerobot.features import FeatureMap, LerobotFeature
+from rlds_beam.formats.lerobot.videos import DepthEncoding, Encoding
+from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
+from rlds_beam.images.stored import StoredImages
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
+Array = np.ndarray[Any, Any]
+
+NUMBERED = ("index", "episode_index", "task_index")
+"""Columns numbered within a range, from 0, until all ranges are finished."""
+
 Values: TypeAlias = "Array | Sequence[str] | Sequence[bytes | memoryview]"
 """The values of a column: numbers (T, ...), text, or images."""
+
+_PNG_LEVEL = 3
+"""PNG compression of pixel arrays: a compromise between size and time."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FrameFormat:
+    """The features of the frames, and how their images are stored.
+
+    Attributes:
+      features: the features, with their fields.
+      fps: frames per second.
+      image_samples: the number of frames of each camera and episode decoded for the statistics
+        (`statistics.sample_places`).
+      encoding: the encoding of videos; None if there are none.
+      copied: what is said of the videos whose packets are copied if no frame changes, by path.
+      only_copied: whether other images stay images.
+    """
+
+    features: FeatureMap
+    fps: int
+    image_samples: int | None = None
+    encoding: Encoding | None = None
+    copied: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    only_copied: bool = False
+
+    @property
+    def videos(self) -> tuple[LerobotFeature, ...]:
+        """The features that become videos; other images (16-bit, gray) are copied into the data files."""
+        features = [f for f in self.features.images if f.is_video] if self.encoding is not None else []
+        return tuple(f for f in features if not self.only_copied or f.path in self.copied)
+
+    def encoding_of(self, feature: LerobotFeature) -> Encoding | DepthEncoding:
+        """The encoding of a video."""
+        assert self.encoding is not None
+        return self.encoding if feature.depth is None else DepthEncoding(feature.depth)
+
+    @property
+    def stored(self) -> tuple[LerobotFeature, ...]:
+        """The features in the data files."""
+        return tuple(feature for feature in self.features.features if feature not in self.videos)
+
+
+def is_single(feature: LerobotFeature) -> bool:
+    """Whether a frame holds a single value, not a list."""
+    return feature.shape in ((), (1,))
+
+
+def frames_schema(features: Iterable[LerobotFeature]) -> pa.Schema:
+    """The schema of the frames: the features, then LeRobot's own columns."""
+    import pyarrow as pa
+
+    kept = list(features)
+    fields = [pa.field(feature.name, arrow_type(feature)) for feature in kept]
+    fields += [pa.field("timestamp", pa.float32()), pa.field("frame_index", pa.int64())]
+    fields += [pa.field(name, pa.int64(), nullable=False) for name in NUMBERED]
+    return pa.schema(fields, metadata={b"huggingface": _hugging_face(kept)})
+
+
+def arrow_type(feature: LerobotFeature) -> pa.DataType:
+    """The type of a column."""
+    import pyarrow as pa
+
+    if feature.kind == "language":
+        return language.arrow_type(feature.name)
+    if feature.kind == "image":
+        return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    kind = pa.string() if feature.kind == "text" else pa.from_numpy_dtype(np.dtype(feature.dtype))
+    if is_single(feature):
+        return kind
+    if len(feature.shape) == 1:
+        return pa.list_(kind, feature.shape[0])
+    for _ in feature.shape:
+        kind = pa.list_(kind)
+    return kind
+
+
+def _hugging_face(features: Iterable[LerobotFeature]) -> bytes:
+    """File metadata for `datasets`. All of its versions know `Sequence`, but not `List`."""
+    kinds = {f.name: _hugging_face_type(f) for f in features if f.kind != "language"}  # LeRobot names its type
+    kinds["timestamp"] = _value("float32")
+    kinds |= {name: _value("int64") for name in ("frame_index", *NUMBERED)}
+    return json.dumps({"info": {"features": kinds}}).encode()
+
+
+def _hugging_face_type(feature: LerobotFeature) -> dict[str, Any]:
+    if feature.kind == "image":
+        return {"_type": "Image"}
+    if is_single(feature):
+        return _value(feature.dtype)
+    if len(feature.shape) == 1:
+        return {"feature": _value(feature.dtype), "length": feature.shape[0], "_type": "Sequence"}
+    return {"shape": list(feature.shape), "dtype": feature.dtype, "_type": f"Array{len(feature.shape)}D"}
+
+
+def _value(dtype: str) -> dict[str, Any]:
+    return {"dtype": dtype, "_type": "Value"}
+
+
+def numbers_of(feature: LerobotFeature, steps: Mapping[str, Column]) -> Array:
+    """The values of a numeric feature, (T, *shape), in its dtype.
+
+    Raises:
+      BadEpisode: a value would change: vectors of several dtypes were joined.
+    """
+    dtype = np.dtype(feature.dtype)
+    if len(feature.fields) == 1:
+        return representable(np.asarray(steps[feature.path]), dtype, feature.path)
+    parts = [representable(np.asarray(steps[field.path]), dtype, field.path) for field in feature.fields]
+    return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+
+
+def numbers_array(feature: LerobotFeature, values: Array) -> pa.Array:
+    """Numeric values as an Arrow array."""
+    import pyarrow as pa
+
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    if is_single(feature):
+        return flat
+    if len(feature.shape) == 1:
+        return pa.FixedSizeListArray.from_arrays(flat, feature.shape[0])
+    return lists(flat, values.shape)
+
+
+def lists(flat: pa.Array, shape: tuple[int, ...]) -> pa.Array:
+    """Flat values as nested lists of this shape."""
+    import pyarrow as pa
+
+    for depth in range(len(shape) - 1, 0, -1):
+        rows = int(np.prod(shape[:depth], dtype=np.int64))
+        offsets = np.arange(rows + 1, dtype=np.int32) * shape[depth]
+        flat = pa.ListArray.from_arrays(pa.array(offsets), flat)
+    return flat
+
+
+def texts(column: Column, path: str) -> list[str]:
+    """The strings of a text field.
+
+    Raises:
+      BadEpisode: a string is not UTF-8.
+    """
+    try:
+        return [text.decode() for row in texts_of(cast(Array, column), path) for text in row]
+    except UnicodeDecodeError as error:
+        detail = f"text that is not UTF-8, which LeRobot cannot hold: {error}"
+        raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path)) from None
+
+
+def texts_array(feature: LerobotFeature, values: Sequence[str]) -> pa.Array:
+    """Strings as an Arrow array."""
+    import pyarrow as pa
+
+    flat = pa.array(values, pa.string())
+    return flat if is_single(feature) else pa.FixedSizeListArray.from_arrays(flat, feature.shape[0])
+
+
+def images_of(feature: LerobotFeature, column: Column) -> list[bytes]:
+    """The PNG or JPEG of each frame, unchanged, or a PNG of its pixel array."""
+    if not isinstance(column, EncodedImages):
+        return [_png(image) for image in np.asarray(column)]
+    images: list[bytes] = column.data.tolist()
+    if ZERO_IMAGE in images:  # a step added by a repair or a connector
+        dtype = np.uint16 if column.dtype == "uint16" else np.uint8
+        zeros = _png(np.zeros(feature.shape, dtype))
+        images = [image or zeros for image in images]
+    return images
+
+
+def _png(pixels: Array) -> bytes:
+    import imagecodecs
+
+    return cast(bytes, imagecodecs.png_encode(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, level=_PNG_LEVEL))
+
+
+def image_parts(feature: LerobotFeature, column: Column) -> Sequence[bytes | memoryview]:
+    """Like `images_of`, but without copying images from a record."""
+    if isinstance(column, StoredImages) and all(map(operator.lt, *column.places)):
+        return column.pieces()
+    return images_of(feature, column)
+
+
+def images_array(images: Sequence[bytes | memoryview]) -> pa.Array:
+    """Images as an Arrow array."""
+    import pyarrow as pa
+
+    ends = np.cumsum([0, *map(len, images)]).astype(np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(images))]
+    content = pa.Array.from_buffers(pa.binary(), len(images), buffers)
+    return pa.StructArray.from_arrays([content, pa.nulls(len(content), pa.string())], ["bytes", "path"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,35 +251,20 @@ class LerobotFrames:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class FrameColumns:
-    """The columns of a Parquet file of frames.
+def frames_table(schema: pa.Schema, features: Sequence[LerobotFeature], episodes: Sequence[LerobotFrames]) -> pa.Table:
+    """The frames of these episodes, concatenated."""
+    import pyarrow as pa
 
-    Attributes:
-      features: the features in the file, before LeRobot's own columns.
-    """
-
-    features: tuple[LerobotFeature, ...]
-
-    @functools.cached_property
-    def schema(self) -> pa.Schema:
-        return tables.frames_schema(self.features)
-
-    def table(self, episodes: Sequence[LerobotFrames]) -> pa.Table:
-        """The frames of these episodes, concatenated."""
-        import pyarrow as pa
-
-        columns = {feature.name: _joined(feature, [one.columns[feature.name] for one in episodes])
-                   for feature in self.features}  # fmt: skip
-        for name in self.schema.names[len(self.features) :]:
-            columns[name] = pa.array(np.concatenate([cast(Array, one.columns[name]) for one in episodes]))
-        return pa.Table.from_arrays(list(columns.values()), schema=self.schema)
+    columns = [_joined(feature, [frames.columns[feature.name] for frames in episodes]) for feature in features]
+    for name in schema.names[len(features) :]:
+        columns.append(pa.array(np.concatenate([cast(Array, frames.columns[name]) for frames in episodes])))
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _joined(feature: LerobotFeature, parts: Sequence[Any]) -> pa.Array:
     if feature.kind == "number":
-        return tables.numbers_array(feature, np.concatenate(parts))
+        return numbers_array(feature, np.concatenate(parts))
     values = list(itertools.chain.from_iterable(parts))
     if feature.kind == "language":
         return language.rows_array(feature.name, values)
-    return tables.texts_array(feature, values) if feature.kind == "text" else tables.images_array(values)
+    return texts_array(feature, values) if feature.kind == "text" else images_array(values)

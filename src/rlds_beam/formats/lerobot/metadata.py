@@ -1,142 +1,265 @@
-"""Write `meta/` of a LeRobot dataset: totals and statistics of all episodes."""
+"""Read `meta/` of a LeRobot dataset, v3.0 or v2.1."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+import functools
+import hashlib
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder
-from rlds_beam.encoding.parquet_reading import naming_damage, verified_parquet
-from rlds_beam.formats.lerobot import statistics
-from rlds_beam.formats.lerobot.copied_frames import EncodedAgain
-from rlds_beam.formats.lerobot.episode_numbers import EpisodeNumbers
-from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap
-from rlds_beam.formats.lerobot.frame_format import FrameFormat
-from rlds_beam.formats.lerobot.range_facts import RangeFacts
+from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json, parse_json, parsing
+from rlds_beam.encoding.parquet_reading import UNREADABLE, open_parquet, read_all
+from rlds_beam.episodes.keys import EPISODE_KEY
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.lerobot import layout
+from rlds_beam.formats.lerobot.layout import V3, V21, PathTemplate
+from rlds_beam.text import shortened
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-Array = np.ndarray[Any, Any]
-
-_AT_ONCE = 64
-"""Number of single-episode files to read at a time."""
-
-
-class EpisodesFiles(Protocol):
-    """Writes the episodes and tasks in `meta/`."""
-
-    def add(self, place: int, number: int, facts: RangeFacts, numbers: EpisodeNumbers) -> None:
-        """Adds the episodes of a range, the `place`th of the plan, whose files have this number."""
-
-    def finish(self, tasks: Sequence[str]) -> None:
-        """Completes the files."""
+_FPS = Kind("a number above 0, up to 1,000,000", lambda fps: type(fps) in (int, float) and 0 < fps <= 1_000_000)
+_SIZE = Kind("a whole number above 0", lambda value: COUNT.test(value) and value > 0)
+_TIME = Kind("a time in seconds", lambda value: type(value) in (int, float) and 0 <= value < 1e12)
+_INFO = {
+    "codebase_version": TEXT,
+    "fps": _FPS,
+    "robot_type?": Maybe(TEXT),
+    "total_episodes": COUNT,
+    "data_path": TEXT,
+    "video_path?": Maybe(TEXT),
+    "chunks_size?": _SIZE,
+    "splits?": Maybe({"*": TEXT}),
+    "features": {"*": {"dtype": TEXT, "shape": [COUNT], "*": ANY}},
+    "*": ANY,
+}
+_EPISODE = {"episode_index": COUNT, "length": COUNT, "*": ANY}
 
 
-@dataclasses.dataclass
-class Totals:
-    """Totals of the dataset so far."""
+@dataclasses.dataclass(frozen=True)
+class EpisodeVideo:
+    """The video of an episode and camera: the file, and the start and end in seconds (None if meta/ does not say)."""
 
-    tasks: dict[str, int] = dataclasses.field(default_factory=dict)
-    task_frames: list[int] = dataclasses.field(default_factory=list)
-    lengths: list[Array] = dataclasses.field(default_factory=list)
-    splits: dict[str, list[int]] = dataclasses.field(default_factory=dict)
-    histograms: dict[str, Array] = dataclasses.field(default_factory=dict)
-    samples: dict[str, int] = dataclasses.field(default_factory=dict)
-    builders: dict[str, LeafBuilder] = dataclasses.field(default_factory=dict)
-    encoded: dict[str, EncodedAgain] = dataclasses.field(default_factory=dict)
-    frames: int = 0
-    episodes: int = 0
-
-    def add(self, split: str, facts: RangeFacts) -> EpisodeNumbers:
-        """Adds a range. Returns the numbers of its episodes."""
-        own = np.array([self.tasks.setdefault(text, len(self.tasks)) for text in facts.tasks], np.int64)
-        self.task_frames += [0] * (len(self.tasks) - len(self.task_frames))
-        for task, frames in zip(own.tolist(), np.bincount(facts.frame_tasks, minlength=len(own)).tolist(), strict=True):
-            self.task_frames[task] += frames
-        numbers = EpisodeNumbers(self.episodes, self.frames, own)
-        self.lengths.append(facts.lengths)
-        self.episodes += len(facts.lengths)
-        self.frames += facts.frames
-        self.splits.setdefault(split, [numbers.episode, 0])[1] = self.episodes
-        for name, histogram in facts.histograms.items():
-            self.histograms[name] = self.histograms.get(name, 0) + histogram
-            self.samples[name] = self.samples.get(name, 0) + int(facts.samples[name].sum())
-        for name, found in facts.encoded.items():
-            if found.episodes:
-                self.encoded[name] = self.encoded.get(name, EncodedAgain()).add(found)
-        return numbers
-
-    def add_numbers(self, files: Sequence[str], features: FeatureMap) -> None:
-        """Adds the values in a range's Parquet files to the statistics."""
-        shapes = {feature.name: feature.shape for feature in features.numbers}
-        shapes |= {"timestamp": (), "frame_index": ()}
-        for table in _row_groups(files, list(shapes)):
-            for name, shape in shapes.items():
-                values = flat_values(table[name]).reshape(table.num_rows, *shape)
-                self.builders.setdefault(name, LeafBuilder()).add(values)
+    file: str
+    start: float
+    stop: float | None = None
 
 
-def _row_groups(files: Sequence[str], columns: list[str]) -> Iterator[pa.Table]:
-    """The row groups of Parquet files in order: single row groups of a large file, or several small files at once."""
+@dataclasses.dataclass(frozen=True)
+class EpisodeRow:
+    """An episode's entry in meta/.
 
-    def read(path: str) -> Iterator[pa.Table]:
-        with storage.open_read(path) as file, naming_damage(path):
-            opened = verified_parquet(file)
-            for group in range(opened.num_row_groups):
-                yield opened.read_row_group(group, columns=columns, use_threads=False)
+    Attributes:
+      index: the `episode_index`.
+      length: the number of frames.
+      file: the data file, relative to the root.
+      videos: the videos by feature.
+      columns: further columns.
+      key: the key of the episode in the dataset from which it was converted, if we wrote it.
+    """
 
-    if len(files) == 1:
-        yield from read(files[0])
-        return
-    for first in range(0, len(files), _AT_ONCE):
-        for tables in storage.at_once(lambda path: list(read(path)), files[first : first + _AT_ONCE], files[0]):
-            yield from tables
-
-
-def flat_values(column: Any) -> Array:
-    """All numbers of a nested column, flattened."""
-    import pyarrow as pa
-
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    while isinstance(array, (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)):
-        array = array.flatten()
-    return cast(Array, array.to_numpy(zero_copy_only=False))
+    index: int
+    length: int
+    file: str
+    videos: Mapping[str, EpisodeVideo]
+    columns: Mapping[str, Any]
+    key: str | None = None
 
 
-def dataset_statistics(features: FeatureMap, totals: Totals) -> dict[str, Any]:
-    """The content of `stats.json`."""
-    lengths, frames = np.concatenate(totals.lengths), totals.frames
-    by_feature: dict[str, Any] = {}
-    for feature in features.images:
-        values = statistics.image_statistics(totals.histograms[feature.name], feature.levels)
-        by_feature[feature.name] = statistics.to_json(values, totals.samples[feature.name], (feature.shape[-1], 1, 1))
-    for name, builder in totals.builders.items():
-        leaf = builder.finish()
-        by_feature[name] = statistics.to_json(statistics.leaf_statistics(leaf), leaf.count, leaf.shape or (1,))
-    for name, of_index in {
-        "episode_index": statistics.counted_statistics(np.arange(len(lengths)), lengths),
-        "index": statistics.range_statistics(np.array(frames)),
-        "task_index": statistics.counted_statistics(np.arange(len(totals.task_frames)), np.array(totals.task_frames)),
-    }.items():
-        by_feature[name] = statistics.to_json(of_index[:, None], frames, (1,))
-    order = (*(feature.name for feature in features.features), *INDEX_FEATURES)
-    return {name: by_feature[name] for name in order if name in by_feature}
+@dataclasses.dataclass(frozen=True)
+class Meta:
+    """A dataset's metadata.
+
+    root: the directory.
+    info: the content of `info.json`.
+    fields: the content of `rlds_beam.json`, if rlds-beam wrote the dataset.
+    """
+
+    root: str
+    info: Mapping[str, Any]
+    fields: Mapping[str, Any] | None
+
+    @staticmethod
+    def open(root: str) -> Meta:
+        """Reads the metadata. Raises UsageError if there is no readable LeRobot dataset."""
+        path = storage.join(root, layout.INFO)
+        if not storage.exists(path):
+            raise UsageError(f"{root} has no {layout.INFO}, so it is not a LeRobot dataset")
+        content = parse_json(storage.read_small(path), path)
+        stored = content.get("storage_format") if isinstance(content, dict) else None
+        if stored not in (None, "parquet"):
+            raise UsageError(
+                f"{path}: storage_format is {shortened(repr(stored), 80)}, which rlds-beam does not read: use the "
+                "dataset with Parquet files (folders data and meta), from which it was made"
+            )
+        info = check_json(content, _INFO, path)
+        if info["codebase_version"] not in (V3, V21):
+            raise UsageError(
+                f"{path}: the dataset has version {info['codebase_version']}; {V21} and {V3} are supported "
+                "(LeRobot converts older ones)"
+            )
+        fields = storage.join(root, layout.FIELDS)
+        return Meta(root, info, parse_json(storage.read_small(fields), fields) if storage.exists(fields) else None)
+
+    @property
+    def version(self) -> str:
+        return str(self.info["codebase_version"])
+
+    @property
+    def video_keys(self) -> list[str]:
+        return [name for name, feature in self.info["features"].items() if feature["dtype"] == "video"]
+
+    def path(self, name: str) -> str:
+        return storage.join(self.root, *name.split("/"))
+
+    @functools.cached_property
+    def _data_path(self) -> PathTemplate:
+        return PathTemplate.of(self.info["data_path"], self._numbers, f"{self.path(layout.INFO)}: data_path")
+
+    @functools.cached_property
+    def _video_path(self) -> PathTemplate:
+        where = f"{self.path(layout.INFO)}: video_path"
+        return PathTemplate.of(self.info.get("video_path"), self._numbers, where, self.video_keys)
+
+    @property
+    def _numbers(self) -> tuple[str, ...]:
+        """The placeholders in file names."""
+        return tuple(layout.place_of_episode(0) if self.version == V21 else layout.place(0))
+
+    @functools.cached_property
+    def tasks(self) -> Mapping[int, str]:
+        """The text of each task by its number."""
+        if self.version == V21:
+            path = self.path(layout.TASKS_JSONL)
+            check_json(lines := self._lines(layout.TASKS_JSONL), [{"task_index": COUNT, "task": TEXT}], path)
+            return {line["task_index"]: line["task"] for line in lines}
+        path = self.path(layout.TASKS)
+        if not storage.exists(path):
+            return {}
+        table = _read_table(path)
+        names = [name for name in table.column_names if name != "task_index"]
+        if len(names) != 1 or table.num_columns != 2:
+            raise UsageError(f"{path}: expected the columns task_index and task")
+        numbers, texts = table["task_index"].to_pylist(), table[names[0]].to_pylist()
+        check_json(numbers, [COUNT], f"{path}: task_index")
+        check_json(texts, [TEXT], f"{path}: {names[0]}")
+        return dict(zip(numbers, texts, strict=True))
+
+    @functools.cached_property
+    def episodes(self) -> list[EpisodeRow]:
+        """The episodes in order."""
+        with parsing(self.path("meta")):
+            rows = self._episodes_v21() if self.version == V21 else self._episodes_v3()
+        for row in rows:
+            check_json([row.index, row.length], [COUNT], f"{self.path('meta')}: an episode's index and length")
+            check_json(row.key, Maybe(TEXT), f"{self.path('meta')}: {EPISODE_KEY}")
+            check_json([video.start for video in row.videos.values()], [_TIME], f"{self.path('meta')}: from_timestamp")
+        rows.sort(key=lambda row: row.index)
+        if len(rows) != self.info["total_episodes"]:
+            raise UsageError(
+                f"{self.root}: meta/ describes {len(rows)} episodes, but info.json says "
+                f"{self.info['total_episodes']}: some of its files are missing"
+            )
+        return rows
+
+    def _episodes_v3(self) -> list[EpisodeRow]:
+        rows: list[EpisodeRow] = []
+        for table in self._episode_tables():
+            names = [n for n in table.column_names if not n.startswith(("stats/", "data/", "videos/", "meta/"))]
+            more = [name for name in names if name not in layout.EPISODE_COLUMNS]
+            for row in table.to_pylist():
+                place = {name: row[f"data/{name}"] for name in ("chunk_index", "file_index")}
+                videos = {key: self._video(key, row) for key in self.video_keys}
+                columns = {name: row[name] for name in more}
+                file = self._data_path.fill(place)
+                key = row.get(EPISODE_KEY)
+                rows.append(EpisodeRow(row["episode_index"], row["length"], file, videos, columns, key))
+        return rows
+
+    def _episode_tables(self) -> list[Any]:
+        def read(path: str) -> Any:
+            return _read_table(path, lambda column: not column.startswith("stats/"))
+
+        return storage.at_once(read, storage.files_below(self.root, "meta/episodes/*/*.parquet"), self.root)
+
+    def _video(self, key: str, row: Mapping[str, Any]) -> EpisodeVideo:
+        place = {name: row[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
+        stop = row.get(f"videos/{key}/to_timestamp")
+        path = self._video_path.fill(place, key)
+        return EpisodeVideo(path, row[f"videos/{key}/from_timestamp"], stop if isinstance(stop, float) else None)
+
+    def _episodes_v21(self) -> list[EpisodeRow]:
+        rows, size = [], self.info.get("chunks_size", layout.CHUNK)
+        for line in check_json(self._lines(layout.EPISODES_JSONL), [_EPISODE], self.path(layout.EPISODES_JSONL)):
+            index = line["episode_index"]
+            place = layout.place_of_episode(index, size)
+            videos = {key: EpisodeVideo(self._video_path.fill(place, key), 0.0) for key in self.video_keys}
+            columns = {name: value for name, value in line.items() if name not in layout.EPISODE_COLUMNS}
+            file, key = self._data_path.fill(place), line.get(EPISODE_KEY)
+            rows.append(EpisodeRow(index, line["length"], file, videos, columns, key))
+        return rows
+
+    def _lines(self, name: str) -> list[Any]:
+        path = self.path(name)
+        if not storage.exists(path):
+            raise UsageError(f"{path} is missing")
+        lines = storage.read_text(path).split("\n")
+        return [parse_json(line, f"{path}: line {i}") for i, line in enumerate(lines, 1) if line.strip()]
+
+    def episode_schema(self) -> dict[str, tuple[str, tuple[int | None, ...]]]:
+        """The dtype and shape of each further episode column."""
+        kinds: dict[str, tuple[str, tuple[int | None, ...]]] = {}
+        for row in self.episodes:
+            for name, value in row.columns.items():
+                kind = _kind(value)
+                if kind is not None:
+                    kinds[name] = kind if kinds.get(name, kind) == kind else ("", ())
+        return {name: kind for name, kind in kinds.items() if kind[0]}
+
+    def digest(self) -> str:
+        """The digest of all metadata that episodes depend on, and of the videos' names and sizes."""
+        numbers = sorted(self.tasks)
+        dense = numbers == [*range(len(numbers))]
+        tasks = [self.tasks[i] if dense else [i, self.tasks[i]] for i in numbers]
+        content: list[Any] = [self.info, self.fields, tasks, [dataclasses.asdict(row) for row in self.episodes]]
+        files = sorted({video.file for row in self.episodes for video in row.videos.values()})
+        sizes = storage.at_once(_size, [self.path(file) for file in files], self.root)
+        return hashlib.sha256(json.dumps([*content, files, sizes], default=str).encode()).hexdigest()
 
 
-def features_info(frame_format: FrameFormat) -> dict[str, Any]:
-    """The `features` of `info.json`."""
-    features: dict[str, Any] = {feature.name: feature.info() for feature in frame_format.features.features}
-    for feature in frame_format.videos:
-        height, width, _ = feature.shape
-        info = frame_format.encoding_of(feature).info(height, width, frame_format.fps)
-        if feature.path in frame_format.copied:
-            info = {**frame_format.copied[feature.path], "video.fps": frame_format.fps}
-        features[feature.name] |= {"dtype": "video", "info": info}
-    for name in INDEX_FEATURES:
-        features[name] = {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
-    return features
+def _size(path: str) -> int | None:
+    return storage.size(path) if storage.exists(path) else None
+
+
+def _read_table(path: str, wanted: Any = None) -> Any:
+    """Reads a Parquet file. Raises UsageError if it is damaged."""
+    try:
+        with storage.open_read(path) as file:
+            data = file.read()
+            content = open_parquet(io.BytesIO(data), len(data))
+            names = [name for name in content.schema_arrow.names if wanted is None or wanted(name)]
+            if len(set(names)) < len(names):
+                raise ValueError("two columns have the same name")
+            return read_all(content, names)
+    except UNREADABLE as error:
+        raise UsageError(f"{path} is damaged: {shortened(error)}") from error
+
+
+def _kind(value: Any) -> tuple[str, tuple[int | None, ...]] | None:
+    """The dtype and shape of a value; None if there is no value."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return "string", ()
+    if isinstance(value, list) and value and all(isinstance(text, str) for text in value):
+        return "string", (None,)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        return "", ()
+    if array.dtype.kind not in "biuf":
+        return "", ()
+    return array.dtype.name, tuple(array.shape)

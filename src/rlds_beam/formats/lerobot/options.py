@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 Codec = Literal["av1", "h264"]
 
+ENCODER_OPTIONS = ("vcodec", "crf", "gop", "encoder_preset")
+"""Options of color videos."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LerobotOptions(Options):

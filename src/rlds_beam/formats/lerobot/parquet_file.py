@@ -17,18 +17,20 @@ import functools
 import io
 import re
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.parquet_reading import verified_parquet
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.formats.lerobot.frames import FrameColumns, LerobotFrames
-from rlds_beam.formats.lerobot.range_facts import reporting_damage
-from rlds_beam.formats.lerobot.tables import NUMBERED
+from rlds_beam.formats.lerobot.features import LerobotFeature
+from rlds_beam.formats.lerobot.frames import NUMBERED, LerobotFrames, frames_schema, frames_table
+from rlds_beam.formats.lerobot.range_facts import report_damage
 from rlds_beam.output.checksums import checksum_of
+from rlds_beam.output.scratch import ScratchDirectory
+from rlds_beam.output.shards import ShardWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,31 +50,26 @@ _FOOTER_END = 8
 ROW_GROUP_BYTES = 1 << 20
 """Row group size: a group ends after the episode that reaches it, so long episodes get their own, as in LeRobot."""
 
-_MOST_ROWS = 1 << 14
+_MAX_ROWS = 1 << 14
 """Maximum rows of a row group: more might take several pages."""
 
-_MOST_BYTES = 64 << 20
+_MAX_PAGE_BYTES = 64 << 20
 
-_MOST_GROUP_BYTES = 1 << 30
+_MAX_GROUP_BYTES = 1 << 30
 """Maximum bytes of several episodes held at once: an Arrow column holds twice as much."""
 
 _MAX_HEADER_BYTES = 4096
 """Maximum size of a page header."""
 
 
-class Destination(Protocol):
-    """Where a file is written: a `ShardWriter`."""
-
-    def write(self, buffers: Iterable[bytes | memoryview], records: int, key: object = None) -> None: ...
-
-
 class FramesFile:
     """Appends frames to a shard as a Parquet file."""
 
-    def __init__(self, shard: Destination, columns: FrameColumns):
+    def __init__(self, shard: ShardWriter, features: Sequence[LerobotFeature]):
         import pyarrow.parquet
 
-        self._shard, self._columns, schema = shard, columns, columns.schema
+        self._shard, self._features, self._schema = shard, features, frames_schema(features)
+        schema = self._schema
         self._sink = _Sink(self._shard)
         leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
         images = [leaf for leaf in leaves if leaf.endswith((".bytes", ".path")) and leaf not in schema.names]
@@ -80,26 +77,26 @@ class FramesFile:
         self._writer = pyarrow.parquet.ParquetWriter(
             self._sink, schema, use_dictionary=[leaf for leaf in leaves if leaf not in plain] or False,
             compression={leaf: "none" if leaf in plain else "snappy" for leaf in leaves},
-            write_statistics=list(_BOUNDED), data_page_size=_MOST_BYTES, write_page_checksum=False,
+            write_statistics=list(_BOUNDED), data_page_size=_MAX_PAGE_BYTES, write_page_checksum=False,
         )  # fmt: skip
         self._held: list[tuple[LerobotFrames, object]] = []
         self._bytes = self._rows = 0
 
     def add(self, frames: LerobotFrames, key: object) -> None:
         """Adds the frames of an episode."""
-        if self._bytes + frames.bytes > _MOST_GROUP_BYTES:
+        if self._bytes + frames.bytes > _MAX_GROUP_BYTES:
             self.end_group()
         self._held.append((frames, key))
         self._bytes += frames.bytes
         self._rows += frames.length
-        if self._bytes >= ROW_GROUP_BYTES or self._rows >= _MOST_ROWS:
+        if self._bytes >= ROW_GROUP_BYTES or self._rows >= _MAX_ROWS:
             self.end_group()
 
     def end_group(self) -> None:
         """Ends the row group."""
         if self._held:
-            most = max(1, min(_MOST_ROWS, self._rows * _MOST_BYTES // max(1, self._bytes)))
-            table = self._columns.table([frames for frames, _ in self._held])
+            most = max(1, min(_MAX_ROWS, self._rows * _MAX_PAGE_BYTES // max(1, self._bytes)))
+            table = frames_table(self._schema, self._features, [frames for frames, _ in self._held])
             self._writer.write_table(table, row_group_size=most)
         for frames, key in self._held:
             self._shard.write((), frames.length, key)
@@ -131,7 +128,7 @@ def _leaves(name: str, kind: pa.DataType) -> list[str]:
 class _Sink(io.RawIOBase):
     """A shard as a writable file."""
 
-    def __init__(self, shard: Destination):
+    def __init__(self, shard: ShardWriter):
         super().__init__()
         self._shard, self._size = shard, 0
         self.discards = False
@@ -152,10 +149,10 @@ class _Sink(io.RawIOBase):
 def renumber_file(path: str, numbers: Mapping[str, Array]) -> str:
     """Writes the final numbers into a finished file and returns its checksum. Args: see `renumber`."""
     if storage.scheme(path) is None:
-        with reporting_damage(path), storage.open_update(path) as file:
+        with report_damage(path), storage.open_update(path) as file:
             renumber(file, numbers)
     else:
-        with reporting_damage(path), storage.open_read(path) as file:
+        with report_damage(path), storage.open_read(path) as file:
             content = io.BytesIO(file.read())
             renumber(content, numbers)
         storage.write_bytes(path, content.getvalue())
@@ -219,34 +216,27 @@ def check_renumbering() -> None:
     Raises:
       RldsBeamError: the installed version of pyarrow stores the numbers or their bounds in another way.
     """
-    target, columns = _Memory(), FrameColumns(())
-    writer = FramesFile(target, columns)
-    for rows in (3, 2):
-        frames = {name: np.arange(rows) for name in ("frame_index", *NUMBERED)}
-        writer.add(LerobotFrames({"timestamp": np.arange(rows, dtype=np.float32), **frames}, rows), "")
-        writer.end_group()
-    writer.close()
     numbers = {"index": 70 + np.arange(5), "episode_index": 7 + np.arange(5) // 2, "task_index": np.arange(5)[::-1]}
-    renumber(target.file, numbers)
-    read = verified_parquet(target.file)
-    table = read.read()
+    with ScratchDirectory() as directory:
+        path = storage.join(directory, "frames.parquet")
+        with ShardWriter(path) as shard:
+            writer = FramesFile(shard, ())
+            for rows in (3, 2):
+                frames = {name: np.arange(rows) for name in ("frame_index", *NUMBERED)}
+                writer.add(LerobotFrames({"timestamp": np.arange(rows, dtype=np.float32), **frames}, rows), "")
+                writer.end_group()
+            writer.close()
+            shard.commit()
+        renumber_file(path, numbers)
+        with storage.open_read(path) as file:
+            read = verified_parquet(file)
+            table = read.read()
     groups = [read.metadata.row_group(i) for i in range(read.num_row_groups)]
-    places = [columns.schema.get_field_index(name) for name in _BOUNDED]
+    places = [read.schema_arrow.get_field_index(name) for name in _BOUNDED]
     bounds = [[(s.min, s.max) for s in (group.column(place).statistics for place in places)] for group in groups]
     same = all(table[name].to_pylist() == values.tolist() for name, values in numbers.items())
     if not same or bounds != [[(70, 72), (7, 8)], [(73, 74), (8, 9)]]:
         raise _other_pages()
-
-
-class _Memory:
-    """A shard in memory."""
-
-    def __init__(self) -> None:
-        self.file = io.BytesIO()
-
-    def write(self, buffers: Iterable[bytes | memoryview], records: int, key: object = None) -> None:
-        del records, key
-        self.file.writelines(buffers)
 
 
 def _other_pages() -> RldsBeamError:

@@ -10,13 +10,14 @@ import dataclasses
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.encoding.arrow_columns import ipc_bytes
 from rlds_beam.errors import NotVerifiedError
-from rlds_beam.formats.lerobot.copied_frames import EncodedAgain
+from rlds_beam.formats.lerobot.camera_frames import EncodedAgain
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 
 if TYPE_CHECKING:
@@ -26,6 +27,21 @@ Array = np.ndarray[Any, Any]
 
 DIRECTORY = "_ranges"
 """Directory of the facts, removed when the dataset is complete."""
+
+
+class RangeNumbers(NamedTuple):
+    """Numbers in the whole dataset, which a range does not know itself; JSON by `_asdict`.
+
+    Attributes:
+      first_frame, first_episode: the numbers of its first frame and episode.
+      episodes: its number of episodes.
+      tasks: the number of each of its tasks.
+    """
+
+    first_frame: int
+    first_episode: int
+    episodes: int
+    tasks: Sequence[int]
 
 
 @dataclasses.dataclass
@@ -41,7 +57,7 @@ class RangeFacts:
       histograms: the histogram of the decoded frames by image feature, (C, 256).
       samples: the number of decoded frames of each episode by image feature, (E,).
       columns: a row for each episode, for meta/episodes.
-      ends: in v2.1, where the episodes' files end in the packs (`episode_files`), int64 (E + 1, packs); empty in v3.0.
+      ends: in v2.1, where the episodes' files end in the packs (`range_files`), int64 (E + 1, packs); empty in v3.0.
       preview: frames of the first episode (`output.preview.part_of`).
       encoded: the episodes that were encoded, by feature whose videos are copied.
     """
@@ -67,6 +83,14 @@ class RangeFacts:
         ends = np.cumsum(self.lengths)
         return [list(dict.fromkeys(part.tolist())) for part in np.split(self.frame_tasks, ends[:-1])]
 
+    def frame_numbers(self, numbers: RangeNumbers) -> dict[str, Array]:
+        """The number of each frame, of its episode, and of its task, (N,) each, by LeRobot's name."""
+        return {
+            "index": numbers.first_frame + np.arange(self.frames),
+            "episode_index": np.repeat(numbers.first_episode + np.arange(len(self.lengths)), self.lengths),
+            "task_index": np.array(numbers.tasks, np.int64)[self.frame_tasks],
+        }
+
     def write(self, path: str, key: object) -> ShardInfo:
         """Writes the file, with a record for each episode."""
         arrays: dict[str, Array] = {name: getattr(self, name) for name in _ARRAYS}
@@ -75,7 +99,7 @@ class RangeFacts:
         texts = {"keys": list(self.keys), "tasks": list(self.tasks), "encoded": dict(self.encoded)}
         arrays["texts"] = np.frombuffer(json.dumps(texts, ensure_ascii=False).encode(), np.uint8)
         arrays["preview"] = np.frombuffer(self.preview, np.uint8)
-        arrays["columns"] = np.frombuffer(_table_bytes(self.columns), np.uint8)
+        arrays["columns"] = np.frombuffer(ipc_bytes(self.columns), np.uint8)
         buffer = io.BytesIO()
         np.savez(buffer, **{name.replace("/", _SLASH): values for name, values in arrays.items()})
         with ShardWriter(path) as writer:
@@ -91,7 +115,7 @@ class RangeFacts:
         """
         import pyarrow as pa
 
-        with reporting_damage(path):
+        with report_damage(path):
             with storage.open_read(path) as file:
                 content = np.load(io.BytesIO(file.read()), allow_pickle=False)
             arrays: dict[str, Array] = {name.replace(_SLASH, "/"): content[name] for name in content.files}
@@ -107,7 +131,7 @@ class RangeFacts:
 
 
 @contextlib.contextmanager
-def reporting_damage(path: str) -> Iterator[None]:
+def report_damage(path: str) -> Iterator[None]:
     """Raises NotVerifiedError if a file of a finished range turns out to be missing or damaged."""
     import pyarrow as pa
 
@@ -128,12 +152,3 @@ _ARRAYS = ("lengths", "frame_tasks", "ends")
 _GROUPS = ("statistics", "histograms", "samples")
 _SLASH = "\u2044"
 """Replaces the slash, which a name in the file cannot contain."""
-
-
-def _table_bytes(table: pa.Table) -> bytes:
-    import pyarrow as pa
-
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()

@@ -13,15 +13,13 @@ from typing import Any
 
 from rlds_beam import naming, storage
 from rlds_beam.encoding.checked_json import parse_json
-from rlds_beam.encoding.parquet_reading import verified_parquet
-from rlds_beam.episodes.keys import EPISODE_KEY
 from rlds_beam.episodes.schema import Schema, is_name
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.formats.lerobot import layout
-from rlds_beam.formats.lerobot.decoding import LerobotDecoder
+from rlds_beam.formats.lerobot.data_files import LerobotFiles, meta_of
+from rlds_beam.formats.lerobot.decoder import LerobotDecoder
 from rlds_beam.formats.lerobot.episode_fields import EpisodeFields, episode_fields, name_notes
-from rlds_beam.formats.lerobot.files import LerobotFiles, meta_of
-from rlds_beam.formats.lerobot.reading import Meta
+from rlds_beam.formats.lerobot.metadata import Meta
 from rlds_beam.images.headers import MOST_PIXELS
 from rlds_beam.reading.base import LastAction, Shard, Source, Span, Split, VideoSpan
 from rlds_beam.reading.looking import names_below
@@ -127,7 +125,8 @@ class LerobotSource(Source):
         return dataclasses.replace(self, fields=fields, schema=fields.schema)
 
     def origins(self) -> Sequence[str]:
-        return _origins(self.root)
+        keys = [row.key for row in meta_of(self.root, self.digest).episodes]
+        return [key for key in keys if key is not None] if None not in keys else ()
 
     def decode_seconds(self) -> float:
         frames = [row.length for s in self.splits for shard in s.shards for row in self.files.rows(shard.path)]
@@ -282,18 +281,3 @@ def _files_of(shards: Sequence[Shard], start: int, stop: int) -> tuple[tuple[Sha
     held = sum(shard.records or 0 for shard in own)
     whole = start == skipped and stop == skipped + held
     return tuple(own), 0 if whole else start - skipped, None if whole else stop - skipped
-
-
-def _origins(root: str) -> Sequence[str]:
-    """The `episode_key` of each episode in `meta/episodes` of a LeRobot dataset (v3.0); empty if there is none."""
-    import pyarrow as pa
-
-    keys: dict[int, str] = {}
-    for path in storage.files_below(root, "meta/episodes/*/*.parquet"):
-        try:
-            with storage.open_read(path) as file:
-                table = verified_parquet(file).read(columns=["episode_index", EPISODE_KEY])
-        except (OSError, ValueError, pa.ArrowException):
-            return ()
-        keys.update(zip(table["episode_index"].to_pylist(), map(str, table[EPISODE_KEY].to_pylist()), strict=True))
-    return [keys[number] for number in sorted(keys)]

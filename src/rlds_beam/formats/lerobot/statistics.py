@@ -31,7 +31,7 @@ _SIDE = 100
 _PIXELS = 4096
 """Minimum number of pixels to count: in larger images, only every second (third, ...) row and column counts."""
 
-FRAMES_OF_A_SAMPLE, MOST_SAMPLES = 50, 4
+FRAMES_OF_A_SAMPLE, MAX_SAMPLES = 50, 4
 """Frames for each decoded one, and the maximum number of decoded frames per episode."""
 
 
@@ -58,33 +58,31 @@ def _statistics_of_parts(values: Array, lengths: Array) -> Array:
     ordered = np.full((len(lengths), values.shape[1], lengths.max()), np.nan)  # NaN sorts last
     ordered.transpose(0, 2, 1)[np.arange(lengths.max()) < count] = values
     ordered.sort(axis=2)
+    ranks, shares = _ranks(count)
+    picked = np.take_along_axis(ordered, ranks[:, None], axis=2).transpose(0, 2, 1)
+    quantiles = _between(picked[:, 2:], shares[..., None])
+    return np.concatenate([picked[:, :2], mean[:, None], std[:, None], quantiles], axis=1)
+
+
+def _ranks(count: Array) -> tuple[Array, Array]:
+    """The ranks of the minimum, the maximum, and the values below and above each of Q quantiles of N values.
+
+    Args:
+      count: N, (E, 1).
+
+    Returns:
+      The ranks, int64 (E, 2 + 2 * Q), and the share of the value above in each quantile, (E, Q).
+    """
     places = np.array(list(QUANTILES.values())) * (count - 1)
     low = np.floor(places).astype(np.int64)
     ranks = np.concatenate([np.zeros_like(count), count - 1, low, np.minimum(low + 1, count - 1)], axis=1)
-    picked = np.take_along_axis(ordered, ranks[:, None], axis=2).transpose(0, 2, 1)
-    quantiles = _between(picked[:, 2:], (places - low)[..., None])
-    return np.concatenate([picked[:, :2], mean[:, None], std[:, None], quantiles], axis=1)
+    return ranks, places - low
 
 
 def _between(pairs: Array, shares: Array) -> Array:
     """Interpolates linearly between the values below each quantile and those above (axis 1), by the latter's share."""
     below, above = np.split(pairs, 2, axis=1)
     return cast(Array, below + (above - below) * shares)
-
-
-def counted_statistics(values: Array, counts: Array) -> Array:
-    """The statistics of sorted values (N,) with these counts: (len(STATISTICS),)."""
-    there = counts > 0
-    values, counts = np.asarray(values, np.float64)[there], counts[there]
-    ends = np.cumsum(counts)
-    total = ends[-1]
-    mean = (values * counts).sum() / total
-    std = math.sqrt((counts * np.square(values - mean)).sum() / total)
-    places = np.array(list(QUANTILES.values())) * (total - 1)
-    low = np.floor(places).astype(np.int64)
-    below = values[np.searchsorted(ends, low, side="right")]
-    above = values[np.searchsorted(ends, np.minimum(low + 1, total - 1), side="right")]
-    return np.array([values[0], values[-1], mean, std, *(below + (above - below) * (places - low))])
 
 
 def range_statistics(count: Array) -> Array:
@@ -94,7 +92,7 @@ def range_statistics(count: Array) -> Array:
     return np.stack([np.zeros_like(last), last, last / 2, std, *(q * last for q in QUANTILES.values())], axis=-1)
 
 
-def image_statistics(histograms: Array, values: Array | None = None) -> Array:
+def histogram_statistics(histograms: Array, values: Array | None = None) -> Array:
     """The statistics of histograms (..., C, levels): (..., len(STATISTICS), C).
 
     Args:
@@ -106,14 +104,12 @@ def image_statistics(histograms: Array, values: Array | None = None) -> Array:
     total = ends[:, -1:]
     mean = (rows * values).sum(axis=1, keepdims=True) / total
     std = np.sqrt((rows * np.square(values - mean)).sum(axis=1, keepdims=True) / total)
-    places = np.array(list(QUANTILES.values())) * (total - 1)
-    low = np.floor(places).astype(np.int64)
-    ranks = np.concatenate([np.zeros_like(total), total - 1, low, np.minimum(low + 1, total - 1)], axis=1)
+    ranks, shares = _ranks(total)
     # The value at a rank is the first whose cumulative count exceeds it; the concatenated rows are one sorted list.
     before = np.cumsum(total, axis=0) - total
     at = (ends + before).reshape(-1).searchsorted(ranks + before, side="right")
     picked = values[at - levels * np.arange(len(rows))[:, None]]
-    every = np.concatenate([picked[:, :2], mean, std, _between(picked[:, 2:], places - low)], axis=1)
+    every = np.concatenate([picked[:, :2], mean, std, _between(picked[:, 2:], shares)], axis=1)
     return np.swapaxes(every.reshape(*histograms.shape[:-1], -1), -1, -2)
 
 
@@ -142,12 +138,12 @@ def sample_count(length: int, before: int, samples: int | None = None) -> int:
       before: the number of frames of the range after the last episode with a decoded frame, and before this one;
         `FRAMES_OF_A_SAMPLE` at the start of the range, so that its first episode has one.
       samples: the number that the user asks for. By default, one frame in `FRAMES_OF_A_SAMPLE` is decoded, at most
-        `MOST_SAMPLES` of an episode.
+        `MAX_SAMPLES` of an episode.
     """
     if samples is not None:
         return min(length, samples)
     if length >= FRAMES_OF_A_SAMPLE:
-        return min(MOST_SAMPLES, -(-length // FRAMES_OF_A_SAMPLE))
+        return min(MAX_SAMPLES, -(-length // FRAMES_OF_A_SAMPLE))
     return int(before + length >= FRAMES_OF_A_SAMPLE)
 
 
@@ -194,3 +190,66 @@ def _small_jpegs(images: EncodedImages, colours: str, path: str) -> Iterator[Arr
             )
         except (ValueError, KeyError) as error:
             raise BadEpisode(Violation("undecodable_image", f"the JPEG is damaged ({error})", path)) from None
+
+
+_MAX_EPISODES = 64
+"""Episodes in a batch: each has a histogram for every camera."""
+
+_MAX_VALUES = 1 << 19
+"""Padded values in a batch."""
+
+
+class StatisticsGatherer:
+    """Computes statistics of one episode after another, in small batches; each result depends on its episode only."""
+
+    def __init__(self, levels: Mapping[str, Array] | None = None) -> None:
+        """Args: levels: the value of each level of a histogram, by image feature; 0 to 1 by default."""
+        self._levels = levels or {}
+        self._numbers: list[Mapping[str, Array]] = []
+        self._histograms: list[Mapping[str, Array]] = []
+        self._longest = 0
+        self._made: dict[str, list[Array]] = {}
+        self._images: dict[str, Array] = {}  # the image statistics of the last episode, (1, len(STATISTICS), C)
+
+    def add(self, numbers: Mapping[str, Array], histograms: Mapping[str, Array]) -> None:
+        """Adds an episode.
+
+        Args:
+          numbers: the values of each feature, (T, ...), T > 0.
+          histograms: the histogram of each image feature, (C, LEVELS). If empty, the episode's image
+            statistics are those of the episode before.
+        """
+        longest = max(self._longest, len(next(iter(numbers.values()))))
+        width = sum(math.prod(values.shape[1:]) for values in numbers.values())
+        count = len(self._numbers)
+        if count == _MAX_EPISODES or (count + 1) * longest * width > _MAX_VALUES:
+            self._end()
+            longest = len(next(iter(numbers.values())))
+        self._numbers.append(numbers)
+        self._histograms.append(histograms)
+        self._longest = longest
+
+    def finish(self) -> dict[str, Array]:
+        """The statistics of all episodes by feature, (E, len(STATISTICS), D); empty if there are no episodes."""
+        self._end()
+        return {name: np.concatenate(parts) for name, parts in self._made.items()}
+
+    def _end(self) -> None:
+        if self._numbers:
+            by_feature = episodes_statistics(self._numbers)
+            by_feature |= self._of_images()
+            for name, values in by_feature.items():
+                self._made.setdefault(name, []).append(values)
+        self._numbers, self._histograms = [], []
+
+    def _of_images(self) -> dict[str, Array]:
+        """The image statistics of the batch; an episode without a histogram repeats those before."""
+        given = [histograms for histograms in self._histograms if histograms]
+        which = np.cumsum([bool(histograms) for histograms in self._histograms])
+        for name in given[0] if given else ():
+            own = histogram_statistics(np.stack([histograms[name] for histograms in given]), self._levels.get(name))
+            before = self._images.get(name, own)[-1:]
+            self._images[name] = np.concatenate([before, own])
+        every = {name: rows[which] for name, rows in self._images.items()}
+        self._images = {name: rows[-1:] for name, rows in self._images.items()}
+        return every

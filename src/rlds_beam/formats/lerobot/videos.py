@@ -13,21 +13,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.example.columns import objects
-from rlds_beam.errors import BadEpisode, UsageError, needs
-from rlds_beam.formats.lerobot.copied_frames import CopiedFrames, EncodedAgain, why_not_copied
-from rlds_beam.formats.lerobot.depth import DepthEncoding
-from rlds_beam.formats.lerobot.features import LerobotFeature
+from rlds_beam.errors import UsageError, needs
+from rlds_beam.formats.lerobot.camera_frames import CopiedFrames, EncodedAgain, why_not_copied
+from rlds_beam.formats.lerobot.features import DEPTH_KEYS
 from rlds_beam.formats.lerobot.options import Codec, LerobotOptions
-from rlds_beam.images import depth
-from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images import depth as images_depth
 from rlds_beam.images.video_frames import color_pixels
 from rlds_beam.images.videos import Video
 from rlds_beam.output.local_file import LocalFile
@@ -38,10 +35,13 @@ Array = np.ndarray[Any, Any]
 PIXELS = "yuv420p"
 _PRESETS: dict[str, str] = {"av1": "12", "h264": "medium"}
 _ENCODERS = {"av1": "libsvtav1", "h264": "libx264"}
-_ARRAYS = {PIXELS: "rgb24", depth.PIXELS: depth.PIXELS}
+_ARRAYS = {PIXELS: "rgb24", images_depth.PIXELS: images_depth.PIXELS}
 """The pixel format of the arrays that become frames of a video, by its own."""
-_HELD = 256 << 20
-"""Maximum bytes of pixels held for an episode and camera."""
+_DEPTH_OPTIONS = {"g": "1", "crf": "30", "x265-params": "lossless=1:pools=none:frame-threads=1:log-level=none"}
+"""x265's options. It uses one thread, so that bytes are the same everywhere.
+
+Every frame is a key frame: others are not lossless for some sizes (32x32), a few pixels change, and on each run others.
+"""
 _THREADS = "/proc/self/task"
 
 
@@ -86,43 +86,44 @@ class Encoding:
         own = {"svtav1-params": "fast-decode=0:lp=1"} if self.codec == "av1" else {"threads": "1", "mbtree": "0"}
         return {"g": str(self.gop), "crf": str(self.crf), "preset": self.preset, **own}
 
-    def info(self, height: int, width: int, fps: int) -> dict[str, Any]:
-        """The feature's `info` in info.json."""
+    def info(self) -> dict[str, Any]:
+        """What info.json says of the encoding."""
         return {
-            "video.height": height, "video.width": width, "video.codec": self.codec, "video.pix_fmt": PIXELS,
-            "video.fps": fps, "video.channels": 3, "has_audio": False, "video.g": self.gop, "video.crf": self.crf,
-            "video.preset": int(self.preset) if self.preset.isdigit() else self.preset, "video.fast_decode": 0,
-            "video.extra_options": {}, "video.video_backend": "pyav", "is_depth_map": False,
+            "video.channels": 3, "video.g": self.gop, "video.crf": self.crf,
+            "video.preset": int(self.preset) if self.preset.isdigit() else self.preset, "video.extra_options": {},
+            "is_depth_map": False,
         }  # fmt: skip
 
 
-class PixelFrames:
-    """The frames of an episode, decoded one at a time, from images checked beforehand.
+@dataclasses.dataclass(frozen=True)
+class DepthEncoding:
+    """The encoder's settings for depth."""
 
-    Long episodes are decoded twice instead of being held in memory.
-    """
+    depth: images_depth.Depth
+    encoder = "libx265"
+    pixels = images_depth.PIXELS
+    codec = "hevc"
 
-    def __init__(self, images: Sequence[bytes], feature: LerobotFeature):
-        """Raises BadEpisode if an image is damaged, or has another size."""
-        self._images, self._feature = images, feature
-        self._held: list[Array] | None = []
-        holds = len(images) * feature.size <= _HELD
-        for image in self._decoded():
-            if holds:
-                self._held.append(image)
-        if not holds:
-            self._held = None
+    def options(self) -> dict[str, str]:
+        """The encoder's options."""
+        return _DEPTH_OPTIONS
 
-    def __iter__(self) -> Iterator[Array]:
-        return iter(self._decoded() if self._held is None else self._held)
+    def info(self) -> dict[str, Any]:
+        """What info.json says of the encoding."""
+        scale = {f"video.{key}": getattr(self.depth, name) for name, key in DEPTH_KEYS.items()}
+        return {
+            "video.channels": 1, "video.g": int(_DEPTH_OPTIONS["g"]), "video.crf": int(_DEPTH_OPTIONS["crf"]),
+            "video.preset": None, "video.extra_options": {"x265-params": "lossless=1"}, **scale, "is_depth_map": True,
+            "depth_unit": self.depth.unit,
+        }  # fmt: skip
 
-    def _decoded(self) -> Iterator[Array]:
-        for step, image in enumerate(self._images):
-            try:
-                yield EncodedImages(objects([image]), self._feature.shape).decode(self._feature.path)[0]
-            except BadEpisode as bad:
-                detail = f"{bad.violations[0].detail} (its frame {step})"
-                raise BadEpisode(dataclasses.replace(bad.violations[0], detail=detail, step=step)) from None
+
+def video_info(encoding: Encoding | DepthEncoding, height: int, width: int, fps: int) -> dict[str, Any]:
+    """The `info` of a video feature in info.json."""
+    return {
+        "video.height": height, "video.width": width, "video.codec": encoding.codec, "video.pix_fmt": encoding.pixels,
+        "video.fps": fps, "has_audio": False, "video.fast_decode": 0, "video.video_backend": "pyav", **encoding.info(),
+    }  # fmt: skip
 
 
 class VideoFile:

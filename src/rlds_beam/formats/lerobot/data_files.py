@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import io
 import json
 import zlib
 from collections.abc import Iterator
@@ -13,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.encoding.arrow_columns import ipc_bytes
 from rlds_beam.encoding.base import Damage, Headers, Record
 from rlds_beam.encoding.parquet_reading import UNREADABLE, byte_chunks, open_parquet, read_group
-from rlds_beam.formats.lerobot.reading import EpisodeRow, Meta
+from rlds_beam.formats.lerobot.metadata import EpisodeRow, Meta
 from rlds_beam.text import shortened
 
 if TYPE_CHECKING:
@@ -25,9 +25,10 @@ EPISODE = b"rlds_beam_episode"
 """Schema key of a record: the episode's metadata from meta/, as JSON."""
 
 _NUMBERED = ("index", "episode_index")
+"""Left out of a record, so that episodes that differ only in their position are equal."""
+
 _MAX_TEXT_BYTES = 512 << 20
 """Maximum bytes of the texts of an episode, whose frames repeat that of their task."""
-"""Left out of a record, so that episodes that differ only in their position are equal."""
 
 
 @functools.lru_cache(maxsize=4)
@@ -76,7 +77,7 @@ class LerobotFiles:
             if isinstance(table, str):
                 yield Damage(position, position + 1, table, b"")
             else:
-                yield Record(position, _stream(table))
+                yield Record(position, ipc_bytes(table))
 
     def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
         positions, lengths, checksums = [], [], []
@@ -84,7 +85,7 @@ class LerobotFiles:
             if not isinstance(table, str):
                 positions.append(position)
                 lengths.append(table.num_rows)
-                checksums.append(zlib.crc32(_stream(table)))
+                checksums.append(zlib.crc32(ipc_bytes(table)))
         return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(checksums, np.uint32))
 
     def image_chunks(self, path: str, position: int) -> dict[str, list[tuple[int, int]]]:
@@ -229,12 +230,3 @@ def _chunks_of(path: str, stamp: object) -> tuple[dict[int, range], dict[str, li
             return groups, byte_chunks(frames.metadata, ("UNCOMPRESSED", "SNAPPY"))
     except UNREADABLE:
         return {}, {}
-
-
-def _stream(table: pa.Table) -> bytes:
-    import pyarrow as pa
-
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    return sink.getvalue()

@@ -21,9 +21,9 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.formats.arrays.array_episodes import discounts
 from rlds_beam.formats.lerobot import language
-from rlds_beam.formats.lerobot.episode_fields import DISCOUNT, REWARD, EpisodeFields, FeatureFields, sizes
-from rlds_beam.formats.lerobot.files import EPISODE
-from rlds_beam.formats.lerobot.reading import EpisodeVideo
+from rlds_beam.formats.lerobot.data_files import EPISODE
+from rlds_beam.formats.lerobot.episode_fields import DISCOUNT, REWARD, EpisodeFields, FeatureFields
+from rlds_beam.formats.lerobot.metadata import EpisodeVideo
 from rlds_beam.images.depth import Depth
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.video_frames import video_frames
@@ -101,7 +101,8 @@ class LerobotDecoder:
             flags = first.path == "is_terminal" and first.path not in (feature.name,)
             shaped = exact_cast(values.reshape(rows, *first.closed_shape), first.numpy_dtype, first.path)
             return {first.path: _only_last(shaped) if flags else shaped}
-        parts = np.split(values.reshape(rows, -1), np.cumsum(sizes(feature))[:-1], axis=1)
+        stops = np.cumsum([field.known_size for field in feature.fields])
+        parts = np.split(values.reshape(rows, -1), stops[:-1], axis=1)
         return {
             field.path: exact_cast(part.reshape(rows, *field.closed_shape), field.numpy_dtype, field.path)
             for field, part in zip(feature.fields, parts, strict=True)

@@ -10,25 +10,36 @@ language_instruction                the task of the frame (meta/tasks)
 language_events (text)              language_events (also episode_metadata/language_persistent)
 any other field of the steps        its path, with dots: observation.gripper
 any field of the episode            a column of meta/episodes
+
+The size of images that the schema does not give is that of the first ones, which all others must then have.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import math
 import shlex
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from rlds_beam.connectors.cleaning.language import TASK_FIELDS
+from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.example.layout import IMAGES
+from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import LEAST_IMAGE, Field, Schema
-from rlds_beam.errors import UsageError
-from rlds_beam.formats.lerobot.depth import checked_shape
-from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap, LerobotFeature
+from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.formats.lerobot import layout
+from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap, LerobotFeature, depth_shape
 from rlds_beam.formats.lerobot.language import COLUMNS, EPISODE_PATH, PERSISTENT
 from rlds_beam.images.depth import UNITS, Depth
+from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
+from rlds_beam.images.headers import UndecodableImageError, read_image_header
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.plan import plan_ranges
+from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.text import did_you_mean
 
 RESERVED = (*INDEX_FEATURES, "task")
@@ -190,7 +201,7 @@ def _feature(name: str, fields: Sequence[Field], sizes: Mapping[str, tuple[int, 
 
 def _depth(name: str, field: Field, depth: Depth, sizes: Mapping[str, tuple[int, int]]) -> LerobotFeature:
     """The feature of a depth video. Raises UsageError if the field is no depth."""
-    shape = checked_shape((*sizes[field.path], *field.shape[2:]) if field.path in sizes else field.shape)
+    shape = depth_shape((*sizes[field.path], *field.shape[2:]) if field.path in sizes else field.shape)
     if shape is None or field.dtype not in UNITS.values() or (field.encoding not in ("none", "png")):
         raise UsageError(
             f"--depth={field.path}: {field} is no depth: expected uint16 (millimeters) or float32 (meters) of shape "
@@ -226,15 +237,65 @@ def _dtype(field: Field, instead: str) -> str:
     return dtype
 
 
-_EPISODE_COLUMNS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index", "episode_key")
-
-
 def _columns(fields: Iterable[Field]) -> dict[str, Field]:
     """The columns of meta/episodes: `file_path` for `episode_metadata/file_path`, if no other field is named so."""
     columns: dict[str, Field] = {}
     for field in fields:
         name = field.path.removeprefix("episode_metadata/")
-        if name in _EPISODE_COLUMNS or name in columns or name.split("/")[0] in ("data", "videos", "meta", "stats"):
+        known = name in layout.EPISODE_COLUMNS or name in columns
+        if known or name.split("/")[0] in ("data", "videos", "meta", "stats"):
             name = f"rlds/{field.path}"
         columns[name] = field
     return columns
+
+
+Sizes = dict[str, tuple[int, int]]
+"""Height and width by path."""
+
+_EPISODES = 8
+"""Maximum number of episodes to read, to find one with images."""
+
+
+def image_sizes(source: Source, connecting: ConnectorRunner, schema: Schema, entries: Sequence[str]) -> Sizes:
+    """The sizes of images whose size is not in the schema, if the first episodes have such images.
+
+    Args:
+      source: the dataset to read.
+      connecting: runs the connectors on its episodes.
+      schema: the schema after the connectors.
+      entries: the entries of `--map`; fields that they leave out are ignored.
+    """
+    wanted = {
+        path
+        for path, field in schema.steps.items()
+        if field.encoding in IMAGES and len(field.shape) == 3 and None in field.shape[:2] and f"-{path}" not in entries
+    }
+    sizes: Sizes = {}
+    for episode in _episodes(source, connecting) if wanted else ():
+        for path in wanted - sizes.keys():
+            column = episode.steps.get(path)
+            if isinstance(column, EncodedImages) and (size := _size_of(column)):
+                sizes[path] = size
+        if wanted <= sizes.keys():
+            break
+    return sizes
+
+
+def _size_of(images: EncodedImages) -> tuple[int, int] | None:
+    """The size of the first valid image."""
+    for image in images:
+        with contextlib.suppress(UndecodableImageError):
+            if image != ZERO_IMAGE:
+                header = read_image_header(image)
+                return header.height, header.width
+    return None
+
+
+def _episodes(source: Source, connecting: ConnectorRunner) -> Iterator[Episode]:
+    """The first valid episodes, as returned by the connectors."""
+    reader, connecting = EpisodeReader(source), connecting.as_probed() if connecting.connectors else connecting
+    segments = ((work.split, segment) for work in plan_ranges(source) for segment in work.segments)
+    read = (episode for split, segment in segments for episode in reader.read(split, segment))
+    for episode in itertools.islice((e for e in read if not e.faults), _EPISODES):
+        with contextlib.suppress(BadEpisode):
+            yield from connecting.connect((episode,)).episodes

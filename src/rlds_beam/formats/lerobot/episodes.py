@@ -1,0 +1,255 @@
+"""The episodes and tasks in `meta/`, with the location, tasks, statistics, and fields of each episode.
+
+v3.0, tables:
+
+    meta/episodes/chunk-000/file-000.parquet
+    meta/tasks.parquet
+
+v2.1, JSON lines:
+
+    episodes.jsonl        {"episode_index": 0, "tasks": ["push"], "length": 41, "episode_key": ..., fields of episodes}
+    episodes_stats.jsonl  {"episode_index": 0, "stats": {"action": {"min": [...], "max": ..., "mean", "std", "count"}}}
+    tasks.jsonl           {"task_index": 0, "task": "push"}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.formats.lerobot import layout, statistics
+from rlds_beam.formats.lerobot.features import INDEX_FEATURES, LerobotFeature
+from rlds_beam.formats.lerobot.frames import FrameFormat, lists
+from rlds_beam.formats.lerobot.range_facts import RangeFacts, RangeNumbers
+from rlds_beam.formats.lerobot.statistics import StatisticsGatherer
+from rlds_beam.output.shards import ShardWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+Array = np.ndarray[Any, Any]
+
+
+class FeatureStatistics(NamedTuple):
+    """The statistics of a feature in each of E episodes.
+
+    Attributes:
+      name: the name of the feature.
+      values: the statistics, (E, statistics, D).
+      shape: the shape of a statistic in one episode.
+      counts: the number of values behind each, (E,).
+    """
+
+    name: str
+    values: Array
+    shape: tuple[int, ...]
+    counts: Array
+
+
+def features_statistics(
+    features: Sequence[LerobotFeature], facts: RangeFacts, numbers: RangeNumbers
+) -> Iterator[FeatureStatistics]:
+    """The statistics of a range's episodes, by feature."""
+    named = {feature.name: feature for feature in features}
+    every = {**facts.statistics, **_of_indices(facts, numbers)}
+    for name in (n for n in (*named, *INDEX_FEATURES) if n in every):
+        feature = named.get(name)
+        shape: tuple[int, ...] = (1,)
+        counts = facts.lengths
+        if feature is not None and feature.kind == "image":
+            # An episode without a decoded frame has the statistics of an earlier one.
+            shape, counts = (feature.shape[-1], 1, 1), np.maximum(facts.samples[name], 1)
+        elif feature is not None:
+            shape = feature.shape or (1,)
+        yield FeatureStatistics(name, every[name], shape, counts)
+
+
+def _of_indices(facts: RangeFacts, numbers: RangeNumbers) -> dict[str, Array]:
+    """The statistics of the index features, (E, statistics, 1)."""
+    ends = np.cumsum(facts.lengths)
+    std = statistics.STATISTICS.index("std")
+    of_index = statistics.range_statistics(facts.lengths)
+    of_episode = np.zeros_like(of_index)
+    first = numbers.first_frame + ends - facts.lengths
+    others = np.arange(of_index.shape[1]) != std
+    of_index[:, others] += first[:, None]
+    of_episode[:, others] += numbers.first_episode + np.arange(len(ends))[:, None]
+    tasks = StatisticsGatherer()
+    for own in np.split(facts.frame_numbers(numbers)["task_index"], ends[:-1]) if len(ends) else ():
+        tasks.add({"task_index": own}, {})
+    return {"index": of_index[..., None], "episode_index": of_episode[..., None], **tasks.finish()}
+
+
+ROW_GROUP_BYTES = 64 << 20
+"""Bytes of range tables to hold in memory before writing them as a row group."""
+
+
+class EpisodesTables:
+    """Writes the tables of v3.0."""
+
+    def __init__(self, directory: str, frame_format: FrameFormat):
+        self._directory, self._format, self._place = directory, frame_format, 0
+        self._tables: list[pa.Table] = []
+        self._file = contextlib.ExitStack()
+        self._writer: pq.ParquetWriter | None = None
+
+    def add(self, place: int, number: int, facts: RangeFacts, numbers: RangeNumbers) -> None:
+        """Adds the episodes of a range, the `place`th of the plan, whose files have this number."""
+        if place // layout.RANGES_IN_EPISODES > self._place:
+            self._close()
+            self._place = place // layout.RANGES_IN_EPISODES
+        if facts.frames:
+            self._tables.append(episodes_table(self._format, number, facts, numbers))
+            if sum(table.nbytes for table in self._tables) >= ROW_GROUP_BYTES:
+                self._write()
+
+    def finish(self, tasks: Sequence[str]) -> None:
+        self._close()
+        _write_parquet(storage.below(self._directory, layout.TASKS), tasks_table(tasks))
+
+    def _write(self) -> None:
+        """Writes the tables in memory as a row group."""
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        place = layout.place(self._place)
+        table = pa.concat_tables(self._tables)
+        for name, value in place.items():
+            table = table.append_column(f"meta/episodes/{name}", pa.array(np.full(table.num_rows, value), pa.int64()))
+        if self._writer is None:
+            path = storage.below(self._directory, layout.EPISODES_PATH.format(**place))
+            file = self._file.enter_context(storage.writing(path))
+            self._writer = self._file.enter_context(
+                pyarrow.parquet.ParquetWriter(file, table.schema, write_page_checksum=True)
+            )
+        self._writer.write_table(table)
+        self._tables = []
+
+    def _close(self) -> None:
+        with self._file:
+            if self._tables:
+                self._write()
+        self._writer = None
+
+
+def episodes_table(frame_format: FrameFormat, number: int, facts: RangeFacts, numbers: RangeNumbers) -> pa.Table:
+    """The episodes of the range with this file number, without the location of these rows themselves."""
+    import pyarrow as pa
+
+    count = len(facts.lengths)
+    stops = numbers.first_frame + np.cumsum(facts.lengths)
+    columns: dict[str, Any] = {
+        "episode_index": pa.array(numbers.first_episode + np.arange(count)),
+        "tasks": pa.array([[facts.tasks[i] for i in own] for own in facts.episode_tasks()], pa.list_(pa.string())),
+        "length": pa.array(facts.lengths),
+    }
+    columns |= {f"data/{name}": pa.array(np.full(count, n)) for name, n in layout.place(number).items()}
+    columns |= {"dataset_from_index": pa.array(stops - facts.lengths), "dataset_to_index": pa.array(stops)}
+    ends = np.cumsum(facts.lengths)  # in the range, whose videos begin with its first frame
+    for feature in frame_format.videos:
+        place = layout.place(number).items()
+        columns |= {f"videos/{feature.name}/{name}": pa.array(np.full(count, n)) for name, n in place}
+        columns[f"videos/{feature.name}/from_timestamp"] = pa.array((ends - facts.lengths) / frame_format.fps)
+        columns[f"videos/{feature.name}/to_timestamp"] = pa.array(ends / frame_format.fps)
+    columns["episode_key"] = pa.array(facts.keys, pa.string())
+    columns |= {name: facts.columns[name] for name in frame_format.features.columns}
+    by_feature = features_statistics(frame_format.features.features, facts, numbers)
+    return pa.table({**columns, **_table_statistics(by_feature)})
+
+
+def _table_statistics(by_feature: Iterable[FeatureStatistics]) -> dict[str, pa.Array]:
+    """`stats/<feature>/<statistic>`, as lists in the shape of the feature."""
+    import pyarrow as pa
+
+    columns: dict[str, pa.Array] = {}
+    for name, values, shape, counts in by_feature:
+        for i, statistic in enumerate(statistics.STATISTICS):
+            flat = pa.array(np.ascontiguousarray(values[:, i]).reshape(-1))
+            columns[f"stats/{name}/{statistic}"] = lists(flat, (len(values), *shape))
+        columns[f"stats/{name}/count"] = lists(pa.array(counts), (len(counts), 1))
+    return columns
+
+
+def tasks_table(tasks: Sequence[str]) -> pa.Table:
+    """`tasks.parquet`: a pandas table with the index `task`."""
+    import pyarrow as pa
+
+    def column(name: str, kind: str, numpy: str) -> Mapping[str, Any]:
+        return {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
+
+    of_index = {"name": None, "field_name": None, "pandas_type": "unicode", "numpy_type": "object",
+                "metadata": {"encoding": "UTF-8"}}  # fmt: skip
+    pandas = {
+        "index_columns": ["task"], "column_indexes": [of_index],
+        "columns": [column("task_index", "int64", "int64"), column("task", "unicode", "object")],
+        "attributes": {}, "creator": {"library": "pyarrow", "version": pa.__version__}, "pandas_version": "2.2.0",
+    }  # fmt: skip
+    table = pa.table({"task_index": pa.array(range(len(tasks)), pa.int64()), "task": pa.array(tasks, pa.string())})
+    return table.replace_schema_metadata({b"pandas": json.dumps(pandas).encode()})
+
+
+def _write_parquet(path: str, table: pa.Table) -> None:
+    import pyarrow.parquet
+
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(table, buffer, write_page_checksum=True)
+    storage.write_bytes(path, buffer.getvalue())
+
+
+_STATISTICS = ("min", "max", "mean", "std", "count")
+"""The statistics of v2.1."""
+
+
+class EpisodesLines:
+    """Writes the JSON lines of v2.1."""
+
+    def __init__(self, directory: str, frame_format: FrameFormat):
+        self._directory, self._features = directory, frame_format.features
+        self._episodes, self._stats = (
+            ShardWriter(storage.below(directory, name)) for name in (layout.EPISODES_JSONL, layout.EPISODES_STATS_JSONL)
+        )
+
+    def add(self, place: int, number: int, facts: RangeFacts, numbers: RangeNumbers) -> None:
+        del place, number
+        if not facts.frames:
+            return
+        known = facts.columns.select(list(self._features.columns)).to_pylist()
+        features = [f for f in features_statistics(self._features.features, facts, numbers) if _is_known(f)]
+        episodes, stats = [], []
+        for i, (key, length, own) in enumerate(
+            zip(facts.keys, facts.lengths.tolist(), facts.episode_tasks(), strict=True)
+        ):
+            index = {"episode_index": numbers.first_episode + i}
+            tasks = [facts.tasks[task] for task in own]
+            columns = known[i] if known else {}
+            episodes.append({**index, "tasks": tasks, "length": length, "episode_key": key, **columns})
+            stats.append({**index, "stats": {feature.name: _line_statistics(feature, i) for feature in features}})
+        self._episodes.write(_lines(episodes), 0)
+        self._stats.write(_lines(stats), 0)
+
+    def finish(self, tasks: Sequence[str]) -> None:
+        self._episodes.commit()
+        self._stats.commit()
+        lines = _lines({"task_index": i, "task": task} for i, task in enumerate(tasks))
+        storage.write_bytes(storage.below(self._directory, layout.TASKS_JSONL), b"".join(lines))
+
+
+def _is_known(feature: FeatureStatistics) -> bool:
+    """Whether LeRobot 0.3 accepts the statistics: a feature with `image` in its name must have three channels."""
+    return "image" not in feature.name or feature.shape == (3, 1, 1)
+
+
+def _line_statistics(feature: FeatureStatistics, episode: int) -> dict[str, Any]:
+    content = statistics.to_json(feature.values[episode], int(feature.counts[episode]), feature.shape)
+    return {name: content[name] for name in _STATISTICS}
+
+
+def _lines(content: Iterable[Any]) -> list[bytes]:
+    return [json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in content]
