@@ -145,14 +145,16 @@ def define_pipeline(
     from rlds_beam.checking.signals.context import Context
     from rlds_beam.checking.signals.table import EpisodeTable
     from rlds_beam.formats.inputs import prepare_input
-    from rlds_beam.transforms.checking import CheckDataset
+    from rlds_beam.processing.range_summary import RangeSummarizer
+    from rlds_beam.reading.reader import EpisodeReader
+    from rlds_beam.transforms.jobs.checking import CheckDataset
     from rlds_beam.transforms.jobs.signals import WriteSignals
 
     opened = opened or prepare_input(config)
     source, rules = opened.source, dataclasses.replace(opened.check, reject=None)  # here, --reject only lists
     measured = EpisodeTable(Context.of(source.schema, fps=source.fps, decoded=config.decode), directory)
-    checked = root | CheckDataset(source, rules, opened.connecting, measured)
-    return checked.signals | WriteSignals(writer or _writer(config), checked.report)
+    summarizer = RangeSummarizer(EpisodeReader(source), rules, opened.connecting, measured)
+    return root | CheckDataset(source, summarizer, directory) | WriteSignals(writer or _writer(config))
 
 
 def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:

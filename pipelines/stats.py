@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import time
 from collections.abc import Sequence
@@ -105,15 +106,17 @@ def define_pipeline(
       directory: a directory that all workers share, for temporary files; None if there is none.
 
     Returns:
-      PCollection of one `CheckedStatistics`.
+      PCollection of one `RangeSummary`.
     """
-    from rlds_beam.transforms.checking import CheckDataset
-    from rlds_beam.transforms.statistics import ComputeStatistics, WithReport
+    from rlds_beam.connectors.statistics.dataset_statistics import Groups
+    from rlds_beam.processing.range_summary import RangeSummarizer
+    from rlds_beam.reading.reader import EpisodeReader
+    from rlds_beam.transforms.jobs.checking import CheckDataset
 
     opened = opened or prepare(config)
-    checked = root | CheckDataset(opened.source, opened.check, opened.connecting)
-    computing = ComputeStatistics(config.by, config.target_propensity_fn, directory)
-    return checked.accepted | computing | WithReport(checked.report)
+    groups = functools.partial(Groups, config.by, config.target_propensity_fn)
+    summarizer = RangeSummarizer(EpisodeReader(opened.source), opened.check, opened.connecting, groups=groups)
+    return root | CheckDataset(opened.source, summarizer, directory)
 
 
 def stats(config: StatsConfig) -> StatsOutcome:

@@ -46,13 +46,18 @@ def define_pipeline(root: Any, config: ValidateConfig, opened: OpenedInput | Non
     Returns:
       PCollection of one `Report`, written to `config.report` if that is set.
     """
+    import apache_beam as beam
+
     from rlds_beam.formats.inputs import prepare_input
+    from rlds_beam.processing.range_summary import RangeSummarizer, report_of
+    from rlds_beam.reading.reader import EpisodeReader
     from rlds_beam.transforms import WriteReport
-    from rlds_beam.transforms.checking import CheckDataset
+    from rlds_beam.transforms.jobs.checking import CheckDataset
 
     opened = opened or prepare_input(config)
-    checked = root | CheckDataset(opened.source, opened.check, opened.connecting)
-    return checked.report if config.report is None else checked.report | WriteReport(config.report)
+    summarizer = RangeSummarizer(EpisodeReader(opened.source), opened.check, opened.connecting)
+    report = root | CheckDataset(opened.source, summarizer) | "Report" >> beam.Map(report_of)
+    return report if config.report is None else report | WriteReport(config.report)
 
 
 def validate(config: ValidateConfig) -> Report:

@@ -127,15 +127,15 @@ SHUFFLES = {
         f"CheckDataset/{step}": f"CheckDataset/{source}"
         for step, source in {
             **DUPLICATES,
-            "ReadFromRlds/Stretches/MaybeReshuffle/Reshuffle": "ReadFromRlds/Stretches",
-            "ValidateEpisodes/MergeReports": "ValidateEpisodes/Check:report",
+            **RANGES,
+            "Merge": "Summarize",
         }.items()
     },
     "push": {**DUPLICATES, **RANGES, "VerifyTables/Add": "PushRanges/Push"},
     "count": {**DUPLICATES, **RANGES, "CountItems/Add": "CountItems/Count"},
 }
 """All that is sent between workers, in all jobs: by the step that sends it, the one that made it. These are the ranges
-(or stretches) to do, at the start; 24 bytes a record, records that look alike, their hashes, what was done, reports."""
+to do, at the start; 24 bytes a record, records that look alike, their hashes, what was done, reports."""
 
 KEYING = ("/AddRandomKeys", "/KeyWithVoid", "/Map(reify_metadata_default_window)")
 

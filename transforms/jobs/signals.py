@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 
 from rlds_beam.checking.signals.results import SignalsWriter
-from rlds_beam.checking.signals.table import EpisodeTable
+from rlds_beam.processing.range_summary import RangeSummary
 from rlds_beam.processing.report import Report
 
 
@@ -22,22 +22,22 @@ class CheckedSignals(NamedTuple):
 
 
 class WriteSignals(beam.PTransform):
-    """Writes a PCollection of one `EpisodeTable`; returns a PCollection of one `CheckedSignals`.
+    """Writes the signals of a PCollection of one `RangeSummary`; returns a PCollection of one `CheckedSignals`.
 
     Without Beam: `SignalsWriter.write`.
 
     Args:
       writer: what to write, and where.
-      report: a PCollection of one `Report`.
     """
 
-    def __init__(self, writer: SignalsWriter, report: Any):
+    def __init__(self, writer: SignalsWriter):
         super().__init__()
-        self._writer, self._report = writer, report
+        self._writer = writer
 
-    def expand(self, signals: Any) -> Any:
-        return signals | "Write" >> beam.Map(_write, self._writer, beam.pvalue.AsSingleton(self._report))
+    def expand(self, summary: Any) -> Any:
+        return summary | "Write" >> beam.Map(_write, self._writer)
 
 
-def _write(signals: EpisodeTable, writer: SignalsWriter, report: Report) -> CheckedSignals:
-    return CheckedSignals(writer.write(signals), report)
+def _write(summary: RangeSummary, writer: SignalsWriter) -> CheckedSignals:
+    assert summary.signals is not None
+    return CheckedSignals(writer.write(summary.signals), summary.report)

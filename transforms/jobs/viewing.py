@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.pvalue import AsList, AsSingleton
+from apache_beam.pvalue import AsList
 
-from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
-from rlds_beam.processing.report import Report
-from rlds_beam.transforms.checking import CheckDataset
+from rlds_beam.processing.range_summary import RangeSummary
+from rlds_beam.transforms.jobs.checking import CheckDataset
 from rlds_beam.transforms.jobs.sharing import Shared
-from rlds_beam.transforms.statistics import ComputeStatistics
 from rlds_beam.viewing.report.making import Gathered
-from rlds_beam.viewing.report.writing import Input, ReportWriter, WrittenReport
+from rlds_beam.viewing.report.writing import ReportWriter, WrittenReport
 
 
 class WriteDatasetReport(beam.PTransform):
@@ -37,46 +34,26 @@ class WriteDatasetReport(beam.PTransform):
 
     def expand(self, root: Any) -> Any:
         start = root.pipeline | "Start" >> beam.Create([None])
-        gathered = [
-            root | f"Gather{place}" >> _Gather(place, one, connecting, self._directory)
-            for place, (one, connecting) in enumerate(zip(self._writer.inputs, self._connecting, strict=True))
-        ]
+        gathered = []
+        for place, (dataset, connecting) in enumerate(zip(self._writer.inputs, self._connecting, strict=True)):
+            checking = CheckDataset(dataset.source, dataset.summarizer(connecting, self._directory), self._directory)
+            summary = root | f"Check{place}" >> checking
+            gathered.append(summary | f"Found{place}" >> beam.Map(_found, place, self._directory))
         all_gathered = gathered | beam.Flatten(pipeline=root.pipeline)
         return start | "Write" >> beam.Map(_write, self._writer, AsList(all_gathered))
-
-
-class _Gather(beam.PTransform):
-    """What a pass over one dataset finds: a PCollection of one `_Found`."""
-
-    def __init__(self, place: int, input: Input, connecting: ConnectorRunner, directory: str | None):
-        super().__init__()
-        self._place, self._input, self._connecting, self._directory = place, input, connecting, directory
-
-    def expand(self, root: Any) -> Any:
-        one = self._input
-        measured = EpisodeTable(one.context, self._directory)
-        checked = root | CheckDataset(one.source, one.settings.check, self._connecting, measured)
-        statistics = checked.accepted | ComputeStatistics(directory=self._directory)
-        sides = AsSingleton(checked.report), AsSingleton(checked.signals)
-        return statistics | "Gather" >> beam.Map(_found, self._place, self._directory, *sides)
 
 
 class _Found(NamedTuple):
     """What a pass over one dataset finds, and its place in the report."""
 
     place: int
-    report: Report
-    statistics: Shared[DatasetStatistics]
-    signals: EpisodeTable
+    summary: Shared[RangeSummary]
 
 
-def _found(
-    statistics: DatasetStatistics, place: int, directory: str | None, report: Report, signals: EpisodeTable
-) -> _Found:
-    return _Found(place, report, Shared(statistics, directory), signals)
+def _found(summary: RangeSummary, place: int, directory: str | None) -> _Found:
+    return _Found(place, Shared(summary, directory))
 
 
 def _write(start: None, writer: ReportWriter, found: Sequence[_Found]) -> WrittenReport:
     del start
-    ordered = sorted(found, key=lambda one: one.place)
-    return writer.write([Gathered.of(one.report, one.statistics.value, one.signals) for one in ordered])
+    return writer.write([Gathered.of(one.summary.value) for one in sorted(found, key=lambda one: one.place)])

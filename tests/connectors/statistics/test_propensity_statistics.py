@@ -66,7 +66,7 @@ class TestStatistics:
         for _ in range(20):
             actions = rng.integers(0, 2, 50)
             parts.append(PropensityStatistics.of(recorded(np.full(50, 0.5), np.full(50, 0.25), actions)))
-        assert PropensityStatistics.merged(parts).to_json()["support"]["mean"] == 0.5
+        assert PropensityStatistics.merged(parts).to_json()["support"]["mean"] == pytest.approx(0.5)
 
     def test_the_effective_size_of_weights_beyond_float64(self):
         """One of ten episodes weighs 1e600 and another half as much; the others weigh 1e-600."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import pickle
-from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlds_beam.connectors.statistics import exact_sums, quantiles
+from rlds_beam.connectors.statistics import quantiles
 from rlds_beam.connectors.statistics.episode_statistics import QUANTILES, EpisodeStatistics, LeafBuilder, LeafStatistics
-from rlds_beam.connectors.statistics.exact_sums import ExactSums
-from rlds_beam.connectors.statistics.fixed_point import fixed_point_sums
+from rlds_beam.connectors.statistics.moments import Moments
 from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR, ValueDistribution
 from rlds_beam.testing import make_episode
 
@@ -155,29 +153,31 @@ def odd_column(rng: np.random.Generator) -> np.ndarray:
     seed=st.integers(0, 1000), where=cuts(305), order=st.randoms(use_true_random=False), bound=st.sampled_from([9, 999])
 )
 @settings(max_examples=40, deadline=None)
-def test_statistics_are_bit_identical_however_they_are_divided_and_merged(seed, where, order, bound):
+def test_parts_give_the_same_bits_in_whatever_order_they_are_merged(seed, where, order, bound):
     values = np.stack([odd_column(np.random.default_rng([seed, i])) for i in range(2)], axis=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quantiles, "EXACT", bound)
-        expected = LeafStatistics.of(values).to_json()
-        parts = [LeafStatistics.of(part) for part in np.split(values, where)]
+        parts = [LeafStatistics.of(part, f"{i:03}") for i, part in enumerate(np.split(values, where))]
+        expected = parts[0].merge(*parts[1:]).to_json()
         while len(parts) > 1:
             order.shuffle(parts)
             parts = [pickle.loads(pickle.dumps(parts[0].merge(parts[1]))), *parts[2:]]
         assert repr(parts[0].to_json()) == repr(expected)
 
 
-def test_sums_are_exact():
-    rng = np.random.default_rng(0)
-    whole = rng.integers(-(2**52), 2**52, 500).astype(np.float64)
-    for column in (whole, odd_column(rng), np.array([1e200, 1e-200] * 5), rng.normal(size=20_000), np.zeros(3)):
-        sums, unit = ExactSums.of(column[None]), 2**1074
-        exact = [Fraction(value) for value in column.tolist()]
-        assert Fraction(sums.totals[0], unit) == sum(exact)
-        if np.abs(column[column != 0]).min(initial=1) > 1e-150:  # smaller squares underflow float64
-            assert Fraction(sums.squares[0], unit) == sum(value * value for value in exact)
-    short = rng.normal(size=(3, 1000)).astype(np.float32)
-    np.testing.assert_array_equal(ExactSums.of(short).squares, ExactSums.of(short.astype(np.float64)).squares)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int16", "uint8"])
+@pytest.mark.parametrize("offset", [0, 100])
+def test_means_and_deviations_are_those_of_numpy(dtype, offset):
+    values = (offset + 20 * np.random.default_rng(3).random((40_000, 5))).astype(dtype)
+    found, wide = Moments.of(np.ascontiguousarray(values.T)), values.astype(np.float64)
+    np.testing.assert_allclose(found.mean, wide.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(found.std, wide.std(axis=0), rtol=1e-12)
+
+
+def test_a_constant_has_no_deviation():
+    parts = [LeafStatistics.of(np.full((count, 1), 0.1)) for count in (1000, 3, 777)]
+    merged = parts[0].merge(*parts[1:])
+    assert (merged.mean, merged.std) == (0.1, 0.0)
 
 
 @pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
@@ -210,32 +210,6 @@ def made(kind: str, seed: int, dtype: str = "float32") -> np.ndarray:
     shape = int(rng.integers(1, 12)), int(rng.choice([1, 2, 9, 1000, 17_000]))
     with np.errstate(all="ignore"):
         return MADE[kind](rng, shape).astype(dtype)
-
-
-@pytest.mark.parametrize("kind", MADE)
-@pytest.mark.parametrize("seed", range(6))
-def test_sums_in_fixed_point_are_the_same_integers(kind, seed, monkeypatch):
-    values = made(kind, seed, NARROW[max(0, seed - 2)])
-    found = ExactSums.of(values)
-    monkeypatch.setattr(exact_sums, "fixed_point_sums", lambda columns, point: None)
-    expected = ExactSums.of(values)
-    assert (found.totals, found.squares, found.count) == (expected.totals, expected.squares, expected.count)
-    np.testing.assert_array_equal(found.odd, expected.odd)
-
-
-@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=300))
-@settings(max_examples=200, deadline=None)
-def test_sums_in_fixed_point_equal_fractions(values):
-    sums = fixed_point_sums(np.array([values], np.float32), 1074)
-    if sums is not None:
-        fractions = [Fraction(value) for value in values]
-        assert Fraction(sums[0][0], 1 << 1074) == sum(fractions)
-        assert Fraction(sums[1][0], 1 << 1074) == sum(value * value for value in fractions)
-
-
-def test_most_data_are_summed_in_fixed_point():
-    values = np.random.default_rng(0).normal(size=(3, 40_000)).astype(np.float32)
-    assert fixed_point_sums(values, 1074) is not None
 
 
 @pytest.mark.parametrize("kind", MADE)

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.checking.propensities import propensities_of
 from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics, StatisticsBuilder
+from rlds_beam.connectors.statistics.propensity_statistics import TARGET
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.lazy import Viewable
@@ -64,21 +66,31 @@ class DatasetStatistics(Viewable):
 
 
 class Groups:
-    """Adds episodes one by one, each to its group."""
+    """Adds episodes one by one, each to its group.
 
-    def __init__(self, by: str | None = None):
-        self._by = by
+    Args:
+      by: as for `DatasetStatistics.of`.
+      target_propensity_fn: a `module:function` that returns the propensities of a target policy. They replace the step
+        field `target_propensity`.
+      part: the name of the part of the data that the episodes are from (`Moments`).
+    """
+
+    def __init__(self, by: str | None = None, target_propensity_fn: str | None = None, part: str = ""):
+        self._by, self._target, self._part = by, target_propensity_fn, part
         self._builders: dict[tuple[str, str], StatisticsBuilder] = {}
 
     def add(self, episode: Episode) -> None:
         """Adds an episode.
 
         Raises:
-          UsageError: it has no field `by`.
+          UsageError: it has no field `by`, or the target policy's propensities are invalid.
         """
+        if self._target is not None:
+            target = propensities_of(self._target, episode, "--target_propensity_fn")
+            episode = episode.with_columns({TARGET: target})
         key = episode.key.split, "" if self._by is None else _value(episode, self._by)
         if key not in self._builders:
-            self._builders[key] = StatisticsBuilder()
+            self._builders[key] = StatisticsBuilder(part=self._part)
         self._builders[key].add(episode)
 
     def finish(self) -> DatasetStatistics:

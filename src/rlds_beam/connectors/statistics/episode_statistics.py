@@ -1,4 +1,4 @@
-"""Computes statistics of step fields in one pass; merging in any order gives bit-identical results."""
+"""Computes statistics of step fields in one pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rlds_beam.connectors.fields import StepFields, transitions
-from rlds_beam.connectors.statistics.exact_sums import ExactSums
+from rlds_beam.connectors.statistics.moments import Moments
 from rlds_beam.connectors.statistics.propensity_statistics import PropensityStatistics
 from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR, ValueDistribution, exact_rows
 from rlds_beam.episodes.columns import is_numeric
@@ -41,30 +41,32 @@ class LeafStatistics:
 
     Attributes:
       shape: the shape of one step.
-      sums: the sums of the values and of their squares.
+      moments: the mean and variance, by part of the data.
       low, high: the smallest and largest values, float64 (D,).
       distribution: the distribution of the values, for quantiles.
     """
 
     shape: tuple[int, ...]
-    sums: ExactSums
+    moments: Moments
     low: Array
     high: Array
     distribution: ValueDistribution
 
     @staticmethod
-    def of(values: Array) -> LeafStatistics:
-        """Computes the statistics of values (N, ...), N > 0."""
-        builder = LeafBuilder()
+    def of(values: Array, part: str = "") -> LeafStatistics:
+        """Computes the statistics of values (N, ...), N > 0, of one part of the data."""
+        builder = LeafBuilder(part)
         builder.add(np.asarray(values))
         return builder.finish()
 
     @staticmethod
-    def of_columns(columns: Array, shape: tuple[int, ...], distribution: ValueDistribution) -> LeafStatistics:
-        """Computes the statistics of contiguous columns (D, N), N > 0."""
+    def of_columns(
+        columns: Array, shape: tuple[int, ...], distribution: ValueDistribution, part: str = ""
+    ) -> LeafStatistics:
+        """Computes the statistics of contiguous columns (D, N), N > 0, of one part of the data."""
         # Adding 0.0 turns -0.0 into 0.0, so that the result does not depend on which of them comes first.
         low, high = (bound(axis=1).astype(np.float64) + 0.0 for bound in (columns.min, columns.max))
-        return LeafStatistics(shape, ExactSums.of(columns), low, high, distribution)
+        return LeafStatistics(shape, Moments.of(columns, part), low, high, distribution)
 
     def merge(self, *others: LeafStatistics) -> LeafStatistics:
         """Merges the statistics.
@@ -76,7 +78,7 @@ class LeafStatistics:
         if any(one.shape != self.shape for one in others):
             raise ValueError(f"the shapes differ: {sorted({one.shape for one in every})}")
         return LeafStatistics(
-            self.shape, self.sums.merge(*(one.sums for one in others)),
+            self.shape, self.moments.merge(*(one.moments for one in others)),
             np.min([one.low for one in every], axis=0), np.max([one.high for one in every], axis=0),
             self.distribution.merge(*(one.distribution for one in others)),
         )  # fmt: skip
@@ -84,17 +86,17 @@ class LeafStatistics:
     @property
     def count(self) -> int:
         """The number of steps, N."""
-        return self.sums.count
+        return self.moments.count
 
     @property
     def mean(self) -> Array:
         """The mean, float64 (D,)."""
-        return self.sums.mean
+        return np.where(self.low == self.high, self.low, self.moments.mean)
 
     @property
     def std(self) -> Array:
         """The population standard deviation, as `np.std`: float64 (D,)."""
-        return self.sums.std
+        return np.where((self.low == self.high) & np.isfinite(self.low), 0.0, self.moments.std)
 
     def to_json(self) -> dict[str, Any]:
         """`mean`, `std`, `min`, `max`, and quantiles, each in the shape of a step; `count`, and the quantile error."""
@@ -179,9 +181,13 @@ class LeafBuilder:
         rows (n, D)    a0 b0 c0  a1 b1 c1        room (D, N)    a0 a1 ...
                                                                 b0 b1 ...
                                                                 c0 c1 ...
+
+    Args:
+      part: the name of the part of the data that the rows are from (`Moments`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, part: str = "") -> None:
+        self._part = part
         self._room = np.empty((0, 0))
         self._shape: tuple[int, ...] = ()
         self._used = 0
@@ -214,7 +220,7 @@ class LeafBuilder:
         """The statistics of all rows so far; there must be at least one."""
         if not self._parts:
             columns = self._room[:, : self._used].copy()
-            return LeafStatistics.of_columns(columns, self._shape, ValueDistribution.of(columns))
+            return LeafStatistics.of_columns(columns, self._shape, ValueDistribution.of(columns), self._part)
         if self._used:
             self._count()
         self._parts = [_merged(self._parts)]
@@ -222,7 +228,8 @@ class LeafBuilder:
 
     def _count(self) -> None:
         columns = self._room[:, : self._used]
-        self._parts.append(LeafStatistics.of_columns(columns, self._shape, ValueDistribution.counted(columns)))
+        distribution = ValueDistribution.counted(columns)
+        self._parts.append(LeafStatistics.of_columns(columns, self._shape, distribution, self._part))
         self._used = 0
         if len(self._parts) == _PARTS:
             self._parts = [_merged(self._parts)]
@@ -237,10 +244,15 @@ class LeafBuilder:
 
 
 class StatisticsBuilder:
-    """Adds episodes one by one, and processes many steps at once so that short episodes are not slower."""
+    """Adds episodes one by one, and processes many steps at once so that short episodes are not slower.
 
-    def __init__(self, fields: StepFields | None = None):
-        self._fields = fields or StepFields()
+    Args:
+      fields: the names of the step fields.
+      part: the name of the part of the data that the episodes are from (`Moments`).
+    """
+
+    def __init__(self, fields: StepFields | None = None, part: str = ""):
+        self._fields, self._part = fields or StepFields(), part
         self._leaves: dict[str, LeafBuilder] = {}
         self._lengths = array.array("q")
         self._returns = array.array("d")
@@ -253,13 +265,13 @@ class StatisticsBuilder:
             rows = column if below(path, fields.obs) else column[:count]
             if _counts(path, rows):
                 if path not in self._leaves:
-                    self._leaves[path] = LeafBuilder()
+                    self._leaves[path] = LeafBuilder(self._part)
                 self._leaves[path].add(np.asarray(rows))
         rewards = episode.steps.get(fields.rewards)
         if rewards is not None and is_numeric(rewards):
             self._returns.append(np.sum(np.asarray(rewards)[:count], dtype=np.float64))
         self._lengths.append(count)
-        propensities = PropensityStatistics.of(episode, fields)
+        propensities = PropensityStatistics.of(episode, fields, self._part)
         if propensities is not None:
             self._propensities.append(propensities)
         if len(self._propensities) > _PARTS * _PARTS:
@@ -272,11 +284,10 @@ class StatisticsBuilder:
             return EpisodeStatistics()
         leaves = {path: leaf.finish() for path, leaf in sorted(self._leaves.items())}
         lengths, returns = np.array(self._lengths), np.array(self._returns)
-        of_returns = LeafStatistics.of(returns) if len(returns) else None
+        of_returns = LeafStatistics.of(returns, self._part) if len(returns) else None
         propensities = PropensityStatistics.merged(self._propensities)
-        return EpisodeStatistics(
-            len(lengths), int(lengths.sum()), leaves, LeafStatistics.of(lengths), of_returns, propensities
-        )
+        of_lengths = LeafStatistics.of(lengths, self._part)
+        return EpisodeStatistics(len(lengths), int(lengths.sum()), leaves, of_lengths, of_returns, propensities)
 
 
 def _merged(parts: Iterable[LeafStatistics]) -> LeafStatistics:

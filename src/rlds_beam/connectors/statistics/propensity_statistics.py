@@ -7,12 +7,12 @@ import functools
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from rlds_beam.connectors.fields import StepFields, transitions
-from rlds_beam.connectors.statistics.exact_sums import UNIT, ExactSums, ratio, variance
+from rlds_beam.connectors.statistics.moments import Moments
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 
@@ -25,43 +25,6 @@ MOST_ACTIONS = 1000
 
 _WINDOW = 1000
 """Weights smaller than the largest one by a factor of more than 2**_WINDOW are ignored."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Moments:
-    """The count, sum, and sum of squares of values. Immutable, mergeable, and exact, so merge order does not matter.
-
-    Attributes:
-      count: the number of values.
-      total, squares: the sum and the sum of squares, in the unit of `ExactSums`.
-    """
-
-    count: int = 0
-    total: int = 0
-    squares: int = 0
-
-    @staticmethod
-    def of(values: Array) -> Moments:
-        """Computes the moments of finite values (N,)."""
-        sums = ExactSums.of(values[None])
-        return Moments(sums.count, sums.totals[0], sums.squares[0])
-
-    def __add__(self, other: Moments) -> Moments:
-        return Moments(self.count + other.count, self.total + other.total, self.squares + other.squares)
-
-    @property
-    def mean(self) -> float:
-        return ratio(self.total, self.count * UNIT)
-
-    @property
-    def error(self) -> float:
-        """The standard error of the mean."""
-        return math.sqrt(variance(self.count, self.total, self.squares) / max(1, self.count - 1))
-
-    @property
-    def effective(self) -> float:
-        """Kish's effective sample size of weights, `sum(w)^2 / sum(w^2)`; 0 if all weights are 0."""
-        return self.total**2 / (self.squares * UNIT) if self.squares else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +61,7 @@ class LogMoments:
 
     @property
     def effective(self) -> float:
-        """Kish's effective sample size, as `Moments.effective`."""
+        """Kish's effective sample size of weights, `sum(w)^2 / sum(w^2)`; 0 if all weights are 0."""
         least = min(self.parts, default=0)
         total = sum(part[0] << (e - least) for e, part in self.parts.items())
         squares = sum(part[1] << (2 * (e - least)) for e, part in self.parts.items())
@@ -125,8 +88,11 @@ class PropensityStatistics:
     weights: LogMoments | None
 
     @staticmethod
-    def of(episode: Episode, fields: StepFields | None = None) -> PropensityStatistics | None:
+    def of(episode: Episode, fields: StepFields | None = None, part: str = "") -> PropensityStatistics | None:
         """Computes the statistics of one episode; None unless it has transitions that all record a propensity above 0.
+
+        Args:
+          part: the name of the part of the data that the episode is from (`Moments`).
 
         Raises:
           UsageError: a target propensity is negative, or its ratio to the recorded one overflows.
@@ -135,7 +101,7 @@ class PropensityStatistics:
         behavior = _numbers(episode, BEHAVIOR, count)
         if behavior is None or not (behavior > 0).all():
             return None
-        actions = _by_action(episode, fields or StepFields(), behavior)
+        actions = _by_action(episode, fields or StepFields(), behavior, part)
         target = _numbers(episode, TARGET, count)
         if target is None:
             return PropensityStatistics(float(behavior.min()), count, actions, None, None)
@@ -143,24 +109,27 @@ class PropensityStatistics:
             ratios = target / behavior
             _check(episode, ratios, target)
             weight = LogMoments.of(float((np.log(target) - np.log(behavior)).sum()))
-        return PropensityStatistics(float(behavior.min()), count, actions, Moments.of(ratios), weight)
+        return PropensityStatistics(float(behavior.min()), count, actions, Moments.of(ratios[None], part), weight)
 
     @staticmethod
     def merged(parts: Sequence[PropensityStatistics]) -> PropensityStatistics | None:
         """Merges statistics; those of the target policy only if every part has them."""
         if not parts:
             return None
-        actions: dict[int, Moments] = {}
+        of_actions: dict[int, list[Moments]] = {}
         for part in parts:
             for action, moments in (part.actions or {}).items():
-                actions[action] = actions.get(action, Moments()) + moments
+                of_actions.setdefault(action, []).append(moments)
+        actions = {action: first.merge(*others) for action, (first, *others) in sorted(of_actions.items())}
+        ratios = [part.ratios for part in parts if part.ratios is not None]
+        weights = [part.weights for part in parts if part.weights is not None]
         told_apart = len(actions) <= MOST_ACTIONS and all(part.actions is not None for part in parts)
         return PropensityStatistics(
             min(part.smallest for part in parts),
             sum(part.total for part in parts),
-            dict(sorted(actions.items())) if told_apart else None,
-            _sum([part.ratios for part in parts], Moments()),
-            _sum([part.weights for part in parts], LogMoments()),
+            actions if told_apart else None,
+            ratios[0].merge(*ratios[1:]) if len(ratios) == len(parts) else None,
+            functools.reduce(operator.add, weights) if len(weights) == len(parts) else None,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -181,16 +150,16 @@ class PropensityStatistics:
             worst = max((self._deviation(test["mean"], test["error"]) for test in tests.values()), default=0.0)
             content["calibration"] = {"actions": tests, "largest_deviation": worst}
         if self.ratios is not None and self.weights is not None:
-            content["support"] = {"mean": self.ratios.mean, "error": self.ratios.error}
+            content["support"] = _mean_and_error(self.ratios)
             content["effective_sample_size"] = {
-                "transitions": self.ratios.effective, "of_transitions": self.ratios.count,
+                "transitions": _effective(self.ratios), "of_transitions": self.ratios.count,
                 "episodes": self.weights.effective, "of_episodes": self.weights.count,
             }  # fmt: skip
         return content
 
     def _calibration(self, moments: Moments) -> dict[str, float]:
-        whole = dataclasses.replace(moments, count=self.total)  # the other transitions count 0
-        return {"mean": whole.mean, "error": whole.error, "count": moments.count}
+        whole = moments.merge(Moments.zeros(self.total - moments.count))  # the other transitions count 0
+        return {**_mean_and_error(whole), "count": moments.count}
 
     def _deviation(self, mean: float, error: float) -> float:
         """How far a mean of 1 / propensity is from 1: x of the empirical Bernstein bound.
@@ -206,7 +175,16 @@ class PropensityStatistics:
         return 2 * off / (error + math.sqrt(error**2 + 4 * spread * off)) if off else 0.0
 
 
-_M = TypeVar("_M", Moments, LogMoments)
+def _mean_and_error(moments: Moments) -> dict[str, float]:
+    """The mean of one dimension, and its standard error."""
+    error = moments.std[0] / math.sqrt(max(1, moments.count - 1))
+    return {"mean": float(moments.mean[0]), "error": float(error)}
+
+
+def _effective(moments: Moments) -> float:
+    """Kish's effective sample size of weights of these moments; 0 if all weights are 0."""
+    mean = float(moments.mean[0])
+    return moments.count / (1 + (float(moments.std[0]) / mean) ** 2) if mean else 0.0
 
 
 def _numbers(episode: Episode, path: str, count: int) -> Array | None:
@@ -227,18 +205,11 @@ def _check(episode: Episode, ratios: Array, target: Array) -> None:
         raise UsageError(f"{episode.key}: the {TARGET} at step {step}, {target[step]:g}, {wrong}")
 
 
-def _by_action(episode: Episode, fields: StepFields, behavior: Array) -> dict[int, Moments] | None:
+def _by_action(episode: Episode, fields: StepFields, behavior: Array, part: str) -> dict[int, Moments] | None:
     column = episode.steps.get(fields.actions)
     if column is None or not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in "iu":
         return None
     actions, inverse = np.unique(column[: len(behavior)], return_inverse=True)
     with np.errstate(over="ignore"):
         values = np.minimum(1 / behavior, np.finfo(np.float64).max)
-    return {int(action): Moments.of(values[inverse == i]) for i, action in enumerate(actions)}
-
-
-def _sum(parts: Sequence[_M | None], nothing: _M) -> _M | None:
-    known = [part for part in parts if part is not None]
-    if not known or len(known) < len(parts):
-        return None
-    return functools.reduce(operator.add, known, nothing)
+    return {int(action): Moments.of(values[None, inverse == i], part) for i, action in enumerate(actions)}

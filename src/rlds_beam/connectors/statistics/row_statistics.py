@@ -1,4 +1,4 @@
-"""Gathers statistics of rows that connectors choose; parts can be merged in any order."""
+"""Gathers statistics of rows that connectors choose."""
 
 from __future__ import annotations
 

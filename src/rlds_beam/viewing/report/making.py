@@ -10,11 +10,11 @@ from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.dataset import DatasetFinding
 from rlds_beam.checking.signals.results import grouped, reasons_unmeasured
-from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.checking.validating import find_violations
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import Violation
+from rlds_beam.processing.range_summary import RangeSummary
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.single import read_episode
@@ -61,9 +61,11 @@ class Gathered(NamedTuple):
     findings: tuple[DatasetFinding, ...]
 
     @classmethod
-    def of(cls, report: Report, statistics: DatasetStatistics, signals: EpisodeTable) -> Gathered:
-        """What a pass found, with the signals that it measured."""
-        return cls(report, statistics, signals.finish(), tuple(signals.dataset_findings()))
+    def of(cls, summary: RangeSummary) -> Gathered:
+        """What a pass over all ranges found."""
+        signals = summary.signals
+        assert signals is not None
+        return cls(summary.report, summary.statistics, signals.finish(), tuple(signals.dataset_findings()))
 
 
 @dataclasses.dataclass(frozen=True)

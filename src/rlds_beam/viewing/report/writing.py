@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rlds_beam import storage
 from rlds_beam._version import __version__
-from rlds_beam.checking.duplicates import find_duplicates, marked
+from rlds_beam.checking.duplicates import find_duplicates
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.table import EpisodeTable
-from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.connectors.statistics.dataset_statistics import Groups
 from rlds_beam.errors import DiskError, RldsBeamError
 from rlds_beam.formats.registry import RLDS
 from rlds_beam.output.directory import Holding
 from rlds_beam.processing.dataset import check_counts
-from rlds_beam.processing.ranges import check_and_connect
+from rlds_beam.processing.range_summary import RangeSummarizer, plan_summaries
 from rlds_beam.processing.report import Report
-from rlds_beam.reading.base import Segment, Source
+from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.viewing.report.changes import examples_of, first_episodes
@@ -56,21 +56,21 @@ class Input:
 
     def gather(self, connecting: ConnectorRunner) -> Gathered:
         """Reads and checks the dataset in this process; `transforms.viewing.WriteDatasetReport` does so with Beam."""
-        source, check = self.source, self.settings.check
-        ranges = [(split.name, Segment(shard)) for split in source.splits for shard in split.shards]
-        duplicates = find_duplicates(source, Framing(source), ranges)
-        report, statistics, table = Report(), Groups(), EpisodeTable(self.context)
-        ignored, reader = connecting.ignored_values(), EpisodeReader(source)
-        for split, segment in ranges:
-            for episode in reader.read(split, segment):
-                batches: list[Batch] = []
-                record = check_and_connect(marked(episode, duplicates), check, connecting, ignored, batches.append)
-                report.add(record)
-                if record.written or record.verdict.rejected is not None:
-                    table.add(episode, record.verdict)
-                for one in (one for batch in batches for one in batch.episodes):
-                    statistics.add(one)
-        return Gathered.of(report, statistics.finish(), table)
+        framing, summarizer = Framing(self.source), self.summarizer(connecting)
+        ranges = plan_summaries(self.source, framing)
+        segments = [(work.split, segment) for work in ranges for segment in work.segments]
+        duplicates = find_duplicates(self.source, framing, segments)
+        return Gathered.of(summarizer.merge(summarizer.summarize(work, duplicates) for work in ranges))
+
+    def summarizer(self, connecting: ConnectorRunner, directory: str | None = None) -> RangeSummarizer:
+        """Measures the signals, and computes the statistics.
+
+        Args:
+          connecting: the connectors.
+          directory: a directory that all workers share, for temporary files; None if there is none.
+        """
+        reader, measured = EpisodeReader(self.source), EpisodeTable(self.context, directory)
+        return RangeSummarizer(reader, self.settings.check, connecting, measured, functools.partial(Groups, None, None))
 
     def part(self, gathered: Gathered) -> DatasetPart:
         """Its part of the report; reads the episodes that it shows."""
