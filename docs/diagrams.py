@@ -5,7 +5,6 @@
 `make docs` runs it, and a test fails if a file differs from what it draws.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -315,41 +314,6 @@ def layers() -> Picture:
             beam = name in ("pipelines", "runners", "transforms")
             fill, stroke = ("warn-soft", "warn") if beam else ("accent-soft", "accent")
             picture.box(left + k * (wide + 16), 8 + i * 38, wide, 30, name, size=14, fill=fill, stroke=stroke)
-    return picture
-
-
-PAGE = Path(__file__).parent / "explanation" / "scaling.md"
-KINDS = {
-    "taken": "a free worker takes the next part",
-    "dealt": "parts are assigned in advance",
-    "drawn": "parts are assigned at random",
-}
-
-
-@diagram
-def balance() -> Picture:
-    picture = Picture(
-        WIDTH, 420, "Time on 1,000 workers, divided by the ideal",
-        "Bars for three ways to assign parts and four ways to cut them. One part for each shard takes about seven "
-        "times the ideal; the planner's parts take 1.1 times if free workers take them, and twice or more if not.",
-    )  # fmt: skip
-    picture.text(14, 22, "time / ideal, 1,000 workers", bold=True)
-    y = 36
-    for kind, meaning in KINDS.items():
-        picture.text(14, y + 16, f"{kind}: {meaning}", size=14, color="muted")
-        y += 24
-        table = re.search(rf"^parts {kind}:.*?\n\n", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-        assert table, f"{PAGE} has no table of parts {kind}"
-        for line in table[0].splitlines()[2:6]:
-            name = line.replace("a part a shard", "a part per shard").partition(" (")[0]
-            ratio = float(line.split()[-1])
-            picture.text(168, y + 15, name, size=13, anchor="end")
-            ours = "planner" in name
-            colors = ("ok-soft", "ok") if ours else ("accent-soft", "accent")
-            picture.box(176, y, ratio * 34, 20, fill=colors[0], stroke=colors[1], radius=2)
-            picture.text(182 + ratio * 34, y + 15, f"{ratio:.2f}", size=13, bold=ours)
-            y += 24
-        y += 8
     return picture
 
 

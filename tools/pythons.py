@@ -23,7 +23,7 @@ WHOLE = "3.13"
 LEFT_OUT = (
     "buckets", "dataflow", "faults", "flink", "peers",
     "pipelines/test_doctor.py", "project/test_cannot_hang.py", "project/test_docs.py", "project/test_memory.py",
-    "project/test_packaging.py", "project/test_real_data.py", "project/test_simulate.py",
+    "project/test_packaging.py", "project/test_real_data.py",
     "runners/test_worker_services.py",
 )  # fmt: skip
 """Tests that kill processes, fill disks, measure memory, build packages or run the pages: `make test` has them, on

@@ -196,12 +196,12 @@ def test_videos_are_worth_workers(tmp_path):
 
 
 def test_the_cost_equals_the_measured_rates():
-    """The rates for step pairs and for Reverb are within a third of `benchmarks/rates/rates.json`."""
-    measured = json.loads((ROOT / "benchmarks" / "rates" / "rates.json").read_text())
+    """The rates for step pairs and for Reverb are within a third of `benchmarks/rates.json`."""
+    measured = json.loads((ROOT / "benchmarks" / "rates.json").read_text())
 
     def a_mega(kind: str) -> float:
-        stages = measured["stages"][kind]
-        return stages["cpu_us"]["whole"] / stages["input_bytes"]
+        step = measured["convert"][kind]
+        return step["cpu_us"] / step["input_bytes"]
 
     def of_both(*seconds: float) -> float:
         return math.sqrt(math.prod(seconds))
@@ -216,5 +216,5 @@ def test_the_cost_equals_the_measured_rates():
         assert convert_seconds(source_of(10**6, encoding), effort(pairs, images)) == pytest.approx(
             expected, rel=0.34
         ), encoding
-    wall = measured["push"]["state"]["wall_us"] / measured["stages"]["state"]["input_bytes"]
+    wall = measured["push"]["state"]["wall_us"] / measured["convert"]["state"]["input_bytes"]
     assert push_seconds(source_of(10**6)) == pytest.approx(wall, rel=0.34)

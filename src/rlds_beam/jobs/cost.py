@@ -1,8 +1,7 @@
 """Estimates the seconds that a job takes on one core, to decide whether to start worker processes.
 
 n workers take t / (n e) seconds for what one process does in t, plus s seconds to start, so they pay if
-t (1 - 1 / (n e)) > s. `benchmarks/rates/predicted.py` measures s and e, by running empty and larger jobs with and
-without workers; `benchmarks/rates/rates.py` measures t, and a test compares the rates below with it. Only the order of
+t (1 - 1 / (n e)) > s. `benchmarks/rates.py` measures t, and a test compares the rates below with it. Only the order of
 magnitude matters: near the threshold both choices cost the same.
 """
 
