@@ -28,9 +28,9 @@ from rlds_beam.formats.registry import FORMATS
 from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.formats.trajectories.bundles import open_parts, read_rejected_list, remove_parts
 from rlds_beam.output.base import Output
-from rlds_beam.output.capabilities import GlobalIndices, all_files_of, needs_whole_shards, with_ranges
 from rlds_beam.output.directory import check_output
 from rlds_beam.output.finishing import RangeFinisher
+from rlds_beam.output.merging import GlobalIndices, with_ranges
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, add_files
 from rlds_beam.output.range_conversion import DatasetCommitter
 from rlds_beam.output.stored_episodes import EpisodePart, StoredEpisode, StoredRange, StoredRangeWriter, cut_ranges
@@ -76,7 +76,7 @@ class _Planner:
         output = with_ranges(self.output, works)
         if self.to not in FORMATS:
             check_own_output(output, works, self.to)
-        add_files(output.directory, all_files_of(output, works))
+        add_files(output.directory, output.all_files(works))
         # Episodes may have been dropped, so they are not compared with the counts that the source states.
         source = with_attributes(self.source, splits=())
         committer = DatasetCommitter(source, self.check, output, works, self.report, self.plan)
@@ -153,7 +153,7 @@ class WriteEpisodes(beam.PTransform[Episode, Any]):
         if connecting.unfitted:
             raise UsageError("a connector needs the whole dataset: use pipelines.convert, which reads it twice")
         self._output = create_output(with_attributes(described, schema=source.schema), connecting, output, given)
-        if needs_whole_shards(self._output):
+        if self._output.whole_shards:
             raise UsageError("across_episodes needs the order of a shard, but a PCollection is unordered")
         if isinstance(self._output, RldsOutput) and (field := self._output.schema.recorded.slow_reason):
             raise UsageError(
@@ -201,7 +201,7 @@ def _plan(to: str, source: Source, check: CheckOptions, configuration: Configura
         "splits": {split.name: {"slice": [split.start, split.stop], "shards": []} for split in source.splits},
         "check": checked, **output.plan(), "connectors": configuration.plan(), "pipeline": uuid.uuid4().hex,
     }  # fmt: skip
-    return OutputPlan.of(content, all_files_of(output, ()))
+    return OutputPlan.of(content, output.all_files(()))
 
 
 class _StoreFn(beam.DoFn):

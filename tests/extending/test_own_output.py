@@ -20,8 +20,7 @@ from rlds_beam.connectors.learner.columns import AddObservationsFromEpisodesToBa
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.output.base import Description
-from rlds_beam.output.capabilities import MetadataFiles
+from rlds_beam.output.base import Description, Output
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import EpisodeWriter, ShardInfo
 from rlds_beam.reading.base import Source
@@ -49,7 +48,7 @@ class HeldWriter(EpisodeWriter):
 
 
 @dataclasses.dataclass(frozen=True)
-class ReturnsOutput(MetadataFiles):
+class ReturnsOutput(Output):
     directory: str
     metadata = ("episodes.json",)
 

@@ -25,7 +25,7 @@ from rlds_beam.jobs import balance
 from rlds_beam.jobs.balance import balance_of, largest_first, range_bytes
 from rlds_beam.jobs.cost import convert_seconds, push_seconds, stats_seconds, validate_seconds
 from rlds_beam.jobs.describing import balance_lines
-from rlds_beam.output.capabilities import CostHint
+from rlds_beam.output.base import CostHint
 from rlds_beam.reading import plan
 from rlds_beam.reading.base import Shard, Split
 from rlds_beam.reading.plan import plan_ranges

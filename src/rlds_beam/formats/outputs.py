@@ -14,7 +14,6 @@ from rlds_beam.formats.options import OutputOptions
 from rlds_beam.formats.own_outputs import create_own_output
 from rlds_beam.formats.registry import OUTPUTS, output_class
 from rlds_beam.output.base import Output
-from rlds_beam.output.capabilities import LearnerColumns, SeveralSplits, StoredNames, WithoutMeaning
 from rlds_beam.reading.base import Source
 from rlds_beam.text import shortened
 
@@ -30,21 +29,20 @@ def create_output(source: Source, connecting: ConnectorRunner, directory: str, o
       UsageError: there is no such output, or it cannot hold these episodes.
     """
     kind = output_class(options.to)
-    if connecting.splits and not issubclass(kind, SeveralSplits):
+    if connecting.splits and not kind.writes_splits:
         raise UsageError(f"--connectors: SplitEpisodes needs --to=rlds, not --to={options.to}: convert to RLDS first")
     given = [name for name in _MEANING if getattr(options, name, None)]
-    if given and issubclass(kind, WithoutMeaning):
+    if given and not kind.writes_meaning:
         raise UsageError(f"--{given[0]}: --to={options.to} has no place for it, so it has no effect: leave it out")
-    if not issubclass(kind, LearnerColumns):
+    if not kind.writes_columns:
         connecting.refuse_columns("--to=columns")
     arguments = connecting.source_after(source), connecting, directory, options.to_options
     output = kind.create(*arguments) if options.to in OUTPUTS else create_own_output(kind, options.to, *arguments)
-    if isinstance(output, StoredNames):
-        _check_stored_names(output, options.to)
+    _check_stored_names(output, options.to)
     return output
 
 
-def _check_stored_names(output: StoredNames, to: str) -> None:
+def _check_stored_names(output: Output, to: str) -> None:
     """Raises UsageError for a field whose name cannot name a file, or an object in a file."""
     taken: dict[str, str] = {}
     for path, name in output.stored_names():
@@ -80,7 +78,7 @@ def configuration_for(options: Any, schema: Schema) -> Configuration:
     """
     configuration = Configuration.of(options)
     kind = output_class(options.to)
-    defaults = kind.default_connectors if issubclass(kind, LearnerColumns) else ()
+    defaults = kind.default_connectors
     if defaults and options.connectors is not None and ConnectorRunner.of(configuration, schema).probed.modules:
         return configuration
     return dataclasses.replace(configuration, connectors=(*configuration.connectors, *defaults))

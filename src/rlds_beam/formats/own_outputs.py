@@ -10,7 +10,6 @@ from typing import Any
 
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.output.base import Description, Output
-from rlds_beam.output.capabilities import all_files_of
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.text import joined
 from rlds_beam.user_functions import raised
@@ -37,7 +36,7 @@ def check_own_output(output: Output, ranges: Sequence[WorkRange], to: str) -> No
     except (TypeError, ValueError) as error:
         raise UsageError(f"--to={to}: its plan is not JSON: {error}") from error
     _returned(f"--to={to}: its describe", Description, output.describe)
-    names = _returned(f"--to={to}: its file names", list, lambda: all_files_of(output, ranges))
+    names = _returned(f"--to={to}: its file names", list, lambda: output.all_files(ranges))
     for name, times in collections.Counter(names).items():
         if not isinstance(name, str):
             raise UsageError(f"--to={to}: a file name is {name!r}, not text")

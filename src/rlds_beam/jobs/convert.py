@@ -22,22 +22,13 @@ from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.jobs.size import check_room, predict_size
 from rlds_beam.output import directory
 from rlds_beam.output.base import Output
-from rlds_beam.output.capabilities import (
-    MergesRanges,
-    Notes,
-    all_files_of,
-    cost_of,
-    files_of,
-    ignored_values,
-    needs_whole_shards,
-    with_ranges,
-)
 from rlds_beam.output.commits import read_commits
 from rlds_beam.output.files import COMMITS, REPORT
 from rlds_beam.output.finishing import RangeFinisher
 from rlds_beam.output.fitted import read_fitted, write_fitted
 from rlds_beam.output.lock import locked
 from rlds_beam.output.manifest import load_manifest
+from rlds_beam.output.merging import MergesRanges, with_ranges
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan
 from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter
 from rlds_beam.output.removing import remove_temporary
@@ -173,7 +164,7 @@ class ConvertJob:
     @property
     def shards(self) -> int:
         """The number of output files of the ranges."""
-        return sum(len(files_of(self.output, work)) for work in self.ranges)
+        return sum(len(self.output.files(work)) for work in self.ranges)
 
     @property
     def directory(self) -> str:
@@ -198,11 +189,11 @@ class ConvertJob:
     @property
     def balance(self) -> Balance:
         """The sizes of the ranges."""
-        return balance_of(self.source, self.ranges, whole_shards=needs_whole_shards(self.output))
+        return balance_of(self.source, self.ranges, whole_shards=self.output.whole_shards)
 
     def seconds(self, pending: Sized) -> float:
         """The estimated seconds for these ranges on one core (`cost`)."""
-        return convert_seconds(self.source, cost_of(self.output)) * len(pending) / max(1, len(self.ranges))
+        return convert_seconds(self.source, self.output.cost_hint) * len(pending) / max(1, len(self.ranges))
 
     def progress(self) -> str:
         """The number of finished ranges, as text; reads all commits."""
@@ -223,7 +214,7 @@ class ConvertJob:
 
     @property
     def fitter(self) -> RangeFitter:
-        ignored = self.connecting.ignored_values(ignored_values(self.output))
+        ignored = self.connecting.ignored_values(self.output.ignored_values)
         return RangeFitter(self._reader, self.check, self.connecting, ignored)
 
     def fitted(self) -> ConvertJob:
@@ -252,7 +243,7 @@ class ConvertJob:
         empty = [f"empty     split {split.name} has no episodes" for split in self.source.splits if split.episodes == 0]
         several = len(self.source.splits) > 1
         manifest = load_manifest(self.directory) or {}
-        notes = self.output.notes(manifest) if isinstance(self.output, Notes) else []
+        notes = self.output.notes(manifest)
         read = [
             f"note      the connectors change {path}, so the names of its values are left out"
             for path in self.connecting.probed.unnamed
@@ -279,14 +270,14 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     check, connecting = CheckOptions.of(opened.check), opened.connecting
     output = create_output(source, connecting, options.output, options)
     snapshot = opened.snapshot(by_content=True)
-    ranges = opened.ranges(options.shards, whole_shards=needs_whole_shards(output))
+    ranges = opened.ranges(options.shards, whole_shards=output.whole_shards)
     output = with_ranges(output, ranges)
     if options.to not in FORMATS:
         check_own_output(output, ranges, options.to)
     dataset_report = opened.report
     connectors = {"connectors": configuration.plan()} if configuration.connectors else {}
     content = {**_plan(source, ranges, check, output, options), **connectors, "content": snapshot.content()}
-    plan = OutputPlan.of(content, all_files_of(output, ranges))
+    plan = OutputPlan.of(content, output.all_files(ranges))
     directory.check_output(options.output, plan, overwrite=options.overwrite)
     return ConvertJob(source, ranges, check, connecting, output, dataset_report, plan, opened.framing, snapshot)
 

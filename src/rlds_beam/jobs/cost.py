@@ -8,7 +8,7 @@ magnitude matters: near the threshold both choices cost the same.
 from __future__ import annotations
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.output.capabilities import CostHint
+from rlds_beam.output.base import CostHint
 from rlds_beam.reading.base import Source
 
 _MEGA = 1e6

@@ -23,7 +23,7 @@ from rlds_beam.jobs.overview import Overview, OverviewBuilder
 from rlds_beam.jobs.size import SAMPLE_BYTES, predict_size
 from rlds_beam.lazy import Viewable
 from rlds_beam.output.base import Output
-from rlds_beam.output.capabilities import ignored_values, needs_whole_shards, predict_items, with_ranges
+from rlds_beam.output.merging import with_ranges
 from rlds_beam.processing.ranges import Duplicates, check_and_connect
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Shard, Source
@@ -134,7 +134,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
       sample_bytes: the most bytes to read.
     """
     connecting, output, error = _output(source, options)
-    whole_shards = output is not None and needs_whole_shards(output)
+    whole_shards = output is not None and output.whole_shards
     small, framing = source.size <= sample_bytes, Framing(source)
     # For a large dataset even the framing is not read completely: an estimate may start anywhere.
     starts = framing.record_starts if small else _as_they_are
@@ -147,14 +147,14 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
     segments = [(work.split, segment) for work in ranges for segment in work.segments]
     look = small and check.policy("duplicate_episode") != "accept"
     duplicates = find_duplicates(source, framing, segments) if look else {}
-    ignored = connecting.ignored_values(None if output is None else ignored_values(output))
+    ignored = connecting.ignored_values(None if output is None else output.ignored_values)
     connecting = connecting.as_probed()
     most = sample_bytes if small else max(1, sample_bytes // max(1, len(sampled)))
     about = OverviewBuilder(source.schema, source.fps)
     sample, predicted = _Sample(EpisodeReader(source), check, connecting, ignored, duplicates, most, about), 0
     for work in sampled:
         batches = sample.read(work)
-        predicted += 0 if output is None else predict_items(output, batches)
+        predicted += 0 if output is None else output.predict(batches)
         for _ in batches:  # those that the output did not read
             pass
     report, complete = sample.report, sample.complete and len(sampled) == len(ranges)

@@ -15,7 +15,6 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.output.base import Output
-from rlds_beam.output.capabilities import SizePrediction, ignored_values
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange, segment_bytes
 from rlds_beam.reading.reader import EpisodeReader
@@ -56,12 +55,12 @@ def predict_size(
     Reads, checks, and encodes a sample, and scales the result to the dataset. Exact if the sample is the whole dataset.
 
     Returns:
-      The number of bytes; None if the output cannot predict it (`SizePrediction`), if there are no files to sample, or
+      The number of bytes; None if the output cannot predict it (`Output.measure`), if there are no files to sample, or
       if connectors are the user's code, which only workers run.
     """
-    if connecting.user_code or not source.has_files or not isinstance(output, SizePrediction):
+    if connecting.user_code or not source.has_files or type(output).measure is Output.measure:
         return None
-    connecting, ignored = connecting.as_probed(), connecting.ignored_values(ignored_values(output))
+    connecting, ignored = connecting.as_probed(), connecting.ignored_values(output.ignored_values)
     check = dataclasses.replace(check, fail=())  # only the job itself raises on `fail`
     sample, complete = _Sample(), True
     step = -(-len(ranges) // _RANGES) or 1
@@ -92,7 +91,7 @@ def predict_size(
     return round(sample.written * _scale(source, ranges, sample))
 
 
-def _measure(output: SizePrediction, connecting: ConnectorRunner, records: Sequence[_Record]) -> int | None:
+def _measure(output: Output, connecting: ConnectorRunner, records: Sequence[_Record]) -> int | None:
     """`output.measure`; for an episode larger than the sample, extrapolates from some of its steps."""
 
     def measure(records: Iterable[_Record]) -> int | None:

@@ -1,14 +1,17 @@
 """The contract of an output: what a conversion writes for each range, and what completes the dataset.
 
-`Output` is all that an output must implement. Features that only some outputs have are in `capabilities`.
+An output must implement the abstract methods of `Output`; the others have defaults. `merging` has the two kinds of
+outputs that do more when all ranges are finished.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
+from rlds_beam.checking.verdicts import IgnoredValues
+from rlds_beam.connectors.base import Batch, Connector
 from rlds_beam.options import Options
 from rlds_beam.processing.ranges import RangeWriter
 
@@ -21,7 +24,11 @@ if TYPE_CHECKING:
 
 
 class FileRangeWriter(RangeWriter, Protocol):
-    """A `RangeWriter` of one file; for several files, `finish` returns a `WrittenFile` for each (`SeveralFiles`)."""
+    """A `RangeWriter` of one file; for several files, `finish` returns a `WrittenFile` for each (`Output.files`).
+
+    A writer may have `unused_steps`, available after `finish`: the `UnusedSteps` that are in no item, by reason
+    (`trajectories.unused.REASONS`).
+    """
 
     def finish(self) -> ShardInfo | tuple[WrittenFile, ...]: ...
 
@@ -40,20 +47,44 @@ class Description(NamedTuple):
     record: str = "episode"
 
 
-class Output(abc.ABC):
-    """An output directory: one file for each work range, and the metadata that completes them. Picklable.
+class CostHint(NamedTuple):
+    """The cost of an output beyond reading the input; used to choose the number of worker processes.
 
-    An output is a class, for example a frozen dataclass, that inherits from this one or from some of `capabilities`.
-    `--to=trajectories` names a built-in output, `--to=module:Class` a user's. An episode is one item, unless the output
-    inherits from `ItemCounts`.
+    Attributes:
+      copies: how many times each input frame is written: 2 for step pairs.
+      decodes_images: whether it decodes JPEGs and PNGs.
+      encodes_videos: whether it encodes images as videos.
+    """
+
+    copies: float = 1.0
+    decodes_images: bool = True
+    encodes_videos: bool = False
+
+
+class Output(abc.ABC):
+    """An output directory: files for each work range, and the metadata that completes them. Picklable.
+
+    An output is a class, for example a frozen dataclass, that inherits from this one. `--to=trajectories` names a
+    built-in output, `--to=module:Class` a user's.
 
     Attributes:
       directory: the output directory.
       options_class: the class of the options that `create` takes; its options become flags.
+      sidecars: the endings of small files that a range's writer writes next to the range's file: `.spec`.
+      writes_columns: whether it writes the rows of columns that connectors add. Other outputs reject such connectors.
+      default_connectors: the connectors to run if `--connectors` names none.
+      writes_splits: whether it writes episodes to the splits that SplitEpisodes names.
+      writes_meaning: whether it has a place for names of dimensions, the robot, or tasks. If not, flags that give them
+        are refused.
     """
 
     directory: str
     options_class: ClassVar[type[Options]] = Options
+    sidecars: ClassVar[tuple[str, ...]] = ()
+    writes_columns: ClassVar[bool] = False
+    default_connectors: ClassVar[tuple[Connector, ...]] = ()
+    writes_splits: ClassVar[bool] = False
+    writes_meaning: ClassVar[bool] = True
 
     @classmethod
     @abc.abstractmethod
@@ -90,3 +121,60 @@ class Output(abc.ABC):
         """Runs once when all ranges are finished and checked; returns the manifest's entry as JSON."""
         del commits
         return {}
+
+    def files(self, work: WorkRange) -> tuple[str, ...]:
+        """The names of a range's files, if it has several; its writer's `finish` returns a `WrittenFile` for each."""
+        return (self.file(work),)
+
+    @property
+    def metadata(self) -> tuple[str, ...]:
+        """The names of all files that `complete` may write: `name` or `name/name`."""
+        return ()
+
+    def all_files(self, ranges: Iterable[WorkRange]) -> list[str]:
+        """The names of all files that the output may write, for the plan."""
+        files = [file for work in ranges for file in self.files(work)]
+        return [*files, *(name for file in files for name in self.sidecars_of(file)), *self.metadata]
+
+    def sidecars_of(self, file: str) -> tuple[str, ...]:
+        """The names of the sidecar files of a range's file."""
+        return tuple(file + ending for ending in self.sidecars)
+
+    @property
+    def whole_shards(self) -> bool:
+        """Whether each input shard must be one range, because the order of its episodes matters."""
+        return False
+
+    def predict(self, batches: Iterable[Batch]) -> int:
+        """The number of items that a range's episodes give, from their lengths and columns; by default one each."""
+        return sum(len(batch.episodes) for batch in batches)
+
+    def measure(self, batches: Sequence[Batch]) -> int | None:
+        """The bytes that these batches take in a range's file; writes nothing.
+
+        An episode that cannot be written counts as its original record. None if the size cannot be predicted.
+        """
+        del batches
+        return None
+
+    @property
+    def cost_hint(self) -> CostHint:
+        """The cost, if it is not that of writing each frame once with decoded images."""
+        return CostHint()
+
+    @property
+    def ignored_values(self) -> IgnoredValues:
+        """The values that it does not use, which are therefore not checked; by default, those of fields left out."""
+        return IgnoredValues(frozenset(self.describe().left_out))
+
+    def stored_names(self) -> Iterable[tuple[str, str]]:
+        """The fields whose names become names of files or of objects in files, as (field, name).
+
+        A name that cannot be stored or is not unique is a UsageError.
+        """
+        return ()
+
+    def notes(self, manifest: Mapping[str, Any]) -> list[str]:
+        """Lines about the finished output for the job's summary."""
+        del manifest
+        return []

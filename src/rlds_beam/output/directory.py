@@ -3,7 +3,7 @@
     OUTPUT/
       plan.json                                   written first: the input and the options of this directory
       <name>-<split>.tfrecord-00000-of-00003      a shard; it gets its name when it is complete
-      <name>-<split>.tfrecord-00000-of-00003.spec its sidecar (`Sidecars`)
+      <name>-<split>.tfrecord-00000-of-00003.spec its sidecar (`Output.sidecars`)
       <module>/<name>-<split>.tfrecord-...        a shard of each module, if ranges have several files
       rejected/<split>-00000-of-00003.tfrecord    rejected records as they were read, if any
       rejected/<split>-00000-of-00003.jsonl       the reasons, a line for each

@@ -9,9 +9,9 @@ from typing import Any
 from rlds_beam import storage
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.output import commits
-from rlds_beam.output.capabilities import GlobalIndices, files_of
 from rlds_beam.output.checksums import checksum_of
 from rlds_beam.output.commits import RangeCommit
+from rlds_beam.output.merging import GlobalIndices
 from rlds_beam.output.plans import add_files
 from rlds_beam.output.removing import remove_parts
 from rlds_beam.reading.plan import WorkRange
@@ -59,7 +59,7 @@ class RangeFinisher:
             if now.numbers != numbers:
                 finished = dataclasses.replace(self._finished(now, numbers), numbers=numbers)
                 commits.write_commit(self.output.directory, finished)
-        written = files_of(self.output, self._works[commit.range])
+        written = self.output.files(self._works[commit.range])
         remove_parts(self.output.directory, {*written} - {*finished.names})
 
     def _finished(self, commit: RangeCommit, numbers: Any) -> RangeCommit:

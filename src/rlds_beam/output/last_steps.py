@@ -10,7 +10,7 @@ from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
 from rlds_beam.episodes.casting import STORE_FLOAT32, double_fields
 from rlds_beam.episodes.schema import Field
-from rlds_beam.output.capabilities import IgnoresValues, Notes, ReportsUnusedSteps
+from rlds_beam.output.base import Output
 from rlds_beam.processing.ranges import RangeWriter
 from rlds_beam.reading.base import LastAction
 from rlds_beam.reading.last_steps import RowRule
@@ -18,7 +18,7 @@ from rlds_beam.text import some
 from rlds_beam.trajectories.unused import UnusedSteps
 
 
-class HoldsLastActions(IgnoresValues):
+class HoldsLastActions(Output):
     """Writes the action, reward, and discount of last steps.
 
     Attributes:
@@ -34,7 +34,7 @@ class HoldsLastActions(IgnoresValues):
         return IgnoredValues.of(self.last_action, self.describe().left_out)
 
 
-class RowsOutput(HoldsLastActions, Notes):
+class RowsOutput(HoldsLastActions):
     """Its rows are an observation and an action.
 
     Attributes:
@@ -63,7 +63,7 @@ class RowsOutput(HoldsLastActions, Notes):
         ]
 
 
-class RowsWriter(ReportsUnusedSteps):
+class RowsWriter:
     """A `RangeWriter` that gives another one only the rows of episodes; an episode without rows is left out."""
 
     def __init__(self, writer: RangeWriter, rule: RowRule):

@@ -18,7 +18,7 @@ from rlds_beam.output.shards import SHARD_SCHEMA
 from rlds_beam.text import some
 
 if TYPE_CHECKING:
-    from rlds_beam.output.capabilities import MergedFile
+    from rlds_beam.output.merging import MergedFile
     from rlds_beam.reading.plan import WorkRange
 
 VERSION = "1.0.0"

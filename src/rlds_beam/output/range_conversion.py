@@ -12,17 +12,10 @@ from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.output import commits, manifest
 from rlds_beam.output.base import FileRangeWriter, Output
-from rlds_beam.output.capabilities import (
-    GlobalIndices,
-    files_of,
-    ignored_values,
-    metadata_of,
-    sidecars_of,
-    unused_steps_of,
-)
 from rlds_beam.output.commits import RangeCommit, rejected_path
 from rlds_beam.output.files import REPORT
 from rlds_beam.output.finishing import RangeFinisher
+from rlds_beam.output.merging import GlobalIndices
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
 from rlds_beam.processing.dataset import check_counts
 from rlds_beam.processing.ranges import Duplicates, write_range
@@ -65,16 +58,16 @@ class RangeConverter:
           NotVerifiedError: the number of written items differs from the prediction.
         """
         output, directory = self.output, self.output.directory
-        done = commits.read_commit(directory, work, files_of(output, work), self.plan)
+        done = commits.read_commit(directory, work, output.files(work), self.plan)
         if done is not None:
             return done
-        for file in files_of(output, work):
+        for file in output.files(work):
             storage.below(directory, file)  # also for a user's output
         writer = output.open_range(work)
         try:
             with RejectedWriter(rejected_path(directory, work)) as rejected:
                 connecting = self.connecting.fit(results)
-                ignored = connecting.ignored_values(ignored_values(output))
+                ignored = connecting.ignored_values(output.ignored_values)
                 report = write_range(
                     self.reader, work, self.check, connecting, ignored, duplicates, writer, rejected.add
                 )
@@ -98,11 +91,11 @@ def finish_range(
     written = writer.finish()
     if isinstance(written, ShardInfo):
         file = output.file(work)
-        written = (WrittenFile(file, written, writer.predicted, sidecars_of(output, file)),)
+        written = (WrittenFile(file, written, writer.predicted, output.sidecars_of(file)),)
     report.items_predicted = writer.predicted
     report.items_written = sum(one.shard.records for one in written if one.role == "items")
     report.bytes_written = sum(one.shard.bytes for one in written if one.role != "temporary")
-    report.unused = unused_steps_of(writer)
+    report.unused = getattr(writer, "unused_steps", {})
     return commits.commit_range(output.directory, work, written, rejected=rejected, report=report, plan=plan)
 
 
@@ -151,7 +144,7 @@ class DatasetCommitter:
         report.check()
         report = report.merge(check_counts(self.source, report.shards, self.check))
         report.left_out = dict(self.output.describe().left_out)
-        for file in metadata_of(self.output):
+        for file in self.output.metadata:
             storage.below(directory, file)
         storage.write_text(storage.below(directory, REPORT), json.dumps(report.to_json(), indent=2) + "\n")
         manifest.commit_dataset(directory, self.source.name, self.ranges, self.output.complete, self.plan)

@@ -30,7 +30,6 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.base import Output
-from rlds_beam.output.capabilities import ignored_values
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import PARTS
 from rlds_beam.output.range_conversion import finish_range
@@ -188,7 +187,7 @@ class StoredRangeWriter:
           UsageError: an episode has a column that is not in the schema.
         """
         report, rejections = Report(), list[Rejection]()
-        schema, ignored = self.connecting.probed.given, self.connecting.ignored_values(ignored_values(output))
+        schema, ignored = self.connecting.probed.given, self.connecting.ignored_values(output.ignored_values)
         conformance, writer = Conformance(schema), output.open_range(stored.work)
 
         def write(batch: Batch) -> None:

@@ -14,7 +14,6 @@ from rlds_beam.encoding.tfds.rlds_dataset import write_dataset
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.output.base import Output
-from rlds_beam.output.capabilities import files_of
 from rlds_beam.testing import make_episode, read_rejected
 from rlds_beam.testing.conversions import (
     check_error,
@@ -105,7 +104,7 @@ class OutputTests:
             job = prepared(data, tmp_path / name, self._options())
             for work in job.open():
                 job.converter.convert(work, {})
-            for file in files_of(job.output, job.ranges[1]):
+            for file in job.output.files(job.ranges[1]):
                 path = tmp_path / name / file
                 content = path.read_bytes()
                 path.unlink()

@@ -32,7 +32,6 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import NotVerifiedError, UsageError, Violation
 from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.formats.rlds.parts import open_parts, remove_parts
-from rlds_beam.output.capabilities import ignored_values
 from rlds_beam.output.commits import RangeCommit, commit_range, rejected_path
 from rlds_beam.output.files import PARTS
 from rlds_beam.output.plans import OutputPlan, add_files
@@ -213,7 +212,7 @@ class KeyedBundle:
         self._path = storage.below(writer.settings.directory, PARTS, name)
         self._file = open_record_file("tfrecord", self._path)
         self._connecting = ConnectorRunner.for_source(Configuration(), writer.source)
-        self._encoder, self._ignored = writer.output.encoder(), ignored_values(writer.output)
+        self._encoder, self._ignored = writer.output.encoder(), writer.output.ignored_values
         self._at, self._verified = 0, False
 
     def add(self, split: str, key: Any, content: Any) -> None:

@@ -25,7 +25,6 @@ from rlds_beam.formats.rlds.parts import (
     rejected_part,
     remove_parts,
 )
-from rlds_beam.output.capabilities import ignored_values
 from rlds_beam.output.range_conversion import DatasetCommitter
 from rlds_beam.output.shards import RejectedWriter
 from rlds_beam.processing.dataset import check_source
@@ -68,7 +67,7 @@ class ArrayWriter:
         self._output = settings.output(self._source)
         self._plan = settings.plan(self._source, self._output)
         self._connecting = ConnectorRunner.for_source(Configuration(), self._source)
-        self._ignored = ignored_values(self._output)
+        self._ignored = self._output.ignored_values
         self._digests = Digests()
         self._parts: list[FinishedPart] = []
         self._open: _OpenPart | None = None

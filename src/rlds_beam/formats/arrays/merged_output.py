@@ -14,8 +14,8 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.arrays.parts import Array, Part, PartColumn, PartWriter
 from rlds_beam.output.base import FileRangeWriter
-from rlds_beam.output.capabilities import MergedFile, MergesRanges, MetadataFiles, SizePrediction
 from rlds_beam.output.commits import RangeCommit
+from rlds_beam.output.merging import MergedFile, MergesRanges
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.plan import WorkRange
 
@@ -23,7 +23,7 @@ PARTS = "parts"
 """Directory of parts that are not yet merged."""
 
 
-class MergedOutput(MergesRanges, MetadataFiles, SizePrediction):
+class MergedOutput(MergesRanges):
     """An output of a few large files.
 
     Attributes:

@@ -25,17 +25,7 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.columns.options import ColumnsFormat, ColumnsOptions
 from rlds_beam.formats.columns.row_files import RowFile, measure_rows, open_row_file, parquet_metadata
-from rlds_beam.output.base import Description
-from rlds_beam.output.capabilities import (
-    CostHint,
-    CostHints,
-    ItemCounts,
-    LearnerColumns,
-    MetadataFiles,
-    Notes,
-    SeveralFiles,
-    SizePrediction,
-)
+from rlds_beam.output.base import CostHint, Description, Output
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import MANIFEST, PLAN
 from rlds_beam.output.plans import RESERVED, OutputPlan
@@ -54,7 +44,7 @@ Modules = Mapping[str, tuple[Field, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
-class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, CostHints, SizePrediction, Notes):
+class ColumnsOutput(Output):
     """A dataset in `MODULE/` for each module: a record is a row of its columns, a transition or a sequence.
 
     Attributes:
@@ -77,6 +67,7 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
     meaning: Meaning = dataclasses.field(default_factory=Meaning)
     unnamed: tuple[str, ...] = ()
 
+    writes_columns = True
     default_connectors = DEFAULT_CONNECTORS
     options_class = ColumnsOptions
 
@@ -158,6 +149,9 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
                     raise RldsBeamError(f"--connectors: the connectors {wrong}")
                 tables[module] = columns, _length(columns, where)
         return tables
+
+    def file(self, work: WorkRange) -> str:
+        return self.files(work)[0]
 
     def files(self, work: WorkRange) -> tuple[str, ...]:
         if self.format == "parquet":

@@ -14,8 +14,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.keep_ranges.options import KeepRangesOptions
-from rlds_beam.output.base import Description
-from rlds_beam.output.capabilities import CostHint, CostHints, MetadataFiles, WithoutMeaning
+from rlds_beam.output.base import CostHint, Description, Output
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import EpisodeWriter
 from rlds_beam.reading.base import Source
@@ -25,7 +24,7 @@ RANGES = "keep_ranges.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class KeepRangesOutput(MetadataFiles, CostHints, WithoutMeaning):
+class KeepRangesOutput(Output):
     """A JSON line for each episode, in a file for each range, and all of them in `keep_ranges.json`.
 
     Attributes:
@@ -42,6 +41,7 @@ class KeepRangesOutput(MetadataFiles, CostHints, WithoutMeaning):
 
     metadata = (RANGES,)
     options_class = KeepRangesOptions
+    writes_meaning = False
 
     @classmethod
     def create(

@@ -29,19 +29,10 @@ from rlds_beam.formats.lerobot.totals import Totals, card, dataset_statistics, f
 from rlds_beam.formats.lerobot.videos import PIXELS, Encoding
 from rlds_beam.images.depth import Depth
 from rlds_beam.options import options_given
-from rlds_beam.output.base import Description
-from rlds_beam.output.capabilities import (
-    CostHint,
-    CostHints,
-    GlobalIndices,
-    ItemCounts,
-    MetadataFiles,
-    SeveralFiles,
-    SizePrediction,
-    StoredNames,
-)
+from rlds_beam.output.base import CostHint, Description
 from rlds_beam.output.files import to_json
 from rlds_beam.output.last_steps import RowsOutput, RowsWriter
+from rlds_beam.output.merging import GlobalIndices
 from rlds_beam.output.preview import PREVIEW, RANGES, joined
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.reading.base import Source
@@ -58,9 +49,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class LerobotDatasetOutput(
-    GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, ItemCounts, CostHints, SizePrediction, RowsOutput
-):
+class LerobotDatasetOutput(GlobalIndices, RowsOutput):
     """A LeRobot dataset: a Parquet file of frames for each range, a video of each camera, and `meta/`.
 
     Attributes:
@@ -208,6 +197,9 @@ class LerobotDatasetOutput(
     def _file_number(self, split: str, index: int) -> int:
         """The number of a range's file: that of the range across all splits."""
         return dict(self.first)[split] + index
+
+    def file(self, work: WorkRange) -> str:
+        return self.files(work)[0]
 
     def files(self, work: WorkRange) -> tuple[str, ...]:
         place = layout.place(self._file_number(work.split, work.index))

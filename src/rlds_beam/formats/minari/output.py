@@ -41,9 +41,9 @@ from rlds_beam.formats.arrays.merged_output import MergedOutput
 from rlds_beam.formats.arrays.parts import Array, Part, PartColumn
 from rlds_beam.formats.minari import gym_spaces
 from rlds_beam.formats.minari.columns import EPISODE, MinariColumn
-from rlds_beam.output.base import Description
-from rlds_beam.output.capabilities import CostHint, CostHints, MergedFile, StoredNames
+from rlds_beam.output.base import CostHint, Description
 from rlds_beam.output.local_file import LocalFile
+from rlds_beam.output.merging import MergedFile
 from rlds_beam.output.options import ImageOptions
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
@@ -55,7 +55,7 @@ OWN = "rlds_beam"
 
 
 @dataclasses.dataclass(frozen=True)
-class MinariOutput(MergedOutput, StoredNames, CostHints):
+class MinariOutput(MergedOutput):
     """A Minari dataset for each split.
 
     Attributes:

@@ -24,9 +24,9 @@ from rlds_beam.formats.arrays.leaves import LeafColumn, columns_of, field_json, 
 from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
 from rlds_beam.formats.arrays.npy import npy_header
 from rlds_beam.formats.arrays.parts import Array, Part, PartColumn, sized_columns, sized_rows
-from rlds_beam.output.base import Description
-from rlds_beam.output.capabilities import CostHint, CostHints, MergedFile, StoredNames
+from rlds_beam.output.base import CostHint, Description
 from rlds_beam.output.last_steps import HoldsLastActions
+from rlds_beam.output.merging import MergedFile
 from rlds_beam.output.options import ImageOptions
 from rlds_beam.reading.base import LastAction, Source
 from rlds_beam.reading.meaning import Meaning
@@ -82,7 +82,7 @@ class NumpyColumn:
 
 
 @dataclasses.dataclass(frozen=True)
-class NumpyOutput(HoldsLastActions, MergedOutput, StoredNames, CostHints):
+class NumpyOutput(HoldsLastActions, MergedOutput):
     """A directory of arrays for each split.
 
     Attributes:

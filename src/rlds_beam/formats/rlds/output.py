@@ -29,15 +29,7 @@ from rlds_beam.formats.rlds.options import RldsOptions
 from rlds_beam.formats.rlds.preview import cameras_in, preview_of
 from rlds_beam.formats.rlds.records import RecordEncoder
 from rlds_beam.formats.rlds.source import FORMATS
-from rlds_beam.output.base import Description
-from rlds_beam.output.capabilities import (
-    CostHint,
-    CostHints,
-    MetadataFiles,
-    SeveralFiles,
-    SeveralSplits,
-    SizePrediction,
-)
+from rlds_beam.output.base import CostHint, Description
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import FITTED, REPORT, to_json
 from rlds_beam.output.last_steps import HoldsLastActions
@@ -53,7 +45,7 @@ from rlds_beam.reading.plan import WorkRange
 
 
 @dataclasses.dataclass(frozen=True)
-class RldsOutput(HoldsLastActions, SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePrediction):
+class RldsOutput(HoldsLastActions):
     """An RLDS dataset in TFDS's layout, with a record for each episode.
 
     Attributes:
@@ -87,6 +79,7 @@ class RldsOutput(HoldsLastActions, SeveralFiles, SeveralSplits, MetadataFiles, C
     meaning: Meaning = dataclasses.field(default_factory=Meaning)
 
     options_class = RldsOptions
+    writes_splits = True
 
     @classmethod
     def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: RldsOptions) -> RldsOutput:
@@ -195,6 +188,9 @@ class RldsOutput(HoldsLastActions, SeveralFiles, SeveralSplits, MetadataFiles, C
                 f"--to=rlds: the record of {episode.key} does not match {FEATURES}, so nobody could read it: {bad}. "
                 "Its source or a connector returns other values than declared, or this is a bug: please report it"
             ) from bad
+
+    def file(self, work: WorkRange) -> str:
+        return self.files(work)[0]
 
     def files(self, work: WorkRange) -> tuple[str, ...]:
         """The names that TFDS expects: one for each output split and format."""

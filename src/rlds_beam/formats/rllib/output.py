@@ -28,8 +28,7 @@ from rlds_beam.episodes.schema import ADD_ACTIONS, Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.arrays.leaves import Leaves, leaves_below, not_representable, scalar, single
 from rlds_beam.formats.columns.row_files import ROW_GROUP_BYTES, ShardSink, parquet_metadata
-from rlds_beam.output.base import Description
-from rlds_beam.output.capabilities import SizePrediction
+from rlds_beam.output.base import Description, Output
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.base import Source
@@ -41,7 +40,7 @@ _OVERHEAD = 700  # bytes per episode
 
 
 @dataclasses.dataclass(frozen=True)
-class RllibOutput(SizePrediction):
+class RllibOutput(Output):
     """A Parquet file of episodes for each range.
 
     Attributes:

@@ -44,7 +44,7 @@ from rlds_beam.formats.arrays.parts import Array, Part, PartColumn, sized_column
 from rlds_beam.formats.scope_rl.merging import lengths_of, merge_logged_dataset, trajectory_steps
 from rlds_beam.formats.scope_rl.options import ScopeRlOptions
 from rlds_beam.output.base import Description
-from rlds_beam.output.capabilities import MergedFile, Notes
+from rlds_beam.output.merging import MergedFile
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 
@@ -54,7 +54,7 @@ _POLICY = re.compile(r"(^|/)policy$")
 
 
 @dataclasses.dataclass(frozen=True)
-class ScopeRlOutput(MergedOutput, Notes):
+class ScopeRlOutput(MergedOutput):
     """A logged dataset for each split.
 
     Attributes:

@@ -21,7 +21,6 @@ from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.encoding.checked_json import TEXT, check_json, read_json
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.formats.trajectories.output import TrajectoryOutput, TrajectoryWriter
-from rlds_beam.output.capabilities import sidecars_of
 from rlds_beam.output.commits import commit_range, rejected_path
 from rlds_beam.output.directory import check_output, make_ready
 from rlds_beam.output.files import PARTS, REJECTED, REJECTED_LIST, listdir, to_json
@@ -124,7 +123,7 @@ def commit_parts(output: TrajectoryOutput, parts: Sequence[BundleFile], plan: st
         file = output.file(work)
         for ending in ("", *output.sidecars):
             _rename(part.path + ending, storage.below(output.directory, file + ending))
-        written = WrittenFile(file, part.info, part.predicted, sidecars_of(output, file))
+        written = WrittenFile(file, part.info, part.predicted, output.sidecars_of(file))
         report = Report(items_written=part.info.records)
         commit_range(output.directory, work, [written], rejected=None, report=report, plan=plan)
         ranges.append(work)

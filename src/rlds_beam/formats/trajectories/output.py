@@ -17,18 +17,7 @@ from rlds_beam.encoding.tfrecord.writing import frame
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.trajectories.options import TrajectoryOptions
-from rlds_beam.output.base import Description
-from rlds_beam.output.capabilities import (
-    CostHint,
-    CostHints,
-    IgnoresValues,
-    ItemCounts,
-    MetadataFiles,
-    ReportsUnusedSteps,
-    Sidecars,
-    SizePrediction,
-    WholeShards,
-)
+from rlds_beam.output.base import CostHint, Description, Output
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.shards import ShardInfo, ShardWriter
@@ -50,7 +39,7 @@ BATCH_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
-class TrajectoryOutput(MetadataFiles, Sidecars, ItemCounts, WholeShards, IgnoresValues, CostHints, SizePrediction):
+class TrajectoryOutput(Output):
     """A dataset of trajectory TFRecords in TFDS's layout, each with the `.spec` that TF-Agents needs.
 
     Attributes:
@@ -153,7 +142,7 @@ class TrajectoryOutput(MetadataFiles, Sidecars, ItemCounts, WholeShards, Ignores
         return {"fields": fields_json(fields), **held, **self.meaning.entry()}
 
 
-class TrajectoryWriter(ReportsUnusedSteps):
+class TrajectoryWriter:
     """Writes the items of episodes to one TFRecord file (`output.base.FileRangeWriter`)."""
 
     def __init__(self, path: str, conversion: Conversion):

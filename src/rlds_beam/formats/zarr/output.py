@@ -49,9 +49,9 @@ from rlds_beam.formats.zarr.writing import (
     metadata,
     zip_pieces,
 )
-from rlds_beam.output.base import Description, FileRangeWriter
-from rlds_beam.output.capabilities import CostHint, CostHints, ItemCounts, MergedFile, StoredNames
+from rlds_beam.output.base import CostHint, Description, FileRangeWriter
 from rlds_beam.output.last_steps import RowsOutput, RowsWriter, all_rows
+from rlds_beam.output.merging import MergedFile
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.last_steps import RowRule
 from rlds_beam.reading.meaning import Meaning
@@ -160,7 +160,7 @@ def _texts(parts: Sequence[Part], at: int) -> Iterator[Array]:
 
 
 @dataclasses.dataclass(frozen=True)
-class ZarrOutput(MergedOutput, StoredNames, CostHints, ItemCounts, RowsOutput):
+class ZarrOutput(MergedOutput, RowsOutput):
     """A zarr store, packed as a zip file, for each split.
 
     Attributes:

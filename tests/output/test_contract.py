@@ -1,0 +1,75 @@
+"""The contract of an output is small: the rest has defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from rlds_beam.checking.verdicts import IgnoredValues
+from rlds_beam.connectors.base import Batch
+from rlds_beam.output.base import CostHint, Description, Output
+from rlds_beam.output.merging import with_ranges
+from rlds_beam.reading.plan import WorkRange
+from rlds_beam.testing import make_episode
+
+RANGES = [WorkRange("train", i, 2, ()) for i in range(2)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Minimal(Output):
+    directory: str = ""
+
+    @classmethod
+    def create(cls, source, connectors, directory, options):
+        return cls(directory)
+
+    def plan(self):
+        return {}
+
+    def describe(self):
+        return Description(["x"], {"y": "not needed"})
+
+    def file(self, work):
+        return f"{work}.txt"
+
+    def open_range(self, work):
+        raise NotImplementedError
+
+
+class WithSidecars(Minimal):
+    sidecars = (".index",)
+
+
+class WithTwoFiles(Minimal):
+    def file(self, work):
+        return self.files(work)[0]
+
+    def files(self, work):
+        return f"{work}.a", f"{work}.b"
+
+
+def test_five_methods_make_an_output():
+    assert Output.__abstractmethods__ == {"create", "plan", "describe", "file", "open_range"}
+
+
+def test_the_defaults():
+    output = Minimal()
+    batches = [Batch((make_episode(3), make_episode(4, seed=1))), Batch((make_episode(5, seed=2),))]
+    assert output.predict(batches) == 3
+    assert output.all_files(RANGES) == [f"{work}.txt" for work in RANGES]
+    assert output.ignored_values == IgnoredValues(frozenset({"y"}))
+    assert output.cost_hint == CostHint()
+    assert not output.whole_shards
+    assert with_ranges(output, RANGES) is output
+    assert output.complete([]) == {}
+    assert output.measure(batches) is None and output.notes({}) == [] and not output.stored_names()
+
+
+@pytest.mark.parametrize(
+    ("output", "endings"), [(WithSidecars(), (".txt", ".txt.index")), (WithTwoFiles(), (".a", ".b"))]
+)
+def test_all_files_are_in_the_plan(output, endings):
+    names = {f"{work}{ending}" for work in RANGES for ending in endings}
+    assert set(output.all_files(RANGES)) == names
+    assert output.file(RANGES[0]) == output.files(RANGES[0])[0]
