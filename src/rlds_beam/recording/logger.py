@@ -157,7 +157,7 @@ class EpisodeBuffer:
         self.episode_metadata = data
 
     def close(self) -> None:
-        """Does nothing: the buffer holds only memory."""
+        """The buffer holds only memory."""
 
     def columns(self) -> dict[str, Array]:
         """The columns of the episode so far: T steps, the last one without an action.

@@ -67,4 +67,4 @@ class ReverbRangeWriter:
         self._writer.flush()
 
     def abort(self) -> None:
-        """Does nothing: items already sent stay, and a retry does not write them twice."""
+        """Items already sent stay; a retry does not write them twice."""

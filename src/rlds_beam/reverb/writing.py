@@ -102,7 +102,7 @@ class StreamWriter:
             self._send(encoded.server)
 
     def finish(self, key: EpisodeKey) -> None:
-        """Does nothing: all items are complete before they get here."""
+        """All items are complete before they get here."""
 
     def flush(self) -> None:
         for server in [*self._waiting]:

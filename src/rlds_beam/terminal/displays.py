@@ -108,14 +108,11 @@ def display_for(kind: Kind, stream: TextIO | None = None) -> Display:
 class Nothing:
     """Shows nothing."""
 
-    def update(self, status: Status) -> None:
-        """Does nothing."""
+    def update(self, status: Status) -> None: ...
 
-    def say(self, text: str) -> None:
-        """Does nothing."""
+    def say(self, text: str) -> None: ...
 
-    def close(self) -> None:
-        """Does nothing."""
+    def close(self) -> None: ...
 
 
 _printed: float | None = None
@@ -143,8 +140,7 @@ class PlainLines:
         """Prints a line."""
         self._print(f"rlds-beam: {text}" if self._stream.isatty() else f"{now()} rlds-beam: {text}")
 
-    def close(self) -> None:
-        """Does nothing: lines stay."""
+    def close(self) -> None: ...
 
     def _print(self, line: str) -> None:
         global _printed

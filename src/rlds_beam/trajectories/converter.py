@@ -175,12 +175,12 @@ class Converter(Generic[T]):
 
     Args:
       conversion: how to convert episodes to items.
-      encode: encodes items for the sink (`TrajectoryEncoder.prepare`, `reverb.writing.ItemRequests`); raises BadEpisode
-        if an episode cannot be written.
+      encode: encodes items for the sink (`TrajectoryEncoder.prepare`, `reverb.writing.RequestEncoder`); raises
+        BadEpisode if an episode cannot be written.
 
     Attributes:
       predicted: the number of items that the closed form predicts for the episodes so far.
-      unused_steps: the steps that are in no item, by reason (`checking.unused`); complete after `finish`.
+      unused_steps: the steps that are in no item, by reason (`trajectories.unused.REASONS`); complete after `finish`.
     """
 
     def __init__(self, conversion: Conversion, encode: Callable[[Items], T]):

@@ -17,7 +17,7 @@ class Coverage:
     """Counts the steps of one range that are in no item.
 
     Attributes:
-      unused: the steps in no item, by reason (`checking.unused.REASONS`); with `across_episodes`, set by `finish`.
+      unused: the steps in no item, by reason (`trajectories.unused.REASONS`); with `across_episodes`, set by `finish`.
     """
 
     def __init__(self, options: ItemOptions):

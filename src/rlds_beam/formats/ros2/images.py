@@ -64,10 +64,6 @@ class ImageReader(NamedTuple):
     width: int
     field: Field
 
-    @property
-    def is_encoded(self) -> bool:
-        return self.kind == COMPRESSED
-
     def read(self, data: memoryview) -> bytes | Array:
         """The encoded image, or its pixels. Raises BadMessage if it is unlike the first one."""
         if self.kind == COMPRESSED:

@@ -53,8 +53,7 @@ class TableOfFile:
         """The `scan` of `/api/datasets`."""
         return {"state": "table", "done": len(self._rows), "total": len(self._rows), "error": None}
 
-    def stop(self) -> None:
-        """Does nothing."""
+    def stop(self) -> None: ...
 
 
 class NoTable:
@@ -67,8 +66,7 @@ class NoTable:
         """The `scan` of `/api/datasets`."""
         return {"state": "none", "done": 0, "total": None, "error": None}
 
-    def stop(self) -> None:
-        """Does nothing."""
+    def stop(self) -> None: ...
 
 
 class Scan:

@@ -137,7 +137,7 @@ class DroppedRow:
 
 @dataclasses.dataclass(frozen=True)
 class ConnectorEffect:
-    """What one connector did (`checking.connected.Connected`)."""
+    """What one connector did (`connectors.connected.Connected`)."""
 
     name: str
     arguments: str

@@ -42,7 +42,7 @@ class Input:
     Attributes:
       source: the dataset.
       settings: how it is shown.
-      dataset_report: the report on the dataset as a whole (`checking.dataset.check_source`).
+      dataset_report: the report on the dataset as a whole (`processing.dataset.check_source`).
     """
 
     source: Source
@@ -55,7 +55,7 @@ class Input:
         return Context.of(self.source.schema, fps=self.source.fps, decoded=self.settings.decode)
 
     def gather(self, connecting: ConnectorRunner) -> Gathered:
-        """Reads and checks the dataset in this process; `transforms.viewing.WriteDatasetReport` does so with Beam."""
+        """Reads and checks the dataset in this process; with Beam: `transforms.jobs.viewing.WriteDatasetReport`."""
         framing, summarizer = Framing(self.source), self.summarizer(connecting)
         ranges = plan_summaries(self.source, framing)
         segments = [(work.split, segment) for work in ranges for segment in work.segments]
