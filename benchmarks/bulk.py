@@ -18,8 +18,8 @@ from pathlib import Path
 import data
 import numpy as np
 
-from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
-from rlds_beam.encoding.tfrecord.writing import frame
+from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
+from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode, write_dataset

@@ -36,7 +36,7 @@ import numpy as np
 from figures import save
 from measuring import COMMAND, DATA, Figure, at_least, below, table
 
-from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.testing import make_episode
 from rlds_beam.worker_status import read_notes

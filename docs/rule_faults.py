@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_beam import EncodedImages, Episode
-from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
 from rlds_beam.images.encoding import encode_png
 from rlds_beam.testing import cut, features_json, flip_byte, make_episode, shard_paths, write_dataset
 

@@ -116,7 +116,7 @@ class CheckOutcome:
 
     def lines(self, signal: str | None = None) -> list[str]:
         """The table of signals and the findings about the dataset, or the worst episodes of one signal."""
-        from rlds_beam.terminal.signals import finding_lines, signal_lines, worst_lines
+        from rlds_beam.terminal.statistics import finding_lines, signal_lines, worst_lines
 
         if signal is not None:
             return worst_lines(signal, self.signals[signal])
@@ -212,7 +212,7 @@ def _writer(config: CheckConfig) -> SignalsWriter:
 def main(config: CheckConfig) -> int:
     """Runs the command: prints the signals, worst first, and returns the exit code."""
     from rlds_beam.terminal import outcome
-    from rlds_beam.terminal.advice import repair_lines
+    from rlds_beam.terminal.outcome import repair_lines
 
     began = time.monotonic()
     done = check(config)

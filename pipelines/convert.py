@@ -173,8 +173,8 @@ def main(config: ConvertConfig) -> int:
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.runners import check
     from rlds_beam.terminal import outcome
-    from rlds_beam.terminal.advice import repair_lines
     from rlds_beam.terminal.job_progress import planning
+    from rlds_beam.terminal.outcome import repair_lines
 
     if config.dry_run:
         check(config)

@@ -41,7 +41,7 @@ def doctor(config: DoctorConfig | None = None) -> list[Diagnosis]:
 
 def main(config: DoctorConfig) -> int:
     """Runs the command: prints the findings; the exit code is 1 if there is a problem."""
-    from rlds_beam.terminal.style import print_styled, styled
+    from rlds_beam.terminal.tables import print_styled, styled
     from rlds_beam.text import count
 
     findings = doctor(config)
@@ -56,8 +56,7 @@ def main(config: DoctorConfig) -> int:
 
 def _lines(findings: Sequence[Diagnosis]) -> Iterator[str]:
     """A table of the findings, each with its remedy below it; the status has a color on a terminal."""
-    from rlds_beam.terminal.style import Style, styled
-    from rlds_beam.terminal.tables import table_lines
+    from rlds_beam.terminal.tables import Style, styled, table_lines
     from rlds_beam.text import escape_controls
 
     styles: dict[str, Style] = {"ok": "green", "absent": "dim", "problem": "red"}

@@ -58,8 +58,7 @@ def example(config: ExampleConfig) -> str:
       UsageError: the dataset already exists or cannot be written.
     """
     from rlds_beam import worker_status
-    from rlds_beam.encoding.tfds.rlds_dataset import write_dataset
-    from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
+    from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of, write_dataset
     from rlds_beam.jobs.example import NAME, VERSION, make_episodes
     from rlds_beam.jobs.example_camera import NAME as CAMERA_NAME
     from rlds_beam.terminal.job_progress import Total, in_this_process

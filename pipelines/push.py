@@ -256,7 +256,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
 def main(config: PushConfig) -> int:
     """Runs the command: prints the summary and returns the exit code."""
     from rlds_beam.terminal import outcome
-    from rlds_beam.terminal.advice import repair_lines
+    from rlds_beam.terminal.outcome import repair_lines
 
     if config.dry_run:
         return _plan(config)

@@ -239,7 +239,7 @@ def _settings(
 
 def _command(config: ReportConfig) -> str:
     """The command that makes the report again, without options that do not change it."""
-    from rlds_beam.terminal.advice import flags_of
+    from rlds_beam.terminal.outcome import flags_of
 
     of_runs: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(RunOptions) if f.name != "_"}
     arguments = flags_of(dataclasses.replace(config, **of_runs, json=False, progress="auto"))

@@ -207,8 +207,8 @@ def _check_format(config: StatsConfig, schema: Schema) -> None:
 def main(config: StatsConfig) -> int:
     """Runs the command: prints the statistics and returns the exit code."""
     from rlds_beam.terminal import outcome
-    from rlds_beam.terminal.advice import repair_lines
-    from rlds_beam.terminal.style import terminal_size
+    from rlds_beam.terminal.outcome import repair_lines
+    from rlds_beam.terminal.tables import terminal_size
 
     began = time.monotonic()
     done = stats(config)

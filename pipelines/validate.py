@@ -88,7 +88,7 @@ def validate(config: ValidateConfig) -> Report:
 def main(config: ValidateConfig) -> int:
     """Runs the command: prints the report and returns the exit code."""
     from rlds_beam.terminal import outcome
-    from rlds_beam.terminal.advice import repair_lines
+    from rlds_beam.terminal.outcome import repair_lines
 
     began = time.monotonic()
     report = validate(config)

@@ -51,7 +51,7 @@ def run_pipeline(
       watcher: receives the progress.
 
     Returns:
-      The job's metrics, by name (`runners.metrics`).
+      The job's metrics, by name (`runners.base`).
 
     Raises:
       RldsBeamError: the job failed; the message says why.

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from rlds_beam import watchdog
 from rlds_beam.runners.options import RunOptions
-from rlds_beam.worker_status import Done
+from rlds_beam.worker_status import METRICS_NAMESPACE, Done
 
 _LOOK_SECONDS = 0.5
 """Seconds between two checks for something to report."""
@@ -75,15 +75,13 @@ class Runner:
 
     def complete(self, pipeline: Any, define: Define) -> dict[str, Any]:
         """Builds and runs the pipeline, waits for its end, and returns its metrics."""
-        from rlds_beam.runners.metrics import read_metrics
-
         self.result = self.submit(pipeline, define)
         self.wait()
         return read_metrics(self.result)
 
     def submit(self, pipeline: Any, define: Define) -> Any:
         """Builds and starts the pipeline; returns Beam's `PipelineResult`."""
-        from rlds_beam.runners.notebooks import build
+        from rlds_beam.runners.beam_adapters import build
 
         build(pipeline, define)
         return pipeline.run()
@@ -120,3 +118,22 @@ class Runner:
                     done = self.done()
                     if not ended.is_set():
                         watcher.tick(done)
+
+
+def read_metrics(result: Any) -> dict[str, Any]:
+    """This package's counters (int), distributions (`.min`, `.max`, `.sum`), and string sets, over all steps."""
+    values: dict[str, Any] = {}
+    metrics = result.metrics().query()
+    for kind in ("counters", "distributions", "string_sets"):
+        for metric in metrics.get(kind, ()):
+            if metric.key.metric.namespace == METRICS_NAMESPACE:
+                name, value = metric.key.metric.name, metric.committed
+                if name not in values:
+                    values[name] = value
+                elif kind == "counters":
+                    values[name] += value
+                elif kind == "string_sets":
+                    values[name] = values[name] | value
+                else:
+                    values[name] = values[name].data.combine(value.data)
+    return values

@@ -12,8 +12,7 @@ from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.errors import RldsBeamError, UsageError, missing
-from rlds_beam.runners.base import Define, Runner
-from rlds_beam.runners.metrics import read_metrics
+from rlds_beam.runners.base import Define, Runner, read_metrics
 from rlds_beam.runners.options import RunOptions
 from rlds_beam.worker_status import Done
 

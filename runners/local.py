@@ -17,8 +17,7 @@ from rlds_beam import worker_status
 from rlds_beam.errors import DiskError, OutOfMemoryError, RldsBeamError, UsageError
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.runners.base import Define, Runner
-from rlds_beam.runners.threads import NO_MORE_THREADS, no_more_threads, thread_errors
-from rlds_beam.runners.watching import watched
+from rlds_beam.runners.threads import NO_MORE_THREADS, no_more_threads, thread_errors, watched
 from rlds_beam.runners.worker_processes import worker_processes
 from rlds_beam.worker_status import Done
 
@@ -49,7 +48,7 @@ class LocalRunner(Runner):
             )
 
     def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
-        from rlds_beam.runners.beam_flags import JobOptions
+        from rlds_beam.runners.beam_adapters import JobOptions
 
         self.check()
         workers = self.options.workers or paying_workers(seconds, _cores())

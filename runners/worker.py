@@ -14,8 +14,7 @@ import time
 
 from rlds_beam import watchdog
 from rlds_beam.lazy import hide_clients_as_the_parent
-from rlds_beam.runners.allocator import keep_freed_memory
-from rlds_beam.runners.kernels import choose_kernels
+from rlds_beam.runners.process_setup import choose_kernels, keep_freed_memory
 from rlds_beam.user_functions import search_as_the_parent
 from rlds_beam.worker_status import is_verbose, keep_note
 

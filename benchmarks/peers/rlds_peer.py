@@ -55,7 +55,7 @@ def copy(directory: Path, room: Path, steps: int) -> dict[str, float]:
 
 
 def ours(directory: Path, room: Path, options: dict[str, Any]) -> dict[str, float]:
-    from rlds_beam.runners.kernels import choose_kernels
+    from rlds_beam.runners.process_setup import choose_kernels
 
     choose_kernels()  # as the command does, before numpy is imported
     from rlds_beam.jobs.convert import prepare
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="steps of the copied dataset")
     parser.add_argument("--episodes", type=int, default=1)
     given = parser.parse_intermixed_args()
-    from rlds_beam.runners.allocator import keep_freed_memory
+    from rlds_beam.runners.process_setup import keep_freed_memory
 
     keep_freed_memory()  # as the command does; for the peers as well
     room = Path(tempfile.mkdtemp(dir=given.dataset.parents[1]))

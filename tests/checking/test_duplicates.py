@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlds_beam.checking.duplicates import find_duplicates
-from rlds_beam.encoding.tfrecord.writing import frame
+from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.formats.sources import open_source
 from rlds_beam.output.plans import differences

@@ -14,7 +14,7 @@ from rlds_beam.connectors.base import Batch, ColumnConnector, EpisodeConnector, 
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.fitting import FittedConnector
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.encoding.tfds.rlds_records import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import schema_of
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.testing import make_episode

@@ -14,7 +14,7 @@ import pytest
 
 import rlds_beam
 from rlds_beam import open_dataset
-from rlds_beam.encoding.tfrecord.writing import frame
+from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg

@@ -16,7 +16,7 @@ from disks import remount, small_filesystem
 from jobs import complaints, dataset
 from processes import DEADLINE, RLDS_BEAM, members, running, wait_until
 
-from rlds_beam.encoding.tfds.rlds_records import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import schema_of
 from rlds_beam.testing import make_episode, read_items, read_payloads, shard_paths, write_dataset
 
 WORKER = "rlds_beam.runners.worker"

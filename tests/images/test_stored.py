@@ -13,9 +13,8 @@ from rlds_beam.encoding.example.columns import objects
 from rlds_beam.encoding.example.reading import Feature
 from rlds_beam.encoding.wire import delimited
 from rlds_beam.images.checking import check_images
-from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.encoded_images import EncodedImages, StoredImages
 from rlds_beam.images.encoding import encode_jpeg
-from rlds_beam.images.stored import StoredImages
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -16,7 +16,7 @@ from lerobot_data import moving_episode
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.cli.main import main
-from rlds_beam.encoding.tfds.rlds_records import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import schema_of
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.formats.rlds.source import RldsSource
 from rlds_beam.formats.sources import open_source

@@ -8,10 +8,10 @@ import pytest
 
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.encoding.base import CheckedRecord, Damage, Record
-from rlds_beam.encoding.tfrecord import writing as tfrecord_writing
+from rlds_beam.encoding.tfrecord import rows as tfrecord_rows
 from rlds_beam.encoding.tfrecord.file import read_records
 from rlds_beam.encoding.tfrecord.framing import masked_crc
-from rlds_beam.encoding.tfrecord.writing import frame, frame_all, framed
+from rlds_beam.encoding.tfrecord.rows import frame, frame_all, framed
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output.record_writing import TFRecordFileWriter
@@ -51,7 +51,7 @@ def test_a_file_reuses_the_known_checksum(tmp_path, monkeypatch):
     expected = frame_all(PAYLOADS)
     crcs = [masked_crc(payload) for payload in PAYLOADS]
     assert b"".join(piece for payload in PAYLOADS for piece in framed(payload)) == expected
-    monkeypatch.setattr(tfrecord_writing, "masked_crc", lambda data: pytest.fail("the checksum was computed again"))
+    monkeypatch.setattr(tfrecord_rows, "masked_crc", lambda data: pytest.fail("the checksum was computed again"))
     file = TFRecordFileWriter(str(tmp_path / "copy"))
     for payload, crc in zip(PAYLOADS, crcs, strict=True):
         file.add(payload, "key", crc)
@@ -66,7 +66,7 @@ def test_only_edited_records_are_checksummed_again(tmp_path, monkeypatch, edits)
     job = prepare(ConvertOptions.create(str(data), str(tmp_path / "out"), to="rlds", connectors=connectors))
     job.open()
     summed: list[bytes] = []
-    monkeypatch.setattr(tfrecord_writing, "masked_crc", lambda data: summed.append(data) or masked_crc(data))
+    monkeypatch.setattr(tfrecord_rows, "masked_crc", lambda data: summed.append(data) or masked_crc(data))
     for work in job.ranges:
         job.converter.convert(work, {})
     before, after = (

@@ -13,7 +13,7 @@ from outputs import commit_dataset, commit_range, plan, shard_path
 from rlds_beam import storage
 from rlds_beam.encoding.base import Record
 from rlds_beam.encoding.tfrecord.file import open_tfrecord, read_records
-from rlds_beam.encoding.tfrecord.writing import frame
+from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output import directory, manifest

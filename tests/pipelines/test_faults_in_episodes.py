@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jobs import EPISODES, STEPS, complaints, dataset, episodes, pairs
 
-from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode, record_offsets, shard_paths, write_dataset
 

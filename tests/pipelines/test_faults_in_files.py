@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jobs import EPISODES, dataset, episodes, pairs
 
-from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
 from rlds_beam.testing import (
     cut,
     features_json,

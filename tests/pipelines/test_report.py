@@ -12,7 +12,7 @@ import pytest
 
 import rlds_beam
 from rlds_beam.cli.main import main
-from rlds_beam.encoding.tfds.rlds_records import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import schema_of
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.example import make_episodes

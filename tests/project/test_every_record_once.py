@@ -21,8 +21,8 @@ from mixed_records import KINDS, Made, cut, drop, flip, insert, make_record, rec
 
 from rlds_beam.checking.duplicates import Fingerprints, confirm, duplicates_among, scan, suspects_by_segment
 from rlds_beam.cli.main import main
-from rlds_beam.encoding.tfds.rlds_records import schema_of
-from rlds_beam.encoding.tfrecord.writing import frame
+from rlds_beam.encoding.tfds.rlds_dataset import schema_of
+from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.convert import ConvertConfig

@@ -13,7 +13,7 @@ COMMANDS = (ROOT / "pipelines", ROOT / "src" / "rlds_beam" / "cli")
 
 PRINTING = {
     "src/rlds_beam/testing/conversions.py": "two numbers, from a test to its parent",
-    "src/rlds_beam/terminal/style.py": "our own colors and pictures",
+    "src/rlds_beam/terminal/tables.py": "our own colors and pictures",
     "src/rlds_beam/terminal/displays.py": "escaped",
     "src/rlds_beam/terminal/options.py": "what commands print",
     "src/rlds_beam/terminal/outcome.py": "what commands print",
@@ -25,11 +25,11 @@ PRINTING = {
 
 WARNING = {"src/rlds_beam/datasets/indexing.py", "src/rlds_beam/datasets/opening.py"}
 UNESCAPED = {
-    "src/rlds_beam/text.py": "defines it", "src/rlds_beam/terminal/style.py": "our own colors and pictures",
+    "src/rlds_beam/text.py": "defines it", "src/rlds_beam/terminal/tables.py": "our own colors and pictures",
     "src/rlds_beam/terminal/displays.py": "the bar, whose facts are numbers",
 }  # fmt: skip
 RICH = {"src/rlds_beam/terminal/displays.py"}
-STYLED = {"src/rlds_beam/terminal/style.py", "pipelines/doctor.py", "pipelines/show.py"}
+STYLED = {"src/rlds_beam/terminal/tables.py", "pipelines/doctor.py", "pipelines/show.py"}
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:

@@ -12,8 +12,8 @@ from apache_beam.io.restriction_trackers import OffsetRestrictionTracker
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
-from rlds_beam.encoding.tfds.rlds_records import encode_example
-from rlds_beam.encoding.tfrecord.writing import frame_all
+from rlds_beam.encoding.tfds.rlds_dataset import encode_example
+from rlds_beam.encoding.tfrecord.rows import frame_all
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.formats.sources import open_source
 from rlds_beam.jobs.inspect import survey

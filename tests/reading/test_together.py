@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam.encoding.base import Damage
-from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
 from rlds_beam.episodes.conformance import Conformance
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey

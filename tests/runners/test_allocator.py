@@ -12,7 +12,7 @@ from processes import DEADLINE
 
 FAULTS = """
 import resource
-from rlds_beam.runners.allocator import keep_freed_memory
+from rlds_beam.runners.process_setup import keep_freed_memory
 
 keep_freed_memory()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -11,7 +11,7 @@ import pytest
 
 from rlds_beam.errors import FailedRuleError, RldsBeamError, UsageError
 from rlds_beam.runners import flink
-from rlds_beam.runners.flink_errors import plain
+from rlds_beam.runners.flink import plain
 from rlds_beam.runners.flink_preflight import Master, Submission
 from rlds_beam.runners.options import RunOptions
 

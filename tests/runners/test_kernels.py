@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rlds_beam.runners.kernels import choose_kernels
+from rlds_beam.runners.process_setup import choose_kernels
 
 VARIABLE = "OPENBLAS_CORETYPE"
 AVX2 = "fpu sse2 avx avx2 fma"

@@ -12,7 +12,7 @@ import pytest
 from processes import DEADLINE
 
 from rlds_beam import watchdog
-from rlds_beam.runners.watching import watched
+from rlds_beam.runners.threads import watched
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

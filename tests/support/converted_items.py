@@ -16,9 +16,9 @@ from rlds_beam.output import directory
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.frames import Frames
-from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of
 from rlds_beam.trajectories.items import ItemMaker, Items
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
+from rlds_beam.trajectories.record_layout import jpegs_of, pixels_of
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 KEY = EpisodeKey("testing/1.0.0", "train", 0, 0)

@@ -21,7 +21,7 @@ import yaml
 
 from rlds_beam.encoding.base import Record
 from rlds_beam.encoding.tfrecord.file import read_records
-from rlds_beam.encoding.tfrecord.writing import frame_all
+from rlds_beam.encoding.tfrecord.rows import frame_all
 
 _LONG = "7" * 5000
 

@@ -15,7 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
 from rlds_beam.testing import (
     BREAKABLE,
     cut,

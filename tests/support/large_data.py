@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_beam.encoding.tfds.rlds_records import encode_example
-from rlds_beam.encoding.tfrecord.writing import frame
+from rlds_beam.encoding.tfds.rlds_dataset import encode_example
+from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.testing import shard_paths, write_dataset
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from rlds_beam.encoding.tfds.rlds_records import encode_example
+from rlds_beam.encoding.tfds.rlds_dataset import encode_example
 from rlds_beam.testing import (
     BREAKABLE,
     make_episode,

@@ -16,7 +16,7 @@ from rlds_beam.output.shards import ShardInfo, WrittenFile
 from rlds_beam.output.tfds_metadata import split_infos, write_tfds_metadata
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange
-from rlds_beam.trajectories.spec_file import encode_spec_file
+from rlds_beam.trajectories.spec import encode_spec_file
 
 NAME = "data"
 

@@ -11,7 +11,7 @@ import pytest
 from rlds_beam.cli.main import main
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.processing.report import Report
-from rlds_beam.terminal.advice import flags_of, repair_lines
+from rlds_beam.terminal.outcome import flags_of, repair_lines
 from rlds_beam.testing import make_episode, write_dataset
 
 

@@ -6,8 +6,7 @@ import io
 
 import pytest
 
-from rlds_beam.terminal.style import styled
-from rlds_beam.terminal.tables import columns_of, cut, table_lines
+from rlds_beam.terminal.tables import columns_of, cut, styled, table_lines
 
 HEADER = ("name", "size", "detail")
 ROWS = [("a", "1", "short"), ("观察/图像", "1,200.5 kB", "a longer text that explains it"), ("e\u0301te", "nan", "")]

@@ -18,8 +18,7 @@ from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
-from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
-from rlds_beam.trajectories.spec_file import encode_spec_file
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec, encode_spec_file
 
 KEY = EpisodeKey("testing/1.0.0", "train", 0, 0)
 DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16")
@@ -191,7 +190,7 @@ def encoder_nest(encoder):
     from tensorflow.core.protobuf import struct_pb2
     from tf_agents.specs import tensor_spec
 
-    from rlds_beam.trajectories.spec_file import encode_spec
+    from rlds_beam.trajectories.spec import encode_spec
 
     return tensor_spec.to_nest_array_spec(
         tensor_spec.from_proto(struct_pb2.StructuredValue.FromString(encode_spec(encoder.fields)))

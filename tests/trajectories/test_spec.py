@@ -16,7 +16,7 @@ from checkout import REAL_DATA
 from processes import DEADLINE
 
 from rlds_beam.encoding.tfds.features import DEFAULT_DISCOUNT, parse_features
-from rlds_beam.encoding.tfds.rlds_records import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import schema_of
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
@@ -182,7 +182,7 @@ def test_bfloat16_and_pickling() -> None:
 
 
 def test_nothing_heavy_is_imported() -> None:
-    source = Path(sys.modules[TrajectorySpec.__module__].__file__ or "").parents[1]
+    source = Path(sys.modules[TrajectorySpec.__module__].__file__ or "").parents[2]
     code = (
         "import sys, rlds_beam.trajectories.spec, rlds_beam.trajectories.items;"
         "sys.exit(', '.join({'tensorflow', 'apache_beam', 'tf_agents', 'reverb'} & set(sys.modules)) or 0)"

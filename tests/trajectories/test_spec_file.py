@@ -10,7 +10,7 @@ from processes import DEADLINE
 
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
-from rlds_beam.trajectories.spec_file import encode_spec, encode_spec_file
+from rlds_beam.trajectories.spec import encode_spec, encode_spec_file
 
 
 def fields(observation: dict[str, Field], lead: tuple[int | None, ...] = (2,), **more: Field) -> list[Field]:
@@ -111,7 +111,7 @@ def test_a_leaf_outside_of_a_trajectory_is_refused():
 
 
 def test_needs_no_tensorflow():
-    modules = "rlds_beam.trajectories.record_encoding, rlds_beam.trajectories.spec_file"
+    modules = "rlds_beam.trajectories.record_encoding, rlds_beam.trajectories.spec"
     code = f"import sys, {modules}; print('tensorflow' in sys.modules)"
     env = {"PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run(

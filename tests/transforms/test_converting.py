@@ -12,7 +12,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from beam_runners import RUNS, new_pipeline
 
 from rlds_beam import Field, Schema
-from rlds_beam.encoding.tfds.rlds_records import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import schema_of
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages

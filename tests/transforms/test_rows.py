@@ -12,7 +12,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from beam_runners import RUNS, new_pipeline
 
 from rlds_beam import Field
-from rlds_beam.encoding.tfds.rlds_records import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import schema_of
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError

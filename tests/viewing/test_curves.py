@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.terminal.sparklines import thin
+from rlds_beam.terminal.tables import thin
 from rlds_beam.testing import make_episode
 from rlds_beam.viewing.curves import MOST_DIMENSIONS, curves_of
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlds_beam.episodes.schema import Field, Schema, schema_tree, text_field
-from rlds_beam.terminal.sparklines import sparkline
+from rlds_beam.terminal.tables import sparkline
 from rlds_beam.text import duration, printable
 
 

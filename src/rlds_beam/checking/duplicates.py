@@ -21,9 +21,8 @@ from rlds_beam.errors import Violation
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.framing import Framing, reading_shard
 from rlds_beam.reading.reader import read_segment, stretch
+from rlds_beam.typing import Array
 from rlds_beam.worker_status import working_on
-
-Array = np.ndarray[Any, Any]
 
 _DIGEST_WORDS = 4
 """The number of 64-bit words in a SHA-256."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import numpy as np
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 IDLE = 1e-3
 """A step is idle if every value differs from the step before by less than this."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import RldsBeamError, UsageError, Violation
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.typing import Array
 from rlds_beam.user_functions import raised, resolve
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
 
 NAMES = ("propensity", "pscore")
 """The step fields that may hold propensities: ours and SCOPE-RL's."""

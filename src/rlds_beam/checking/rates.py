@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
 
 import numpy as np
 
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 MIN_STEPS = 4
 """Steps below which there is no usual interval."""

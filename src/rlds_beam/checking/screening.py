@@ -15,8 +15,7 @@ from rlds_beam.episodes.columns import is_float
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.images.encoded_images import EncodedImages
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 
 def screened(batches: Iterable[list[Episode]]) -> Iterator[tuple[Episode, bool]]:

@@ -1,10 +1,11 @@
-"""What was found for a record: its episodes are accepted, repaired, or rejected."""
+"""What was found for a record: its episodes are accepted, repaired, or rejected; and sums of counts."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Any, Protocol
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from rlds_beam import worker_status
 from rlds_beam.episodes.episode import Episode
@@ -115,3 +116,36 @@ def count_verdict(verdict: Verdict) -> None:
     """Counts a record that this process has finished (`worker_status`)."""
     steps = sum(map(len, verdict.episodes))
     worker_status.count(records=1, bytes=verdict.size, steps=steps, rejected=verdict.rejected is not None)
+
+
+Counts = TypeVar("Counts", bound="Addable")
+
+
+class Addable(Protocol):
+    """Counts that can be added."""
+
+    def add(self: Counts, other: Counts, /) -> Counts: ...
+
+
+def merged(parts: Iterable[Mapping[str, Counts]]) -> dict[str, Counts]:
+    """Adds the counts by name, in order of first appearance."""
+    total: dict[str, Counts] = {}
+    for part in parts:
+        for name, counts in part.items():
+            total[name] = total[name].add(counts) if name in total else counts
+    return total
+
+
+def numbers_of(kind: type[Any]) -> tuple[str, ...]:
+    """The numeric fields of a dataclass."""
+    return tuple(field.name for field in dataclasses.fields(kind) if field.default == 0)
+
+
+def sums(one: Any, *others: Any) -> dict[str, int]:
+    """The sum of each numeric field of dataclasses of one type."""
+    return {name: sum(getattr(each, name) for each in (one, *others)) for name in numbers_of(type(one))}
+
+
+def numbers_from_json(kind: type[Any], content: Mapping[str, Any]) -> dict[str, int]:
+    """Reads the numeric fields of a dataclass from JSON."""
+    return {name: operator.index(content[name]) for name in numbers_of(kind)}

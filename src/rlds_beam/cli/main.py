@@ -20,8 +20,7 @@ from rlds_beam.cli import flags
 from rlds_beam.cli.parsers import JOBS, MISSING, command_parser, job_parser
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_memory, pip_install
 from rlds_beam.runners import quiet
-from rlds_beam.runners.allocator import keep_freed_memory
-from rlds_beam.runners.kernels import choose_kernels
+from rlds_beam.runners.process_setup import choose_kernels, keep_freed_memory
 from rlds_beam.terminal.displays import Kind, heartbeat
 from rlds_beam.terminal.options import PrintOptions, begin, print_json
 from rlds_beam.text import escaping, without_secrets

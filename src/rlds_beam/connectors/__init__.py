@@ -76,7 +76,7 @@ _OTHERS = {
     "ColumnConnector": "base",
     "connect": "base",
     "Connector": "base",
-    "ConnectorPipeline": "pipeline",
+    "ConnectorPipeline": "base",
     "DatasetStatistics": "statistics.dataset_statistics",
     "env_to_module_pipeline": "learner.kinds",
     "EpisodeConnector": "base",

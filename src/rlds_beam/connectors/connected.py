@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rlds_beam.checking.totals import merged, numbers_from_json, sums
+from rlds_beam.checking.verdicts import merged, numbers_from_json, sums
 from rlds_beam.connectors.listed import Listed, listed_lines
 from rlds_beam.text import count, some
 

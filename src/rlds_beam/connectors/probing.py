@@ -12,10 +12,9 @@ import numpy as np
 
 from rlds_beam.connectors.base import Batch, Columns, Connector, full_name_of, returned, run
 from rlds_beam.connectors.configuration import Configuration
-from rlds_beam.connectors.dimension_names import names_after
 from rlds_beam.connectors.fields import agent_of, module_of
 from rlds_beam.connectors.fitting import FittedConnector
-from rlds_beam.connectors.given_meaning import fits, name_fields
+from rlds_beam.connectors.given_meaning import fits, name_fields, names_after
 from rlds_beam.connectors.learner.batching import by_module
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode

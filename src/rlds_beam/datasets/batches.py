@@ -34,11 +34,11 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.reading.last_steps import VOID
+from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11 on
 
-Array = np.ndarray[Any, Any]
 Arrays = Literal["numpy", "torch", "jax"]
 
 _FRAMES = 8

@@ -25,8 +25,8 @@ from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.lazy import Viewable
 from rlds_beam.options import Options, check_names
 from rlds_beam.text import count
+from rlds_beam.typing import Array
 
-Array = np.ndarray[Any, Any]
 Row = dict[str, Any]
 Images = Literal["pixels", "encoded"]
 
@@ -136,7 +136,8 @@ class Dataset(Viewable):
           history: the number of steps of a window that ends at the row, for all fields of the observation, or by field.
           chunk: the number of steps of a window that begins at the row, for all fields of the action, or by field.
             Windows do not leave their episode: its first or last step is repeated, which `<field>_is_pad` marks.
-          image_size: height and width to which images are resized (`pixels.decode_resized`); needs the extra `loading`.
+          image_size: height and width to which images are resized (`resizing.decode_resized`); needs the extra
+            `loading`.
           columns: the columns to read; None for all.
           rank, ranks: this process, and how many share each global batch of `ranks * batch_size` rows.
           drop_last: whether a last global batch with fewer rows is left out; by default if there are several ranks. If

@@ -18,8 +18,7 @@ from rlds_beam.datasets.step_index import BLOB, FIRST_VIDEO, INDEXED_PACKET, PLA
 from rlds_beam.images.depth import Depth
 from rlds_beam.images.video_frames import Scale, VideoFrames
 from rlds_beam.images.videos import Video
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 _AT_ONCE = 64
 """Packets to read at a time."""

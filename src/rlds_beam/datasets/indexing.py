@@ -42,9 +42,8 @@ from rlds_beam.encoding.tfrecord.framing import HEADER
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import DiskError, UsageError
-from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.pixels import EditedImages
-from rlds_beam.images.stored import StoredImages
+from rlds_beam.images.encoded_images import EncodedImages, StoredImages
+from rlds_beam.images.resizing import EditedImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.output.lock import release, take
 from rlds_beam.processing.ranges import RangeFitter, check_and_connect
@@ -56,8 +55,7 @@ from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.terminal.displays import Kind, display_for
 from rlds_beam.terminal.job_progress import Total, in_this_process
 from rlds_beam.text import escape_controls, format_size
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 CACHE = "RLDS_BEAM_CACHE"
 """The environment variable with the directory of the cache; by default `~/.cache/rlds-beam`."""

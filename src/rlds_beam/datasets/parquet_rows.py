@@ -18,7 +18,7 @@ from rlds_beam.datasets.record_files import IndexedRecordFile
 from rlds_beam.datasets.step_index import PLACE
 from rlds_beam.encoding.arrow_columns import from_arrow
 from rlds_beam.encoding.example.columns import objects
-from rlds_beam.encoding.example.layout import IMAGES
+from rlds_beam.encoding.example.templates import IMAGES
 from rlds_beam.encoding.parquet_reading import byte_chunks, naming_damage, verified_parquet
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import Column
@@ -26,8 +26,7 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.columns.row_files import leaf_of
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Span
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 _CACHED = 256 << 20
 """Bytes of columns cached, by all threads."""

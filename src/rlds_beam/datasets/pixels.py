@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from rlds_beam.errors import needs
 from rlds_beam.images.decoding import Jpeg, decode_image
 from rlds_beam.images.encoded_images import ZERO_IMAGE
 from rlds_beam.images.headers import UndecodableImageError, check_scans
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 
 def decode_into(place: Array, data: bytes, dtype: str, jpeg: Jpeg = "fast") -> None:

@@ -13,8 +13,7 @@ from rlds_beam import storage
 from rlds_beam.datasets.base import PerThread
 from rlds_beam.datasets.step_index import BLOB, BLOB_FILE, DamagedIndexError, StepIndex
 from rlds_beam.errors import RldsBeamError
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 _TOGETHER = 1 << 16
 """The largest gap in bytes between two images of a remote file that is read instead of skipped."""

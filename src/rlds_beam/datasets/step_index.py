@@ -41,8 +41,8 @@ from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Maybe, check_json,
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.reading.last_steps import LastSteps
+from rlds_beam.typing import Array
 
-Array = np.ndarray[Any, Any]
 Kind = Literal["values", "text", "images", "arrays"]
 
 VERSION = 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -19,13 +18,13 @@ from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.pixels import EditedImages
+from rlds_beam.images.resizing import EditedImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.last_steps import is_action
 from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.typing import Array
 
-Array = np.ndarray[Any, Any]
 Edited = Mapping[str, Sequence[EditedImages]]
 """For each column of edited images, an empty one with each of its pending edits."""
 

@@ -17,7 +17,6 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -27,8 +26,6 @@ from rlds_beam.reverb.protocol import inserts
 from rlds_beam.reverb.protocol.inserts import Chunk, Keys
 from rlds_beam.reverb.slicing import REQUEST_BYTES, Portion, SlicedItems, message, portions
 from rlds_beam.reverb.stream import InsertStream
-
-Array = np.ndarray[Any, Any]
 
 _MOST_WAITING = 8
 """The most frames without a chunk while an item waits for one. A request costs as much as about ten frames."""

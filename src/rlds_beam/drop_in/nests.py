@@ -9,8 +9,7 @@ import numpy as np
 
 from rlds_beam.encoding.tensor_types import DATA_TYPES
 from rlds_beam.episodes.nesting import Path, flatten_nest
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 _TF_NAMES = {"float16": "half", "float32": "float", "float64": "double"}  # as in Reverb's messages
 

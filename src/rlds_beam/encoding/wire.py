@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
+
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 VARINT, I64, LEN, I32 = 0, 1, 2, 5

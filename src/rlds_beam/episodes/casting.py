@@ -10,8 +10,7 @@ import numpy as np
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.text import count, printable
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 STORE_FLOAT32 = "--connectors=CastFields stores float32, as LeRobot's recorders do"
 

@@ -12,14 +12,12 @@ import os
 import struct
 import threading
 from collections.abc import Iterator
-from typing import Any, Literal, TypeAlias
-
-import numpy as np
+from typing import Literal
 
 from rlds_beam.errors import needs
 from rlds_beam.images.headers import UndecodableImageError, check_scans, png_chunks, read_image_header
+from rlds_beam.typing import Array
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 Jpeg = Literal["fast", "accurate"]
 """libjpeg's integer DCT: the fast one, as TensorFlow, or the accurate one, as Pillow and OpenCV."""
 

@@ -19,8 +19,7 @@ import numpy as np
 
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 LEVELS = 4096
 PIXELS = "gray12le"

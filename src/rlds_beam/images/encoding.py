@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, TypeAlias
 
 import numpy as np
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 
 def encode_jpeg(images: Array, quality: int = 95) -> list[bytes]:

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 _HOLDING = frozenset(
     b"moov trak mdia minf stbl edts moof traf mvex udta dinf tref sinf schi iprp mfra hoov".split()

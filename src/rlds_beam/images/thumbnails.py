@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,8 +12,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.images.headers import UndecodableImageError, check_scans, read_image_header
 from rlds_beam.images.resizing import resize_colors
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 MOST_PIXELS = 1 << 26
 """Maximum pixels to decode; a larger image is shown as a placeholder. (A JPEG is decoded at 1/8 of its size.)"""

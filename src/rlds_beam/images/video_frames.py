@@ -12,8 +12,7 @@ from rlds_beam.images.decoding import Jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.videos import Video
 from rlds_beam.lazy import lockless_property
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 _PNG_LEVEL = 1
 

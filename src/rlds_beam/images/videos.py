@@ -26,8 +26,8 @@ from rlds_beam.errors import needs
 from rlds_beam.images.headers import MOST_PIXELS
 from rlds_beam.images.mp4_boxes import check_tables
 from rlds_beam.lazy import lockless_property
+from rlds_beam.typing import Array
 
-Array = np.ndarray[Any, Any]
 Packets = Callable[[int, int], Iterator[bytes]]
 """Reads the packets of a video from one number to another; raises ValueError if they have changed."""
 

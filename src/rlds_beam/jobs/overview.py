@@ -22,8 +22,7 @@ from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.text import printable
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 _MAX_TASKS = 10_000
 """Different task texts that are counted."""

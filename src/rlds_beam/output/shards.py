@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rlds_beam import storage
 from rlds_beam.encoding.checked_json import COUNT, FILE_PATH, TEXT, Kind, Maybe
-from rlds_beam.encoding.tfrecord.writing import frame
+from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.output.checksums import Checksum, is_checksum
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from rlds_beam.checking.rules import ADVICE, REPORTED, RULES
-from rlds_beam.checking.totals import merged, numbers_from_json, sums
-from rlds_beam.checking.verdicts import Verdict
+from rlds_beam.checking.verdicts import Verdict, merged, numbers_from_json, sums
 from rlds_beam.connectors.connected import (
     Connected,
     Dropped,

@@ -11,13 +11,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam.encoding.example.reading import Array, Feature
+from rlds_beam.encoding.example.reading import Feature
 from rlds_beam.encoding.wire import MalformedError, OutOfRangeError, decode_varints
 from rlds_beam.episodes.casting import exact_cast
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode
-from rlds_beam.images.stored import StoredImages
+from rlds_beam.images.encoded_images import StoredImages
+from rlds_beam.typing import Array
 
 MAX_EXPANDED = 1 << 28
 """The limit in bytes for decompressing one field of unknown shape, all steps together."""

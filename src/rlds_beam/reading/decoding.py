@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from rlds_beam.encoding.example.layout import kind_of
 from rlds_beam.encoding.example.parsing import ExampleParser
 from rlds_beam.encoding.example.reading import Feature, not_an_example
+from rlds_beam.encoding.example.templates import kind_of
 from rlds_beam.encoding.tfds.decoder import NotDecodableError, TfdsDecoder
 from rlds_beam.encoding.tfds.features import Json
 from rlds_beam.encoding.wire import MalformedError
@@ -18,8 +18,7 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, Violation
-from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.stored import StoredImages
+from rlds_beam.images.encoded_images import EncodedImages, StoredImages
 from rlds_beam.reading.columns import ColumnReader, WrongValueError, check_kind
 
 

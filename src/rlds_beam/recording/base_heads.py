@@ -7,7 +7,7 @@ generator, as in SCOPE-RL.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from rlds_beam.recording.models import as_base
 from rlds_beam.recording.policies import BehaviorPolicy
 from rlds_beam.recording.spaces import SpaceLeaf, Structure
 from rlds_beam.recording.states import State, replay, taken
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 
 @dataclasses.dataclass

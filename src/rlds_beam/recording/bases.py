@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.states import State, check_state, leaves_of, like
+from rlds_beam.typing import Array
 from rlds_beam.user_functions import configurable
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 @configurable

@@ -22,9 +22,9 @@ from rlds_beam.recording.models import is_model, load_module
 from rlds_beam.recording.policies import Acted, HistoryPolicy
 from rlds_beam.recording.spaces import Structure
 from rlds_beam.recording.states import State, check_state, replay, stacked, taken
+from rlds_beam.typing import Array
 from rlds_beam.user_functions import resolve
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 Model: TypeAlias = "Callable[[Mapping[str, Any]], Mapping[str, Any]]"
 
 _MODULE = "default_policy"

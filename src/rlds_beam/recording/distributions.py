@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from rlds_beam.errors import needs
+from rlds_beam.typing import Array
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 Actions: TypeAlias = "tuple[Array, ...]"
 """N actions: an array (N, ...) for each leaf of the action."""
 

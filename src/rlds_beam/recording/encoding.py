@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from rlds_beam.encoding.tfds.rlds_records import as_column, encode_feature, join_entries
+from rlds_beam.encoding.tfds.rlds_dataset import as_column, encode_feature, join_entries
 from rlds_beam.encoding.wire import delimited, varint
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.flags import FLAGS
@@ -17,8 +17,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.recording.propensities import MIXTURE
 from rlds_beam.recording.settings import INFO, LOG_PROPENSITY, PROPENSITY, RolloutSettings
 from rlds_beam.recording.spaces import Structure, number_field
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 _EPISODE = "episode_metadata/"
 """The prefix of an episode's fields in `features_json`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,8 +21,7 @@ from rlds_beam.recording.distributions import (
     TruncatedGaussian,
 )
 from rlds_beam.recording.spaces import SpaceLeaf, Structure
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 
 @dataclasses.dataclass

@@ -19,8 +19,8 @@ from rlds_beam.episodes.flags import FIRST, LAST, MID, episode_flags
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.environments import Environment, Outcome
 from rlds_beam.recording.spaces import Structure, to_spec
+from rlds_beam.typing import Array
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 StepFn: TypeAlias = "Callable[[Any, Any, Any], Any]"
 
 _ROOM = 256

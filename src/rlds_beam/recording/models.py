@@ -7,7 +7,7 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +17,8 @@ from rlds_beam.output.checksums import Checksum
 from rlds_beam.recording.bases import BasePolicy, Function, Predictor, StatefulFunction
 from rlds_beam.recording.states import State, check_state, leaves_of, like
 from rlds_beam.text import shortened
+from rlds_beam.typing import Array
 from rlds_beam.user_functions import resolve
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
-
 
 _STATE_IN = "state_in"
 

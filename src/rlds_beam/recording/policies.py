@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -13,9 +13,8 @@ from rlds_beam.errors import UsageError
 from rlds_beam.recording.distributions import Actions, Distribution, Independent, Propensity, log_of
 from rlds_beam.recording.spaces import SpaceLeaf, Structure
 from rlds_beam.recording.states import State
+from rlds_beam.typing import Array
 from rlds_beam.user_functions import configurable
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 @configurable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from rlds_beam.recording.seeds import Address, Noise, environment_seed, warm_up
 from rlds_beam.recording.settings import INFO, LOG_PROPENSITY, PROPENSITY, RecordedEpisode, RolloutSettings
 from rlds_beam.recording.spaces import SpaceLeaf
 from rlds_beam.recording.states import State, stacked, unstacked
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 _NO_LIMIT = 1 << 60
 _AHEAD = 8

@@ -8,14 +8,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rlds_beam.errors import UsageError
+from rlds_beam.typing import Array
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 State: TypeAlias = "tuple[Array, ...]"
 
 

@@ -18,9 +18,9 @@ from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import did_you_mean
 from rlds_beam.trajectories.frames import Frames
-from rlds_beam.trajectories.image_leaves import pixels_of
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.options import ItemOptions
+from rlds_beam.trajectories.record_layout import pixels_of
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 from rlds_beam.trajectories.unused import UnusedSteps
 

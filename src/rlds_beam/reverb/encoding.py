@@ -12,8 +12,7 @@ from rlds_beam.reverb.protocol import inserts
 from rlds_beam.reverb.protocol.inserts import Chunk, Keys, Request
 from rlds_beam.reverb.slicing import SlicedItems, message, portions
 from rlds_beam.trajectories.items import Windows
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's step; odd, so that its multiples do not repeat
 _ITEM_BYTES = 256  # typical size of an item

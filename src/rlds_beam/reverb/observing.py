@@ -21,9 +21,9 @@ from rlds_beam.errors import NotVerifiedError, UsageError, needs
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reverb.priorities import ConstantPriority
 from rlds_beam.reverb.target import ReverbTarget
-from rlds_beam.trajectories.image_leaves import pixels_of
 from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import ItemOptions
+from rlds_beam.trajectories.record_layout import pixels_of
 
 _TWICE = "Items may have been written: empty the table before you run again, or they are written twice"
 _UNLIMITED = 1 << 20

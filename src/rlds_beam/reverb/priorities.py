@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -25,9 +25,9 @@ from rlds_beam.text import did_you_mean
 from rlds_beam.trajectories.frames import Frames, padded
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
+from rlds_beam.typing import Array
 from rlds_beam.user_functions import resolve
 
-Array = np.ndarray[Any, Any]
 _FLAG = "--priority"
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from rlds_beam.encoding.wire import delimited, varint
 from rlds_beam.reverb.protocol import inserts
 from rlds_beam.reverb.protocol.inserts import Chunk, Keys, Request, Slices
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 REQUEST_BYTES = 2 << 20
 """Target size of a request's chunks, at which the cost of a message does not matter."""

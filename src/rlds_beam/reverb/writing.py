@@ -16,11 +16,9 @@ from rlds_beam.reverb.protocol.inserts import Request
 from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.trajectories.frames import padded
-from rlds_beam.trajectories.image_leaves import pixels_of
 from rlds_beam.trajectories.items import Items
-
-Array = np.ndarray[Any, Any]
-
+from rlds_beam.trajectories.record_layout import pixels_of
+from rlds_beam.typing import Array
 
 BATCH_BYTES = 1 << 20
 """Target size of the episodes encoded together, because messages with few items are expensive."""

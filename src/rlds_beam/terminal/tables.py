@@ -1,12 +1,19 @@
-"""Tables of text with aligned columns."""
+"""Tables of text with aligned columns, colors, and sparklines."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TextIO
 
-from rlds_beam.text import printable
+import numpy as np
+
+from rlds_beam.text import printable, unescaped
+from rlds_beam.typing import Array
 
 SHORTEST_TEXT = 16
 """Columns of a text at least, before others leave a table that is too wide."""
@@ -99,3 +106,79 @@ def _padded(column: Sequence[str]) -> list[str]:
     size, right = _size(column), _is_number(column)
     spaces = [" " * (size - columns_of(cell)) for cell in column]
     return [space + cell if right else cell + space for cell, space in zip(column, spaces, strict=True)]
+
+
+_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33}
+
+Style = Literal["bold", "dim", "red", "green", "yellow"]
+
+
+def terminal_size(stream: TextIO | None = None) -> tuple[int, int] | None:
+    """The columns and lines of the terminal behind a stream (standard output by default); None for a file or a pipe."""
+    stream = sys.stdout if stream is None else stream
+    size = shutil.get_terminal_size()
+    return (size.columns, size.lines) if stream.isatty() else None
+
+
+def print_styled(text: str) -> None:
+    """Prints our own colors or pictures; control characters of any other text must be escaped before."""
+    print(text, file=unescaped(sys.stdout))
+
+
+def styled(text: str, style: Style, stream: TextIO | None = None) -> str:
+    """Text with a color or weight if the stream (standard output by default) is a terminal that shows colors."""
+    stream = sys.stdout if stream is None else stream
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "").lower() in ("dumb", "unknown")
+    return text if plain or not stream.isatty() else f"\x1b[{_CODES[style]}m{text}\x1b[0m"
+
+
+BARS = "▁▂▃▄▅▆▇█"
+_UNKNOWN = "·"
+
+
+def sparkline(values: Any, width: int) -> str:
+    """A line of up to `width` characters: `▁▂▅█▃`. NaN and infinity are `·`; a constant is a low line.
+
+    Keeps peaks: a character is the largest deviation from the mean in its stretch of values.
+    """
+    numbers = np.asarray(values, np.float64).ravel()
+    known = np.where(np.isfinite(numbers), numbers, np.nan)
+    if not numbers.size or np.isnan(known).all():
+        return _UNKNOWN * min(width, numbers.size)
+    if len(known) > width:
+        pairs = thin(known[:, None], 2 * width)[1].reshape(-1, 2)
+        far = abs(pairs - np.nanmean(known))
+        known = np.where(far[:, 0] >= far[:, 1], pairs[:, 0], pairs[:, 1])
+    low, high = np.nanmin(known), np.nanmax(known)
+    scaled = (known / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)
+    return "".join(_UNKNOWN if np.isnan(x) else BARS[min(int(x * len(BARS)), len(BARS) - 1)] for x in scaled)
+
+
+def thin(values: Array, most: int) -> tuple[Array, Array]:
+    """Reduces curves to at most `most` points, keeping every peak.
+
+    The steps are cut into `most // 2` stretches. Each becomes two points, at its first and last step: its minimum and
+    maximum, in the order in which they occur.
+
+    Args:
+      values: [T, D].
+      most: at least 2.
+
+    Returns:
+      (steps int64 [n], values [n, D]); unchanged if T is at most `most`.
+    """
+    length = len(values)
+    if length <= most:
+        return np.arange(length), values
+    bounds = np.linspace(0, length, most // 2 + 1).astype(np.int64)
+    starts, sizes = bounds[:-1], np.diff(bounds)
+    low, high = np.fmin.reduceat(values, starts, axis=0), np.fmax.reduceat(values, starts, axis=0)
+    index = np.arange(length).reshape(-1, *[1] * (values.ndim - 1))
+    at_low, at_high = (
+        np.minimum.reduceat(np.where(values == np.repeat(peak, sizes, axis=0), index, length), starts, axis=0)
+        for peak in (low, high)
+    )
+    rises = at_low <= at_high
+    pairs = np.stack([np.where(rises, low, high), np.where(rises, high, low)], axis=1)
+    steps = np.stack([starts, bounds[1:] - 1], axis=1)
+    return steps.ravel(), pairs.reshape(-1, *values.shape[1:])

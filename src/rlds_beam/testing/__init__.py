@@ -22,8 +22,7 @@ import numpy as np
 
 from rlds_beam import lazy
 from rlds_beam.encoding.example.reading import Feature, parse_example
-from rlds_beam.encoding.tfds.rlds_dataset import features_json, write_dataset
-from rlds_beam.encoding.tfds.rlds_records import as_column
+from rlds_beam.encoding.tfds.rlds_dataset import as_column, features_json, write_dataset
 from rlds_beam.encoding.tfrecord.framing import record_header
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey

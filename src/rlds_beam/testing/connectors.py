@@ -13,7 +13,7 @@ from rlds_beam.connectors.configuration import Configuration, flat
 from rlds_beam.connectors.connected import imbalance
 from rlds_beam.connectors.learner.outputs import as_numpy
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.encoding.tfds.rlds_records import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import schema_of
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import BadEpisode
 from rlds_beam.images.encoded_images import EncodedImages

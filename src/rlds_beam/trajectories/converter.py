@@ -15,16 +15,14 @@ from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.trajectories.coverage import Coverage
 from rlds_beam.trajectories.frames import Frames, frame_count, to_frames
-from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of
 from rlds_beam.trajectories.items import ItemMaker, Items, item_count, predict_items
 from rlds_beam.trajectories.keeping import Kept
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
-from rlds_beam.trajectories.record_layout import is_jpeg, record_fields
+from rlds_beam.trajectories.record_layout import is_jpeg, jpegs_of, pixels_of, record_fields
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
-from rlds_beam.trajectories.unused import UnusedSteps
+from rlds_beam.trajectories.unused import Coverage, UnusedSteps
 from rlds_beam.user_functions import ByValue
 
 JPEG_QUALITY = 95

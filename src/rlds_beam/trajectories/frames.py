@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -33,13 +33,11 @@ from rlds_beam.episodes.columns import concatenate, is_text, zeros_like
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.flags import FIRST, LAST, MID
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.trajectories.casting import cast_columns
 from rlds_beam.trajectories.keeping import Kept
-from rlds_beam.trajectories.leaves import TrajectoryLayout, layout
+from rlds_beam.trajectories.leaves import TrajectoryLayout, cast_columns, layout, policy_info_columns
 from rlds_beam.trajectories.options import FrameOptions
-from rlds_beam.trajectories.policy_info import policy_info_columns
+from rlds_beam.typing import Array
 
-Array = np.ndarray[Any, Any]
 AnyColumn = TypeVar("AnyColumn", bound=Column)
 
 

@@ -1,16 +1,25 @@
-"""Maps step fields to trajectory leaves, in the same way for a schema and for an episode."""
+"""Maps step fields to trajectory leaves, in the same way for a schema and for an episode; casts, and policy info."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, cast
 
-from rlds_beam.episodes.nesting import all_below, nest_order
+import numpy as np
+
+from rlds_beam.episodes.casting import changed, violation_of
+from rlds_beam.episodes.columns import concatenate, zeros_like
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.nesting import all_below, flatten, nest, nest_order
 from rlds_beam.episodes.schema import ADD_ACTIONS, REQUIRED_STEP_FIELDS
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import did_you_mean
-from rlds_beam.trajectories.options import FrameOptions
+from rlds_beam.trajectories.options import Cast, FrameOptions
+from rlds_beam.typing import Array
+from rlds_beam.user_functions import raised, resolve
 
 Names = tuple[str, ...]
 
@@ -97,3 +106,108 @@ def _refuse_text(flag: str, chosen: Iterable[str], text: Names) -> None:
                 f"--{flag}: {path} is text, but a trajectory can only hold numbers; name a numeric field instead "
                 "(for example an embedding of the text)"
             )
+
+
+def cast_columns(
+    columns: Mapping[str, Column], casts: Mapping[str, Cast], void: Mapping[str, int]
+) -> dict[str, Column]:
+    """Casts the columns that `casts` names.
+
+    Args:
+      columns: the columns of a trajectory, by path.
+      casts: the casts, by path.
+      void: path -> the number of void last steps, which are cast but not checked.
+
+    Raises:
+      UsageError: a leaf does not exist or cannot be cast.
+      BadEpisode: a cast would change a value and is not lossy; one violation per leaf.
+    """
+    casted, violations = dict(columns), []
+    for path, casting in casts.items():
+        column = _numbers(path, casting, columns)
+        with np.errstate(all="ignore"):
+            casted[path] = new = column.astype(casting.dtype, copy=False)
+            meant = slice(0, len(column) - void.get(path, 0))
+            if (
+                not casting.lossy
+                and new is not column
+                and (bad := changed(column[meant], new[meant], rounding=True)).any()
+            ):
+                violations.append(violation_of("cast", path, column[meant], new[meant], bad))
+    if violations:
+        raise BadEpisode(*violations)
+    return casted
+
+
+def _numbers(path: str, cast: Cast, columns: Mapping[str, Column]) -> Array:
+    column = columns.get(path)
+    if column is None:
+        hint = did_you_mean(path, columns) or "."
+        raise UsageError(f"--cast={path}={cast}: there is no such leaf{hint} The leaves are:  {', '.join(columns)}")
+    if isinstance(column, EncodedImages) or path in ("step_type", "next_step_type", "discount"):
+        raise UsageError(f"--cast={path}={cast}: images, step types, and the discount cannot be cast")
+    return column
+
+
+Nest = Mapping[str, Any]
+"""Columns as nested dicts, like an RLDS step: `{"observation": {"state": array, ...}, "action": ...}`."""
+
+PolicyInfoFn = Callable[[Nest, Nest], Any]
+"""(current_steps, next_steps) -> an array, or nested dicts of arrays, with leading axis n."""
+
+
+def policy_info_columns(
+    name: str, steps: Mapping[str, Column], fields: Mapping[str, Column], key: EpisodeKey
+) -> dict[str, Column]:
+    """Calls `module:function` for an episode and adds the columns of `fields`.
+
+    The function is called once per episode, with two nests of columns of all its n steps, including text and encoded
+    images. `next_steps` of the last step is a padding step: `is_first` is True and everything else is zero. (TF-Agents
+    passes the first step of the next episode instead, except after the last one; here no frame depends on another
+    episode.)
+
+    Returns:
+      The columns `policy_info` or `policy_info/...` with leading axis n, in `tf.nest`'s order.
+
+    Raises:
+      UsageError: the function does not exist, does not return numeric arrays with leading axis n, or returns a name
+        that is also in `fields`.
+      RldsBeamError: the function raised; the message names it, the place, and the episode.
+    """
+    count = len(steps["is_first"])
+    following = {path: concatenate([column[1:], zeros_like(column, 1)]) for path, column in steps.items()}
+    cast("np.ndarray[Any, Any]", following["is_first"])[-1] = True
+    function: PolicyInfoFn = resolve(name)
+    try:
+        returned = flatten(function(nest(steps), nest(following)), "policy_info")
+    except RldsBeamError:
+        raise
+    except Exception as error:
+        raise RldsBeamError(
+            f"--policy_info_fn={name} {raised(error)}, called with the {count} steps of {key}"
+        ) from error
+    columns: dict[str, Column] = {path: _checked(name, path, values, count) for path, values in returned.items()}
+    twice = sorted(columns.keys() & fields.keys())
+    if twice or (fields and "policy_info" in columns):
+        what = twice[0] if twice else "an array without a name"
+        raise UsageError(
+            f"--policy_info_fn={name}: it returns {what}, which conflicts with --policy_info_fields; return a dict "
+            "with other names"
+        )
+    columns |= fields
+    return {path: columns[path] for path in nest_order(columns)}
+
+
+def _checked(name: str, path: str, values: Any, count: int) -> np.ndarray[Any, Any]:
+    array = np.asarray(values)
+    if array.dtype.kind in "OSU":
+        raise UsageError(
+            f"--policy_info_fn={name}: {path} is a {type(values).__name__} of {array.dtype}; "
+            "return a numeric array, or nested dicts of them"
+        )
+    if array.shape[:1] != (count,):
+        raise UsageError(
+            f"--policy_info_fn={name}: {path} has shape {array.shape} for an episode of {count} steps; "
+            "the first axis must be the steps"
+        )
+    return array

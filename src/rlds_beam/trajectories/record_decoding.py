@@ -1,6 +1,6 @@
 """Decodes trajectory records by column: the inverse of `record_encoding`.
 
-Records of equal length almost always have the same layout with different values (`encoding.example.matching`). Others
+Records of equal length almost always have the same layout with different values (`encoding.example.rows`). Others
 are parsed one by one.
 """
 
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlds_beam.encoding.example.matching import Array, Bytes, FeatureLayout, Match, match_of
 from rlds_beam.encoding.example.reading import Feature, Kind, parse_example
+from rlds_beam.encoding.example.rows import FeatureLayout, Match, match_of
+from rlds_beam.encoding.example.templates import Bytes
 from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Column

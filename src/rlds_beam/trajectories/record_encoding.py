@@ -21,7 +21,6 @@ from rlds_beam.encoding.example.templates import (
     FLOAT_LIST,
     INT64_LIST,
     RECORD_LIMIT,
-    Array,
     Bytes,
     Holes,
     Room,
@@ -33,14 +32,14 @@ from rlds_beam.encoding.example.templates import (
     examples_of,
     template_of,
 )
-from rlds_beam.encoding.tfrecord.writing import FramedRows, framed_blocks
+from rlds_beam.encoding.tfrecord.rows import FramedRows, framed_blocks
 from rlds_beam.encoding.wire import fixed_varints, varint_width
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.trajectories.frames import padded
-from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of, zero_jpeg
 from rlds_beam.trajectories.keeping import Kept, kept_entries
 from rlds_beam.trajectories.options import Images
-from rlds_beam.trajectories.record_layout import is_jpeg, record_fields
+from rlds_beam.trajectories.record_layout import is_jpeg, jpegs_of, pixels_of, record_fields, zero_jpeg
+from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Column

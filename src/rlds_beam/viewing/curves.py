@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -15,8 +14,7 @@ from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import is_image
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 MOST_DIMENSIONS = 64
 """Maximum dimensions of a curve."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from rlds_beam.typing import Array
 from rlds_beam.viewing.curves import Curve
-
-Array = np.ndarray[Any, Any]
 
 COLORS = ((59, 130, 246), (245, 158, 11), (16, 185, 129), (239, 68, 68), (139, 92, 246), (236, 72, 153), (20, 184, 166))
 _CURSOR = (220, 38, 38)

@@ -16,7 +16,7 @@ from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import Violation
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.terminal.sparklines import sparkline
+from rlds_beam.terminal.tables import sparkline
 from rlds_beam.text import count, printable
 from rlds_beam.viewing import html
 from rlds_beam.viewing.curves import Curve, curves_of

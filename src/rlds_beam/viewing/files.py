@@ -21,12 +21,11 @@ from rlds_beam.images.encoding import encode_jpeg, encode_png
 from rlds_beam.images.thumbnails import image_of, row_of, small_pixels, stack_rows
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.text import joined
+from rlds_beam.typing import Array
 from rlds_beam.viewing.curves import curves_of
 from rlds_beam.viewing.drawing import draw_curves, with_cursor
 from rlds_beam.viewing.facts import instruction_of
 from rlds_beam.viewing.thumbnails import cameras_of, strip
-
-Array = np.ndarray[Any, Any]
 
 DEFAULT_FPS = 10.0
 """The rate of a video if the dataset says none."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from typing import Any, Literal
-
-import numpy as np
+from typing import Literal
 
 from rlds_beam.images.encoding import encode_png
 from rlds_beam.images.resizing import resize_colors
+from rlds_beam.typing import Array
 
-Array = np.ndarray[Any, Any]
 Protocol = Literal["kitty", "iterm2", "blocks"]
 Images = Literal["auto", "always", "never"]
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.thumbnails import (
@@ -18,8 +15,7 @@ from rlds_beam.images.thumbnails import (
     stack_rows,
     thumbnail,
 )
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 
 def cameras_of(episode: Episode) -> list[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_beam.encoding.tfds.rlds_records import encode_example
+from rlds_beam.encoding.tfds.rlds_dataset import encode_example
 from rlds_beam.episodes.conformance import Conformance
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.flags import episode_flags
@@ -17,6 +17,7 @@ from rlds_beam.episodes.nesting import all_below, below, flatten
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import discounts, with_last
+from rlds_beam.typing import Array
 from rlds_beam.writing.columns import (
     ImageStorage,
     Repeated,
@@ -27,8 +28,6 @@ from rlds_beam.writing.columns import (
     field_of_numbers,
     value_field,
 )
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
 
 METADATA = ("metadata", "episode_metadata")
 """Where a dict has the fields of the episode."""

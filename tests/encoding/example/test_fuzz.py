@@ -14,7 +14,7 @@ import pytest
 from example_fuzz import Fuzz, Values, bits, by_protobuf, by_us
 
 from rlds_beam.encoding.example.reading import parse_example
-from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
 from rlds_beam.encoding.wire import MalformedError, delimited
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import BadEpisode

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rlds_beam.encoding.example import parsing as example_parsing
 from rlds_beam.encoding.example.parsing import ExampleParser
 from rlds_beam.encoding.example.reading import Feature, parse_example
-from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
 from rlds_beam.encoding.wire import MalformedError, delimited
 from rlds_beam.testing import make_episode
 

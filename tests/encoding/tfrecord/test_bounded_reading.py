@@ -17,7 +17,7 @@ from rlds_beam.encoding.tfrecord import gzip_stream
 from rlds_beam.encoding.tfrecord.file import read_records, scan_headers
 from rlds_beam.encoding.tfrecord.framing import EFFORT, EFFORT_BYTES, record_header
 from rlds_beam.encoding.tfrecord.gzip_stream import GzipStream
-from rlds_beam.encoding.tfrecord.writing import frame, frame_all
+from rlds_beam.encoding.tfrecord.rows import frame, frame_all
 
 SIZE = 6 << 20
 

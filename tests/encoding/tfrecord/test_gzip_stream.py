@@ -13,7 +13,7 @@ from framed_records import FAULTS, GOOD, PAYLOADS, damages, read, records
 from rlds_beam.encoding.base import Damage, Record
 from rlds_beam.encoding.tfrecord.file import read_records
 from rlds_beam.encoding.tfrecord.gzip_stream import GzipStream
-from rlds_beam.encoding.tfrecord.writing import frame_all
+from rlds_beam.encoding.tfrecord.rows import frame_all
 
 
 def read_gzip(data: bytes) -> list[Record | Damage]:

@@ -19,8 +19,7 @@ from rlds_beam.connectors import EpisodeConnector, MinimumLength, SplitEpisodes
 from rlds_beam.encoding.arrayrecord import read_records
 from rlds_beam.encoding.base import Record
 from rlds_beam.encoding.tfds.features import parse_features
-from rlds_beam.encoding.tfds.rlds_features import edited_features
-from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import edited_features, encode_example, schema_of
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError

@@ -11,7 +11,7 @@ from lerobot_peer import FORMAT_VERSION, OPTIONS, opened
 
 import rlds_beam
 from rlds_beam import Field, Schema
-from rlds_beam.encoding.tfds.rlds_records import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import schema_of
 from rlds_beam.images.depth import Depth
 from rlds_beam.testing import make_episode, write_dataset
 

@@ -21,7 +21,7 @@ from lerobot_peer import (
 
 import rlds_beam
 from rlds_beam import Field, Schema
-from rlds_beam.encoding.tfds.rlds_records import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import schema_of
 
 
 def test_windows_and_chosen_episodes(source, output):

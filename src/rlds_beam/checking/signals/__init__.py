@@ -22,6 +22,6 @@ from rlds_beam.checking.signals.dataset import DATASET_CHECKS as DATASET_CHECKS
 from rlds_beam.checking.signals.dataset import DatasetFinding as DatasetFinding
 from rlds_beam.checking.signals.episodes import Measures as Measures
 from rlds_beam.checking.signals.episodes import measure as measure
-from rlds_beam.checking.signals.findings import Finding as Finding
-from rlds_beam.checking.signals.findings import findings as findings
+from rlds_beam.checking.signals.results import Finding as Finding
+from rlds_beam.checking.signals.results import findings as findings
 from rlds_beam.checking.signals.table import EpisodeTable as EpisodeTable

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,8 +12,7 @@ from rlds_beam.checking.signals.rows import SignalRows
 from rlds_beam.checking.signals.scoring import fields_of, group_scales
 from rlds_beam.episodes.dimensions import dimension_labels, shown_dimensions
 from rlds_beam.text import count, shortened
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 DATASET_CHECKS: dict[str, str] = {
     "scale_mismatch": "datasets that were merged, or splits, use different scales or units",

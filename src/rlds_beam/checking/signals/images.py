@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 from rlds_beam.episodes.episode import Column
 from rlds_beam.errors import BadEpisode, RldsBeamError
 from rlds_beam.images.decoding import decode_image
-from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.encoded_images import EncodedImages, StoredImages
 from rlds_beam.images.headers import UndecodableImageError
-from rlds_beam.images.stored import StoredImages
 from rlds_beam.images.video_frames import VideoFrames
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 _DARK = 16
 """Mean brightness below which an image is black (of 255). forge calls images below 32 underexposed."""

@@ -13,13 +13,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from rlds_beam.checking.idle import runs
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 _AT_ONCE = 256 << 10
 """Bytes of a field to work on at once: with larger arrays, most of the time goes into fresh memory pages."""

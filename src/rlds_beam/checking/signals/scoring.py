@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from rlds_beam.checking.rates import rate_of
-from rlds_beam.checking.signals.context import Context, is_gripper
-from rlds_beam.checking.signals.following import pairs
+from rlds_beam.checking.signals.context import Context, is_gripper, pairs
 from rlds_beam.checking.signals.rows import Columns, SignalRows
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 MIN_EPISODES = 10
 """Episodes below which nothing is usual: the signals that compare are then not measured."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,18 +13,18 @@ from rlds_beam.checking.signals import texts
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.dataset import DatasetFinding, findings_of
-from rlds_beam.checking.signals.gathering import Block
+from rlds_beam.checking.signals.measuring import Block
 from rlds_beam.checking.signals.rows import Columns, SignalRows
 from rlds_beam.checking.signals.scoring import scored
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from rlds_beam.checking.verdicts import Verdict
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 
 PLACES = ("@step", "@stop")
 """The ends of the columns that say where the worst is, [step, stop)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,8 +13,7 @@ from rlds_beam.episodes.columns import concatenate, zeros_like
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import all_below, below
 from rlds_beam.errors import UsageError
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 
 @dataclasses.dataclass(frozen=True)

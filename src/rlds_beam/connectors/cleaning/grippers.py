@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
@@ -11,8 +10,7 @@ from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.dropping import vectors
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.episode import Episode
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -13,8 +12,7 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import all_below
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 _DISCOUNT = "discount"
 _WIDE = {"b": np.int64, "i": np.int64, "u": np.uint64}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,11 +15,9 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import all_below
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.pixels import edit_images
-from rlds_beam.images.resizing import resize_colors, resize_depth
+from rlds_beam.images.resizing import edit_images, resize_colors, resize_depth
 from rlds_beam.text import did_you_mean
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 
 @dataclasses.dataclass(frozen=True)

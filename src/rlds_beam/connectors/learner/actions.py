@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +22,7 @@ from rlds_beam.connectors.learner.outputs import as_numpy, episodes_of, map_colu
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.nesting import below
 from rlds_beam.errors import UsageError
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 _DISTRIBUTIONS = ("categorical", "multi_categorical", "diagonal_gaussian", "squashed_gaussian")
 

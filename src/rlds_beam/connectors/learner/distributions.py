@@ -5,13 +5,12 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, TypeAlias, cast
+from typing import cast
 
 import numpy as np
 
 from rlds_beam.errors import UsageError
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 _LOG_STD = (-5.0, 2.0)
 """The log standard deviation of a squashed Gaussian is clipped to this range, as in RLlib."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlds_beam.connectors.base import Connector
+from rlds_beam.connectors.base import Connector, ConnectorPipeline
 from rlds_beam.connectors.learner.actions import GetActions, NormalizeAndClipActions
 from rlds_beam.connectors.learner.batching import AgentToModuleMapping, BatchIndividualItems, NumpyToTensor
 from rlds_beam.connectors.learner.columns import AddColumnsFromEpisodesToTrainBatch, AddObservationsFromEpisodesToBatch
@@ -33,7 +33,6 @@ from rlds_beam.connectors.learner.outputs import (
 )
 from rlds_beam.connectors.learner.sequences import AddTimeDimToBatchAndZeroPad
 from rlds_beam.connectors.learner.states import AddStatesFromEpisodesToBatch
-from rlds_beam.connectors.pipeline import ConnectorPipeline
 
 
 def learner_pipeline(

@@ -17,9 +17,9 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import below, flatten
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.typing import Array
 from rlds_beam.user_functions import nothing_else, resolve
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 Arrays: TypeAlias = "dict[str, Array]"
 
 

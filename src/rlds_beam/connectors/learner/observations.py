@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import below, nest_order
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ Batch.vector     {"actions": (3, 3)}, or [{"left": ..., "right": ...}, ...]     
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.nesting import below, nest
 from rlds_beam.errors import UsageError
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 
 class TensorToNumpy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeAlias, cast
+from typing import cast
 
 import numpy as np
 
@@ -12,8 +12,7 @@ from rlds_beam.connectors.fields import StepFields, terminateds, transitions
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.nesting import below
 from rlds_beam.errors import UsageError
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 
 def discounted_sums(values: Array, discount: float) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +16,11 @@ from rlds_beam.episodes.flags import episode_flags
 from rlds_beam.episodes.nesting import flatten, nest
 from rlds_beam.errors import RldsBeamError, needs
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.typing import Array
 
 with needs("rllib", "RLlib's connectors need Ray"):
     import gymnasium as gym
     from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 @dataclasses.dataclass(frozen=True)

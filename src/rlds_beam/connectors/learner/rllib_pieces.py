@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import flatten, nest
 from rlds_beam.errors import RldsBeamError, needs
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.typing import Array
 
 with needs("rllib", "FromRllib needs Ray"):
     import tree
@@ -24,7 +25,6 @@ with needs("rllib", "FromRllib needs Ray"):
     from ray.rllib.utils.spaces.space_utils import BatchedNdArray
     from ray.rllib.utils.spaces.space_utils import batch as joined
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _LOSS_MASK_IS_THERE = "_added_loss_mask_for_valid_episode_ts"
 """The key in `shared_data` by which RLlib's connectors tell each other that there is a `loss_mask`."""

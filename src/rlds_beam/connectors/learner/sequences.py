@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from rlds_beam.episodes.columns import zeros_like
 from rlds_beam.episodes.episode import Column
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import cast
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from rlds_beam.connectors.fields import (
 from rlds_beam.connectors.fitting import FittedConnector
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import BadEpisode, UsageError, Violation
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 
 def importance_ratios(target: Array, behavior: Array) -> Array:

@@ -14,7 +14,6 @@ from rlds_beam.connectors.fitting import FittedConnector
 from rlds_beam.connectors.statistics.row_statistics import Rows, RowStatistics, valid_rows
 from rlds_beam.connectors.statistics.used_statistics import (
     EPSILON,
-    Array,
     Leaf,
     array,
     float_dtype,
@@ -27,6 +26,7 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import all_below
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean
+from rlds_beam.typing import Array
 
 _NEEDED = {
     "normal": ("mean", "std", "min", "max"),

@@ -7,7 +7,7 @@ import functools
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from rlds_beam.connectors.fields import StepFields, transitions
 from rlds_beam.connectors.statistics.moments import Moments
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 BEHAVIOR, TARGET = "propensity", "target_propensity"
 MOST_ACTIONS = 1000

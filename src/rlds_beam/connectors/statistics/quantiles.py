@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 EXACT = 1 << 18
 """The most values of a dimension that are kept; up to this, quantiles are exact."""

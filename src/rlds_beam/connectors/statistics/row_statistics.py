@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.learner.returns import real_transitions
 from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder, LeafStatistics
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import below
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 Rows: TypeAlias = "Iterable[tuple[str, str, Array]]"
 """Tuples of a group (an agent, a module), a name in it, and rows (N, ...)."""

@@ -12,9 +12,10 @@ from rlds_beam.connectors.fields import module_of
 from rlds_beam.connectors.fitting import FittedConnector
 from rlds_beam.connectors.learner.returns import real_transitions
 from rlds_beam.connectors.statistics.row_statistics import Rows, RowStatistics
-from rlds_beam.connectors.statistics.used_statistics import Array, Leaf, picked
+from rlds_beam.connectors.statistics.used_statistics import Leaf, picked
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
+from rlds_beam.typing import Array
 
 _LEAST = 1e-4
 """The smallest divisor, as in RLlib."""

@@ -12,8 +12,8 @@ from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.typing import Array
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 Leaf: TypeAlias = Mapping[str, Any]
 """The statistics of a field, as in `stats.json`: `mean`, `std`, `min`, and so on, each in the shape of a step."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.output.plans import read_plan
 from rlds_beam.recording.settings import INFO, PROPENSITY
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 ARRAYS = ("state", "action", "reward", "done", "terminal", "info", "pscore")
 KEYS = (

@@ -8,20 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.encoding.example.layout import IMAGES, is_fixed, kind_of, with_shape
-from rlds_beam.encoding.example.matching import Array, FeatureLayout, Match, match_of
 from rlds_beam.encoding.example.reading import Feature, parse_example
+from rlds_beam.encoding.example.rows import FeatureLayout, Match, match_of
+from rlds_beam.encoding.example.templates import IMAGES, is_fixed, kind_of, with_shape
 from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.typing import Array
 
 
 class RowDecoder:
     """Decodes the records of one dataset.
 
     Args:
-      fields: the fields as stored (`layout.row_field`).
+      fields: the fields as stored (`templates.row_field`).
     """
 
     def __init__(self, fields: Sequence[Field]):

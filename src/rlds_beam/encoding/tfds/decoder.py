@@ -9,7 +9,7 @@ import functools
 import itertools
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from rlds_beam.encoding.tfds.features import Json, load_features
 from rlds_beam.episodes.nesting import all_below
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import needs
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 
 class NotDecodableError(ValueError):

@@ -21,8 +21,8 @@ from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE
 from rlds_beam.formats.arrays.packed_arrays import pack, unpack
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import shortened
+from rlds_beam.typing import Array
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 Arrays: TypeAlias = "Mapping[str, Array]"
 
 _WIDE = ("float64", "uint64")

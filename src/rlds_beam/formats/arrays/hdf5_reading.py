@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from rlds_beam import storage, watchdog
 from rlds_beam.errors import needs
 from rlds_beam.reading.looking import names_in
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 UNREADABLE = (OSError, KeyError, RuntimeError, ValueError, TypeError)
 """Raised by h5py for damaged files and missing objects."""

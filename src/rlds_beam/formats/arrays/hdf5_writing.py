@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.formats.arrays.packed_arrays import split_bytes
 from rlds_beam.formats.arrays.parts import Part, PartColumn, sized_columns
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 _NUMBERS = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8)}
 """Sizes that HDF5 supports, by dtype kind."""

@@ -9,15 +9,16 @@ from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
-from rlds_beam.encoding.tfrecord.writing import frame
+from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import BadEpisode
-from rlds_beam.formats.arrays.parts import Array, Part, PartColumn, PartWriter
+from rlds_beam.formats.arrays.parts import Part, PartColumn, PartWriter
 from rlds_beam.output.base import FileRangeWriter
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.merging import MergedFile, MergesRanges
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.plan import WorkRange
+from rlds_beam.typing import Array
 
 PARTS = "parts"
 """Directory of parts that are not yet merged."""

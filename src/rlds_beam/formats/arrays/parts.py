@@ -14,15 +14,14 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.output.shards import ShardInfo, ShardWriter
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 BLOCK_BYTES = 4 << 20
 _READ = 1 << 20

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from rlds_beam.episodes.schema import Field
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 
 def as_images(field: Field, raw_images: str) -> Field:

@@ -13,7 +13,7 @@ from rlds_beam.formats.arrays.array_episodes import ArrayFormat
 from rlds_beam.output.directory import is_output
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.reading.base import Decoder, Shard, Source, Split
-from rlds_beam.reading.splits import selected_splits, slice_split
+from rlds_beam.reading.plan import selected_splits, slice_split
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,10 +14,10 @@ from rlds_beam.connectors.learner.columns import AddColumnsFromEpisodesToTrainBa
 from rlds_beam.connectors.learner.metadata import AddFieldsToBatch, AddWeightsToBatch
 from rlds_beam.connectors.runner import ConnectorRunner, difference
 from rlds_beam.encoding.arrayrecord_writing import check_writable
-from rlds_beam.encoding.example.layout import row_field
+from rlds_beam.encoding.example.templates import row_field
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.encoding.tfds.features import features_json
-from rlds_beam.encoding.tfrecord.writing import frame
+from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.nesting import below

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.encoding.arrow_columns import METADATA, arrow_schema, to_arrow
-from rlds_beam.encoding.example.layout import IMAGES
 from rlds_beam.encoding.example.rows import RowEncoder
+from rlds_beam.encoding.example.templates import IMAGES
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.columns.options import ColumnsFormat

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -44,8 +44,7 @@ from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, find_files,
 from rlds_beam.formats.d3rlpy.output import SCHEMA
 from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.text import shortened
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 _OWN = ("observations", "actions", "rewards")
 

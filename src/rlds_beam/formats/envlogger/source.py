@@ -20,7 +20,7 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -39,8 +39,7 @@ from rlds_beam.formats.envlogger.shard import FILES, LOG_METADATA, STEPS, UNREAD
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.changes import files_in
 from rlds_beam.reading.looking import names_below, names_in
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +24,7 @@ from rlds_beam.formats.arrays.hdf5_reading import (
 from rlds_beam.formats.profiles.binding import Leaf, matches
 from rlds_beam.formats.profiles.containers import Container
 from rlds_beam.formats.profiles.files import ProfileFormat
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 _MASKS = "mask"
 

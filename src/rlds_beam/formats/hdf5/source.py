@@ -25,7 +25,7 @@ from rlds_beam.formats.profiles.shipped import find_profile, shipped_profiles
 from rlds_beam.options import Options
 from rlds_beam.reading.base import LastAction, Shard, Source, Split
 from rlds_beam.reading.looking import first_file
-from rlds_beam.reading.splits import selected_splits, slice_of
+from rlds_beam.reading.plan import selected_splits, slice_of
 from rlds_beam.text import join_lines
 
 _ENDINGS = (".hdf5", ".h5")

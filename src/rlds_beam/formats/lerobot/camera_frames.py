@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,9 +25,7 @@ from rlds_beam.images.depth import Depth
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.video_frames import VideoFrames, unreadable
 from rlds_beam.images.videos import Video
-
-Array = np.ndarray[Any, Any]
-
+from rlds_beam.typing import Array
 
 _MAX_HELD_BYTES = 256 << 20
 """Maximum bytes of pixels held for an episode and camera."""

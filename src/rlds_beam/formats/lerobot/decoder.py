@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding import arrow_values
+from rlds_beam.encoding import arrow_columns
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.casting import exact_cast
 from rlds_beam.episodes.columns import text_bytes
@@ -74,7 +74,7 @@ class LerobotDecoder:
             except (AttributeError, OverflowError, TypeError, ValueError) as error:
                 raise BadEpisode(Violation("wrong_dtype_or_shape", f"{name} in meta/: {error}", field.path)) from None
         if self.fields.task is not None:
-            texts = objects(arrow_values.texts(table["task"]))
+            texts = objects(arrow_columns.texts(table["task"]))
             if self.fields.task_of_episode:
                 metadata[self.fields.task] = texts[0]
             else:
@@ -95,8 +95,8 @@ class LerobotDecoder:
             images = EncodedImages(objects(content), first.shape, first.dtype, first.encoding)
             return {first.path: images if first.encoding in _IMAGES else images.decode(first.path)}
         if feature.kind == "text":
-            return {first.path: objects(arrow_values.texts(column)).reshape(rows, *first.closed_shape)}
-        values = arrow_values.numbers(column)
+            return {first.path: objects(arrow_columns.texts(column)).reshape(rows, *first.closed_shape)}
+        values = arrow_columns.numbers(column)
         if not more:
             flags = first.path == "is_terminal" and first.path not in (feature.name,)
             shaped = exact_cast(values.reshape(rows, *first.closed_shape), first.numpy_dtype, first.path)

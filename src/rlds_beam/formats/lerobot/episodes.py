@@ -29,12 +29,11 @@ from rlds_beam.formats.lerobot.frames import FrameFormat, lists
 from rlds_beam.formats.lerobot.range_facts import RangeFacts, RangeNumbers
 from rlds_beam.formats.lerobot.statistics import StatisticsGatherer
 from rlds_beam.output.shards import ShardWriter
+from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-Array = np.ndarray[Any, Any]
 
 
 class FeatureStatistics(NamedTuple):

@@ -27,7 +27,7 @@ import numpy as np
 
 from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.encoding.example.layout import IMAGES
+from rlds_beam.encoding.example.templates import IMAGES
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import LEAST_IMAGE, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError

@@ -12,8 +12,7 @@ import numpy as np
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.depth import UNITS, Depth
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 INDEX_FEATURES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 """The features that every LeRobot dataset has."""

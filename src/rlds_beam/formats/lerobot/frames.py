@@ -26,13 +26,12 @@ from rlds_beam.formats.arrays.leaves import representable
 from rlds_beam.formats.lerobot import language
 from rlds_beam.formats.lerobot.features import FeatureMap, LerobotFeature
 from rlds_beam.formats.lerobot.videos import DepthEncoding, Encoding
-from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
-from rlds_beam.images.stored import StoredImages
+from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages, StoredImages
+from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Array = np.ndarray[Any, Any]
 
 NUMBERED = ("index", "episode_index", "task_index")
 """Columns numbered within a range, from 0, until all ranges are finished."""

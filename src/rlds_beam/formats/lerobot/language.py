@@ -21,7 +21,6 @@ from rlds_beam.errors import BadEpisode, UsageError, Violation
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Array = np.ndarray[Any, Any]
 
 EVENTS, PERSISTENT = "language_events", "language_persistent"
 COLUMNS = (PERSISTENT, EVENTS)

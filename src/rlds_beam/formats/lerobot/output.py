@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rlds_beam import storage
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import parse_json
-from rlds_beam.encoding.example.layout import IMAGES
+from rlds_beam.encoding.example.templates import IMAGES
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.dataset_output import LerobotDatasetOutput

@@ -31,11 +31,11 @@ from rlds_beam.formats.lerobot.range_facts import report_damage
 from rlds_beam.output.checksums import checksum_of
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.output.shards import ShardWriter
+from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Array = np.ndarray[Any, Any]
 
 _BOUNDED = ("index", "episode_index")
 """Numbers in rising order: the bounds of a row group are its first and last."""

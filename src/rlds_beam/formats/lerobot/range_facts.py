@@ -19,11 +19,11 @@ from rlds_beam.encoding.arrow_columns import ipc_bytes
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.formats.lerobot.camera_frames import EncodedAgain
 from rlds_beam.output.shards import ShardInfo, ShardWriter
+from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Array = np.ndarray[Any, Any]
 
 DIRECTORY = "_ranges"
 """Directory of the facts, removed when the dataset is complete."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -31,8 +30,7 @@ from rlds_beam.formats.lerobot.parquet_file import FramesFile, renumber
 from rlds_beam.formats.lerobot.range_facts import RangeFacts, RangeNumbers, report_damage
 from rlds_beam.formats.lerobot.videos import VideoFile, encoded_video
 from rlds_beam.output.shards import ShardWriter, WrittenFile
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 Videos = Mapping[str, Iterable[Array]]
 """The video frames of an episode by feature."""

@@ -29,11 +29,10 @@ from rlds_beam.images.checking import check_images
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.output.preview import part_of
 from rlds_beam.output.shards import WrittenFile
+from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Array = np.ndarray[Any, Any]
 
 
 class PreparedEpisode:

@@ -23,7 +23,7 @@ from rlds_beam.formats.lerobot.metadata import Meta
 from rlds_beam.images.headers import MOST_PIXELS
 from rlds_beam.reading.base import LastAction, Shard, Source, Span, Split, VideoSpan
 from rlds_beam.reading.looking import names_below
-from rlds_beam.reading.splits import selected_splits, slice_of
+from rlds_beam.reading.plan import selected_splits, slice_of
 from rlds_beam.text import count, shortened
 
 _MAX_ENTRIES = 100

@@ -19,8 +19,7 @@ from rlds_beam.connectors.statistics.episode_statistics import QUANTILES, LeafSt
 from rlds_beam.episodes.episode import Column
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.images.encoded_images import EncodedImages
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 STATISTICS = ("min", "max", "mean", "std", *QUANTILES)
 LEVELS = 256

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder
-from rlds_beam.encoding import arrow_values
+from rlds_beam.encoding import arrow_columns
 from rlds_beam.encoding.parquet_reading import naming_damage, verified_parquet
 from rlds_beam.formats.lerobot import statistics
 from rlds_beam.formats.lerobot.camera_frames import EncodedAgain
@@ -21,11 +21,11 @@ from rlds_beam.formats.lerobot.range_facts import RangeFacts, RangeNumbers
 from rlds_beam.formats.lerobot.videos import video_info
 from rlds_beam.output.preview import SHOWN
 from rlds_beam.text import count
+from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Array = np.ndarray[Any, Any]
 
 _AT_ONCE = 64
 """Number of single-episode files to read at a time."""
@@ -69,7 +69,7 @@ class Totals:
         shapes |= {"timestamp": (), "frame_index": ()}
         for table in _row_groups(files, list(shapes)):
             for name, shape in shapes.items():
-                values = arrow_values.numbers(table[name]).reshape(table.num_rows, *shape)
+                values = arrow_columns.numbers(table[name]).reshape(table.num_rows, *shape)
                 self.builders.setdefault(name, LeafBuilder()).add(values)
 
 

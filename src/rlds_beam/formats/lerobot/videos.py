@@ -29,8 +29,7 @@ from rlds_beam.images.video_frames import color_pixels
 from rlds_beam.images.videos import Video
 from rlds_beam.output.local_file import LocalFile
 from rlds_beam.output.shards import ShardInfo
-
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 PIXELS = "yuv420p"
 _PRESETS: dict[str, str] = {"av1": "12", "h264": "medium"}

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding import arrow_values
+from rlds_beam.encoding import arrow_columns
 from rlds_beam.encoding.base import Damage
 from rlds_beam.encoding.checked_json import read_json
 from rlds_beam.encoding.parquet_reading import open_parquet, read_all
@@ -24,8 +24,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
 from rlds_beam.reading.base import Shard
 from rlds_beam.text import shortened
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 ARROW = ("arrow", "parquet")
 """The `data_format`s of Minari that are read here."""
@@ -99,7 +98,7 @@ class MinariArrowFormat(ArrayFormat):
                 name = f"_index_{below.name}" if of_tuple else below.name
                 self._add(arrays, f"{place}/{name}", below, values.field(i))
         elif pa.types.is_fixed_size_list(field.type) or pa.types.is_list(field.type):
-            flat, listed = arrow_values.flattened(values)
+            flat, listed = arrow_columns.flattened(values)
             shape = self.spaces.get(place, {}).get("shape")
             if shape is None and field.metadata and b"shape" in field.metadata:
                 shape = [int(size) for size in field.metadata[b"shape"].split(b",") if size]

@@ -15,9 +15,10 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.arrays.hdf5_writing import EpisodeDataset
 from rlds_beam.formats.arrays.leaves import JPEG_QUALITY, LeafColumn, not_representable, representable, text_values
 from rlds_beam.formats.arrays.packed_arrays import split_bytes
-from rlds_beam.formats.arrays.parts import Array, sized_rows
+from rlds_beam.formats.arrays.parts import sized_rows
 from rlds_beam.formats.minari import gym_spaces
 from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.typing import Array
 
 EPISODE = "episode_{}"
 """The group of an episode, with its number to fill in."""

@@ -38,7 +38,7 @@ from rlds_beam.formats.arrays.leaves import (
     single,
 )
 from rlds_beam.formats.arrays.merged_output import MergedOutput
-from rlds_beam.formats.arrays.parts import Array, Part, PartColumn
+from rlds_beam.formats.arrays.parts import Part, PartColumn
 from rlds_beam.formats.minari import gym_spaces
 from rlds_beam.formats.minari.columns import EPISODE, MinariColumn
 from rlds_beam.output.base import CostHint, Description
@@ -47,6 +47,7 @@ from rlds_beam.output.merging import MergedFile
 from rlds_beam.output.options import ImageOptions
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
+from rlds_beam.typing import Array
 
 METADATA, MAIN = "metadata.json", "main_data.hdf5"
 VERSION = "0.5.4"

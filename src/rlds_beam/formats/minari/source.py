@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 
@@ -54,8 +54,6 @@ from rlds_beam.reading.changes import files_in
 from rlds_beam.reading.looking import names_below
 from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.text import printable, shortened
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _ROLES = {"observations": "observation", "actions": "action", "rewards": "reward", "infos": "info"}
 _JPEG = b"\xff\xd8\xff"

@@ -9,14 +9,13 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import IO, Any, BinaryIO, TypeAlias
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.text import shortened
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 _MOST_MEMBERS = 10_000
 _MOST_EXPANSION = 1032

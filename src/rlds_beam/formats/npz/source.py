@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,8 +32,7 @@ from rlds_beam.options import Options
 from rlds_beam.reading.base import LastAction
 from rlds_beam.reading.looking import names_in
 from rlds_beam.text import join_lines
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 _TRIED = 20  # files tried for the first episode
 _VALIDATION = ("-val", "-test")

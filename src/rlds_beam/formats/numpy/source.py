@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -27,8 +27,7 @@ from rlds_beam.reading.base import LastAction, Shard, Source, Split
 from rlds_beam.reading.changes import files_in
 from rlds_beam.reading.looking import names_below, names_in
 from rlds_beam.reading.meaning import KEY, Meaning
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 _MOST_NAMES = 64
 """Maximum number of names in a directory of this format: files of rlds-beam, and a directory for each split."""

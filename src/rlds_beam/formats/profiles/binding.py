@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,6 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import number_field
 from rlds_beam.formats.profiles.model import RESERVED, FieldRule, Profile
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _LEAST_IMAGE = 16  # pixels of a side
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,8 +12,7 @@ from rlds_beam.encoding.checked_json import parse_json
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.formats.profiles.binding import Leaf, matches
 from rlds_beam.formats.profiles.model import FieldRule, Profile, TextRule
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 
 class Container(Protocol):

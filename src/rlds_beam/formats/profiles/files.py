@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +22,7 @@ from rlds_beam.formats.profiles.binding import Leaf
 from rlds_beam.formats.profiles.containers import Container
 from rlds_beam.formats.profiles.episodes import Layout, read_episode
 from rlds_beam.reading.base import Split
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 _ROWS = 1 << 20  # flags read at once
 _MOST_PIXELS = 16 * MOST_BYTES

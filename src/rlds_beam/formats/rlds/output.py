@@ -17,7 +17,7 @@ from rlds_beam.encoding.arrayrecord_writing import check_writable
 from rlds_beam.encoding.checked_json import parse_json, read_json
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES, dataset_info_json
 from rlds_beam.encoding.tfds.features import parse_features
-from rlds_beam.encoding.tfds.rlds_features import edited_features, same_storage
+from rlds_beam.encoding.tfds.rlds_dataset import edited_features, same_storage
 from rlds_beam.encoding.tfrecord.framing import OVERHEAD
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_beam.encoding.example.reading import entry_spans
-from rlds_beam.encoding.tfds.rlds_features import same_storage
-from rlds_beam.encoding.tfds.rlds_records import as_column, encode_feature, join_entries
+from rlds_beam.encoding.tfds.rlds_dataset import as_column, encode_feature, join_entries, same_storage
 from rlds_beam.encoding.wire import delimited
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import all_below

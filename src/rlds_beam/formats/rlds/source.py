@@ -23,7 +23,7 @@ from rlds_beam.reading.base import LastAction, Shard, Source, Split, TfdsMetadat
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.looking import names_in
 from rlds_beam.reading.meaning import MEANING, Meaning
-from rlds_beam.reading.splits import selected_splits, slice_split
+from rlds_beam.reading.plan import selected_splits, slice_split
 from rlds_beam.text import count
 
 FORMATS: dict[str, RecordFormat] = {"tfrecord": TFRecordFormat(), "array_record": ArrayRecordFormat()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator
-from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,8 +15,7 @@ from rlds_beam.formats.ros2.mcap_records import decompress, zstd_size
 from rlds_beam.formats.ros2.messages import BagFile, DamagedBag, Message, Topic
 from rlds_beam.formats.ros2.sqlite import SqliteFile
 from rlds_beam.text import shortened
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 METADATA = "metadata.yaml"
 ENDINGS = (".mcap", ".db3")

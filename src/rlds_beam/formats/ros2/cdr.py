@@ -18,8 +18,7 @@ import numpy as np
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.definitions import Definitions, Fields
 from rlds_beam.text import did_you_mean, shortened
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 _DTYPES = {
     "bool": "bool", "byte": "uint8", "octet": "uint8", "char": "uint8", "int8": "int8", "uint8": "uint8",

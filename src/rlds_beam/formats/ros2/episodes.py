@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,7 @@ from rlds_beam.formats.ros2.messages import MAX_EPISODE_BYTES
 from rlds_beam.formats.ros2.values import FieldReader, has_header
 from rlds_beam.formats.ros2.windows import BagWindow, windows_of
 from rlds_beam.text import shortened
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 START, DROPPED, LACKING, TIMES = "start_time_ns", "dropped_frames", "dropped", "timestamp_ns"
 _MOST_STEPS = 10_000_000

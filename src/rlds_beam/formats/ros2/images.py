@@ -5,7 +5,7 @@ A CompressedImage is copied byte for byte. The pixels of an Image keep their typ
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from rlds_beam.formats.ros2.cdr import BadMessage, Cursor
 from rlds_beam.formats.ros2.definitions import Definitions
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.text import shortened
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 IMAGES = (IMAGE, COMPRESSED)

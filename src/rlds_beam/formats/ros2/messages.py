@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Collection, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
-import numpy as np
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 MOST_BYTES = 256 << 20
 """Maximum bytes of a message, and of an uncompressed chunk of messages."""

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,6 @@ from rlds_beam.formats.ros2.cdr import BadMessage, Reader
 from rlds_beam.formats.ros2.definitions import Definitions, definitions_of
 from rlds_beam.formats.ros2.images import IMAGES, image_reader
 from rlds_beam.text import count, format_size, join_lines, printable, shortened
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _JOINTS, _TEXT = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
 _ACTION = re.compile(r"leader|master|command|cmd|action|target|goal|desired", re.IGNORECASE)

@@ -9,7 +9,7 @@ import shlex
 import sqlite3
 import urllib.parse
 from collections.abc import Collection, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +17,7 @@ from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.messages import MOST_BYTES, BagFile, DamagedBag, Message, Topic
 from rlds_beam.text import shortened
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 _TABLES = {
     "topics": ("id", "name", "type", "serialization_format"),

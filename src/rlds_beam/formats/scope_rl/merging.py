@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,8 +12,7 @@ from rlds_beam.formats.arrays.packed_arrays import split_bytes
 from rlds_beam.formats.arrays.parts import Part
 from rlds_beam.formats.scope_rl import pickled
 from rlds_beam.formats.scope_rl.options import ScopeRlOptions
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 _F8, _I8 = np.dtype("<f8"), np.dtype("<i8")
 _PADDED_BYTES = 4 << 20

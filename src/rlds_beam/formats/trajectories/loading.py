@@ -19,7 +19,7 @@ from rlds_beam.formats.trajectories.output import read_fields, read_kept_fields
 from rlds_beam.formats.trajectories.reading_back import open_converted
 from rlds_beam.options import Options, check_names
 from rlds_beam.output.manifest import read_manifest
-from rlds_beam.trajectories.spec_file import is_tuple
+from rlds_beam.trajectories.spec import is_tuple
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -13,7 +13,7 @@ from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import COUNT, TEXT, Kind, Maybe, check_json
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
-from rlds_beam.encoding.tfrecord.writing import frame
+from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.trajectories.options import TrajectoryOptions
@@ -29,8 +29,7 @@ from rlds_beam.trajectories.converter import Conversion, Converter, record_encod
 from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import CASTS, FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.record_encoding import PreparedItems
-from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
-from rlds_beam.trajectories.spec_file import encode_spec_file
+from rlds_beam.trajectories.spec import TrajectorySpec, encode_spec_file, trajectory_spec
 from rlds_beam.trajectories.unused import UnusedSteps
 
 SPEC = ".spec"

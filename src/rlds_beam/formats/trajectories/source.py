@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from rlds_beam.encoding.base import Damage, Headers, Record
 from rlds_beam.encoding.example.reading import Feature, parse_example
 from rlds_beam.encoding.structured_values import signature_leaves
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
-from rlds_beam.encoding.tfrecord.writing import frame
+from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.encoding.wire import MalformedError, WireMessage
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.flags import FIRST, LAST
@@ -44,8 +44,8 @@ from rlds_beam.reading.looking import names_in
 from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
+from rlds_beam.typing import Array
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 Jpegs: TypeAlias = "Mapping[str, tuple[str, ...]]"
 
 _FRAMING = 12, 4  # bytes before and after a payload

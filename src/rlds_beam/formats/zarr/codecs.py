@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import google_crc32c
 import numpy as np
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 BYTES_CODECS = ("blosc", "bz2", "crc32c", "gzip", "lz4", "zlib", "zstd")
 """Compress bytes."""

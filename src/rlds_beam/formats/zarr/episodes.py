@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,8 +17,7 @@ from rlds_beam.formats.zarr.metadata import ZarrArray, read_array
 from rlds_beam.formats.zarr.reading import RowReader
 from rlds_beam.formats.zarr.stores import ENDS, ZarrStore, is_zip, open_store, root_of, version_of
 from rlds_beam.text import shortened
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 _MOST_ENDS = 1 << 25
 """Maximum number of episodes of a store."""

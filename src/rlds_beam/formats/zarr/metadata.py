@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,8 +15,6 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.zarr.codecs import BYTES_CODECS, IMAGE_CODECS, TEXT_CODECS
 from rlds_beam.formats.zarr.stores import MOST_BYTES, ZarrStore
 from rlds_beam.text import shortened
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248]|[SU][0-9]{1,6})")
 _NAMES = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)")

@@ -35,7 +35,7 @@ from rlds_beam.formats.arrays.leaves import (
 )
 from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
 from rlds_beam.formats.arrays.packed_arrays import split_bytes
-from rlds_beam.formats.arrays.parts import Array, Part, PartColumn, sized_columns, sized_rows
+from rlds_beam.formats.arrays.parts import Part, PartColumn, sized_columns, sized_rows
 from rlds_beam.formats.zarr.options import ZarrOptions
 from rlds_beam.formats.zarr.stores import ENDS, OWN
 from rlds_beam.formats.zarr.writing import (
@@ -56,6 +56,7 @@ from rlds_beam.reading.base import Source
 from rlds_beam.reading.last_steps import RowRule
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.reading.plan import WorkRange
+from rlds_beam.typing import Array
 
 _LARGE = 1 << 16
 """Rows of this size are chunks, compressed when the range is written."""

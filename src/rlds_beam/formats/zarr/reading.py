@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from rlds_beam.formats.zarr.codecs import CodecError, decode_chunk, most_encoded
 from rlds_beam.formats.zarr.metadata import ZarrArray
 from rlds_beam.formats.zarr.stores import ZarrStore
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 
 class RowReader:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -56,8 +56,7 @@ from rlds_beam.reading.base import LastAction, Shard
 from rlds_beam.reading.looking import names_below
 from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.text import count
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
 
 _ROLES = {"actions": "action", "rewards": "reward"}
 _TOP = ("action", "reward", "discount", *FLAGS)

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from rlds_beam.typing import Array
+
 Member: TypeAlias = "tuple[str, bytes]"
 
 CHUNK_BYTES = 2_000_000

@@ -51,10 +51,10 @@ from rlds_beam.encoding.wire import (
     tag_and_length,
     varint_width,
 )
+from rlds_beam.typing import Array
 
 METHOD = "/deepmind.reverb.ReverbService/InsertStream"
 
-Array = np.ndarray[Any, Any]
 Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
 _KEY_WIDTH = LONGEST_VARINT

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.signals.base import SIGNALS
-from rlds_beam.checking.signals.findings import findings
+from rlds_beam.checking.signals.results import findings
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field
@@ -21,7 +21,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.reading.base import Source, VideoSpan
 from rlds_beam.reading.single import read_episode, shard_of
-from rlds_beam.terminal.sparklines import thin
+from rlds_beam.terminal.tables import thin
 from rlds_beam.viewing.browser.episodes import EpisodeCache, OpenedEpisode
 from rlds_beam.viewing.browser.frames import cameras_of
 from rlds_beam.viewing.browser.index import EpisodeIndex

@@ -12,6 +12,7 @@ from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics
 from rlds_beam.episodes.dimensions import dimension_labels, shown_dimensions
 from rlds_beam.episodes.schema import Field, Schema, kind_of
 from rlds_beam.text import printable
+from rlds_beam.typing import Array
 from rlds_beam.viewing.report.distributions import (
     MOST_DISTRIBUTIONS,
     Weighted,
@@ -25,7 +26,6 @@ from rlds_beam.viewing.report.tables import counts_of, text_columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Array = np.ndarray[Any, Any]
 
 MEASURES = (
     Measure(

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from rlds_beam.connectors.statistics.episode_statistics import QUANTILES, EpisodeStatistics, LeafStatistics
 from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR
 from rlds_beam.episodes.dimensions import dimension_labels, shown_dimensions
+from rlds_beam.typing import Array
 from rlds_beam.viewing.report.sections import Distributions, FieldDistribution, Histogram, NumberDistribution
-
-Array = np.ndarray[Any, Any]
 
 BINS = 32
 """The number of bins of a histogram."""

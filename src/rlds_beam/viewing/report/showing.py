@@ -12,7 +12,7 @@ import numpy as np
 from rlds_beam.episodes.dimensions import shown_dimensions
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.thumbnails import Thumbnail, image_of, spread, thumbnail
-from rlds_beam.terminal.sparklines import thin
+from rlds_beam.terminal.tables import thin
 from rlds_beam.text import printable
 from rlds_beam.viewing.curves import Curve, curves_of
 from rlds_beam.viewing.facts import LONGEST_TEXT

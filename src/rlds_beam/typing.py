@@ -1,0 +1,10 @@
+"""Types that all packages share."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray[Any, Any]
+"""An array of any shape and dtype."""
