@@ -56,6 +56,7 @@ $(DEPENDENCIES): | $(LOCKS)
 
 $(PROJECT): $(DEPENDENCIES)
 	@$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@$(PY) tools/link_checkout.py
 	@rm -f $(VENV)/.project-* && touch $@
 
 has = $(PY) -c 'import sys; from importlib.util import find_spec; sys.exit(not all(map(find_spec, sys.argv[1:])))' $(1)
@@ -114,13 +115,13 @@ test-wheel: wheel  ## run a job with the wheel in a fresh environment, next to m
 test-readme: full  ## run the README and the ten-minute tutorial as printed, in a fresh environment (3 minutes)
 	@tools/check_readme
 
-# Type-checks what users get: the installed wheel, not this checkout.
-lint: full wheel  ## run ruff and mypy in strict mode on the installed wheel
+# mypy gets the package through links (also for editors, see tools/link_checkout.py), and names the files of the checkout.
+lint: full  ## run ruff, and mypy in strict mode
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@rm -rf build/typecheck
-	@$(PY) -m pip install --quiet --no-deps --target build/typecheck dist/*.whl
-	@MYPYPATH=build/typecheck $(BIN)/mypy --package rlds_beam
+	@$(PY) tools/link_checkout.py
+	@MYPYPATH=build/checkout $(BIN)/mypy --package rlds_beam > build/mypy.txt || code=$$?; sed -E \
+		-e 's#build/checkout/rlds_beam/(pipelines|runners|transforms)/#\1/#' -e 's#build/checkout/#src/#' build/mypy.txt; exit $${code:-0}
 
 docs: full  ## build the pages and the API reference in build/docs, and check their links
 	@$(PY) docs/diagrams.py
