@@ -164,7 +164,7 @@ def prepare(config: StatsConfig) -> OpenedInput:
     from rlds_beam.connectors.configuration import Configuration
     from rlds_beam.formats.inputs import prepare_input
     from rlds_beam.formats.sources import open_input
-    from rlds_beam.jobs.unread import without_images
+    from rlds_beam.jobs.describing import without_images
 
     source, configuration = open_input(config), Configuration.of(config)
     if config.target_propensity_fn is None:

@@ -28,9 +28,8 @@ from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
 from rlds_beam.transforms.converting import check_items, choose_input
 from rlds_beam.transforms.duplicates import as_side_input
-from rlds_beam.transforms.elements import in_global_window
+from rlds_beam.transforms.elements import RangeMetrics, in_global_window
 from rlds_beam.transforms.jobs.fitting import as_results
-from rlds_beam.transforms.metrics import RangeMetrics
 from rlds_beam.worker_status import working_on
 
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.repairing import repair_episode
 from rlds_beam.checking.rules import ADVICE, REPAIRABLE, RULES, VALUE_RULES
-from rlds_beam.checking.validating import find_violations, validate_episode
+from rlds_beam.checking.validating import find_violations, repair_episode, validate_episode
 from rlds_beam.checking.verdicts import Verdict
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey

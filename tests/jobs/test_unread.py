@@ -16,7 +16,7 @@ from rlds_beam.connectors import DropNoOpSteps, KeepSuccessful, MinimumLength, N
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.formats.sources import open_source
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.jobs.unread import without_images
+from rlds_beam.jobs.describing import without_images
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.plan import plan_ranges

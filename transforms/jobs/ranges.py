@@ -15,8 +15,8 @@ from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.transforms.duplicates import as_side_input
+from rlds_beam.transforms.elements import RangeMetrics
 from rlds_beam.transforms.jobs.fitting import as_results
-from rlds_beam.transforms.metrics import RangeMetrics
 from rlds_beam.worker_status import working_on
 
 

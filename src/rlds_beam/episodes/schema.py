@@ -1,4 +1,4 @@
-"""The schema of a dataset's episodes: path -> dtype, shape, encoding."""
+"""The schema of a dataset's episodes: path -> dtype, shape, encoding, names of dimensions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlds_beam.episodes.describing import tree, type_text
-from rlds_beam.episodes.dimensions import shown_dimensions
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.errors import UsageError
 from rlds_beam.lazy import Viewable
@@ -244,3 +243,42 @@ def _names(names: Sequence[str]) -> str:
     shown = [printable(name, 40) for name in names[: shown_dimensions(len(names))]]
     more = [f"... {len(names) - len(shown)} more"] if len(names) > len(shown) else []
     return f": {', '.join(shown + more)}" if names else ""
+
+
+MAX_UNFOLDED = 32
+"""The most dimensions of a field that are all shown; two arms have 14, a humanoid has about 30."""
+
+_FOLDED = 8
+_MAX_NAME = 40
+
+
+def shown_dimensions(number: int) -> int:
+    """How many dimensions of a field a view shows: all up to `MAX_UNFOLDED`, and the first of more."""
+    return number if number <= MAX_UNFOLDED else _FOLDED
+
+
+def dimension_labels(shape: Sequence[int], number: int, names: Sequence[str] = ()) -> list[str]:
+    """The labels of the first dimensions: `0`, `1,2`, or `0 shoulder_pan.pos`; one empty label for a scalar.
+
+    Args:
+      shape: the shape of a step.
+      number: how many labels.
+      names: the names of the values along the last axis, if they are known.
+    """
+    if not shape:
+        return [""] * min(number, 1)
+    return ["".join(_index_and_name(shape, i, names)) for i in range(number)]
+
+
+def named_dimension(path: str, shape: Sequence[int], dimension: int, names: Sequence[str] = ()) -> str:
+    """A dimension in a table or a message: `action[3] wrist_flex.pos`; the path alone for a scalar."""
+    if not shape:
+        return path
+    index, name = _index_and_name(shape, dimension, names)
+    return f"{path}[{index}]{name}"
+
+
+def _index_and_name(shape: Sequence[int], dimension: int, names: Sequence[str]) -> tuple[str, str]:
+    place = [int(i) for i in np.unravel_index(dimension, tuple(shape))]
+    name = f" {printable(names[place[-1]], _MAX_NAME)}" if len(names) == shape[-1] else ""
+    return ",".join(map(str, place)), name

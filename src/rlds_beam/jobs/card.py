@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rlds_beam.episodes.casting import STORE_FLOAT32, double_fields
-from rlds_beam.episodes.dimensions import shown_dimensions
+from rlds_beam.episodes.schema import shown_dimensions
 from rlds_beam.jobs.overview import Camera, Overview, Values
 from rlds_beam.reading.last_steps import is_action
 from rlds_beam.terminal.tables import table_lines

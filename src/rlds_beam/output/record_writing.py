@@ -6,8 +6,7 @@ import contextlib
 from typing import Protocol
 
 from rlds_beam import storage
-from rlds_beam.encoding.arrayrecord import num_records
-from rlds_beam.encoding.arrayrecord_writing import open_writer
+from rlds_beam.encoding.arrayrecord import num_records, open_writer
 from rlds_beam.encoding.tfrecord.rows import framed
 from rlds_beam.output.checksums import Checksum
 from rlds_beam.output.shards import ShardInfo, ShardWriter

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rlds_beam.episodes.columns import is_text
-from rlds_beam.episodes.dimensions import MAX_UNFOLDED, dimension_labels
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.flags import FLAGS
-from rlds_beam.episodes.schema import Schema
+from rlds_beam.episodes.schema import MAX_UNFOLDED, Schema, dimension_labels
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import is_image
 from rlds_beam.typing import Array

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from rlds_beam.episodes.dimensions import shown_dimensions
+from rlds_beam.episodes.schema import shown_dimensions
 from rlds_beam.images.thumbnails import Thumbnail
 from rlds_beam.terminal.tables import thin
 from rlds_beam.text import escape_controls, printable

@@ -11,8 +11,16 @@ import numpy as np
 from rlds_beam.connectors.base import Batch, edit_each
 from rlds_beam.connectors.fields import StepFields, agent_of
 from rlds_beam.connectors.fitting import FittedConnector
-from rlds_beam.connectors.statistics.row_statistics import Rows, RowStatistics, valid_rows
-from rlds_beam.connectors.statistics.used_statistics import EPSILON, Leaf, array, loaded_statistics, picked
+from rlds_beam.connectors.statistics.used_statistics import (
+    EPSILON,
+    Leaf,
+    Rows,
+    RowStatistics,
+    array,
+    loaded_statistics,
+    picked,
+    valid_rows,
+)
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.nesting import all_below

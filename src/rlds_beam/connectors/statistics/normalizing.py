@@ -11,15 +11,17 @@ import numpy as np
 from rlds_beam.connectors.base import Batch, edit_each
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.fitting import FittedConnector
-from rlds_beam.connectors.statistics.row_statistics import Rows, RowStatistics, valid_rows
 from rlds_beam.connectors.statistics.used_statistics import (
     EPSILON,
     Leaf,
+    Rows,
+    RowStatistics,
     array,
     float_dtype,
     loaded_statistics,
     numbers,
     picked,
+    valid_rows,
 )
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode

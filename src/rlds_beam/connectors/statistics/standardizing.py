@@ -11,8 +11,7 @@ from rlds_beam.connectors.base import Batch, Columns, check_not_batched
 from rlds_beam.connectors.fields import module_of
 from rlds_beam.connectors.fitting import FittedConnector
 from rlds_beam.connectors.learner.returns import real_transitions
-from rlds_beam.connectors.statistics.row_statistics import Rows, RowStatistics
-from rlds_beam.connectors.statistics.used_statistics import Leaf, picked
+from rlds_beam.connectors.statistics.used_statistics import Leaf, Rows, RowStatistics, picked
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.typing import Array

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.formats.arrays.npy import npy_header
+from rlds_beam.formats.arrays.parts import npy_header
 from rlds_beam.typing import Array
 
 _LOCAL = struct.Struct("<4s5H3I2H")

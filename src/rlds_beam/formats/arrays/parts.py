@@ -11,14 +11,18 @@ more than a block in memory. Values of varying length take two columns: their by
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import io
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.typing import Array
@@ -185,3 +189,40 @@ def _read(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
             raise UsageError(f"{file.name} is cut short: run the same command again")
         yield piece
         size -= len(piece)
+
+
+@functools.lru_cache(maxsize=1024)
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """The header of a `.npy` file with an array in C order."""
+    file = io.BytesIO()
+    formats: Any = np.lib.format
+    content = {"descr": formats.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    formats.write_array_header_1_0(file, content)
+    return file.getvalue()
+
+
+def as_images(field: Field, raw_images: str) -> Field:
+    """The field of frames of pixels (uint8 or uint16 [H, W, C], stored as bytes) as PNGs, if `raw_images` is `png`."""
+    is_raw = field.dtype in ("uint8", "uint16") and field.encoding == "bytes" and len(field.shape) == 3
+    return dataclasses.replace(field, encoding="png", feature="Image") if is_raw and raw_images == "png" else field
+
+
+def pngs(pieces: Iterable[Array]) -> Array:
+    """Frames as PNGs, fast rather than small. Holds the pixels of one piece at a time.
+
+    Args:
+      pieces: uint8 or uint16 [any, H, W, C], one after the other.
+
+    Returns:
+      object [T], bytes.
+    """
+    rows = [png(frame) for piece in pieces for frame in piece]
+    return np.fromiter(rows, object, len(rows))
+
+
+def png(frame: Array) -> bytes:
+    """A frame, uint8 or uint16 [H, W, C], as a PNG."""
+    import imagecodecs
+
+    pixels = np.ascontiguousarray(frame if frame.shape[-1] > 1 else frame[..., 0])
+    return bytes(imagecodecs.png_encode(pixels, level=1))

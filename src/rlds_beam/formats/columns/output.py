@@ -13,7 +13,7 @@ from rlds_beam.connectors.learner.batching import by_module
 from rlds_beam.connectors.learner.columns import AddColumnsFromEpisodesToTrainBatch, AddObservationsFromEpisodesToBatch
 from rlds_beam.connectors.learner.metadata import AddFieldsToBatch, AddWeightsToBatch
 from rlds_beam.connectors.runner import ConnectorRunner, difference
-from rlds_beam.encoding.arrayrecord_writing import check_writable
+from rlds_beam.encoding.arrayrecord import check_writable
 from rlds_beam.encoding.example.templates import row_field
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.encoding.tfds.features import features_json

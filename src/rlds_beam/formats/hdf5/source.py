@@ -20,8 +20,7 @@ from rlds_beam.formats.hdf5.options import Hdf5Options
 from rlds_beam.formats.profiles.containers import fits, text_files
 from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, choose_profile, layout_of
 from rlds_beam.formats.profiles.model import Profile
-from rlds_beam.formats.profiles.proposing import propose
-from rlds_beam.formats.profiles.shipped import find_profile, shipped_profiles
+from rlds_beam.formats.profiles.shipped import find_profile, propose, shipped_profiles
 from rlds_beam.options import Options
 from rlds_beam.reading.base import LastAction, Shard, Source, Split
 from rlds_beam.reading.looking import first_file

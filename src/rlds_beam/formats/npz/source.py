@@ -26,8 +26,7 @@ from rlds_beam.formats.profiles.binding import Leaf
 from rlds_beam.formats.profiles.containers import Container, fits
 from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, choose_profile, layout_of
 from rlds_beam.formats.profiles.files import ProfileFormat, starts_of
-from rlds_beam.formats.profiles.proposing import propose
-from rlds_beam.formats.profiles.shipped import find_profile, shipped_profiles
+from rlds_beam.formats.profiles.shipped import find_profile, propose, shipped_profiles
 from rlds_beam.options import Options
 from rlds_beam.reading.base import LastAction
 from rlds_beam.reading.looking import names_in

@@ -22,8 +22,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.arrays.leaves import LeafColumn, columns_of, field_json, is_text, text_values
 from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
-from rlds_beam.formats.arrays.npy import npy_header
-from rlds_beam.formats.arrays.parts import Part, PartColumn, sized_columns, sized_rows
+from rlds_beam.formats.arrays.parts import Part, PartColumn, npy_header, sized_columns, sized_rows
 from rlds_beam.output.base import CostHint, Description
 from rlds_beam.output.last_steps import HoldsLastActions
 from rlds_beam.output.merging import MergedFile

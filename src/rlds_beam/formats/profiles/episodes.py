@@ -24,7 +24,7 @@ from rlds_beam.formats.arrays.array_episodes import (
     number_field,
     with_last,
 )
-from rlds_beam.formats.arrays.raw_images import as_images, pngs
+from rlds_beam.formats.arrays.parts import as_images, pngs
 from rlds_beam.formats.profiles.binding import Bound, Leaf, bind, row_bytes
 from rlds_beam.formats.profiles.containers import Container, fact_of, is_named, text_of, where
 from rlds_beam.formats.profiles.model import TO_OBSERVATION, Profile

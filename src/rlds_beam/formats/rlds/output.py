@@ -13,7 +13,7 @@ from rlds_beam import naming, storage
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.fields import OUTPUT_SPLIT
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.encoding.arrayrecord_writing import check_writable
+from rlds_beam.encoding.arrayrecord import check_writable
 from rlds_beam.encoding.checked_json import parse_json, read_json
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES, dataset_info_json
 from rlds_beam.encoding.tfds.features import parse_features

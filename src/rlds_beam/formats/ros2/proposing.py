@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlds_beam.episodes.dimensions import MAX_UNFOLDED
+from rlds_beam.episodes.schema import MAX_UNFOLDED
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.bags import Bag, bag_layout
 from rlds_beam.formats.ros2.cdr import BadMessage, Reader

@@ -21,7 +21,7 @@ from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
 from rlds_beam.errors import NeedsMappingError, UsageError
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, NO_REWARD, ArrayDecoder, Arrays, discounts
-from rlds_beam.formats.arrays.raw_images import as_images
+from rlds_beam.formats.arrays.parts import as_images
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features, splits_of
 from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_layout, find_bags
 from rlds_beam.formats.ros2.cdr import BadMessage

@@ -11,7 +11,7 @@ import numpy as np
 from rlds_beam.episodes.schema import Field, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import number_field
-from rlds_beam.formats.arrays.raw_images import png
+from rlds_beam.formats.arrays.parts import png
 from rlds_beam.formats.ros2.cdr import BadMessage, Reader, ValuePath, concatenated
 from rlds_beam.formats.ros2.definitions import Definitions
 from rlds_beam.formats.ros2.images import IMAGES, ImageReader, image_reader

@@ -12,7 +12,7 @@ from rlds_beam.encoding.base import Damage
 from rlds_beam.errors import BucketError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
 from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE
-from rlds_beam.formats.arrays.raw_images import pngs
+from rlds_beam.formats.arrays.parts import pngs
 from rlds_beam.formats.zarr.metadata import ZarrArray, read_array
 from rlds_beam.formats.zarr.reading import RowReader
 from rlds_beam.formats.zarr.stores import ENDS, ZarrStore, is_zip, open_store, root_of, version_of

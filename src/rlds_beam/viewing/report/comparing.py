@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics, LeafStatistics
-from rlds_beam.episodes.dimensions import dimension_labels, shown_dimensions
-from rlds_beam.episodes.schema import Field, Schema, kind_of
+from rlds_beam.episodes.schema import Field, Schema, dimension_labels, kind_of, shown_dimensions
 from rlds_beam.text import printable
 from rlds_beam.typing import Array
 from rlds_beam.viewing.report.distributions import (

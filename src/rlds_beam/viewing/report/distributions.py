@@ -9,7 +9,7 @@ import numpy as np
 
 from rlds_beam.connectors.statistics.episode_statistics import QUANTILES, EpisodeStatistics, LeafStatistics
 from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR
-from rlds_beam.episodes.dimensions import dimension_labels, shown_dimensions
+from rlds_beam.episodes.schema import dimension_labels, shown_dimensions
 from rlds_beam.typing import Array
 from rlds_beam.viewing.report.sections import Distributions, FieldDistribution, Histogram, NumberDistribution
 

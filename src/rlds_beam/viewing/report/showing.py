@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.episodes.dimensions import shown_dimensions
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.schema import shown_dimensions
 from rlds_beam.images.thumbnails import Thumbnail, image_of, spread, thumbnail
 from rlds_beam.terminal.tables import thin
 from rlds_beam.text import printable
