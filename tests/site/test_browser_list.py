@@ -110,12 +110,12 @@ def test_the_keyboard_moves_opens_and_comes_back(browser: Any, example: str) -> 
         tab.scanned()
         for key in ("j", "ArrowDown", "ArrowDown", "k"):
             tab.page.keyboard.press(key)
-        assert tab.page.locator("[aria-selected=true]").get_attribute("id") == "row-2"
+        tab.page.locator("#row-2[aria-selected=true]").wait_for()
         tab.page.keyboard.press("Enter")
         tab.page.locator("main.episode h1").wait_for()
         tab.page.keyboard.press("Escape")
         tab.listed(10)
-        assert tab.page.locator("[aria-selected=true]").get_attribute("id") == "row-2"
+        tab.page.locator("#row-2[aria-selected=true]").wait_for()
         tab.page.keyboard.press("End")
         tab.page.locator("#row-199").wait_for()
         tab.page.keyboard.press("?")

@@ -36,6 +36,21 @@ def bars(histogram: Histogram, label: str, *, beyond: Callable[[float, float], b
     return _svg(len(counts), _paths(shapes), label)
 
 
+def paired_bars(first: Histogram, second: Histogram, label: str) -> str:
+    """Two histograms with the same edges side by side, as shares of their values."""
+    bins = max(len(first.counts), len(second.counts))
+    if not bins:
+        return ""
+    shares = [[count / max(sum(one.counts), 1) for count in one.counts] for one in (first, second)]
+    most = max((share for side in shares for share in side), default=0) or 1
+    width = (1 - 2 * GAP) / 2
+    shapes = {
+        name: [_bar(i + GAP + side * width, width, share / most) for i, share in enumerate(shares[side]) if share]
+        for side, name in enumerate(("a", "b"))
+    }
+    return _svg(bins, _paths(shapes), label)
+
+
 def box(distribution: NumberDistribution, label: str) -> str:
     """Quantiles as a line from q01 to q99, a box from q10 to q90, and the median, between minimum and maximum."""
     at = dict(distribution.quantiles)
