@@ -36,8 +36,8 @@ from rlds_beam.formats.arrays.leaves import (
 from rlds_beam.formats.arrays.merged_output import MergedOutput
 from rlds_beam.formats.arrays.parts import Part, PartColumn
 from rlds_beam.output.base import Description
+from rlds_beam.output.local_file import LocalFile
 from rlds_beam.output.merging import MergedFile
-from rlds_beam.output.scratch import LocalFile
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.typing import Array

@@ -218,7 +218,7 @@ def check_renumbering() -> None:
     """
     numbers = {"index": 70 + np.arange(5), "episode_index": 7 + np.arange(5) // 2, "task_index": np.arange(5)[::-1]}
     with ScratchDirectory() as directory:
-        path = storage.join(directory, "frames.parquet")
+        path = storage.below(directory, "frames.parquet")
         with ShardWriter(path) as shard:
             writer = FramesFile(shard, ())
             for rows in (3, 2):

@@ -42,9 +42,9 @@ from rlds_beam.formats.arrays.parts import Part, PartColumn
 from rlds_beam.formats.minari import gym_spaces
 from rlds_beam.formats.minari.columns import EPISODE, MinariColumn
 from rlds_beam.output.base import CostHint, Description
+from rlds_beam.output.local_file import LocalFile
 from rlds_beam.output.merging import MergedFile
 from rlds_beam.output.options import ImageOptions
-from rlds_beam.output.scratch import LocalFile
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.typing import Array
