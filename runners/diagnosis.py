@@ -59,7 +59,7 @@ def diagnose() -> Iterator[Diagnosis]:
     yield packages()
     yield imports()
     yield from extras()
-    yield from declared()
+    yield from entry_points()
     yield reverb()
     yield java()
     yield flink_jar()
@@ -117,7 +117,7 @@ def extras() -> Iterator[Diagnosis]:
         yield Diagnosis(f"[{extra}]", "absent", f"{purpose}; {_listed(wrong)}", install(extra))
 
 
-def declared() -> Iterator[Diagnosis]:
+def entry_points() -> Iterator[Diagnosis]:
     """What other packages declare as entry points, and whether it can be imported."""
     for kind in plugins.KINDS:
         for name in plugins.names(kind):

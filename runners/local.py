@@ -17,7 +17,7 @@ from rlds_beam import worker_status
 from rlds_beam.errors import DiskError, OutOfMemoryError, RldsBeamError, UsageError
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.runners.base import Define, Runner
-from rlds_beam.runners.threads import NO_MORE_THREADS, no_more_threads, thread_errors, watched
+from rlds_beam.runners.threads import NO_MORE_THREADS, no_more_threads, run_watched, thread_errors
 from rlds_beam.runners.worker_processes import worker_processes
 from rlds_beam.worker_status import Done
 
@@ -92,7 +92,7 @@ class LocalRunner(Runner):
                 return workers.error()
 
             self._look = workers.done
-            metrics = watched(job, error)
+            metrics = run_watched(job, error)
             workers.end()
             metrics["worker_seconds"] = [note.seconds for note in workers.notes()]
         return metrics

@@ -72,7 +72,7 @@ _CAUSE_SECONDS = 1.0
 Outcome = BaseException | dict[str, Any]
 
 
-def watched(job: Callable[[], dict[str, Any]], error: Callable[[], RldsBeamError | None]) -> dict[str, Any]:
+def run_watched(job: Callable[[], dict[str, Any]], error: Callable[[], RldsBeamError | None]) -> dict[str, Any]:
     """Runs `job` in a thread and stops waiting once it can no longer end.
 
     Args:

@@ -9,7 +9,7 @@
     [project.entry-points."rlds_beam.commands"]
     replay = "my_robot.replay:ReplayConfig"       # the config of a job: rlds_beam.pipelines.base.Job
 
-They are looked up only if a name is not one of ours, or if all names are listed, so they cost other commands nothing.
+They are looked up only if a name is not built in, or if all names are listed, so they cost other commands nothing.
 """
 
 from __future__ import annotations

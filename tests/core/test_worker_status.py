@@ -16,7 +16,7 @@ from processes import DEADLINE
 from rlds_beam import worker_status
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.runners import worker_processes
-from rlds_beam.runners.threads import watched
+from rlds_beam.runners.threads import run_watched
 from rlds_beam.runners.worker_processes import WorkerProcesses
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.worker_status import Done, read_notes
@@ -135,7 +135,7 @@ def test_a_worker_that_dies_ends_the_job(workers, code, words):
     end = f"os.kill(os.getpid(), {-code})" if code < 0 else f"os._exit({code})"
     started = workers(f"with working_on('range'):\n with working_on('file'):\n  {end}")
     with pytest.raises(RldsBeamError) as raised:
-        watched(hang, started.error)
+        run_watched(hang, started.error)
     text = str(raised.value)
     assert text.startswith("a worker process died at range, file (") and text.endswith("run the same command to resume")
     assert words in text
@@ -143,13 +143,13 @@ def test_a_worker_that_dies_ends_the_job(workers, code, words):
 
 def test_a_worker_that_leaves_without_an_error_ends_the_job(workers):
     with pytest.raises(RldsBeamError, match=r"died at range \(it ended without an error\)"):
-        watched(hang, workers("with working_on('range'):\n os._exit(0)").error)
+        run_watched(hang, workers("with working_on('range'):\n os._exit(0)").error)
 
 
 def test_a_finished_worker_is_no_error(workers, monkeypatch):
     monkeypatch.setattr(worker_processes, "GRACE_SECONDS", 60.0)
     started = workers("with working_on('range'): pass")
-    assert watched(lambda: {"code": started._processes["worker"].wait(DEADLINE)}, started.error) == {"code": 0}
+    assert run_watched(lambda: {"code": started._processes["worker"].wait(DEADLINE)}, started.error) == {"code": 0}
 
 
 def test_the_error_quotes_the_last_line_of_the_log(workers):
@@ -157,7 +157,7 @@ def test_the_error_quotes_the_last_line_of_the_log(workers):
     started = workers(f"{write}\nos._exit(1)")
     Path(started.home, "1.log").write_text("from a live worker\n")
     with pytest.raises(RldsBeamError, match=r"between two parts \(exit code 1: no more memory\)"):
-        watched(hang, started.error)
+        run_watched(hang, started.error)
 
 
 def test_a_worker_that_does_not_end_is_killed(workers):
@@ -174,7 +174,7 @@ def test_a_cause_found_after_the_job_failed(workers):
         raise RuntimeError("connection lost")
 
     with pytest.raises(RldsBeamError, match="exit code 7"):
-        watched(job, started.error)
+        run_watched(job, started.error)
 
 
 def test_progress_is_counted_and_noted(notebook, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 from processes import DEADLINE
 
 from rlds_beam import watchdog
-from rlds_beam.runners.threads import watched
+from rlds_beam.runners.threads import run_watched
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -31,7 +31,7 @@ def test_an_interrupt_that_a_library_drops_ends_the_wait(number: signal.Signals)
     before = watchdog.on_interrupt(signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            watched(job, library)
+            run_watched(job, library)
     finally:
         finish.set()
         for given, handler in before.items():

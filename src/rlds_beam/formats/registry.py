@@ -234,7 +234,7 @@ def find_format(name: str) -> Format | None:
 
 
 def formats() -> dict[str, Format]:
-    """All formats, with those of other packages at the end. A name of ours is never another's."""
+    """All formats: the built-in ones, then those of other packages, which cannot replace a built-in name."""
     others = {name: known for name, known in plugins.loaded("formats").items() if isinstance(known, Format)}
     return {**FORMATS, **{name: known for name, known in others.items() if name not in FORMATS}}
 

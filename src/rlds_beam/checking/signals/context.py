@@ -120,17 +120,17 @@ def _is_text(field: Field) -> bool:
     return field.dtype == "string" and not field.shape and bool(_INSTRUCTION.fullmatch(field.path))
 
 
-MOST_LAG = 10
+MAX_LAG = 10
 """The largest lag that is tried, in steps."""
 _FEWEST = 15
 """Steps below which a correlation says nothing."""
-_MOST_PAIRS = 4
+_MAX_PAIRS = 4
 _CORRELATED = 0.5
 """Correlation below which there is no lag: the state may not be what the action moves."""
 
 
 def pairs(context: Context, sizes: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The actions and states that are compared: those with equally many dimensions, at least 2, at most `_MOST_PAIRS`.
+    """The actions and states that are compared: those with equally many dimensions, at least 2, at most `_MAX_PAIRS`.
 
     Fields with the same last name come first (`action/joint_position`, `observation/joint_position`).
 
@@ -143,10 +143,10 @@ def pairs(context: Context, sizes: Mapping[str, int]) -> list[tuple[str, str]]:
         for state in context.states
         if sizes.get(action, 0) == sizes.get(state, 1) > 1
     ]
-    return sorted(found, key=lambda one: one[0].rpartition("/")[2] != one[1].rpartition("/")[2])[:_MOST_PAIRS]
+    return sorted(found, key=lambda one: one[0].rpartition("/")[2] != one[1].rpartition("/")[2])[:_MAX_PAIRS]
 
 
-def following(context: Context, motions: Mapping[str, Motion], laid: Laid) -> dict[str, Array]:
+def measure_lag(context: Context, motions: Mapping[str, Motion], laid: Laid) -> dict[str, Array]:
     """The lag of each episode (E,), and `#position`: whether the actions of the first pair are positions.
 
     The sum of all dimensions of the state's change is correlated with that of the action (velocities, differences) and
@@ -175,8 +175,8 @@ def _correlations(first: Array, second: Array, laid: Laid, shift: int) -> Array:
     first, second = (_standardized(values, laid) for values in (first, second))
     room = laid.starts + laid.lengths
     until = np.repeat(room, laid.lengths) - np.arange(len(first))  # steps to the end of the episode
-    found = np.zeros((MOST_LAG + 1, len(laid.starts)))
-    for lag in range(MOST_LAG + 1):
+    found = np.zeros((MAX_LAG + 1, len(laid.starts)))
+    for lag in range(MAX_LAG + 1):
         by = lag + shift
         if by >= len(first):
             break

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlds_beam.checking.idle import IDLE, LEAST_IDLE
 from rlds_beam.checking.signals import images, texts
-from rlds_beam.checking.signals.context import Context, following, is_gripper
+from rlds_beam.checking.signals.context import Context, is_gripper, measure_lag
 from rlds_beam.checking.signals.motion import Laid, Motion, lay, longest_runs
 from rlds_beam.checking.signals.rows import Key, SignalRows, clock_signals
 from rlds_beam.episodes.columns import is_numeric
@@ -153,7 +153,7 @@ def grippers(context: Context, motions: Mapping[str, Motion], laid: Laid) -> dic
     return found
 
 
-_OF_MOTION = {"idle_share": idle_share, "lag": following, "gripper_chatter": grippers}
+_OF_MOTION = {"idle_share": idle_share, "lag": measure_lag, "gripper_chatter": grippers}
 """The signals of motion that need steps, not only statistics of them."""
 
 

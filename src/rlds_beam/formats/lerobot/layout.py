@@ -42,7 +42,7 @@ FIELDS = "meta/rlds_beam.json"
 """The original fields of the episodes, to read them back."""
 
 EPISODE_COLUMNS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index", "episode_key")
-"""The columns of meta/episodes that every dataset of ours has; the others are fields of the episodes."""
+"""The columns of meta/episodes that rlds-beam always writes; the others are fields of the episodes."""
 
 RANGES_IN_EPISODES = 256
 """Number of ranges that share a file of meta/episodes."""
