@@ -105,6 +105,16 @@ def test_columns_are_chosen(browser: Any, example: str) -> None:
         tab.check()
 
 
+def test_keys_faster_than_the_drawing_are_not_lost(browser: Any, example: str) -> None:
+    with opened(browser, example) as tab:
+        tab.scanned()
+        tab.page.evaluate("""for (const key of ["j", "j", "k", "j", "Enter"])
+            document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}))""")
+        tab.page.locator("main.episode h1").wait_for()
+        assert "at=2" in tab.page.url
+        tab.check()
+
+
 def test_the_keyboard_moves_opens_and_comes_back(browser: Any, example: str) -> None:
     with opened(browser, example) as tab:
         tab.scanned()

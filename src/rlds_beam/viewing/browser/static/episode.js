@@ -126,7 +126,7 @@ function Tabs(parts) {
     if (!by) return;
     event.preventDefault();
     event.stopPropagation();
-    const next = (all.indexOf(tab) + by + all.length) % all.length;
+    const next = ([...list.current.children].indexOf(event.target) + by + all.length) % all.length;
     choose(all[next]);
     list.current.children[next].focus();
   };

@@ -25,10 +25,10 @@ export function Picture({ dataset, episode, camera, step, height, version = "" }
   return html`<img class="picture" src=${src} alt="" loading="lazy" decoding="async" onError=${() => fail(src)} />`;
 }
 
-export function Tile({ position, row, dataset, current, flags, open, setCurrent }) {
+export function Tile({ position, row, dataset, current, flags, open, select }) {
   const camera = mainCamera(dataset.cameras);
   const click = (event) => {
-    setCurrent(position);
+    select(position);
     if (row && !event.target.closest("button")) open(position);
   };
   return html`<div role="gridcell" class="tile" id=${`row-${position}`} aria-selected=${position === current} onClick=${click}>

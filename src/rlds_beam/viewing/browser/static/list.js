@@ -13,6 +13,7 @@ export function ListPage({ state, dataset }) {
   const flags = useStore(flagsOf(dataset));
   const narrow = useMedia("(max-width: 640px)");
   const [current, setCurrent] = useState(() => Number(state.at) || 0);
+  const cursor = useRef(current); // a second key before the next drawing moves on from the first
   const [choosing, choose] = useState(false);
   const [width, setWidth] = useState(innerWidth);
   const range = useRef([0, 0]);
@@ -33,8 +34,9 @@ export function ListPage({ state, dataset }) {
     if (current) control.current?.reveal(Math.floor(current / tiles.across), true);
     return () => window.removeEventListener("resize", measure);
   }, []);
+  const select = (position) => setCurrent(cursor.current = position);
   useEffect(() => {
-    if (total && current >= total) setCurrent(total - 1);
+    if (total && current >= total) select(total - 1);
   }, [total]);
 
   const open = (position) => {
@@ -43,15 +45,15 @@ export function ListPage({ state, dataset }) {
   };
   const move = (position) => {
     const next = clamp(position, 0, Math.max(0, total - 1));
-    setCurrent(next);
+    select(next);
     control.current?.reveal(Math.floor(next / tiles.across));
   };
-  useKeys((event) => listKey(event, { current, total, move, open, grid, across: tiles.across, page: control.current?.page ?? 10, flags, rows }));
+  useKeys((event) => listKey(event, { current: cursor.current, total, move, open, grid, across: tiles.across, page: control.current?.page ?? 10, flags, rows }));
 
   const columns = shownColumns(dataset, state);
   const wide = columns.reduce((sum, one) => sum + one.wide, 40);
   const template = `40px ${columns.map((one) => (one.stretch ? `minmax(${one.wide}px, 1fr)` : `${one.wide}px`)).join(" ")}`;
-  const common = { dataset, current, flags, open, setCurrent };
+  const common = { dataset, current, flags, open, select };
   const render = (position, style) => {
     if (grid) return html`<div class="tiles" role="row" aria-rowindex=${position + 2} key=${position} style=${{ ...style, gridTemplateColumns: `repeat(${tiles.across}, minmax(0, 1fr))` }}>
       ${Array.from({ length: tiles.across }, (_, i) => position * tiles.across + i).filter((i) => i < total).map((i) =>
@@ -169,10 +171,10 @@ function Head({ columns, state, template, wide }) {
   </div>`;
 }
 
-const rowProps = ({ position, current, open, setCurrent }) => ({
+const rowProps = ({ position, current, open, select }) => ({
   role: "row", id: `row-${position}`, "aria-rowindex": position + 2, "aria-selected": position === current,
   onClick: (event) => {
-    setCurrent(position);
+    select(position);
     if (!event.target.closest("button")) open(position);
   },
 });

@@ -27,7 +27,7 @@ export function Made({ dataset, episode, player }) {
     <p><bdi class="mono">${line(data.about, 400)}</bdi> <span class="muted">makes ${count(data.total, data.kind.replace(/s$/, ""))} from this episode.</span>
       <span class="key"><i class="hatched"></i> padding or masked</span></p>
     ${data.note && html`<p class="muted">${line(data.note, 400)}</p>`}
-    ${several && html`<${Spans} ...${{ data, item, steps: episode.steps, chosen, choose }} />`}
+    ${several && html`<${Spans} ...${{ data, item, steps: episode.steps, choose }} />`}
     ${data.total > PAGE && html`<div class="bar small"><button aria-label="Earlier" disabled=${!offset} onClick=${() => turn(-1)}>‹</button>
       ${number(offset)}–${number(offset + data.items.length - 1)} of ${number(data.total)}
       <button aria-label="Later" disabled=${offset + PAGE >= data.total} onClick=${() => turn(1)}>›</button></div>`}
@@ -42,13 +42,13 @@ function joined({ items, fields }) {
   return { first: items[0].number, length: items.length, steps: parts("steps"), padding: parts("padding"), values: Object.fromEntries(values) };
 }
 
-function Spans({ data, item, steps, chosen, choose }) {
+function Spans({ data, item, steps, choose }) {
   const key = (event) => {
     const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!by) return;
     event.preventDefault();
     event.stopPropagation();
-    choose(clamp(chosen + by, 0, data.items.length - 1));
+    choose((now) => clamp(now + by, 0, data.items.length - 1));
   };
   const extent = Math.max(steps, ...data.items.map((one) => stepsOf(one)[1] + 1 + (one.padding ?? []).filter(Boolean).length));
   return html`<div class="spans" role="listbox" aria-label="Items" tabindex="0" onKeyDown=${key}>${data.items.map((one, i) =>
