@@ -1,6 +1,6 @@
-# The tasks of a checkout, on a machine with only make and one of Python 3.10 to 3.14.
+# The tasks of a checkout, on a machine with only make and one of Python 3.11 to 3.14.
 # The environment is .venv, built from a lock with hashes and rebuilt when the lock changes. On 3.11 it has everything.
-# Without 3.10 or 3.11 it has only the base package: TensorFlow 2.15 has no wheels for later versions.
+# Without 3.11 it has only the base package: TensorFlow 2.15 has no wheels for later versions.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -24,7 +24,7 @@ export PYTHON
 
 # A stamp's name contains the checksum of its inputs, so a changed file needs a new stamp.
 sum = $(firstword $(shell cat $(1) | sha256sum))
-LOCKS := requirements.lock requirements/full-py310.lock $(wildcard requirements/base-py*.lock)
+LOCKS := requirements.lock $(wildcard requirements/base-py*.lock)
 DEPENDENCIES := $(VENV)/.dependencies-$(call sum,$(LOCKS))
 PROJECT := $(VENV)/.project-$(call sum,$(LOCKS) pyproject.toml setup.py)
 
@@ -68,7 +68,7 @@ full: $(PROJECT)
 
 left-out: $(PROJECT)
 	@$(call has,tensorflow) || echo "Tests of TensorFlow, TF-Agents, Reverb and EnvLogger are skipped: they" \
-		"need Python 3.10 or 3.11. Install one, remove $(VENV), and run make again."
+		"need Python 3.11. Install it, remove $(VENV), and run make again."
 
 demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert, push into Reverb, train an agent
 	@$(PY) examples/demo.py
@@ -90,7 +90,7 @@ test-buckets: full  ## read and write s3:// and gs:// on local servers (a minute
 	@$(PYTEST) $(PYTEST_FLAGS) tests/buckets || $(SAY_TIMEOUT)
 
 # Tests of the base package; those that need TensorFlow or another extra are skipped. Each Python has its own lock.
-test-pythons: $(PROJECT) wheel  ## run the base tests on 3.13, and version-dependent ones on 3.10 to 3.14 (one: PYTHONS=3.12)
+test-pythons: $(PROJECT) wheel  ## run the base tests on 3.13, and version-dependent ones on 3.11 to 3.14 (one: PYTHONS=3.12)
 	@$(PY) tools/pythons.py $(PYTHONS) $(PYTEST_FLAGS) $(filter-out tests,$(TESTS))
 
 # RLlib with PyTorch and the readers of our columns: 4 GB from PyPI, fetched once. The others take 1 to 2 GB each.
@@ -164,21 +164,17 @@ COMPILE = UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip compile --quiet --python-platf
 COMPILE_311 = $(COMPILE) --python-version 3.11
 COMPILE_BASE = $(COMPILE) --extra test $(UPGRADE) pyproject.toml
 
-# The workers' locks hold the same versions as requirements.lock. For the base package, the 3.10 lock has the lowest versions
+# The workers' locks hold the same versions as requirements.lock. For the base package, the 3.11 lock has the lowest versions
 # that pyproject.toml allows, the others the newest; IPython and Jupyter run without pandas on 3.12, with pandas 3 later.
 lock: full  ## resolve the dependencies and write the lock files (newer versions: UPGRADE=--upgrade)
 	@$(COMPILE_311) --extra dev $(UPGRADE) --output-file requirements.lock pyproject.toml
 	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[dev] and all it needs. Written by `make lock`.' requirements.lock
-	@$(COMPILE_BASE) --python-version 3.10 --extra all --extra lerobot --output-file requirements/full-py310.lock
-	@sed -i '1i # Python 3.10, Linux x86-64: rlds-beam[all,lerobot,test] and all it needs. Written by `make lock`.' \
-		requirements/full-py310.lock
 	@rm -f examples/dataflow/requirements*.lock
 	@$(COMPILE_311) --extra gcp --constraint requirements.lock \
 		--output-file examples/dataflow/requirements.lock pyproject.toml
 	@$(COMPILE_311) --extra gcp --extra agents --constraint requirements.lock \
 		--output-file examples/dataflow/requirements-agents.lock pyproject.toml
-	@$(COMPILE_BASE) --python-version 3.10 --resolution lowest-direct --output-file requirements/base-py310.lock
-	@$(COMPILE_BASE) --python-version 3.11 --extra arrayrecord --output-file requirements/base-py311.lock
+	@$(COMPILE_BASE) --python-version 3.11 --resolution lowest-direct --output-file requirements/base-py311.lock
 	@$(COMPILE_BASE) --python-version 3.12 --extra arrayrecord requirements/notebook.in \
 		--output-file requirements/base-py312.lock
 	@$(COMPILE_BASE) --python-version 3.13 --extra arrayrecord --extra hdf5 --extra hub --extra ros \

@@ -121,7 +121,7 @@ def write_other_formats(recorded: Path, flags: argparse.Namespace) -> None:
     heading("7. LeRobot", "The same episodes as a dataset that LeRobot trains from.")
     rlds_beam("convert", recorded, flags.folder / "lerobot", "--to=lerobot", "--fps=20", "--max_rejected=2")
     say("")
-    say("Left out: TF-Agents, TFDS and Reverb. TensorFlow 2.15 needs Python 3.10 or 3.11:")
+    say("Left out: TF-Agents, TFDS and Reverb. TensorFlow 2.15 needs Python 3.11:")
     say("install one, remove .venv, and run make demo again.")
 
 

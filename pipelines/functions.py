@@ -9,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from rlds_beam import plugins
 from rlds_beam.errors import UsageError, naming_memory
@@ -27,8 +27,6 @@ from rlds_beam.pipelines.validate import ValidateConfig
 from rlds_beam.runners.quiet import quiet
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack  # in typing from Python 3.11 on
-
     from rlds_beam import keywords
     from rlds_beam.jobs.inspect import Survey
     from rlds_beam.pipelines.check import CheckOutcome

@@ -23,7 +23,7 @@ from rlds_beam.text import format_size
 Status = Literal["ok", "absent", "problem"]
 
 _PACKAGE = "rlds-beam"
-_PYTHONS = ((3, 10), (3, 14))
+_PYTHONS = ((3, 11), (3, 14))
 _IMPORTED = ("apache_beam", "google_crc32c", "grpc", "imagecodecs", "numpy", "pyarrow", "simplejpeg", "xxhash")
 _IMPORT_SECONDS = 120.0
 
@@ -75,7 +75,7 @@ def python() -> Diagnosis:
     detail = f"{version} ({sys.executable})"
     if _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1]:
         return Diagnosis("python", "ok", detail)
-    return Diagnosis("python", "problem", detail, "create an environment with Python 3.10 to 3.14")
+    return Diagnosis("python", "problem", detail, "create an environment with Python 3.11 to 3.14")
 
 
 def packages() -> Diagnosis:

@@ -1,6 +1,6 @@
 """`make test-pythons`: tests the base package on every supported Python that is installed.
 
-Each interpreter has its own environment (.venv-py310 and so on), built from its lock in requirements/, with the wheel.
+Each interpreter has its own environment (.venv-py311 and so on), built from its lock in requirements/, with the wheel.
 None has TensorFlow: tests skip what is not installed. One Python runs all tests of the base package; the others run
 those whose result may depend on the versions of Python and numpy.
 """
@@ -15,7 +15,7 @@ from environments import ROOT, Outcome, all_passed, build, find, install_wheel, 
 
 TESTS = ROOT / "tests"
 
-PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 WHOLE = "3.13"
 """The Python that all tests of the base package run on."""

@@ -99,7 +99,7 @@ def install(extra: Extra) -> str:
     command = pip_install(extra)
     if extra in _TENSORFLOW and sys.version_info >= (3, 12):
         python = ".".join(map(str, sys.version_info[:2]))
-        command += f", on Python 3.10 or 3.11 (this is {python}): TensorFlow 2.15 supports no newer version"
+        command += f", on Python 3.11 (this is {python}): TensorFlow 2.15 supports no newer version"
     return command
 
 

@@ -21,15 +21,12 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from rlds_beam import lazy
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean, joined
 from rlds_beam.user_functions import by_value, name_of
-
-if TYPE_CHECKING:
-    from typing_extensions import Self  # in typing from Python 3.11 on
 
 __all__ = ["Options", "option"]
 

@@ -480,7 +480,7 @@ def test_json_says_what_ran_and_when(run, source, tmp_path, monkeypatch):
         ["validate", tmp_path / "none", "--json"],
     ]
     for command in commands:
-        began = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
+        began = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
         content = json.loads(run(*command)[1])
         assert list(content)[:4] == ["version", "command", "start", "end"]
         assert content["version"] == rlds_beam.__version__

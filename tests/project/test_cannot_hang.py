@@ -18,7 +18,7 @@ FOLDERS = ("benchmarks", "examples", "pipelines", "runners", "src", "tests", "tr
 FILES = [*ROOT.glob("*.py"), *(file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py")))]
 
 # A fork copies one thread but the locks of all threads: if gRPC or TensorFlow has threads, the child may wait forever
-# for a lock. `subprocess` and multiprocessing's "spawn" use vfork instead (CPython 3.10 to 3.14 on Linux),
+# for a lock. `subprocess` and multiprocessing's "spawn" use vfork instead (CPython 3.11 to 3.14 on Linux),
 # which runs no Python or library code before the new program, unless `subprocess` is given one of these.
 FORKING_ARGUMENTS = {"preexec_fn", "user", "group", "extra_groups"}
 FORKING_FUNCTIONS = {"fork", "forkpty", "set_forkserver_preload"}

@@ -75,10 +75,10 @@ def test_the_purpose_of_every_extra_is_stated_once() -> None:
     assert EXTRAS - set(errors.EXTRAS) == {"all", "buckets", "dev", "docs", "rlds", "test"}  # for developers
 
 
-@pytest.mark.parametrize("python", [(3, 10), (3, 11), (3, 12), (3, 13)])
+@pytest.mark.parametrize("python", [(3, 11), (3, 12), (3, 13)])
 def test_the_python_that_an_extra_needs(python: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors.sys, "version_info", python)
-    assert ("on Python 3.10 or 3.11" in str(errors.missing("agents", "a"))) == (python >= (3, 12))
+    assert ("on Python 3.11" in str(errors.missing("agents", "a"))) == (python >= (3, 12))
     assert str(errors.missing("gcs", "a")) == "a: pip install '.[gcs]' (in the checkout)"
 
 

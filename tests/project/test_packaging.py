@@ -112,7 +112,7 @@ def test_wheel_metadata(built: Path) -> None:
     version = re.search(r'^__version__ = "(.+)"$', (FOLDERS["rlds_beam"] / "_version.py").read_text(), re.MULTILINE)
     assert version is not None
     assert f"\nVersion: {version[1]}\n" in metadata
-    assert "\nRequires-Python: >=3.10\n" in metadata
+    assert "\nRequires-Python: >=3.11\n" in metadata
     assert "rlds-beam = rlds_beam.cli.main:main" in entry_points
 
 

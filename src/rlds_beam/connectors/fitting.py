@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, Self
 
 from rlds_beam.connectors.base import Batch, Connector, name_of
 from rlds_beam.user_functions import configurable
-
-if TYPE_CHECKING:
-    from typing_extensions import Self  # in typing from Python 3.11
 
 
 class Accumulator(Protocol):

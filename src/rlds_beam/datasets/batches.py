@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -35,9 +35,6 @@ from rlds_beam.images.headers import UndecodableImageError
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.reading.last_steps import VOID
 from rlds_beam.typing import Array
-
-if TYPE_CHECKING:
-    from typing_extensions import Self  # in typing from Python 3.11 on
 
 Arrays = Literal["numpy", "torch", "jax"]
 

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
@@ -38,8 +38,6 @@ from rlds_beam.reading.base import Source, Split
 from rlds_beam.text import count, did_you_mean, escape_controls
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack  # in typing from Python 3.11 on
-
     from rlds_beam import keywords
 
 Unit = Literal["episodes", "steps"]

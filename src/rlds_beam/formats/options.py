@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from rlds_beam.formats.registry import (
     OUTPUTS,
@@ -20,8 +20,6 @@ from rlds_beam.options import Group, Options, names_of, option
 from rlds_beam.user_functions import name_of
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # in typing from Python 3.11 on
-
     from rlds_beam.formats.recognizing import Recognized
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from rlds_beam.output.base import Output
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # in typing from Python 3.11 on
-
     from rlds_beam.output.commits import RangeCommit
     from rlds_beam.output.shards import ShardInfo
     from rlds_beam.reading.plan import WorkRange

@@ -121,7 +121,7 @@ _printed: float | None = None
 
 def now() -> str:
     """The time as ISO 8601 in UTC: `2026-11-25T18:07:38Z`."""
-    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class PlainLines:

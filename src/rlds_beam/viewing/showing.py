@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.signals import Context, findings, measure
@@ -40,8 +40,6 @@ from rlds_beam.viewing.tables import (
 from rlds_beam.writing.write_rlds import WriteOutcome
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack  # in typing from Python 3.11 on
-
     from rlds_beam import keywords
 
 

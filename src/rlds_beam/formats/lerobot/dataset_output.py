@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
@@ -39,8 +39,6 @@ from rlds_beam.reading.plan import WorkRange
 from rlds_beam.text import count, did_you_mean, printable
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from rlds_beam.output.commits import RangeCommit
 
 
