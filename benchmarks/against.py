@@ -38,13 +38,19 @@ class Case(NamedTuple):
 CASES = [
     Case("frames", "convert", "state", 1_000_000, 100_000, ("--items=frames",)),
     Case("pairs", "convert", "state", 1_000_000, 100_000, ("--items=pairs",)),
-    Case("sequences of 10, padded", "convert", "state", 400_000, 50_000, ("--items=sequences", "--sequence_length=10",
-         "--stride_length=10", "--pad_end_of_episodes")),
+    Case(
+        "sequences of 10, padded",
+        "convert",
+        "state",
+        400_000,
+        50_000,
+        ("--items=sequences", "--sequence_length=10", "--stride_length=10", "--pad_end_of_episodes"),
+    ),
     Case("PNG images, pairs", "convert", "png", 4_000, 1_000, ("--items=pairs",)),
     Case("JPEG images, frames", "convert", "jpeg", 4_000, 1_000, ("--items=frames",)),
     Case("validate", "validate", "state", 1_000_000, 100_000),
     Case("push, pairs", "push", "state", 400_000, 50_000, ("--items=pairs",)),
-]  # fmt: skip
+]
 
 
 def seconds(executable: Path, case: Case, data: Path) -> float:

@@ -86,12 +86,15 @@ def main() -> int:
         ["", "steps/s at work", "s at work", "s before", "s after"],
         *(
             [
-                name, f"{flags.steps / p.working:,.0f}", f"{p.working:.1f}",
-                f"{p.first - p.called:.1f}", f"{p.returned - p.last:.1f}",
+                name,
+                f"{flags.steps / p.working:,.0f}",
+                f"{p.working:.1f}",
+                f"{p.first - p.called:.1f}",
+                f"{p.returned - p.last:.1f}",
             ]
             for name, p in (("local", ours), ("Flink", flink))
         ),
-    )  # fmt: skip
+    )
     job = jobs[there.index(flink)]
     began, ended = job["start-time"] / 1000, job["end-time"] / 1000
     print(
@@ -100,9 +103,13 @@ def main() -> int:
         f"after: {ended - flink.last:.1f} s until the job's end (commit), {flink.returned - ended:.1f} s until ours"
     )
     print(f"  Flink takes {ratio:.2f} times the time of the local runner at work (target: at most {TARGET})")
-    print("  all runs, s at work: " + "; ".join(
-        f"{name} {', '.join(f'{p.working:.1f}' for p in runs)}" for name, runs in (("local", here), ("Flink", there))
-    ))  # fmt: skip
+    print(
+        "  all runs, s at work: "
+        + "; ".join(
+            f"{name} {', '.join(f'{p.working:.1f}' for p in runs)}"
+            for name, runs in (("local", here), ("Flink", there))
+        )
+    )
     each = ratios([phases.working for phases in there], [phases.working for phases in here])
     what = "time at work of `convert --items=pairs` on a Flink cluster on the same two cores"
     figure = below("Flink: times the local runner", ratio, TARGET, what=what, against="the local runner", runs=each)

@@ -54,8 +54,12 @@ def convert(data: Path, output: Path, kind: str, workers: int) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
         [sys.executable, "-m", "rlds_beam", "convert", data, output, f"--progress={kind}", f"--workers={workers}"],
-        stdout=subprocess.DEVNULL, stderr=terminal, check=True, timeout=600, env={**os.environ, "TERM": "xterm"},
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=terminal,
+        check=True,
+        timeout=600,
+        env={**os.environ, "TERM": "xterm"},
+    )
     os.close(terminal)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

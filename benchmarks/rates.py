@@ -68,9 +68,12 @@ def measure(sizes: Sizes) -> dict[str, Any]:
             converted[name] = min(runs, key=lambda run: run["cpu_us"])
     pushed = min((push(datasets["state"]) for _ in range(sizes.repeats)), key=lambda run: run["wall_us"])
     return {
-        "date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "quick": sizes.quick,
-        "convert": converted, "push": {"state": pushed},
-    }  # fmt: skip
+        "date": datetime.date.today().isoformat(),
+        "cores": os.cpu_count(),
+        "quick": sizes.quick,
+        "convert": converted,
+        "push": {"state": pushed},
+    }
 
 
 def rounded(value: Any) -> Any:

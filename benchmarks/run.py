@@ -37,7 +37,7 @@ from measuring import (
     ratios,
     script,
     table,
-)  # fmt: skip
+)
 from sections import (
     columns,
     composed,
@@ -88,12 +88,17 @@ def state(sizes: Sizes) -> list[Figure]:
     print("  The last line is wall-clock time, including planning, the search for duplicates, and the commit.")
     return [
         at_least(
-            f"state, {k}: times TF-Agents", m.rate / peer.rate, 300, what=f"`convert --items={k}`, half-cheetah",
-            against="TF-Agents' `convert_rlds_to_trajectories` and `TFRecordObserver`", peer="TF-Agents",
-            front="Convert to trajectories" * (k == "frames"), runs=ratios(runs[k], runs["peer"]),
+            f"state, {k}: times TF-Agents",
+            m.rate / peer.rate,
+            300,
+            what=f"`convert --items={k}`, half-cheetah",
+            against="TF-Agents' `convert_rlds_to_trajectories` and `TFRecordObserver`",
+            peer="TF-Agents",
+            front="Convert to trajectories" * (k == "frames"),
+            runs=ratios(runs[k], runs["peer"]),
         )
         for k, m in ours.items()
-    ]  # fmt: skip
+    ]
 
 
 def limit(sizes: Sizes) -> list[Figure]:
@@ -117,8 +122,9 @@ def limit(sizes: Sizes) -> list[Figure]:
             ]
         )
         for kind, how, bare, target in (
-            ("records", "record by record", records, 0.5), ("blocks", "in whole blocks", blocks, None),
-        ):  # fmt: skip
+            ("records", "record by record", records, 0.5),
+            ("blocks", "in whole blocks", blocks, None),
+        ):
             against = f"reading and writing the same bytes with checksums, {how}"
             each = ratios(ours, [one[kind] for one in limits])
             what = f"`convert --items={items}`, half-cheetah"
@@ -148,10 +154,14 @@ def workers(sizes: Sizes) -> list[Figure]:
     )
     return [
         at_least(
-            "two workers: times one", two.rate / one.rate, 1.7, what="`convert --items=pairs` with two workers",
-            against="one worker", runs=ratios(runs[2], runs[1]),
+            "two workers: times one",
+            two.rate / one.rate,
+            1.7,
+            what="`convert --items=pairs` with two workers",
+            against="one worker",
+            runs=ratios(runs[2], runs[1]),
         )
-    ]  # fmt: skip
+    ]
 
 
 def memory(sizes: Sizes) -> list[Figure]:
@@ -173,14 +183,20 @@ def memory(sizes: Sizes) -> list[Figure]:
     table("peak memory of a worker (whole process)", ["", "MB", "ratio"], *rows)
     return [
         below(
-            f"memory, {large:,} steps: times {small:,}", whole / few, 1.05,
-            what=f"memory of `convert --items=pairs`, {large:,} steps", against=f"{small:,} steps",
+            f"memory, {large:,} steps: times {small:,}",
+            whole / few,
+            1.05,
+            what=f"memory of `convert --items=pairs`, {large:,} steps",
+            against=f"{small:,} steps",
         ),
         below(
-            "memory, one shard: times ten shards", whole / cut, 1.05,
-            what="memory of `convert --items=pairs`, one shard", against="ten shards",
+            "memory, one shard: times ten shards",
+            whole / cut,
+            1.05,
+            what="memory of `convert --items=pairs`, one shard",
+            against="ten shards",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def images(sizes: Sizes) -> list[Figure]:
@@ -221,12 +237,17 @@ def _of_images(name: str, ratio: float, share: float, *runs: list[Measurement]) 
     target = 4 if encoding == "png" and workers[0] == "2" else None
     return [
         at_least(
-            f"{name}: times TF-Agents", ratio, target, what=what, peer="TF-Agents",
-            against="TF-Agents with TFDS decoding, on all cores", runs=ratios(*runs),
+            f"{name}: times TF-Agents",
+            ratio,
+            target,
+            what=what,
+            peer="TF-Agents",
+            against="TF-Agents with TFDS decoding, on all cores",
+            runs=ratios(*runs),
             front="Convert 4 PNG cameras" * name.startswith("png, frames, 2"),
         ),
         Figure(f"{name}: of the decoder's limit", share, what=what, against="the bare decoder on as many cores"),
-    ]  # fmt: skip
+    ]
 
 
 def cold(sizes: Sizes) -> list[Figure]:
@@ -245,23 +266,42 @@ def cold(sizes: Sizes) -> list[Figure]:
         what = f"`rlds-beam {name}`" if name.endswith("help") else name
         figures.append(
             below(
-                f"cold: seconds for {name}", min(seconds), target,
-                what=f"{what} from a cold process", unit="s", runs=tuple(seconds),
+                f"cold: seconds for {name}",
+                min(seconds),
+                target,
+                what=f"{what} from a cold process",
+                unit="s",
+                runs=tuple(seconds),
             )
-        )  # fmt: skip
+        )
     table("from a cold process", ["", "seconds"], *([f.name, f"{f.measured:.2f}"] for f in figures))
     return figures
 
 
 SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
-    "state": state, "limit": limit, "workers": workers, "memory": memory, "images": images, "cold": cold,
-    "skew": one_machine.skew, "bounds": one_machine.bounds, "reverb": reverb.reverb,
-    "statistics": statistics.statistics, "columns": columns.columns, "composed": composed.composed,
-    "rllib": rllib.rllib, "record": record.record, "lerobot": lerobot.lerobot,
-    "rlds": rlds.rlds, "exchange": exchange.exchange, "hdf5": hdf5.hdf5,
-    "zarr": zarr.zarr, "ros2": ros2.ros2, "signals": signals.signals,
+    "state": state,
+    "limit": limit,
+    "workers": workers,
+    "memory": memory,
+    "images": images,
+    "cold": cold,
+    "skew": one_machine.skew,
+    "bounds": one_machine.bounds,
+    "reverb": reverb.reverb,
+    "statistics": statistics.statistics,
+    "columns": columns.columns,
+    "composed": composed.composed,
+    "rllib": rllib.rllib,
+    "record": record.record,
+    "lerobot": lerobot.lerobot,
+    "rlds": rlds.rlds,
+    "exchange": exchange.exchange,
+    "hdf5": hdf5.hdf5,
+    "zarr": zarr.zarr,
+    "ros2": ros2.ros2,
+    "signals": signals.signals,
     "loading": loading.loading,
-}  # fmt: skip
+}
 
 
 def _seconds(runs: list[Measurement]) -> float:
@@ -290,8 +330,13 @@ def main() -> int:
             save(f"run.py {name}", measured)
     rows = [[f.name, f.target_text, f"{f.measured:,.2f}", f.verdict] for f in figures]
     table("summary", ["", "target", "measured", ""], *rows)
-    result = {"quick": args.quick, "repeats": sizes.repeats, "cores": os.cpu_count(), "load_before": load,
-              "figures": [dataclasses.asdict(f) for f in figures]}  # fmt: skip
+    result = {
+        "quick": args.quick,
+        "repeats": sizes.repeats,
+        "cores": os.cpu_count(),
+        "load_before": load,
+        "figures": [dataclasses.asdict(f) for f in figures],
+    }
     (DATA / "results.json").write_text(json.dumps(result, indent=2) + "\n")
     return int(any(f.verdict == "MISSED" for f in figures) and not args.quick)
 

@@ -186,9 +186,13 @@ def run(arguments: list[str], home: Path, kill_at: float = float("inf")) -> Run:
     samples, notes = [], Notes(scratch)
     with open(scratch / "out", "w+") as out, open(scratch / "err", "w+") as err:
         process = subprocess.Popen(
-            command, stdout=out, stderr=err, cwd=home, start_new_session=True,
+            command,
+            stdout=out,
+            stderr=err,
+            cwd=home,
+            start_new_session=True,
             env={**os.environ, "TMPDIR": str(scratch)},
-        )  # fmt: skip
+        )
         processes = Processes(process.pid)
         try:
             while process.poll() is None:
@@ -321,31 +325,43 @@ def figures(found: dict[str, Any], gigabytes: float) -> list[Figure]:
     job, quarters = f"`{JOBS[name][0]}{f' --to={name}' * ('convert' in JOBS[name])}`", "the first quarter"
     return [
         below(
-            f"soak, {name}, memory: times the first quarter", held[3] / held[0], FILLING.get(name, FLAT),
-            what=f"memory of {job} in the last quarter of {gigabytes:g} GB", against=quarters,
+            f"soak, {name}, memory: times the first quarter",
+            held[3] / held[0],
+            FILLING.get(name, FLAT),
+            what=f"memory of {job} in the last quarter of {gigabytes:g} GB",
+            against=quarters,
         ),
         below(
-            f"soak, {name}, memory at the end: times the first quarter", max(peaks) / peaks[0], None,
-            what=f"highest memory of {job}, completion included", against=quarters,
+            f"soak, {name}, memory at the end: times the first quarter",
+            max(peaks) / peaks[0],
+            None,
+            what=f"highest memory of {job}, completion included",
+            against=quarters,
         ),
         at_least(
-            f"soak, {name}, bytes per processor second: of the first quarter", rates[3] / rates[0], STEADY,
-            what=f"bytes a processor second of {job} in the last quarter of {gigabytes:g} GB", against=quarters,
+            f"soak, {name}, bytes per processor second: of the first quarter",
+            rates[3] / rates[0],
+            STEADY,
+            what=f"bytes a processor second of {job} in the last quarter of {gigabytes:g} GB",
+            against=quarters,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--gigabytes", type=float, default=FULL,
+        "--gigabytes",
+        type=float,
+        default=FULL,
         help=f"size of the data (default: {FULL}); the first quarter of a few is mostly start-up",
-    )  # fmt: skip
+    )
     parser.add_argument("--quick", action="store_true", help="one gigabyte; docs/figures.json stays as it is")
     parser.add_argument(
-        "--short", action="store_true",
+        "--short",
+        action="store_true",
         help="short episodes, 20,000 a gigabyte: shows what a job keeps of each; docs/figures.json stays as it is",
-    )  # fmt: skip
+    )
     parser.add_argument("--job", action="append", choices=JOBS, help="only this one; may be repeated (default: all)")
     args = parser.parse_args()
     gigabytes = 1 if args.quick else args.gigabytes
@@ -369,8 +385,11 @@ def main() -> int:
     title = f"{gigabytes:g} GB, {counts['records']:,} episodes, {WORKERS} workers: the first and the last 20th"
     table(title, head, *rows)
     measured = [figure for found in results for figure in figures(found, gigabytes)]
-    table("summary", ["", "target", "measured", ""],
-          *([f.name, f.target_text, f"{f.measured:.2f}", f.verdict] for f in measured))  # fmt: skip
+    table(
+        "summary",
+        ["", "target", "measured", ""],
+        *([f.name, f.target_text, f"{f.measured:.2f}", f.verdict] for f in measured),
+    )
     content = {"gigabytes": gigabytes, "counts": counts, "jobs": results}
     (DATA / "soak.json").write_text(json.dumps(content, indent=2) + "\n")
     if gigabytes >= FULL and not args.short:

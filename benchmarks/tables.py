@@ -23,9 +23,15 @@ def options_of(dataset: str, items: ItemOptions | None = None, server: str = "",
     """Options that push the dataset; `chunk_length` 0 means the default."""
     items = items or ItemOptions()
     return PushOptions(
-        dataset, reverb=(server or "127.0.0.1:1",), table=(TABLE,), chunk_length=chunk_length or None,
-        items=items.items, sequence_length=items.sequence_length, stride_length=items.stride_length, timeout=TIMEOUT,
-    )  # fmt: skip
+        dataset,
+        reverb=(server or "127.0.0.1:1",),
+        table=(TABLE,),
+        chunk_length=chunk_length or None,
+        items=items.items,
+        sequence_length=items.sequence_length,
+        stride_length=items.stride_length,
+        timeout=TIMEOUT,
+    )
 
 
 @contextlib.contextmanager

@@ -29,10 +29,12 @@ def diagram(draw: Callable[[], Picture]) -> Callable[[], Picture]:
 @diagram
 def episode() -> Picture:
     picture = Picture(
-        WIDTH, 250, "An episode",
+        WIDTH,
+        250,
+        "An episode",
         "Four RLDS steps. Each holds an observation, the action taken there, its reward and discount. "
         "The last step holds only an observation; its other values are void. Four steps make three transitions.",
-    )  # fmt: skip
+    )
     left, width, gap = 102, 84, 8
     for row, (name, y) in enumerate({"observation": 66, "action": 96, "reward": 126}.items()):
         picture.text(left - 8, y + 17, name, size=14, anchor="end", color="muted")
@@ -41,10 +43,17 @@ def episode() -> Picture:
             void = step == 3 and row > 0
             label = "void" if void else f"{'oar'[row]}{step}"
             picture.box(
-                x, y, width, 24, label,
-                size=14, fill="panel" if void else "accent-soft", stroke="line" if void else "accent",
-                color="muted" if void else "ink", dashed=void,
-            )  # fmt: skip
+                x,
+                y,
+                width,
+                24,
+                label,
+                size=14,
+                fill="panel" if void else "accent-soft",
+                stroke="line" if void else "accent",
+                color="muted" if void else "ink",
+                dashed=void,
+            )
     for step, flag in enumerate(("is_first", "", "", "is_last")):
         x = left + step * (width + gap) + width / 2
         picture.text(x, 36, f"step {step}", size=14, anchor="middle", bold=True)
@@ -68,10 +77,12 @@ def row(picture: Picture, y: float, name: str, values: Sequence[str], marked: Se
 @diagram
 def frames() -> Picture:
     picture = Picture(
-        WIDTH, 250, "The frames of a terminal episode of four steps",
+        WIDTH,
+        250,
+        "The frames of a terminal episode of four steps",
         "Four frames with step types FIRST, MID, MID, LAST and next step types MID, MID, LAST, FIRST. By default the "
         "discount is 0 in the last two frames; with terminal_discount=boundary only in the last one.",
-    )  # fmt: skip
+    )
     for i in range(4):
         picture.text(162 + i * 78 + 35, 24, f"frame {i}", size=14, anchor="middle", bold=True)
     row(picture, 36, "step_type", ("FIRST", "MID", "MID", "LAST"))
@@ -117,10 +128,12 @@ SIX = "012345"
 @diagram
 def windows_of_frames() -> Picture:
     picture = Picture(
-        WIDTH, 572, "Pairs, sequences, and a stride",
+        WIDTH,
+        572,
+        "Pairs, sequences, and a stride",
         "Six frames. Pairs: five items of two adjacent frames. Sequences of four: three items, which start at frames "
         "0, 1 and 2. Sequences of four with a stride of two: two items, which start at frames 0 and 2.",
-    )  # fmt: skip
+    )
     y = panel(picture, 4, "--items=pairs", SIX, ItemOptions())
     y = panel(picture, y, "--items=sequences --sequence_length=4", SIX, sequences(4))
     panel(picture, y, "… --stride_length=2", SIX, sequences(4, stride_length=2))
@@ -130,11 +143,13 @@ def windows_of_frames() -> Picture:
 @diagram
 def windows_with_padding() -> Picture:
     picture = Picture(
-        WIDTH, 408, "Padding and tiling",
+        WIDTH,
+        408,
+        "Padding and tiling",
         "Sequences of four. An episode of three frames, padded, gives one item: its frames and one padding frame P. "
         "An episode of five frames with a stride of two, padded, gives one item; tiled, it gives three, "
         "of which the last two end in padding frames.",
-    )  # fmt: skip
+    )
     y = panel(picture, 6, "3 frames, --pad_end_of_episodes", "012", sequences(4, pad_end_of_episodes=True))
     padded = {"pad_end_of_episodes": True, "stride_length": 2}
     y = panel(picture, y, "5 frames, stride 2, --pad_end_of_episodes", "01234", sequences(4, **padded))
@@ -146,10 +161,12 @@ def windows_with_padding() -> Picture:
 @diagram
 def windows_across_episodes() -> Picture:
     picture = Picture(
-        WIDTH, 180, "Windows across episodes",
+        WIDTH,
+        180,
+        "Windows across episodes",
         "Episode a of four frames is followed by episode b, also of four. Sequences of four with a stride of two run "
         "over the stream of both: the second item holds the frames a2, a3, b0 and b1.",
-    )  # fmt: skip
+    )
     names = ("a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3")
     panel(picture, 6, "--across_episodes, stride 2", names, sequences(4, across_episodes=True, stride_length=2))
     return picture
@@ -166,11 +183,13 @@ def pipeline() -> Picture:
         "WriteToReverb": ("or tables, one observer a worker", ""),
     }
     picture = Picture(
-        WIDTH, 386, "The pipeline",
+        WIDTH,
+        386,
+        "The pipeline",
         "ReadFromRlds reads shards in parallel. ValidateEpisodes checks the boundaries of each episode. "
         "ConnectEpisodes edits episodes. ConvertToTrajectories makes overlapping pairs and padded sequences. "
         "WriteToTrajectoryRecords writes TFRecords, or WriteToReverb fills tables. WriteRejected keeps bad episodes.",
-    )  # fmt: skip
+    )
     y = 8
     for i, (name, (first, second)) in enumerate(steps.items()):
         last = not second
@@ -194,11 +213,13 @@ def pipeline() -> Picture:
 @diagram
 def path_of_an_episode() -> Picture:
     picture = Picture(
-        WIDTH, 250, "The path of an episode",
+        WIDTH,
+        250,
+        "The path of an episode",
         "A record is read, checked, and edited by connectors, and the result is written. The check sends bad episodes "
         "to the folder rejected, with their bytes and the reason; a connector may drop episodes, which are counted "
         "under its name. Read equals written plus rejected plus dropped.",
-    )  # fmt: skip
+    )
     for i, (name, below) in enumerate(
         {"read": "decode", "check": "repair", "connect": "edit", "write": "commit"}.items()
     ):
@@ -219,11 +240,13 @@ def path_of_an_episode() -> Picture:
 @diagram
 def parts() -> Picture:
     picture = Picture(
-        WIDTH, 244, "Shards, parts, and output shards",
+        WIDTH,
+        244,
+        "Shards, parts, and output shards",
         "The shards of a split lie end to end: two small ones, one large one, one small one. They are cut into four "
         "parts of about equal size: the large shard is spread over several parts, and small shards share one. "
         "Each part becomes one output shard.",
-    )  # fmt: skip
+    )
     picture.text(14, 24, "input shards, end to end", size=14, bold=True)
     x = 14.0
     for i, wide in enumerate((70, 60, 210, 112)):
@@ -244,10 +267,12 @@ def parts() -> Picture:
 @diagram
 def resuming() -> Picture:
     picture = Picture(
-        WIDTH, 290, "A killed job and its rerun",
+        WIDTH,
+        290,
+        "A killed job and its rerun",
         "When the job was killed, parts 0 and 1 had a shard and a commit, and part 2 was a temporary file. "
         "The rerun keeps parts 0 and 1, makes parts 2 and 3, removes the temporary file, and writes the manifest last.",
-    )  # fmt: skip
+    )
     kept_files = ("plan.json", "shard 0 + commit", "shard 1 + commit")
     columns = {
         "after kill -9": (*kept_files, ".shard 2 … .tmp"),
@@ -271,14 +296,18 @@ def resuming() -> Picture:
 @diagram
 def exactly_once() -> Picture:
     picture = Picture(
-        WIDTH, 300, "An item that is sent twice",
+        WIDTH,
+        300,
+        "An item that is sent twice",
         "An acknowledgment is lost, so the item is sent again. With random keys the table then holds two items. "
         "With a key derived from the item, the server knows the key, and the table holds one.",
-    )  # fmt: skip
-    for i, (title, keys, held) in enumerate((
-        ("Reverb's clients: a random key", ("key 17", "key 42"), ("item 17", "item 42")),
-        ("rlds-beam: a key derived from the item", ("key 5e", "key 5e"), ("item 5e",)),
-    )):  # fmt: skip
+    )
+    for i, (title, keys, held) in enumerate(
+        (
+            ("Reverb's clients: a random key", ("key 17", "key 42"), ("item 17", "item 42")),
+            ("rlds-beam: a key derived from the item", ("key 5e", "key 5e"), ("item 5e",)),
+        )
+    ):
         y = 6 + i * 148
         stroke = "ok" if i else "bad"
         picture.text(14, y + 18, title, bold=True)
@@ -295,18 +324,33 @@ def exactly_once() -> Picture:
 
 
 LAYERS = (
-    ("cli",), ("pipelines",), ("transforms", "drop_in"), ("viewing", "runners"), ("jobs", "writing"),
-    ("recording", "reverb"), ("datasets",), ("formats", "hub", "terminal"), ("output",), ("processing",),
-    ("connectors", "trajectories"), ("checking",), ("reading",), ("encoding",), ("episodes",), ("images", "buckets"),
-)  # fmt: skip
+    ("cli",),
+    ("pipelines",),
+    ("transforms", "drop_in"),
+    ("viewing", "runners"),
+    ("jobs", "writing"),
+    ("recording", "reverb"),
+    ("datasets",),
+    ("formats", "hub", "terminal"),
+    ("output",),
+    ("processing",),
+    ("connectors", "trajectories"),
+    ("checking",),
+    ("reading",),
+    ("encoding",),
+    ("episodes",),
+    ("images", "buckets"),
+)
 
 
 @diagram
 def layers() -> Picture:
     picture = Picture(
-        WIDTH, 14 + 38 * len(LAYERS), "The packages, in layers",
+        WIDTH,
+        14 + 38 * len(LAYERS),
+        "The packages, in layers",
         "From top to bottom: " + "; ".join(", ".join(layer) for layer in LAYERS) + ". Imports point down only.",
-    )  # fmt: skip
+    )
     for i, layer in enumerate(LAYERS):
         wide = 132
         left = (WIDTH - len(layer) * (wide + 16) + 16) / 2

@@ -17,18 +17,31 @@ MARK = "<!-- figures -->\n"
 
 TOPICS: Mapping[str, tuple[str, ...]] = {
     "Convert RLDS": (
-        "run.py state", "run.py limit", "run.py images", "run.py workers", "run.py skew", "run.py memory",
-        "run.py composed", "run.py bounds", "run.py cold", "flink.py",
+        "run.py state",
+        "run.py limit",
+        "run.py images",
+        "run.py workers",
+        "run.py skew",
+        "run.py memory",
+        "run.py composed",
+        "run.py bounds",
+        "run.py cold",
+        "flink.py",
     ),
     "Check, and compute statistics": ("run.py signals", "run.py statistics"),
     "Push into Reverb": ("run.py reverb",),
     "Train": ("run.py columns", "run.py rllib", "run.py loading"),
     "Record": ("run.py record",),
     "Robot data and other formats": (
-        "run.py rlds", "run.py lerobot", "run.py hdf5", "run.py zarr", "run.py ros2", "run.py exchange",
+        "run.py rlds",
+        "run.py lerobot",
+        "run.py hdf5",
+        "run.py zarr",
+        "run.py ros2",
+        "run.py exchange",
     ),
     "Twenty gigabytes": ("soak.py",),
-}  # fmt: skip
+}
 """Heading -> the commands whose figures are below it. Others follow at the end."""
 
 

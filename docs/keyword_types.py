@@ -30,12 +30,24 @@ Text: TypeAlias = str | os.PathLike[str]
 Names: TypeAlias = Text | Sequence[Text]
 '''
 JOBS = {
-    **{job.title(): getattr(functions, f"{job.title()}Config") for job in (
-        "check", "convert", "example", "inspect", "push", "record", "report", "stats", "upload", "validate",
-    )},
+    **{
+        job.title(): getattr(functions, f"{job.title()}Config")
+        for job in (
+            "check",
+            "convert",
+            "example",
+            "inspect",
+            "push",
+            "record",
+            "report",
+            "stats",
+            "upload",
+            "validate",
+        )
+    },
     "Load": LoadOptions,
     "Show": InputOptions,
-}  # fmt: skip
+}
 """Typed dict -> the options of a function: those of a job, of `open_dataset`, and of `show`."""
 
 

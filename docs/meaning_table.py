@@ -34,8 +34,9 @@ from rlds_beam.testing import make_episode, write_dataset  # noqa: E402
 PAGE = ROOT / "docs" / "reference" / "meaning.md"
 BRIDGE = REAL_DATA / "bridge_dataset" / "1.0.0"
 BRIDGE_TITLE = "Bridge (RLDS)"
-JOINTS = [f"{joint}.pos" for joint in
-          ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")]  # fmt: skip
+JOINTS = [
+    f"{joint}.pos" for joint in ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
+]
 HEAD = """# What survives a conversion
 
 Whether a policy drives the robot right depends on what the numbers mean. This table shows what is known of nine

@@ -154,9 +154,14 @@ def block(command: str, printed: str) -> Iterator[str]:
 
 def fill(line: str, end: str, indent: str) -> list[str]:
     lines = textwrap.wrap(
-        line, WIDTH - len(end), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False,
-        drop_whitespace=True, replace_whitespace=False,
-    )  # fmt: skip
+        line,
+        WIDTH - len(end),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+        replace_whitespace=False,
+    )
     return [f"{one}{end}" for one in lines[:-1]] + lines[-1:]
 
 

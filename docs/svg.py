@@ -23,16 +23,36 @@ MONO = "ui-monospace,SFMono-Regular,'SF Mono',Menlo,Consolas,'Liberation Mono',m
 
 THEMES: Mapping[str, Mapping[str, str]] = {
     "light": {
-        "ink": "#1f2328", "muted": "#59636e", "line": "#d1d9e0", "panel": "#f6f8fa", "page": "#ffffff",
-        "accent": "#0b6e99", "accent-soft": "#dbeef7", "ok": "#1a7f37", "ok-soft": "#dafbe1",
-        "warn": "#9a6700", "warn-soft": "#fff8c5", "bad": "#cf222e", "bad-soft": "#ffebe9",
+        "ink": "#1f2328",
+        "muted": "#59636e",
+        "line": "#d1d9e0",
+        "panel": "#f6f8fa",
+        "page": "#ffffff",
+        "accent": "#0b6e99",
+        "accent-soft": "#dbeef7",
+        "ok": "#1a7f37",
+        "ok-soft": "#dafbe1",
+        "warn": "#9a6700",
+        "warn-soft": "#fff8c5",
+        "bad": "#cf222e",
+        "bad-soft": "#ffebe9",
     },
     "dark": {
-        "ink": "#e6edf3", "muted": "#9198a1", "line": "#3d444d", "panel": "#161b22", "page": "#0d1117",
-        "accent": "#58b8e0", "accent-soft": "#12344a", "ok": "#3fb950", "ok-soft": "#12321d",
-        "warn": "#d29922", "warn-soft": "#332a12", "bad": "#f85149", "bad-soft": "#3c1618",
+        "ink": "#e6edf3",
+        "muted": "#9198a1",
+        "line": "#3d444d",
+        "panel": "#161b22",
+        "page": "#0d1117",
+        "accent": "#58b8e0",
+        "accent-soft": "#12344a",
+        "ok": "#3fb950",
+        "ok-soft": "#12321d",
+        "warn": "#d29922",
+        "warn-soft": "#332a12",
+        "bad": "#f85149",
+        "bad-soft": "#3c1618",
     },
-}  # fmt: skip
+}
 """Theme -> role -> color. Every shape and text names a role; `page` is the color behind the picture."""
 
 Point = tuple[float, float]
@@ -58,10 +78,18 @@ class Picture:
         self._parts: list[str] = []
 
     def text(
-        self, x: float, y: float, content: str, *,
-        size: float = 15, anchor: str = "start", bold: bool = False, mono: bool = False, color: str = "ink",
+        self,
+        x: float,
+        y: float,
+        content: str,
+        *,
+        size: float = 15,
+        anchor: str = "start",
+        bold: bool = False,
+        mono: bool = False,
+        color: str = "ink",
         aside: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """A line of text with its baseline at `y`; `anchor`: which part is at `x`: `start`, `middle`, or `end`.
 
         `aside` continues the line in muted, regular text.
@@ -73,10 +101,22 @@ class Picture:
         self._parts.append(f'<text class="{classes}" {place}{at}>{escape(content, quote=False)}{rest}</text>')
 
     def box(
-        self, x: float, y: float, width: float, height: float, label: str = "", *,
-        fill: str = "panel", stroke: str = "line", color: str = "ink",
-        size: float = 15, bold: bool = False, mono: bool = False, radius: float = 6, dashed: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        label: str = "",
+        *,
+        fill: str = "panel",
+        stroke: str = "line",
+        color: str = "ink",
+        size: float = 15,
+        bold: bool = False,
+        mono: bool = False,
+        radius: float = 6,
+        dashed: bool = False,
+    ) -> None:
         """A rounded box; the lines of `label` are centered in it. `stroke=""` draws no border."""
         border = f" s-{stroke}" if stroke else ""
         dash = ' stroke-dasharray="4 3"' if dashed else ""

@@ -66,9 +66,18 @@ def main() -> None:
 
     heading("1. Record", f"{what} Two episodes go wrong, as happens in labs. --accept records them anyway.")
     os.environ["PYTHONPATH"] = os.path.relpath(HERE)  # where the simulator is
-    rlds_beam("record", recorded, f"--env={simulator}:simulator", f'--env_config={{"steps": {flags.steps}}}',
-              f"--policy=TruncatedGaussianHead({simulator}:policy, sigma=0.3)", f"--episodes={flags.episodes}",
-              "--name=recorded", "--shards=1", "--envs_per_worker=1", "--accept=non_finite")  # fmt: skip
+    rlds_beam(
+        "record",
+        recorded,
+        f"--env={simulator}:simulator",
+        f'--env_config={{"steps": {flags.steps}}}',
+        f"--policy=TruncatedGaussianHead({simulator}:policy, sigma=0.3)",
+        f"--episodes={flags.episodes}",
+        "--name=recorded",
+        "--shards=1",
+        "--envs_per_worker=1",
+        "--accept=non_finite",
+    )
 
     heading("2. Inspect", "What is in the dataset? Nothing is written.")
     rlds_beam("inspect", recorded)
@@ -138,8 +147,15 @@ def train_from_reverb(output: Path, flags: argparse.Namespace) -> None:
         address = served_address(pushing)
 
         heading("8. Train", "TF-Agents samples batches, and an agent learns to imitate the recorded actions.")
-        run([sys.executable, os.path.relpath(HERE / "train.py"),
-             f"--reverb={address}", f"--table={TABLE}", f"--like={output}"])  # fmt: skip
+        run(
+            [
+                sys.executable,
+                os.path.relpath(HERE / "train.py"),
+                f"--reverb={address}",
+                f"--table={TABLE}",
+                f"--like={output}",
+            ]
+        )
 
 
 def heading(title: str, text: str) -> None:

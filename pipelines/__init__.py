@@ -14,9 +14,23 @@ from typing import Any
 from rlds_beam import lazy, plugins
 
 __all__ = [
-    "browse", "check", "convert", "doctor", "example", "inspect", "push", "record", "report", "rlds_to_reverb",
-    "rlds_to_trajectories", "serve", "show", "stats", "upload", "validate",
-]  # fmt: skip
+    "browse",
+    "check",
+    "convert",
+    "doctor",
+    "example",
+    "inspect",
+    "push",
+    "record",
+    "report",
+    "rlds_to_reverb",
+    "rlds_to_trajectories",
+    "serve",
+    "show",
+    "stats",
+    "upload",
+    "validate",
+]
 
 
 def __getattr__(name: str) -> Any:

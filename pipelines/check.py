@@ -185,9 +185,13 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
     opened = prepare_input(config)
     with shared_directory(config) as directory:
         report, content = run_checks(
-            "check", config, opened, check_seconds(opened.source, opened.check, config.decode),
-            lambda root: define_pipeline(root, config, opened, writer, directory), "report",
-        )  # fmt: skip
+            "check",
+            config,
+            opened,
+            check_seconds(opened.source, opened.check, config.decode),
+            lambda root: define_pipeline(root, config, opened, writer, directory),
+            "report",
+        )
     findings = tuple(DatasetFinding(**one) for one in content["findings"])
     return CheckOutcome(
         report, content["signals"], findings, content["rows"], content["chosen"], writer.output, temporary
@@ -218,9 +222,13 @@ def main(config: CheckConfig) -> int:
     done = check(config)
     seconds = time.monotonic() - began
     extra = {
-        "seconds": round(seconds, 3), "rows": done.rows, "chosen": done.chosen, "output": done.path,
-        "signals": done.signals, "findings": [dataclasses.asdict(one) for one in done.findings],
-    }  # fmt: skip
+        "seconds": round(seconds, 3),
+        "rows": done.rows,
+        "chosen": done.chosen,
+        "output": done.path,
+        "signals": done.signals,
+        "findings": [dataclasses.asdict(one) for one in done.findings],
+    }
     lines = [*done.lines(config.signal), *_written_lines(config, done), *repair_lines("check", config, done.report)]
     outcome.print_report(done.report, config, extra, [*lines, f"took      {seconds:.1f} s with start-up"])
     return outcome.exit_code(done.report, config)

@@ -34,9 +34,10 @@ class ExampleConfig(Options):
     shards: int = option(2, "number of TFRecord files", least=1)
     seed: int = option(0, "seed of the simulation; the same options give the same files")
     camera: bool = option(
-        False, "add a 96x96 camera image, an instruction, and idle steps at the start; "
+        False,
+        "add a 96x96 camera image, an instruction, and idle steps at the start; "
         "the dataset is DIRECTORY/point_mass_camera/1.0.0",
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

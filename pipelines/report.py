@@ -228,13 +228,18 @@ def _settings(
     path = config.input if input is None else input
     after = "distributions are those after the connectors; frames, curves, and signals are those of the records read"
     return Settings(
-        path, format_, CheckOptions.of(config), config.samples, config.worst, config.decode,
+        path,
+        format_,
+        CheckOptions.of(config),
+        config.samples,
+        config.worst,
+        config.decode,
         thresholds=parse_thresholds(config.threshold),
         convert=("rlds-beam", "convert", path, "OUTPUT", *given),
         list_command=("rlds-beam", "check", path, *given),
         notes=(after,) if connecting is not None and connecting.connectors else (),
         budget=BUDGET // inputs,
-    )  # fmt: skip
+    )
 
 
 def _command(config: ReportConfig) -> str:

@@ -15,9 +15,15 @@ from rlds_beam import CheckOptions
 from rlds_beam.connectors import Connector
 from rlds_beam.trajectories import FrameOptions, ItemOptions
 from rlds_beam.transforms import (
-    ConnectEpisodes, ConvertToTrajectories, FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes, WriteRejected,
-    WriteToReverb, WriteToReverbResult,
-)  # fmt: skip
+    ConnectEpisodes,
+    ConvertToTrajectories,
+    FindDuplicateEpisodes,
+    ReadFromRlds,
+    ValidateEpisodes,
+    WriteRejected,
+    WriteToReverb,
+    WriteToReverbResult,
+)
 import apache_beam as beam  # after rlds_beam.transforms: imported first, Beam prints warnings
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -25,9 +31,16 @@ __all__ = ["define_pipeline", "main"]
 
 
 def define_pipeline(
-    root: beam.Pipeline, input: str, servers: str, table: str, rejected_to: str, items: ItemOptions | None = None,
-    frames: FrameOptions | None = None, check: CheckOptions | None = None, connectors: Sequence[Connector] = (),
-) -> WriteToReverbResult:  # fmt: skip
+    root: beam.Pipeline,
+    input: str,
+    servers: str,
+    table: str,
+    rejected_to: str,
+    items: ItemOptions | None = None,
+    frames: FrameOptions | None = None,
+    check: CheckOptions | None = None,
+    connectors: Sequence[Connector] = (),
+) -> WriteToReverbResult:
     """Writes the items of the dataset `input` to a table, and rejected episodes to the directory `rejected_to`."""
     read = ReadFromRlds(input)
     connect = ConnectEpisodes(connectors, read.source)

@@ -15,9 +15,15 @@ from rlds_beam import CheckOptions
 from rlds_beam.connectors import Connector
 from rlds_beam.trajectories import FrameOptions, ItemOptions
 from rlds_beam.transforms import (
-    ConnectEpisodes, ConvertToTrajectories, FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes, WriteRejected,
-    WriteToTrajectoryRecords, WriteToTrajectoryRecordsResult,
-)  # fmt: skip
+    ConnectEpisodes,
+    ConvertToTrajectories,
+    FindDuplicateEpisodes,
+    ReadFromRlds,
+    ValidateEpisodes,
+    WriteRejected,
+    WriteToTrajectoryRecords,
+    WriteToTrajectoryRecordsResult,
+)
 import apache_beam as beam  # after rlds_beam.transforms: imported first, Beam prints warnings
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -25,9 +31,14 @@ __all__ = ["define_pipeline", "main"]
 
 
 def define_pipeline(
-    root: beam.Pipeline, input: str, output: str, items: ItemOptions | None = None, frames: FrameOptions | None = None,
-    check: CheckOptions | None = None, connectors: Sequence[Connector] = (),
-) -> WriteToTrajectoryRecordsResult:  # fmt: skip
+    root: beam.Pipeline,
+    input: str,
+    output: str,
+    items: ItemOptions | None = None,
+    frames: FrameOptions | None = None,
+    check: CheckOptions | None = None,
+    connectors: Sequence[Connector] = (),
+) -> WriteToTrajectoryRecordsResult:
     """Writes the items of the dataset `input` to `output`, with rejected episodes in `output/rejected`."""
     read = ReadFromRlds(input)
     connect = ConnectEpisodes(connectors, read.source)

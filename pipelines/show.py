@@ -38,9 +38,12 @@ class ShowConfig(SourceOptions):
     _: dataclasses.KW_ONLY
     episode: str = option("0", "its number, from 0 (-1 is the last one), or its key", metavar="EPISODE")
     output: str | None = option(
-        None, "file to write it to: .png or .jpg (pictures of all cameras), .gif (at most 200 frames), "
-        ".mp4 (needs the extra lerobot), or .rrd (needs the extra rerun)", metavar="FILE", short=("-o",),
-    )  # fmt: skip
+        None,
+        "file to write it to: .png or .jpg (pictures of all cameras), .gif (at most 200 frames), "
+        ".mp4 (needs the extra lerobot), or .rrd (needs the extra rerun)",
+        metavar="FILE",
+        short=("-o",),
+    )
     curves: bool = option(False, "draw curves beneath the images of a .png, .jpg, .gif, or .mp4 file")
     both_orders: bool = option(False, "show each camera of a .png or .jpg file also with red and blue swapped")
     images: Literal["auto", "always", "never"] = option(

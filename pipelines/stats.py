@@ -139,9 +139,13 @@ def stats(config: StatsConfig) -> StatsOutcome:
     _check_format(config, connecting.probed.schema)
     with shared_directory(config) as directory:
         report, content = run_checks(
-            "stats", config, opened, stats_seconds(source, opened.check),
-            lambda root: define_pipeline(root, config, opened, directory), "report",
-        )  # fmt: skip
+            "stats",
+            config,
+            opened,
+            stats_seconds(source, opened.check),
+            lambda root: define_pipeline(root, config, opened, directory),
+            "report",
+        )
     statistics = {"dataset": source.dataset, **content["statistics"]}
     for path, names in connecting.schema.names.items():
         if path in statistics["fields"]:

@@ -114,9 +114,15 @@ def upload(config: UploadConfig) -> UploadOutcome:
             for tag in tags:
                 repository.tag(tag, commit)
     return UploadOutcome(
-        repository.path, commit, repository.url, len(work.missing), work.bytes,
-        len(publication.files) - len(work.missing), len(work.stale), tags,
-    )  # fmt: skip
+        repository.path,
+        commit,
+        repository.url,
+        len(work.missing),
+        work.bytes,
+        len(publication.files) - len(work.missing),
+        len(work.stale),
+        tags,
+    )
 
 
 def main(config: UploadConfig) -> int:

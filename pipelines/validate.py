@@ -78,9 +78,12 @@ def validate(config: ValidateConfig) -> Report:
     opened = prepare_input(config)
     job = dataclasses.replace(config, report=None)  # workers would write a partial one; this process writes it
     report, _ = run_checks(
-        "validate", config, opened, validate_seconds(opened.source, opened.check),
+        "validate",
+        config,
+        opened,
+        validate_seconds(opened.source, opened.check),
         lambda root: define_pipeline(root, job, opened),
-    )  # fmt: skip
+    )
     outcome.write_report(report.to_json(), config.report)
     return report
 

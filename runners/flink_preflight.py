@@ -112,12 +112,16 @@ def check(options: RunOptions) -> Submission:
     if options.flink_job_server_jar:
         _check_jar(options.flink_job_server_jar)
     return Submission(
-        master, version,
+        master,
+        version,
         (
-            f"--flink_master={master.url}", f"--flink_version={version}", f"--job_server_java_launcher={java}",
-            f"--parallelism={parallelism}", *workers,
+            f"--flink_master={master.url}",
+            f"--flink_version={version}",
+            f"--job_server_java_launcher={java}",
+            f"--parallelism={parallelism}",
+            *workers,
         ),
-    )  # fmt: skip
+    )
 
 
 def find_java(launcher: str) -> str:

@@ -50,8 +50,9 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
         try:
             self._workers[request.worker_id] = subprocess.Popen(
                 command("rlds_beam.runners.worker", self._alive),
-                env={**os.environ, **_environment(request)}, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+                env={**os.environ, **_environment(request)},
+                stdin=subprocess.DEVNULL,
+            )
         except (OSError, grpc.RpcError) as error:
             return beam_fn_api_pb2.StartWorkerResponse(error=f"{type(error).__name__}: {error}")
         return beam_fn_api_pb2.StartWorkerResponse()
@@ -70,8 +71,9 @@ def _environment(request: Any) -> dict[str, str]:
         stub = beam_provision_api_pb2_grpc.ProvisionServiceStub(channel)
         info = stub.GetProvisionInfo(
             beam_provision_api_pb2.GetProvisionInfoRequest(),
-            metadata=(("worker_id", request.worker_id),), timeout=_DEADLINE,
-        ).info  # fmt: skip
+            metadata=(("worker_id", request.worker_id),),
+            timeout=_DEADLINE,
+        ).info
     return {
         "WORKER_ID": request.worker_id,
         "CONTROL_API_SERVICE_DESCRIPTOR": text_format.MessageToString(request.control_endpoint),

@@ -67,9 +67,12 @@ def _with_global(function: Any, **names: Any) -> Any:
                 f"apache-beam {apache_beam.__version__} does not start its services by {name}: --workers=1 works"
             )
     copy = types.FunctionType(
-        function.__code__, {**function.__globals__, **names}, function.__name__, function.__defaults__,
+        function.__code__,
+        {**function.__globals__, **names},
+        function.__name__,
+        function.__defaults__,
         function.__closure__,
-    )  # fmt: skip
+    )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
 

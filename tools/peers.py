@@ -12,9 +12,14 @@ import sys
 from environments import ROOT, Outcome, all_passed, build, find, install_wheel, print_table, test, version_of
 
 PEERS = {
-    "rllib": "ray", "lerobot": "lerobot", "lerobot21": "lerobot", "scope_rl": "scope_rl", "exchange": "d3rlpy",
-    "loading": "lerobot", "beam_yaml": "jsonschema",
-}  # fmt: skip
+    "rllib": "ray",
+    "lerobot": "lerobot",
+    "lerobot21": "lerobot",
+    "scope_rl": "scope_rl",
+    "exchange": "d3rlpy",
+    "loading": "lerobot",
+    "beam_yaml": "jsonschema",
+}
 """Peer -> the module whose version is printed."""
 
 FOLDERS = {"lerobot21": ["lerobot"], "rllib": ["rllib", "loaders"], "beam_yaml": []}

@@ -21,29 +21,56 @@ WHOLE = "3.13"
 """The Python that all tests of the base package run on."""
 
 LEFT_OUT = (
-    "buckets", "dataflow", "faults", "flink", "peers",
-    "pipelines/test_doctor.py", "project/test_cannot_hang.py", "project/test_docs.py", "project/test_memory.py",
-    "project/test_packaging.py", "project/test_real_data.py",
+    "buckets",
+    "dataflow",
+    "faults",
+    "flink",
+    "peers",
+    "pipelines/test_doctor.py",
+    "project/test_cannot_hang.py",
+    "project/test_docs.py",
+    "project/test_memory.py",
+    "project/test_packaging.py",
+    "project/test_real_data.py",
     "runners/test_worker_services.py",
-)  # fmt: skip
+)
 """Tests that kill processes, fill disks, measure memory, build packages or run the pages: `make test` has them, on
 Python 3.11. They take most of the time, and what they test depends on the machine rather than on the Python."""
 
 SENSITIVE = (
     # Bytes: the recorded outputs, numpy's casts, sums and random values, images.
-    "connectors/statistics/test_statistics.py", "encoding/example/test_parsing.py", "encoding/example/test_reading.py",
-    "encoding/test_arrayrecord.py", "encoding/tfrecord/test_file.py", "episodes/test_casting.py",
-    "formats/columns/test_output.py", "formats/test_exact_values.py", "images/test_decoding.py",
-    "project/test_golden.py", "reading/test_decoding.py", "trajectories/test_items.py",
+    "connectors/statistics/test_statistics.py",
+    "encoding/example/test_parsing.py",
+    "encoding/example/test_reading.py",
+    "encoding/test_arrayrecord.py",
+    "encoding/tfrecord/test_file.py",
+    "episodes/test_casting.py",
+    "formats/columns/test_output.py",
+    "formats/test_exact_values.py",
+    "images/test_decoding.py",
+    "project/test_golden.py",
+    "reading/test_decoding.py",
+    "trajectories/test_items.py",
     # Python: pickling, imports, dataclasses and annotations, argparse, how processes start, warnings.
-    "connectors/test_configuration.py", "connectors/test_every_connector.py", "core/test_lazy.py",
-    "core/test_user_functions.py", "core/test_worker_status.py", "cli/test_main.py", "pipelines/test_functions.py",
-    "project/test_public.py", "runners/test_notebooks.py", "runners/test_quiet.py", "runners/test_worker_pool.py",
-    "extending/test_own_output.py", "extending/test_own_source.py",
+    "connectors/test_configuration.py",
+    "connectors/test_every_connector.py",
+    "core/test_lazy.py",
+    "core/test_user_functions.py",
+    "core/test_worker_status.py",
+    "cli/test_main.py",
+    "pipelines/test_functions.py",
+    "project/test_public.py",
+    "runners/test_notebooks.py",
+    "runners/test_quiet.py",
+    "runners/test_worker_pool.py",
+    "extending/test_own_output.py",
+    "extending/test_own_source.py",
     "trajectories/test_frames.py",
     # Libraries with a release for each Python: Beam, gymnasium, PyArrow.
-    "formats/lerobot/test_output.py", "pipelines/test_convert.py", "pipelines/test_record.py",
-)  # fmt: skip
+    "formats/lerobot/test_output.py",
+    "pipelines/test_convert.py",
+    "pipelines/test_record.py",
+)
 """Tests whose result may depend on the versions of Python, numpy, and compiled packages."""
 
 

@@ -197,10 +197,16 @@ def _plan(to: str, source: Source, check: CheckOptions, configuration: Configura
     checked = dataclasses.asdict(check)
     del checked["fail"]  # it may end a job, but does not change what is written
     content = {
-        "format": OUTPUT_FORMAT, "from": "pipeline", "to": to, "dataset": source.dataset,
+        "format": OUTPUT_FORMAT,
+        "from": "pipeline",
+        "to": to,
+        "dataset": source.dataset,
         "splits": {split.name: {"slice": [split.start, split.stop], "shards": []} for split in source.splits},
-        "check": checked, **output.plan(), "connectors": configuration.plan(), "pipeline": uuid.uuid4().hex,
-    }  # fmt: skip
+        "check": checked,
+        **output.plan(),
+        "connectors": configuration.plan(),
+        "pipeline": uuid.uuid4().hex,
+    }
     return OutputPlan.of(content, output.all_files(()))
 
 

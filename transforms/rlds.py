@@ -70,7 +70,7 @@ class WriteToRlds(beam.PTransform):
         path, options = os.fspath(directory), RldsOptions(format=format)
         self._settings = WriteSettings.of(
             path, name, version, shard_bytes, options, description, check or CheckOptions()
-        )  # fmt: skip
+        )
         check_directory(path, overwrite=overwrite)
         try:
             self._episodes = ArrayEpisodes.of_first(like, ImageStorage.of(images), schema)
@@ -80,9 +80,11 @@ class WriteToRlds(beam.PTransform):
         self._split, self._strict = split, strict
 
     def expand(self, episodes: Any) -> Any:
-        by_split = {str(name): own for name, own in episodes.items()} if isinstance(episodes, dict) else {
-            self._split: episodes
-        }  # fmt: skip
+        by_split = (
+            {str(name): own for name, own in episodes.items()}
+            if isinstance(episodes, dict)
+            else {self._split: episodes}
+        )
         if not by_split:
             raise UsageError("WriteToRlds needs a PCollection of episodes for at least one split")
         writer = KeyedWriter(self._settings, self._episodes, tuple(by_split), self._strict)

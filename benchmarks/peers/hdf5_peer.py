@@ -53,9 +53,14 @@ def aloha(paths: list[Path], episodes: int, room: Path) -> int:
         shape = {"shape": (3, 480, 640), "names": ["channels", "height", "width"]}
         features[f"observation.images.{camera}"] = {"dtype": "image", **shape}
     dataset = LeRobotDataset.create(
-        "some/name", 50, features, root=room / "lerobot", robot_type="aloha", image_writer_processes=10,
+        "some/name",
+        50,
+        features,
+        root=room / "lerobot",
+        robot_type="aloha",
+        image_writer_processes=10,
         image_writer_threads=5,
-    )  # fmt: skip
+    )
     steps = 0
     for path in paths[:episodes]:
         for frame in _aloha_frames(path):

@@ -111,9 +111,14 @@ def index(rlds: Path, folder: Path) -> None:
     }
     starts = np.append(np.flatnonzero(columns["is_first"]), len(steps))
     np.savez(
-        folder / "frames.npz", files=np.array(files), places=np.array(places, np.int64), starts=starts,
-        state=columns[STATE], action=columns["action"], **scales,
-    )  # fmt: skip
+        folder / "frames.npz",
+        files=np.array(files),
+        places=np.array(places, np.int64),
+        starts=starts,
+        state=columns[STATE],
+        action=columns["action"],
+        **scales,
+    )
 
 
 def main() -> None:

@@ -44,13 +44,17 @@ TFDS = ("tensorflow", "tensorflow_datasets")
 
 LOADERS = {
     "bare": Loader(ours.bare, ("cv2", "simplejpeg")),
-    **{f"batches {name}": Loader(ours.batches(name), OURS) for name in (
-        "rlds", "rlds_array_record", "lerobot_images", "lerobot_video")},
+    **{
+        f"batches {name}": Loader(ours.batches(name), OURS)
+        for name in ("rlds", "rlds_array_record", "lerobot_images", "lerobot_video")
+    },
     "torch steps": Loader(ours.torch_steps, (*OURS, *TORCH, "cv2")),
     "grain steps": Loader(ours.grain_steps, (*OURS, "grain.python", "cv2")),
     "batches parquet": Loader(ours.column_batches("parquet"), OURS),
-    **{f"torch {name}": Loader(ours.torch_columns(name), (*OURS, *TORCH, "cv2")) for name in (
-        "tfrecord", "array_record", "parquet")},
+    **{
+        f"torch {name}": Loader(ours.torch_columns(name), (*OURS, *TORCH, "cv2"))
+        for name in ("tfrecord", "array_record", "parquet")
+    },
     "grain array_record": Loader(ours.grain_columns("array_record"), (*OURS, "grain.python", "cv2")),
     "lerobot images": Loader(loading_torch.images, LEROBOT),
     "lerobot pyav": Loader(loading_torch.pyav, (*LEROBOT, "av")),
@@ -59,7 +63,7 @@ LOADERS = {
     "lance video": Loader(loading_torch.lance_video, (*LANCE, "torchcodec.decoders")),
     "tf.data": Loader(loading_tensorflow.tf_data, TFDS),
     "as_data_source": Loader(loading_tensorflow.as_data_source, (*TFDS, "cv2")),
-}  # fmt: skip
+}
 
 
 def measure(args: Any) -> dict[str, float]:

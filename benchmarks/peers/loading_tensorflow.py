@@ -46,8 +46,10 @@ def tf_data(folder: Path, frames: Frames, sample: Sample, workers: int) -> Itera
         ahead = tf.range(count)[:, None] + tf.range(sample.chunk)
         gathered = {name: tf.gather(episode[name], past) for name in ("image", "state")}
         return {
-            **gathered, "action": tf.gather(episode["action"], tf.minimum(ahead, count - 1)), "is_pad": ahead >= count,
-        }  # fmt: skip
+            **gathered,
+            "action": tf.gather(episode["action"], tf.minimum(ahead, count - 1)),
+            "is_pad": ahead >= count,
+        }
 
     def decode(image: Any) -> Any:
         pixels = tf.io.decode_image(image, expand_animations=False, dtype=tf.uint8)
@@ -139,9 +141,11 @@ def _window(episode: dict[str, Array], step: int, sample: Sample) -> dict[str, A
     past = np.maximum(np.arange(step + 1 - sample.history, step + 1), 0)
     ahead, count = np.arange(step, step + sample.chunk), len(episode["action"])
     return {
-        "image": episode["image"][past], "state": episode["state"][past],
-        "action": episode["action"][np.minimum(ahead, count - 1)], "is_pad": ahead >= count,
-    }  # fmt: skip
+        "image": episode["image"][past],
+        "state": episode["state"][past],
+        "action": episode["action"][np.minimum(ahead, count - 1)],
+        "is_pad": ahead >= count,
+    }
 
 
 def _forever(rng: np.random.Generator, count: int) -> Iterator[int]:

@@ -43,9 +43,14 @@ def network(env: Any, steps: int) -> Any:
     algorithm.build_with_env(env)
     if steps:
         algorithm.fit_online(
-            env, buffer=create_fifo_replay_buffer(limit=steps, env=env), explorer=ConstantEpsilonGreedy(0.3),
-            n_steps=steps, n_steps_per_epoch=steps, show_progress=False, logger_adapter=NoopAdapterFactory(),
-        )  # fmt: skip
+            env,
+            buffer=create_fifo_replay_buffer(limit=steps, env=env),
+            explorer=ConstantEpsilonGreedy(0.3),
+            n_steps=steps,
+            n_steps_per_epoch=steps,
+            show_progress=False,
+            logger_adapter=NoopAdapterFactory(),
+        )
     return algorithm
 
 

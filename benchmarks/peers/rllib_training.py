@@ -65,9 +65,11 @@ def write_columns(path: Path, episodes: list[Any], recurrent: bool) -> str:
 
 def configured(algorithm: str, recurrent: bool) -> Any:
     model = DefaultModelConfig(
-        fcnet_hiddens=[64, 64], use_lstm=recurrent, lstm_cell_size=rllib_connectors.STATE,
+        fcnet_hiddens=[64, 64],
+        use_lstm=recurrent,
+        lstm_cell_size=rllib_connectors.STATE,
         max_seq_len=rllib_connectors.MAX_SEQ_LEN,
-    )  # fmt: skip
+    )
     return (
         (MARWILConfig() if algorithm == "marwil" else BCConfig())
         .environment(observation_space=rllib_connectors.OBSERVATION, action_space=rllib_connectors.ACTION)

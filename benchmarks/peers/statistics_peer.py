@@ -51,9 +51,13 @@ def measure(directory: str, episodes: int) -> dict[str, float]:
     for name, collected in (("action", actions), ("state", states)):
         values = np.concatenate(collected)
         statistics[name] = {
-            "mean": values.mean(0), "std": values.std(0), "max": values.max(0), "min": values.min(0),
-            "q01": np.quantile(values, 0.01, axis=0), "q99": np.quantile(values, 0.99, axis=0),
-        }  # fmt: skip
+            "mean": values.mean(0),
+            "std": values.std(0),
+            "max": values.max(0),
+            "min": values.min(0),
+            "q01": np.quantile(values, 0.01, axis=0),
+            "q99": np.quantile(values, 0.99, axis=0),
+        }
     seconds, steps = time.perf_counter() - warm, sum(map(len, actions))
     return {"steps": steps, "seconds": seconds, "steps_per_second": steps / seconds, "start_up": warm - began}
 

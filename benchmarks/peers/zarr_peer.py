@@ -37,8 +37,9 @@ def make(path: Path, episodes: int) -> None:
     root = zarr.group(zarr.DirectoryStore(str(path.with_suffix(".part"))), overwrite=True)
     data, meta = root.create_group("data"), root.create_group("meta")
     lz4 = numcodecs.Blosc("lz4", 5, numcodecs.Blosc.NOSHUFFLE)
-    images = data.zeros("img", shape=(count, PIXELS, PIXELS, 3), chunks=(73, PIXELS, PIXELS, 3), dtype="u1",
-                        compressor=lz4)  # fmt: skip
+    images = data.zeros(
+        "img", shape=(count, PIXELS, PIXELS, 3), chunks=(73, PIXELS, PIXELS, 3), dtype="u1", compressor=lz4
+    )
     for episode in range(episodes):
         pixels = np.stack([soft[(rows + step) % PIXELS] for step in range(STEPS)])
         pixels[:, 20:40, 30:60] = rng.integers(0, 255, 3)

@@ -45,19 +45,28 @@ def columns(sizes: Sizes) -> list[Figure]:
     return [
         *(
             at_least(
-                f"columns, {name}: of frames", found[name].rate / rate, 0.6, against="`convert --items=frames`",
+                f"columns, {name}: of frames",
+                found[name].rate / rate,
+                0.6,
+                against="`convert --items=frames`",
                 what=f"`convert --to=columns --format={name}`, sequences of 20",
                 runs=ratios(runs[name], runs["frames"]),
             )
             for name in FORMATS
         ),
         at_least(
-            "columns, two workers: times one", found["2 worker(s)"].rate / found["1 worker(s)"].rate, 1.7,
-            what="`convert --to=columns` with two workers", against="one worker",
+            "columns, two workers: times one",
+            found["2 worker(s)"].rate / found["1 worker(s)"].rate,
+            1.7,
+            what="`convert --to=columns` with two workers",
+            against="one worker",
             runs=ratios(runs["2 worker(s)"], runs["1 worker(s)"]),
         ),
         below(
-            "columns, memory: times that of a fifth", found["parquet"].peak_mb / found["small"].peak_mb, 1.05,
-            what=f"memory of `convert --to=columns`, {steps:,} steps", against=f"{steps // 5:,} steps",
+            "columns, memory: times that of a fifth",
+            found["parquet"].peak_mb / found["small"].peak_mb,
+            1.05,
+            what=f"memory of `convert --to=columns`, {steps:,} steps",
+            against=f"{steps // 5:,} steps",
         ),
-    ]  # fmt: skip
+    ]

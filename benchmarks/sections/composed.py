@@ -15,10 +15,14 @@ OUTPUT = DATA / "composed"
 PIPELINES = {
     "convert": [COMMAND, "convert", "{data}", OUTPUT, "--items=pairs", "--workers=1"],
     "composed": [
-        sys.executable, "-m", "rlds_beam.pipelines.rlds_to_trajectories", "--runner=FnApiRunner", "--input={data}",
+        sys.executable,
+        "-m",
+        "rlds_beam.pipelines.rlds_to_trajectories",
+        "--runner=FnApiRunner",
+        "--input={data}",
         f"--output={OUTPUT}",
     ],
-}  # fmt: skip
+}
 
 
 def composed(sizes: Sizes) -> list[Figure]:
@@ -39,11 +43,14 @@ def composed(sizes: Sizes) -> list[Figure]:
     )
     return [
         at_least(
-            "composed pipeline: of convert", ratio, 0.9, against="`convert --items=pairs`",
+            "composed pipeline: of convert",
+            ratio,
+            0.9,
+            against="`convert --items=pairs`",
             what="`rlds_beam.pipelines.rlds_to_trajectories`, processor time after start-up",
             runs=ratios(rates["composed"], rates["convert"]),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _processor_seconds(arguments: list[Any], data: Path) -> float:

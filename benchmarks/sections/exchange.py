@@ -38,13 +38,19 @@ def exchange(sizes: Sizes) -> list[Figure]:
     return [
         *(
             at_least(
-                f"exchange, {name}: of frames", rates[name] / rates["frames"], 0.5,
-                what=f"`convert --to={name}`, half-cheetah, merging included", against="`convert --items=frames`",
+                f"exchange, {name}: of frames",
+                rates[name] / rates["frames"],
+                0.5,
+                what=f"`convert --to={name}`, half-cheetah, merging included",
+                against="`convert --items=frames`",
             )
             for name in FORMATS
         ),
         below(
-            "exchange, minari, memory: times that of a fifth", found["minari"].peak_mb / found["small"].peak_mb, 1.1,
-            what=f"memory of `convert --to=minari`, {steps:,} steps", against=f"{steps // 5:,} steps",
+            "exchange, minari, memory: times that of a fifth",
+            found["minari"].peak_mb / found["small"].peak_mb,
+            1.1,
+            what=f"memory of `convert --to=minari`, {steps:,} steps",
+            against=f"{steps // 5:,} steps",
         ),
-    ]  # fmt: skip
+    ]

@@ -69,10 +69,15 @@ def _compared(sizes: Sizes, kind: str, steps: int, peer: str, name: str, target:
     to = flags[0].removeprefix("--to=")
     return [
         at_least(
-            f"hdf5, {kind}, {to}: times {name}", one.rate / other.rate, target, what=f"{TITLES[kind]} to {to}",
-            against=name, peer=name.partition(" ")[0] + " script", runs=ratios(ours, peers),
+            f"hdf5, {kind}, {to}: times {name}",
+            one.rate / other.rate,
+            target,
+            what=f"{TITLES[kind]} to {to}",
+            against=name,
+            peer=name.partition(" ")[0] + " script",
+            runs=ratios(ours, peers),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _overall(run: Measurement) -> float:

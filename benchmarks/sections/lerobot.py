@@ -29,16 +29,24 @@ def lerobot(sizes: Sizes) -> list[Figure]:
         rows.append([kind, *(f"{found[name]:,.0f}" for name in ("writer", "copy", "ours"))])
         figures += [
             at_least(
-                f"{kind}: times LeRobot's writer", found["ours"] / found["writer"], 200, what=what,
-                against="LeRobot's own writer in image mode", peer="LeRobot's writer",
+                f"{kind}: times LeRobot's writer",
+                found["ours"] / found["writer"],
+                200,
+                what=what,
+                against="LeRobot's own writer in image mode",
+                peer="LeRobot's writer",
                 front="Write a LeRobot dataset" * (kind == "jpeg"),
                 runs=ratios(runs["ours"], runs["writer"]),
             ),
             at_least(
-                f"{kind}: of a copy with checksums", found["ours"] / found["copy"], 0.5, what=what,
-                against="copying the same bytes with checksums", runs=ratios(runs["ours"], runs["copy"]),
+                f"{kind}: of a copy with checksums",
+                found["ours"] / found["copy"],
+                0.5,
+                what=what,
+                against="copying the same bytes with checksums",
+                runs=ratios(runs["ours"], runs["copy"]),
             ),
-        ]  # fmt: skip
+        ]
     head = ["", "LeRobot's writer, steps/s", "a copy", "ours"]
     table("four cameras, images copied, one worker", head, *rows)
     data, steps = make("jpeg256", 200), 200
@@ -54,10 +62,14 @@ def lerobot(sizes: Sizes) -> list[Figure]:
     return [
         *figures,
         at_least(
-            "video: of the bare encoder", ours / encoder, 0.9, what="`--to=lerobot --images=video`, AV1",
-            against="the bare AV1 encoder on decoded frames", runs=ratios(videos, encoders),
+            "video: of the bare encoder",
+            ours / encoder,
+            0.9,
+            what="`--to=lerobot --images=video`, AV1",
+            against="the bare AV1 encoder on decoded frames",
+            runs=ratios(videos, encoders),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _peer(kind: str, data: Path, steps: int) -> Measurement:

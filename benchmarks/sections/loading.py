@@ -221,8 +221,10 @@ def large(folder: Path, sizes: Sizes) -> list[Figure]:
     where = DATA / "loading_large"
     shutil.rmtree(where, ignore_errors=True)
     arguments = [folder, where, f"--gigabytes={sizes.of(1000, 10)}"]
-    runs = [json.loads(command([HOME / "bin" / "python", PEERS / "loading_large.py", *arguments])[0].splitlines()[-1])
-            for _ in range(sizes.repeats)]  # fmt: skip
+    runs = [
+        json.loads(command([HOME / "bin" / "python", PEERS / "loading_large.py", *arguments])[0].splitlines()[-1])
+        for _ in range(sizes.repeats)
+    ]
     shutil.rmtree(where)
     seconds = min(run["first_batch"] for run in runs)
     rows = [[f"{runs[0]['steps']:,} steps, {name}", f"{seconds:.2f}", f"{runs[0]['memory_mb']:,.0f}"]]

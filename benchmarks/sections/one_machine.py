@@ -112,8 +112,11 @@ def bounds(sizes: Sizes) -> list[Figure]:
         ["next to nothing", f"{small.peak_mb:.0f}", ""],
         ["one shard, one range", f"{large.peak_mb:.0f}", ""],
     ]
-    for name, flags in {"frames": ["--items=frames"], "one item": ["--items=episodes"],
-                        "frames, kept as images": ["--items=frames", "--images=jpeg"]}.items():  # fmt: skip
+    for name, flags in {
+        "frames": ["--items=frames"],
+        "one item": ["--items=episodes"],
+        "frames, kept as images": ["--items=frames", "--images=jpeg"],
+    }.items():
         peak = run("convert", huge, OUTPUT, "--workers=1", *flags).peak_mb
         rows.append([f"an episode of {size:.0f} MB, {name}", f"{peak:.0f}", f"{(peak - small.peak_mb) / size:.1f}"])
     shutil.rmtree(OUTPUT)

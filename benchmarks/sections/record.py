@@ -30,14 +30,22 @@ def _beside_scope_rl(sizes: Sizes) -> list[Figure]:
     )
     return [
         at_least(
-            "record, a trained agent: times SCOPE-RL", times["trained"], 5, what="record CartPole, a trained agent",
-            against="SCOPE-RL's `obtain_episodes`", peer="SCOPE-RL", front="Record with propensities",
+            "record, a trained agent: times SCOPE-RL",
+            times["trained"],
+            5,
+            what="record CartPole, a trained agent",
+            against="SCOPE-RL's `obtain_episodes`",
+            peer="SCOPE-RL",
+            front="Record with propensities",
         ),
         Figure(
-            "record, episodes of a dozen steps: times SCOPE-RL", times["untrained"],
-            what="record CartPole, episodes of a dozen steps", against="SCOPE-RL's `obtain_episodes`", peer="SCOPE-RL",
+            "record, episodes of a dozen steps: times SCOPE-RL",
+            times["untrained"],
+            what="record CartPole, episodes of a dozen steps",
+            against="SCOPE-RL's `obtain_episodes`",
+            peer="SCOPE-RL",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _workers(sizes: Sizes) -> list[Figure]:

@@ -62,15 +62,23 @@ def _pushing(data: Path, sizes: Sizes, agents: list[Measurement]) -> list[Figure
         what = "`push` pairs, one worker, one server" * single
         figures += [
             at_least(
-                f"push, {name}: times push_rlds_to_reverb", ratio, 60 if single else None, what=what,
-                against="TF-Agents' `push_rlds_to_reverb`", peer="TF-Agents", front="Fill a Reverb table" * single,
+                f"push, {name}: times push_rlds_to_reverb",
+                ratio,
+                60 if single else None,
+                what=what,
+                against="TF-Agents' `push_rlds_to_reverb`",
+                peer="TF-Agents",
+                front="Fill a Reverb table" * single,
                 runs=ratios([run["items_per_second"] for run in found], agents),
             ),
             at_least(
-                f"push, {name}: of the server's limit", share, 0.85 if single else None, what=what,
+                f"push, {name}: of the server's limit",
+                share,
+                0.85 if single else None,
+                what=what,
                 against="a bare client that floods the server with the same bytes, prepared in advance",
             ),
-        ]  # fmt: skip
+        ]
     title = f"step pairs into Reverb, {observer['steps']:,} to {runs['1 worker, 1 server'][0]['steps']:,} steps"
     table(title, ["", "pairs/s", "of the limit", "start-up s", "ratio"], *rows)
     return figures
@@ -101,10 +109,14 @@ def _dropin(data: Path, sizes: Sizes, agents: Measurement) -> list[Figure]:
         rows.append([name, f"{theirs:,.0f}", f"{ours:,.0f}", f"{ours / theirs:,.0f}"])
         figures.append(
             at_least(
-                f"drop-in, {name}: times TF-Agents", ours / theirs, target, peer="TF-Agents",
-                what=f"drop-in `{name.partition('(')[0]}`", against=f"TF-Agents' `{name}`",
+                f"drop-in, {name}: times TF-Agents",
+                ours / theirs,
+                target,
+                peer="TF-Agents",
+                what=f"drop-in `{name.partition('(')[0]}`",
+                against=f"TF-Agents' `{name}`",
             )
-        )  # fmt: skip
+        )
     table("rlds_to_reverb, drop-in: steps/s", ["", "TF-Agents", "ours", "ratio"], *rows)
     return figures
 
@@ -146,9 +158,11 @@ def _sampling(data: Path, sizes: Sizes) -> list[Figure]:
     table("pairs sampled through reverb.TrajectoryDataset, batches of 256", ["", "pairs/s", "ratio"], *rows)
     return [
         Figure(
-            f"sampling from what was written by {who}: times TF-Agents'", rate / agents, peer="TF-Agents",
+            f"sampling from what was written by {who}: times TF-Agents'",
+            rate / agents,
+            peer="TF-Agents",
             what="sample pairs from a table that `push` filled" * (who == "ours"),
             against="a table that TF-Agents' observer filled",
         )
         for who, rate in rates.items()
-    ]  # fmt: skip
+    ]

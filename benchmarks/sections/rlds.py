@@ -16,9 +16,10 @@ COPIES = {
 """Jobs that copy images, with their options."""
 
 TITLES = {
-    "jpeg_short": "4 cameras of 64x64, 10 steps an episode", "jpeg": "4 cameras of 64x64, 100 steps an episode",
+    "jpeg_short": "4 cameras of 64x64, 10 steps an episode",
+    "jpeg": "4 cameras of 64x64, 100 steps an episode",
     "jpeg256": "4 cameras of 256x256, 100 steps an episode",
-}  # fmt: skip
+}
 COPY = "copying the same bytes with checksums, on one core"
 AIMS = {"jpeg_short": (0.6, 0.4, 0.25)}
 """The aims of these jobs, of a copy; 0.5 for other data."""
@@ -34,8 +35,10 @@ def rlds(sizes: Sizes) -> list[Figure]:
 def _copies(sizes: Sizes) -> list[Figure]:
     figures, rows = [], []
     kinds = {
-        "jpeg_short": sizes.of(8_000, 1_000), "jpeg": sizes.of(8_000, 1_000), "jpeg256": sizes.of(2_000, 200),
-    }  # fmt: skip
+        "jpeg_short": sizes.of(8_000, 1_000),
+        "jpeg": sizes.of(8_000, 1_000),
+        "jpeg256": sizes.of(2_000, 200),
+    }
     for kind, steps in kinds.items():
         data = make(kind, steps)
         runs: dict[str, list[Measurement]] = {name: [] for name in ("copy", *COPIES)}

@@ -23,14 +23,20 @@ def rllib(sizes: Sizes) -> list[Figure]:
         ["RLlib", f"{rates['rllib']:,.0f}", ""],
         ["ours", f"{rates['ours']:,.0f}", f"{ratio:.1f}"],
     )
-    figures, rows = [
-        at_least(
-            "connectors: times RLlib", ratio, 20, what="the learner pipeline, sequences of 20",
-            peer="RLlib's connectors",
-            against="RLlib's default connectors, recorded states, episodes of 200 steps in memory",
-            front="Build training columns",
-        )
-    ], []  # fmt: skip
+    figures, rows = (
+        [
+            at_least(
+                "connectors: times RLlib",
+                ratio,
+                20,
+                what="the learner pipeline, sequences of 20",
+                peer="RLlib's connectors",
+                against="RLlib's default connectors, recorded states, episodes of 200 steps in memory",
+                front="Build training columns",
+            )
+        ],
+        [],
+    )
     # Not MARWIL with a recurrent model: with RLlib's own offline path, the loss does not stay finite.
     for algorithm, recurrent, target in (("marwil", False, 3), ("bc", False, None), ("bc", True, None)):
         name = f"{algorithm.upper()}{', recurrent' * recurrent}"
@@ -41,10 +47,14 @@ def rllib(sizes: Sizes) -> list[Figure]:
         rows.append([name, f"{own * 1e3:.1f}", f"{fed * 1e3:.1f}", f"{own / fed:.1f}", *(f"{s:.1f}" for s in start)])
         figures.append(
             Figure(
-                f"training, {name}: times RLlib's own path", own / fed, target, peer="RLlib",
-                what=f"an iteration of {name} from columns", against="RLlib's own path, from recorded episodes",
+                f"training, {name}: times RLlib's own path",
+                own / fed,
+                target,
+                peer="RLlib",
+                what=f"an iteration of {name} from columns",
+                against="RLlib's own path, from recorded episodes",
             )
-        )  # fmt: skip
+        )
     head = ["", "own path, ms", "our columns, ms", "ratio", "start-up s, own", "ours"]
     table("an iteration of training (a batch of 500 steps, or 25 sequences of 20)", head, *rows)
     return figures

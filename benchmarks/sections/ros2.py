@@ -64,12 +64,15 @@ def _compared(sizes: Sizes, kind: str, peers: tuple[str, ...]) -> list[Figure]:
             library, reading = name.removesuffix("_read"), name.endswith("_read")
             figures.append(
                 at_least(
-                    f"ros2, {kind}: ours, times {name}", ours.rate / one.rate, 1,
+                    f"ros2, {kind}: ours, times {name}",
+                    ours.rate / one.rate,
+                    1,
                     what=f"{'read' if reading else 'convert'} ROS 2, {kind}{'' if reading else ', to RLDS'}",
-                    against=f"a loop with {library}{'' if reading else ' and a writer of RLDS'}", peer=library,
+                    against=f"a loop with {library}{'' if reading else ' and a writer of RLDS'}",
+                    peer=library,
                     runs=ratios(runs["ours_read" if reading else "ours"], runs[name]),
                 )
-            )  # fmt: skip
+            )
     table(
         f"ros2, {kind} of {size:,.0f} MB, one process; _read: without output",
         ["", "steps/s", "MB/s", "peak MB", "ours, times it"],

@@ -55,9 +55,24 @@ class MissingExtraError(UsageError, ImportError):
 
 
 Extra = Literal[
-    "tf", "agents", "arrayrecord", "hdf5", "lerobot", "browse", "record", "envlogger", "rllib", "gcs", "gcp", "s3",
-    "demo", "rerun", "ros", "hub", "loading",
-]  # fmt: skip
+    "tf",
+    "agents",
+    "arrayrecord",
+    "hdf5",
+    "lerobot",
+    "browse",
+    "record",
+    "envlogger",
+    "rllib",
+    "gcs",
+    "gcp",
+    "s3",
+    "demo",
+    "rerun",
+    "ros",
+    "hub",
+    "loading",
+]
 
 EXTRAS: dict[Extra, str] = {
     "tf": "TensorFlow and TFDS, for images that only they decode (CMYK, palette, BMP)",

@@ -394,8 +394,10 @@ def check_value(value: Any, kind: Any, field: dataclasses.Field[Any]) -> Any:
     if typing.get_origin(kind) is tuple:
         repeated = field.metadata.get("repeated")  # one flag per value; a value may contain commas
         if isinstance(value, Mapping) and field.metadata.get("mapping"):
-            value = [f"{key}={_text(flag, of_key) if _is_text(of_key) else _list_text(flag, of_key)}"
-                     for key, of_key in value.items()]  # fmt: skip
+            value = [
+                f"{key}={_text(flag, of_key) if _is_text(of_key) else _list_text(flag, of_key)}"
+                for key, of_key in value.items()
+            ]
         alone = isinstance(value, os.PathLike) or (repeated and not isinstance(value, (list, tuple)))
         parts: Any = [value] if alone else value
         parts = parts.split(",") if isinstance(parts, str) else parts

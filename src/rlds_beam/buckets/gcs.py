@@ -132,9 +132,12 @@ class Gcs(Store):
         listing, listed = Listing(prefix, self._url), []
         with self._explained(prefix):
             blobs = self._client.list_blobs(
-                bucket, prefix=name, delimiter=None if below else "/",
-                fields="items(name,size,crc32c),prefixes,nextPageToken", **self._often,
-            )  # fmt: skip
+                bucket,
+                prefix=name,
+                delimiter=None if below else "/",
+                fields="items(name,size,crc32c),prefixes,nextPageToken",
+                **self._often,
+            )
             pages = blobs.pages
             while (page := self._within(prefix, lambda: next(pages, None))) is not None:
                 listing.add_page(page.num_items, blobs.next_page_token)

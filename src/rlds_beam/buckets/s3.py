@@ -250,9 +250,13 @@ class S3(Store):
         """Describes a connection or client error in one line."""
         text = " ".join(str(error).split())
         unreachable = (
-            self._errors.ConnectionClosedError, self._errors.ConnectTimeoutError, self._errors.EndpointConnectionError,
-            self._errors.ReadTimeoutError, self._errors.ProxyConnectionError, self._errors.SSLError,
-        )  # fmt: skip
+            self._errors.ConnectionClosedError,
+            self._errors.ConnectTimeoutError,
+            self._errors.EndpointConnectionError,
+            self._errors.ReadTimeoutError,
+            self._errors.ProxyConnectionError,
+            self._errors.SSLError,
+        )
         if isinstance(error, unreachable):
             return (
                 f"{bucket_of(path)}: {self._url} does not answer ({type(error).__name__}); check "

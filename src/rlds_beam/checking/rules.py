@@ -69,8 +69,12 @@ DATASET_RULES = RULE_GROUPS["The dataset"]
 
 REPAIRABLE = ("missing_is_first", "unexpected_is_first", "missing_is_last", "unexpected_is_last", "terminal_not_last")
 VALUE_RULES = (
-    "non_finite", "discount_out_of_range", "propensity_out_of_range", "propensity_mismatch", "duplicate_episode"
-)  # fmt: skip
+    "non_finite",
+    "discount_out_of_range",
+    "propensity_out_of_range",
+    "propensity_mismatch",
+    "duplicate_episode",
+)
 
 
 REPORTED = ("rate_mismatch",)

@@ -124,8 +124,12 @@ def _signals(word: str) -> str:
 
 
 def _signal(signal: Signal) -> str:
-    rows = [("meaning", signal.summary), ("unit", signal.unit), ("threshold", f"{signal.threshold:g}"),
-            ("advice", signal.remedy)]  # fmt: skip
+    rows = [
+        ("meaning", signal.summary),
+        ("unit", signal.unit),
+        ("threshold", f"{signal.threshold:g}"),
+        ("advice", signal.remedy),
+    ]
     if signal.relative:
         rows.append(("compared", "with the whole dataset, so --reject cannot use it"))
     return f"{signal.name}\n{flags.table(rows)}"

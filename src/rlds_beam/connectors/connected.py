@@ -89,9 +89,7 @@ def merge_connected(parts: Iterable[tuple[Connected, ...]]) -> tuple[Connected, 
     """Adds the counts, connector by connector. A part may lack the last ones if no episodes reached them."""
     total: list[Connected] = []
     for part in parts:
-        total[: len(part)] = [
-            total[i].add(one) if i < len(total) else one for i, one in enumerate(part)
-        ]  # fmt: skip
+        total[: len(part)] = [total[i].add(one) if i < len(total) else one for i, one in enumerate(part)]
     return tuple(total)
 
 

@@ -55,8 +55,9 @@ class Probed:
     def unnamed(self) -> list[str]:
         """The fields that still exist, but whose values lost their names because connectors change them."""
         after = {path: field for schema in self.schemas for path, field in schema.steps.items()}
-        return [path for path, field in self.given.steps.items() if field.names and path in after
-                and not after[path].names]  # fmt: skip
+        return [
+            path for path, field in self.given.steps.items() if field.names and path in after and not after[path].names
+        ]
 
     @functools.cached_property
     def schema(self) -> Schema:

@@ -145,5 +145,8 @@ def by_file(indices: Indices, starts: Indices) -> list[tuple[int, Indices, Indic
     files = np.searchsorted(starts, indices, side="right") - 1
     order = np.argsort(files, kind="stable")
     bounds = np.flatnonzero(np.diff(files[order])) + 1
-    return [(int(files[part[0]]), part, indices[part] - starts[files[part[0]]])
-            for part in np.split(order, bounds) if len(part)]  # fmt: skip
+    return [
+        (int(files[part[0]]), part, indices[part] - starts[files[part[0]]])
+        for part in np.split(order, bounds)
+        if len(part)
+    ]

@@ -270,8 +270,16 @@ class _Filling:
         for start in range(0, len(unique), _FRAMES):
             some = slice(start, start + _FRAMES)
             mine = copies[(inverse[copies] >= start) & (inverse[copies] < start + _FRAMES)]
-            task = _Images(part, self._content.column_of(path), frames, resized, unique[some], places[first[some]],
-                           places[mine], places[first[inverse[mine]]])  # fmt: skip
+            task = _Images(
+                part,
+                self._content.column_of(path),
+                frames,
+                resized,
+                unique[some],
+                places[first[some]],
+                places[mine],
+                places[first[inverse[mine]]],
+            )
             self._tasks.append(pool.submit(task))
 
 

@@ -153,10 +153,24 @@ class Dataset(Viewable):
           UsageError: a column does not exist, rows are not steps but windows are wanted, or a value is not allowed.
         """
         return batches_of(
-            [self], None, batch_size, shuffle=shuffle, seed=seed, epochs=epochs, history=history, chunk=chunk,
-            image_size=image_size, columns=columns, rank=rank, ranks=ranks, drop_last=drop_last, arrays=arrays,
-            threads=threads, last_step=last_step, next_step=next_step,
-        )  # fmt: skip
+            [self],
+            None,
+            batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            epochs=epochs,
+            history=history,
+            chunk=chunk,
+            image_size=image_size,
+            columns=columns,
+            rank=rank,
+            ranks=ranks,
+            drop_last=drop_last,
+            arrays=arrays,
+            threads=threads,
+            last_step=last_step,
+            next_step=next_step,
+        )
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         """The rows of a batch, read together; a torch `DataLoader` calls this."""
@@ -187,8 +201,10 @@ class Dataset(Viewable):
     def _column(self, path: str) -> Array:
         """All rows of a column, read `_AT_ONCE` at a time."""
         count = len(self)
-        blocks = (self._read(np.arange(first, min(first + _AT_ONCE, count)), [path])[path]
-                  for first in range(0, count, _AT_ONCE))  # fmt: skip
+        blocks = (
+            self._read(np.arange(first, min(first + _AT_ONCE, count)), [path])[path]
+            for first in range(0, count, _AT_ONCE)
+        )
         whole: Array | None = None
         for i, block in enumerate(blocks):
             if whole is None:
@@ -266,10 +282,24 @@ def mix_batches(
         if not (isinstance(weight, (int, float)) and 0 < weight < float("inf")):
             raise UsageError(f"the weight of {dataset.name} is {weight!r}: expected a number above 0")
     return batches_of(
-        [dataset for dataset, _ in pairs], tuple(float(weight) for _, weight in pairs), batch_size, shuffle=shuffle,
-        seed=seed, epochs=None, history=history, chunk=chunk, image_size=image_size, columns=columns, rank=rank,
-        ranks=ranks, drop_last=None, arrays=arrays, threads=threads, last_step=last_step, next_step=next_step,
-    )  # fmt: skip
+        [dataset for dataset, _ in pairs],
+        tuple(float(weight) for _, weight in pairs),
+        batch_size,
+        shuffle=shuffle,
+        seed=seed,
+        epochs=None,
+        history=history,
+        chunk=chunk,
+        image_size=image_size,
+        columns=columns,
+        rank=rank,
+        ranks=ranks,
+        drop_last=None,
+        arrays=arrays,
+        threads=threads,
+        last_step=last_step,
+        next_step=next_step,
+    )
 
 
 def _rows(columns: Mapping[str, Array]) -> Iterator[Row]:

@@ -80,5 +80,8 @@ def stacks_of(fields: Sequence[Field]) -> dict[str, tuple[str, ...]]:
         match = re.fullmatch(r"(.+)/(\d+)", field.path)
         if match and field.encoding == "jpeg":
             stacks.setdefault(match[1], {})[int(match[2])] = field.path
-    return {path: tuple(names[i] for i in range(len(names))) for path, names in stacks.items()
-            if [*sorted(names)] == [*range(len(names))]}  # fmt: skip
+    return {
+        path: tuple(names[i] for i in range(len(names)))
+        for path, names in stacks.items()
+        if [*sorted(names)] == [*range(len(names))]
+    }

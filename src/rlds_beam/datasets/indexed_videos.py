@@ -74,9 +74,15 @@ class VideoWriter:
             self._files.append(video.path)
             writer.add_packets(packets)
             self.videos.append(
-                {"path": video.path, "codec": video.codec, "format": video.format, "size": list(video.size),
-                 "base": list(video.base), "packets": len(packets)}
-            )  # fmt: skip
+                {
+                    "path": video.path,
+                    "codec": video.codec,
+                    "format": video.format,
+                    "size": list(video.size),
+                    "base": list(video.base),
+                    "packets": len(packets),
+                }
+            )
 
 
 class IndexedVideos(Sequence[Video]):

@@ -95,10 +95,18 @@ class Recipe:
                 paths = (shard.path, *source.companions(shard))
                 files += [[shard.index, path, _version(path)] for path in paths]
         content = [
-            VERSION, __version__, sys.byteorder, source.dataset, type(source).__qualname__, source.plan(), files,
+            VERSION,
+            __version__,
+            sys.byteorder,
+            source.dataset,
+            type(source).__qualname__,
+            source.plan(),
+            files,
             source.last_action,
-            repr(source.schema), dataclasses.asdict(self.check), self.connecting.configuration.plan(),
-        ]  # fmt: skip
+            repr(source.schema),
+            dataclasses.asdict(self.check),
+            self.connecting.configuration.plan(),
+        ]
         return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:32]
 
 
@@ -226,10 +234,17 @@ class _Builder:
             finally:
                 self._writer.close()
         self._writer.finish(
-            recipe=digest, dataset=source.dataset, files=self._files, fitted=fitted, edits=self._edits.records,
-            notes=self.notes, rejected=dict(rejected), last_steps=dataclasses.asdict(find_last_steps(source)),
-            videos=self._videos.videos, scales=self._videos.scales,
-        )  # fmt: skip
+            recipe=digest,
+            dataset=source.dataset,
+            files=self._files,
+            fitted=fitted,
+            edits=self._edits.records,
+            notes=self.notes,
+            rejected=dict(rejected),
+            last_steps=dataclasses.asdict(find_last_steps(source)),
+            videos=self._videos.videos,
+            scales=self._videos.scales,
+        )
 
     def _fit(self, ranges: Sequence[WorkRange], duplicates: Duplicates) -> list[Any]:
         """The results of the connectors that must be fitted, in order."""

@@ -83,9 +83,16 @@ def batches_of(
             raise UsageError(f"{path} has a different number of images in each row: choose other columns")
     parts = [MixedDataset(d.rows, d.name, d.jpeg, _kept(d.rows, last_step)) for d in datasets]
     plan = Plan(
-        tuple(map(len, parts)), batch_size, bool(shuffle), seed, epochs, rank, ranks,
-        ranks > 1 if drop_last is None else bool(drop_last), weights,
-    )  # fmt: skip
+        tuple(map(len, parts)),
+        batch_size,
+        bool(shuffle),
+        seed,
+        epochs,
+        rank,
+        ranks,
+        ranks > 1 if drop_last is None else bool(drop_last),
+        weights,
+    )
     content = Content(fields, {**windows, **next_offsets}, size, arrays, following)
     return Batches(parts, content, plan, threads)
 

@@ -95,9 +95,10 @@ def open_dataset(
     """
     where = os.fspath(path)
     for name, value, known in (
-        ("unit", unit, (None, "episodes", "steps")), ("images", images, ("pixels", "encoded")),
+        ("unit", unit, (None, "episodes", "steps")),
+        ("images", images, ("pixels", "encoded")),
         ("jpeg", jpeg, get_args(Jpeg)),
-    ):  # fmt: skip
+    ):
         if value not in known:
             names = [one for one in known if one is not None]
             raise UsageError(f"{name}={value}: expected {' or '.join(names)}{did_you_mean(str(value), names)}")

@@ -151,9 +151,13 @@ class Plan:
     def identity(self) -> dict[str, Any]:
         """What must be the same to resume: the ranks may differ if their batches have as many rows together."""
         return {
-            "rows": list(self.counts), "global_batch_size": self.together, "shuffle": self.shuffle, "seed": self.seed,
-            "drop_last": self.drop_last, "weights": None if self.weights is None else list(self.weights),
-        }  # fmt: skip
+            "rows": list(self.counts),
+            "global_batch_size": self.together,
+            "shuffle": self.shuffle,
+            "seed": self.seed,
+            "drop_last": self.drop_last,
+            "weights": None if self.weights is None else list(self.weights),
+        }
 
 
 class Sampler:

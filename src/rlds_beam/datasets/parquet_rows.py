@@ -95,8 +95,9 @@ class ParquetRowReader:
     def _joined(self, name: str, parts: Sequence[Array | Column]) -> Column:
         if all(isinstance(part, np.ndarray) and part.dtype == PLACE for part in parts):
             return self._read(name, np.concatenate(cast("list[Array]", parts)))
-        return concatenate([self._read(name, part) if isinstance(part, np.ndarray) and part.dtype == PLACE else part
-                            for part in parts])  # fmt: skip
+        return concatenate(
+            [self._read(name, part) if isinstance(part, np.ndarray) and part.dtype == PLACE else part for part in parts]
+        )
 
     def _read(self, name: str, places: Array) -> EncodedImages:
         """The images at these places, [k, ...]."""

@@ -77,9 +77,14 @@ def _reduced_jpeg(data: bytes, height: int, width: int, channels: int, jpeg: Jpe
         if stored in ("CMYK", "YCCK") or rows < 2 * height or columns < 2 * width:
             return None
         image: Array = simplejpeg.decode_jpeg(
-            data, colorspace="RGB", fastdct=jpeg == "fast", fastupsample=False, min_height=height, min_width=width,
+            data,
+            colorspace="RGB",
+            fastdct=jpeg == "fast",
+            fastupsample=False,
+            min_height=height,
+            min_width=width,
             min_factor=2,
-        )  # fmt: skip
+        )
     except (ValueError, KeyError) as error:
         raise UndecodableImageError(f"the JPEG is damaged ({error})") from None
     return image

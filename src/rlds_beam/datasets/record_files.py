@@ -116,8 +116,9 @@ def _offsets(file: IndexedRecordFile, format: RecordFormat) -> Indices:
             "the dataset first"
         )
     headers = format.scan(file.path)
-    positions = np.append(headers.positions, headers.positions[-1] + headers.lengths[-1] + OVERHEAD if len(
-        headers.positions) else 0)  # fmt: skip
+    positions = np.append(
+        headers.positions, headers.positions[-1] + headers.lengths[-1] + OVERHEAD if len(headers.positions) else 0
+    )
     if positions[-1] != storage.size(file.path) or (np.diff(positions) != headers.lengths + OVERHEAD).any():
         raise _damaged(file.path, "some of its bytes are not records")
     if file.records not in (None, len(positions) - 1):

@@ -73,19 +73,39 @@ INDEXED_PACKET = np.dtype([("place", PLACE), ("time", "<i8"), ("key", "?"), ("sh
 INDEX = "index.json"
 _STARTS, _PACKETS, BLOB_FILE, _CHECKSUMS = "starts.bin", "packets.bin", "blob.bin", "checksums.bin"
 _PARTS: Mapping[Kind, tuple[str, ...]] = {
-    "values": ("values",), "text": ("codes", "ends", "text"), "images": ("places",), "arrays": ("places", "shapes"),
-}  # fmt: skip
+    "values": ("values",),
+    "text": ("codes", "ends", "text"),
+    "images": ("places",),
+    "arrays": ("places", "shapes"),
+}
 _IMAGES = ("png", "jpeg")
 _SCHEMA = {
-    "version": COUNT, "dataset": TEXT, "episodes": COUNT, "steps": COUNT, "files": [TEXT], "fitted": [ANY],
-    "columns": [{"path": TEXT, "level": TEXT, "kind": TEXT, "dtype": TEXT, "shape": [Maybe(COUNT)], "encoding": TEXT,
-                 "feature": TEXT}],
+    "version": COUNT,
+    "dataset": TEXT,
+    "episodes": COUNT,
+    "steps": COUNT,
+    "files": [TEXT],
+    "fitted": [ANY],
+    "columns": [
+        {
+            "path": TEXT,
+            "level": TEXT,
+            "kind": TEXT,
+            "dtype": TEXT,
+            "shape": [Maybe(COUNT)],
+            "encoding": TEXT,
+            "feature": TEXT,
+        }
+    ],
     "videos": [{"path": TEXT, "codec": TEXT, "format": TEXT, "size": [COUNT], "base": [COUNT], "packets": COUNT}],
     "scales": {"*": ANY},
     "edits": {"*": [{"split": TEXT, "shard": COUNT, "position": COUNT, "part": COUNT}]},
-    "rejected": {"*": COUNT}, "notes": [TEXT], "last_steps": {"action": TEXT, "assumed": TEXT},
-    "sizes": {"*": COUNT}, "recipe": TEXT,
-}  # fmt: skip
+    "rejected": {"*": COUNT},
+    "notes": [TEXT],
+    "last_steps": {"action": TEXT, "assumed": TEXT},
+    "sizes": {"*": COUNT},
+    "recipe": TEXT,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,9 +222,12 @@ class IndexWriter:
         """
         self.close()
         described = {
-            "version": VERSION, "episodes": self.episodes, "steps": self.steps,
-            "columns": [column.to_json() for column in self.columns], **content,
-        }  # fmt: skip
+            "version": VERSION,
+            "episodes": self.episodes,
+            "steps": self.steps,
+            "columns": [column.to_json() for column in self.columns],
+            **content,
+        }
         seal(self._directory, described)
 
     def close(self) -> None:

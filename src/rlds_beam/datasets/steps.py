@@ -102,9 +102,15 @@ class IndexedSteps:
         """The images at these places; frames of videos are decoded later."""
         framed = places["file"] < BLOB
         frames = VideoFrames(
-            self._videos, FIRST_VIDEO - places["file"].astype(np.int64), places["offset"], field.path, field.shape,
-            field.dtype, field.encoding, scale=self._videos.scale(field.path),
-        )  # fmt: skip
+            self._videos,
+            FIRST_VIDEO - places["file"].astype(np.int64),
+            places["offset"],
+            field.path,
+            field.shape,
+            field.dtype,
+            field.encoding,
+            scale=self._videos.scale(field.path),
+        )
         if len(places) and framed.all():
             return frames
         data = np.empty(len(places), object)

@@ -47,9 +47,12 @@ class Observer:
 
     def _new_writer(self) -> FrameWriter:
         return FrameWriter(
-            self._open_stream, self._table_names, self._keys,
-            item_length=self._item_length, chunk_length=self._chunk_length,
-        )  # fmt: skip
+            self._open_stream,
+            self._table_names,
+            self._keys,
+            item_length=self._item_length,
+            chunk_length=self._chunk_length,
+        )
 
     def _open_stream(self) -> InsertStream:
         address = getattr(self._py_client, "server_address", None)

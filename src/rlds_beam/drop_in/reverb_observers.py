@@ -88,9 +88,15 @@ class ReverbAddTrajectoryObserver(Observer):
         self._last_frame: NestedFrames | None = None
         kind = f"{type(self).__name__} {sequence_length} {stride_length} {pad_end_of_episodes} {tile_end_of_episodes}"
         super().__init__(
-            py_client, table_name, priority, sequence_length, kind,
-            timeout=timeout, key_seed=key_seed, chunk_length=chunk_length,
-        )  # fmt: skip
+            py_client,
+            table_name,
+            priority,
+            sequence_length,
+            kind,
+            timeout=timeout,
+            key_seed=key_seed,
+            chunk_length=chunk_length,
+        )
 
     def __call__(self, trajectory: Any) -> None:
         """Adds one frame; at the end of an episode, waits until its items are in their tables.
@@ -219,9 +225,15 @@ class ReverbAddEpisodeObserver(Observer):
         self._overflow_episode = False
         self._writer_has_data = False
         super().__init__(
-            py_client, table_name, priority, None, f"{type(self).__name__} {max_sequence_length}",
-            timeout=timeout, key_seed=key_seed, chunk_length=chunk_length,
-        )  # fmt: skip
+            py_client,
+            table_name,
+            priority,
+            None,
+            f"{type(self).__name__} {max_sequence_length}",
+            timeout=timeout,
+            key_seed=key_seed,
+            chunk_length=chunk_length,
+        )
 
     def update_priority(self, priority: float) -> None:
         """Sets the priority of future items."""

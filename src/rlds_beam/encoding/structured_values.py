@@ -13,9 +13,20 @@ from rlds_beam.encoding.wire import WireMessage
 
 # tensorflow/core/framework/types.proto, with tf.DType's names
 _DTYPES = {number: name for name, number in DATA_TYPES.items()} | {
-    8: "complex64", 11: "qint8", 12: "quint8", 13: "qint32", 15: "qint16", 16: "quint16", 18: "complex128",
-    20: "resource", 21: "variant", 24: "float8_e5m2", 25: "float8_e4m3fn", 29: "int4", 30: "uint4",
-}  # fmt: skip
+    8: "complex64",
+    11: "qint8",
+    12: "quint8",
+    13: "qint32",
+    15: "qint16",
+    16: "quint16",
+    18: "complex128",
+    20: "resource",
+    21: "variant",
+    24: "float8_e5m2",
+    25: "float8_e4m3fn",
+    29: "int4",
+    30: "uint4",
+}
 
 _DEEPEST = 50
 """Maximum levels of a signature; each takes two levels of messages, and protobuf reads at most 100."""

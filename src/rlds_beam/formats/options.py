@@ -15,7 +15,7 @@ from rlds_beam.formats.registry import (
     output_group,
     source_group,
     source_names,
-)  # fmt: skip
+)
 from rlds_beam.options import Group, Options, names_of, option
 from rlds_beam.user_functions import name_of
 

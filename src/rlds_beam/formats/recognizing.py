@@ -25,7 +25,7 @@ from rlds_beam.formats.registry import (
     can_read,
     formats,
     source_class,
-)  # fmt: skip
+)
 from rlds_beam.output.directory import Holding, holding
 from rlds_beam.output.files import PLAN
 from rlds_beam.reading.looking import holds, listing_once, names_in

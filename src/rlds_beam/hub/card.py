@@ -43,7 +43,13 @@ def card(directory: str, plan: OutputPlan, manifest: Mapping[str, Any], destinat
     readable = to in ("columns", "trajectories", "rlds")
     read = f'rows = rlds_beam.open_dataset("{destination}")' if readable else f'rlds_beam.inspect("{destination}")'
     return _CARD.format(
-        to=to, name=manifest["name"], items=f"{manifest['items']:,}", files=count(len(manifest["shards"]), "file"),
-        size=format_size(manifest["bytes"]), held=holds(plan), version=__version__,
-        dataset=printable(plan.content.get("dataset"), 100).replace("`", "'"), read=read,
-    )  # fmt: skip
+        to=to,
+        name=manifest["name"],
+        items=f"{manifest['items']:,}",
+        files=count(len(manifest["shards"]), "file"),
+        size=format_size(manifest["bytes"]),
+        held=holds(plan),
+        version=__version__,
+        dataset=printable(plan.content.get("dataset"), 100).replace("`", "'"),
+        read=read,
+    )

@@ -69,9 +69,12 @@ def _libjpeg(data: bytes, channels: int | None, place: Array | None, jpeg: Jpeg)
         fits = place is not None and place.shape == (height, width, channels)
         # With the fast DCT, the settings of tf.io.decode_jpeg.
         image: Array = simplejpeg.decode_jpeg(
-            data, colorspace="RGB" if channels == 3 else "GRAY", fastdct=jpeg == "fast", fastupsample=False,
+            data,
+            colorspace="RGB" if channels == 3 else "GRAY",
+            fastdct=jpeg == "fast",
+            fastupsample=False,
             buffer=place if fits else None,
-        )  # fmt: skip
+        )
     except (ValueError, KeyError) as error:  # KeyError: chroma subsampling without a name
         raise UndecodableImageError(f"the JPEG is damaged ({error})") from None
     return place if fits and place is not None else image

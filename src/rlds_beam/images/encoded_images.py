@@ -134,17 +134,26 @@ class StoredImages(EncodedImages):
     places: tuple[list[int], list[int]]
 
     def __init__(
-        self, record: bytes, starts: list[int], stops: list[int],
-        shape: tuple[int | None, ...], dtype: str = "uint8", encoding: str = "jpeg",
-    ):  # fmt: skip
+        self,
+        record: bytes,
+        starts: list[int],
+        stops: list[int],
+        shape: tuple[int | None, ...],
+        dtype: str = "uint8",
+        encoding: str = "jpeg",
+    ):
         # Most columns are only checked and copied, so arrays are built on demand.
         self.__dict__.update(record=record, places=(starts, stops), shape=shape, dtype=dtype, encoding=encoding)
 
     @classmethod
     def in_record(
-        cls, record: bytes, spans: Callable[[bytes, bytes], tuple[list[int], list[int], list[int]]],
-        shape: tuple[int | None, ...], dtype: str, encoding: str,
-    ) -> StoredImages:  # fmt: skip
+        cls,
+        record: bytes,
+        spans: Callable[[bytes, bytes], tuple[list[int], list[int], list[int]]],
+        shape: tuple[int | None, ...],
+        dtype: str,
+        encoding: str,
+    ) -> StoredImages:
         """A column of a record.
 
         Args:

@@ -23,9 +23,7 @@ import numpy as np
 
 from rlds_beam.typing import Array
 
-_HOLDING = frozenset(
-    b"moov trak mdia minf stbl edts moof traf mvex udta dinf tref sinf schi iprp mfra hoov".split()
-)  # fmt: skip
+_HOLDING = frozenset(b"moov trak mdia minf stbl edts moof traf mvex udta dinf tref sinf schi iprp mfra hoov".split())
 """Boxes that hold boxes."""
 
 _DESCRIBING = frozenset(b"stsd meta ilst wave".split())

@@ -183,9 +183,16 @@ class EditedImages(EncodedImages):
     quality: int
 
     def __init__(
-        self, source: EncodedImages, edits: tuple[Edit, ...], path: str, *,
-        shape: tuple[int | None, ...], dtype: str = "uint8", encoding: str = "jpeg", quality: int = 95,
-    ):  # fmt: skip
+        self,
+        source: EncodedImages,
+        edits: tuple[Edit, ...],
+        path: str,
+        *,
+        shape: tuple[int | None, ...],
+        dtype: str = "uint8",
+        encoding: str = "jpeg",
+        quality: int = 95,
+    ):
         self.__dict__.update(
             source=source, edits=edits, path=path, shape=shape, dtype=dtype, encoding=encoding, quality=quality
         )
@@ -208,9 +215,14 @@ class EditedImages(EncodedImages):
     def with_source(self, source: EncodedImages) -> EditedImages:
         """The same edits of other images."""
         return EditedImages(
-            source, self.edits, self.path,
-            shape=self.shape, dtype=self.dtype, encoding=self.encoding, quality=self.quality,
-        )  # fmt: skip
+            source,
+            self.edits,
+            self.path,
+            shape=self.shape,
+            dtype=self.dtype,
+            encoding=self.encoding,
+            quality=self.quality,
+        )
 
     def with_data(self, data: Array) -> EncodedImages:
         return EncodedImages(data, self.shape, self.dtype, self.encoding)
@@ -225,9 +237,14 @@ class EditedImages(EncodedImages):
 
 
 def edit_images(
-    images: EncodedImages, edit: Edit, path: str, *,
-    shape: tuple[int | None, ...] | None = None, encoding: str | None = None, quality: int = 95,
-) -> EditedImages:  # fmt: skip
+    images: EncodedImages,
+    edit: Edit,
+    path: str,
+    *,
+    shape: tuple[int | None, ...] | None = None,
+    encoding: str | None = None,
+    quality: int = 95,
+) -> EditedImages:
     """Adds an edit to a column.
 
     Args:
@@ -238,6 +255,11 @@ def edit_images(
     before = images.edits if isinstance(images, EditedImages) else ()
     source = images.source if isinstance(images, EditedImages) else images
     return EditedImages(
-        source, (*before, edit), path, shape=images.shape if shape is None else shape, dtype=images.dtype,
-        encoding=encoding or images.encoding, quality=quality,
-    )  # fmt: skip
+        source,
+        (*before, edit),
+        path,
+        shape=images.shape if shape is None else shape,
+        dtype=images.dtype,
+        encoding=encoding or images.encoding,
+        quality=quality,
+    )

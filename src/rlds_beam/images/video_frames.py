@@ -53,13 +53,29 @@ class VideoFrames(EncodedImages):
     scale: Scale | None
 
     def __init__(
-        self, videos: Sequence[Video], which: Array, numbers: Array, path: str, shape: tuple[int | None, ...],
-        dtype: str = "uint8", encoding: str = "png", *, scale: Scale | None = None, seconds: float | None = None,
-    ):  # fmt: skip
+        self,
+        videos: Sequence[Video],
+        which: Array,
+        numbers: Array,
+        path: str,
+        shape: tuple[int | None, ...],
+        dtype: str = "uint8",
+        encoding: str = "png",
+        *,
+        scale: Scale | None = None,
+        seconds: float | None = None,
+    ):
         self.__dict__.update(
-            videos=videos, which=which, numbers=numbers, path=path, shape=shape, dtype=dtype, encoding=encoding,
-            scale=scale, seconds=seconds,
-        )  # fmt: skip
+            videos=videos,
+            which=which,
+            numbers=numbers,
+            path=path,
+            shape=shape,
+            dtype=dtype,
+            encoding=encoding,
+            scale=scale,
+            seconds=seconds,
+        )
 
     @lockless_property
     def data(self) -> Array:
@@ -153,9 +169,16 @@ class VideoFrames(EncodedImages):
     def __getitem__(self, index: Any) -> VideoFrames:
         which, numbers = np.atleast_1d(self.which[index]), np.atleast_1d(self.numbers[index])
         return VideoFrames(
-            self.videos, which, numbers, self.path, self.shape, self.dtype, self.encoding, scale=self.scale,
+            self.videos,
+            which,
+            numbers,
+            self.path,
+            self.shape,
+            self.dtype,
+            self.encoding,
+            scale=self.scale,
             seconds=self.seconds,
-        )  # fmt: skip
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("data", "size")}
@@ -169,9 +192,18 @@ class VideoFrames(EncodedImages):
 
 
 def video_frames(
-    path: str, start: float, fps: float, count: int, field: str, shape: tuple[int | None, ...], dtype: str,
-    encoding: str, *, scale: Scale | None = None, seconds: float | None = None,
-) -> VideoFrames:  # fmt: skip
+    path: str,
+    start: float,
+    fps: float,
+    count: int,
+    field: str,
+    shape: tuple[int | None, ...],
+    dtype: str,
+    encoding: str,
+    *,
+    scale: Scale | None = None,
+    seconds: float | None = None,
+) -> VideoFrames:
     """The frames of an episode. Lists the packets of the video, and decodes nothing.
 
     Args:

@@ -65,9 +65,15 @@ class Video:
     """
 
     def __init__(
-        self, path: str, codec: str, format: str, size: tuple[int, int], base: tuple[int, int], packets: Array,
+        self,
+        path: str,
+        codec: str,
+        format: str,
+        size: tuple[int, int],
+        base: tuple[int, int],
+        packets: Array,
         read: Packets | None = None,
-    ):  # fmt: skip
+    ):
         self.path, self.codec, self.format, self.size, self.base = path, codec, format, size, base
         self.packets = packets
         self.read: Packets = read or functools.partial(_packets_of_file, path, packets)
@@ -222,8 +228,18 @@ def _opened(path: str) -> Iterator[tuple[Any, Any]]:
 
 def _codec_of(stream: Any) -> str:
     one = stream.codec_context
-    facts = (one.name, one.codec_tag, one.width, one.height, one.format.name, one.profile, int(one.color_range),
-             int(one.colorspace), int(one.color_primaries), int(one.color_trc))  # fmt: skip
+    facts = (
+        one.name,
+        one.codec_tag,
+        one.width,
+        one.height,
+        one.format.name,
+        one.profile,
+        int(one.color_range),
+        int(one.colorspace),
+        int(one.color_primaries),
+        int(one.color_trc),
+    )
     return hashlib.sha256(repr(facts).encode() + (one.extradata or b"")).hexdigest()[:32]
 
 

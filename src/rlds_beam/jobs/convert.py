@@ -307,13 +307,11 @@ def _plan(
             }
             for split in source.splits
         },
-        "ranges": {
-            str(work): [[s.shard.index, s.start, s.stop] for s in work.segments] for work in ranges
-        },
+        "ranges": {str(work): [[s.shard.index, s.start, s.stop] for s in work.segments] for work in ranges},
         "check": checked,
         **output.plan(),
         "functions": functions,
-    }  # fmt: skip
+    }
 
 
 def _own_options(options: ConvertOptions | RecordOptions) -> dict[str, Any]:

@@ -215,10 +215,14 @@ def conversion_lines(survey: Survey) -> list[str]:
 def _split_lines(source: Source) -> list[str]:
     """A table of the splits."""
     rows = [
-        (split.name, f"{len(split.shards):,}", "unknown" if split.episodes is None else f"{split.episodes:,}",
-         format_size(split.size))
+        (
+            split.name,
+            f"{len(split.shards):,}",
+            "unknown" if split.episodes is None else f"{split.episodes:,}",
+            format_size(split.size),
+        )
         for split in source.splits
-    ]  # fmt: skip
+    ]
     return table_lines(("split", "shards", "episodes", "size"), rows)
 
 

@@ -135,12 +135,22 @@ class Overview:
             for one in self.values
         }
         return {
-            "episodes": self.episodes, "steps": self.steps, "seconds": self.seconds, "fps": self.fps,
-            "complete": self.complete, "steps_read": self.steps_read, "episode_names": list(self.names),
-            "tasks": dict(self.tasks), "cameras": [dataclasses.asdict(camera) for camera in self.cameras],
-            "values": ranges, "bytes": self.bytes, "other_files": self.videos[0], "other_bytes": self.videos[1],
-            "missing": self.missing(), **({"other_rates": dict(self.other_rates)} if self.other_rates else {}),
-        }  # fmt: skip
+            "episodes": self.episodes,
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "fps": self.fps,
+            "complete": self.complete,
+            "steps_read": self.steps_read,
+            "episode_names": list(self.names),
+            "tasks": dict(self.tasks),
+            "cameras": [dataclasses.asdict(camera) for camera in self.cameras],
+            "values": ranges,
+            "bytes": self.bytes,
+            "other_files": self.videos[0],
+            "other_bytes": self.videos[1],
+            "missing": self.missing(),
+            **({"other_rates": dict(self.other_rates)} if self.other_rates else {}),
+        }
 
 
 def _known(numbers: Sequence[float]) -> list[float | None]:
@@ -212,12 +222,19 @@ class OverviewBuilder:
             ranges |= {path: known for path, known in stated.items() if known is not None}
         files, size = _companions(source)
         return Overview(
-            episodes=episodes, steps=round(self.steps * scale), complete=complete, steps_read=self.steps,
-            fps=source.fps, names=tuple(self._names), tasks=dict(self._tasks.most_common()),
+            episodes=episodes,
+            steps=round(self.steps * scale),
+            complete=complete,
+            steps_read=self.steps,
+            fps=source.fps,
+            names=tuple(self._names),
+            tasks=dict(self._tasks.most_common()),
             cameras=tuple(self._camera(field, source) for _, field in sorted(fields.items()) if field.holds_images),
             values=tuple(Values(fields[path], *ranges.get(path, ((), ()))) for path in self._paths),
-            bytes=source.size + (size or 0), videos=(files, size), other_rates=self._other_rates,
-        )  # fmt: skip
+            bytes=source.size + (size or 0),
+            videos=(files, size),
+            other_rates=self._other_rates,
+        )
 
     def _camera(self, field: Field, source: Source) -> Camera:
         height, width = self._sizes.get(field.path, field.shape[:2])

@@ -81,9 +81,15 @@ class RangeCommit:
 
 _SOME = Kind("a list with a file", bool)
 _SCHEMA = {
-    "split": FILE, "index": COUNT, "of": COUNT, "files": ([FILE_SCHEMA], _SOME), "rejected": Maybe(SHARD_SCHEMA),
-    "report": {"*": ANY}, "plan": TEXT, "numbers": ANY,
-}  # fmt: skip
+    "split": FILE,
+    "index": COUNT,
+    "of": COUNT,
+    "files": ([FILE_SCHEMA], _SOME),
+    "rejected": Maybe(SHARD_SCHEMA),
+    "report": {"*": ANY},
+    "plan": TEXT,
+    "numbers": ANY,
+}
 
 
 def rejected_path(output: str, work: WorkRange) -> str:
@@ -112,9 +118,14 @@ def commit_range(
       NotVerifiedError: the number of written items differs from the prediction.
     """
     commit = RangeCommit(
-        split=work.split, index=work.index, of=work.of, files=tuple(files), rejected=rejected,
-        report=report.to_json(), plan=plan,
-    )  # fmt: skip
+        split=work.split,
+        index=work.index,
+        of=work.of,
+        files=tuple(files),
+        rejected=rejected,
+        report=report.to_json(),
+        plan=plan,
+    )
     for one in commit.files:
         for problem in _wrong_count(one):
             raise NotVerifiedError(storage.join(output, problem))

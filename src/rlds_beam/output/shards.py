@@ -75,8 +75,12 @@ _ROLE = Kind(f"one of {', '.join(get_args(Role))}", lambda role: role in get_arg
 _CHECKSUM = Kind("a checksum of XXH3-128", is_checksum)
 
 SHARD_SCHEMA = {
-    "records": COUNT, "bytes": COUNT, "checksum": _CHECKSUM, "first_key": Maybe(TEXT), "last_key": Maybe(TEXT)
-}  # fmt: skip
+    "records": COUNT,
+    "bytes": COUNT,
+    "checksum": _CHECKSUM,
+    "first_key": Maybe(TEXT),
+    "last_key": Maybe(TEXT),
+}
 """The schema of a `ShardInfo` (`checked_json`)."""
 FILE_SCHEMA = {"file": FILE_PATH, "predicted": COUNT, "shard": SHARD_SCHEMA, "beside": [FILE_PATH], "role": _ROLE}
 """The schema of a `WrittenFile`."""

@@ -169,9 +169,15 @@ class Report(Viewable):
         dropped = merge_dropped(report.dropped for report in reports)
         connectors = merge_connected(report.connectors for report in reports)
         return Report(
-            **sums(*reports), rules=rules, shards=shards, unused=unused, left_out=left_out, dropped=dropped,
-            connectors=connectors, notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
-        )  # fmt: skip
+            **sums(*reports),
+            rules=rules,
+            shards=shards,
+            unused=unused,
+            left_out=left_out,
+            dropped=dropped,
+            connectors=connectors,
+            notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
+        )
 
     def check(self) -> None:
         """Checks the counts: every record is valid, repaired, or rejected, and no episode is lost between connectors.
@@ -226,9 +232,15 @@ class Report(Viewable):
         dropped = dropped_from_json(content.get("dropped", {}))
         connectors = connected_from_json(content.get("connectors", ()))
         return cls(
-            **numbers_from_json(cls, content), rules=rules, shards=shards, unused=unused, left_out=left_out,
-            dropped=dropped, connectors=connectors, notes=tuple(map(str, content.get("notes", ()))),
-        )  # fmt: skip
+            **numbers_from_json(cls, content),
+            rules=rules,
+            shards=shards,
+            unused=unused,
+            left_out=left_out,
+            dropped=dropped,
+            connectors=connectors,
+            notes=tuple(map(str, content.get("notes", ()))),
+        )
 
     def __repr__(self) -> str:
         return f"<Report: {self.line()}>"

@@ -101,8 +101,9 @@ def _numbers(field: Field, features: Sequence[Feature]) -> Iterable[Array]:
     if len({*sizes}) == 1:
         return values.reshape(len(parts), sizes[0] // width // size, *field.closed_shape)
     ends = [*itertools.accumulate(sizes)]
-    return [values[(end - count) // width // size : end // width // size]
-            for count, end in zip(sizes, ends, strict=True)]  # fmt: skip
+    return [
+        values[(end - count) // width // size : end // width // size] for count, end in zip(sizes, ends, strict=True)
+    ]
 
 
 def _images(field: Field, feature: Feature) -> Column:

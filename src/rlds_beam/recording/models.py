@@ -334,15 +334,22 @@ def has_distribution(path: str) -> bool:
 
 
 _ALGORITHMS = {
-    "clip_range": "PPO", "exploration_fraction": "DQN", "target_entropy": "SAC", "policy_delay": "TD3",
+    "clip_range": "PPO",
+    "exploration_fraction": "DQN",
+    "target_entropy": "SAC",
+    "policy_delay": "TD3",
     "gae_lambda": "A2C",
-}  # fmt: skip
+}
 """An attribute that only this algorithm has -> the algorithm; PPO also has that of A2C."""
 
 _NOT_FOR_ACTING: dict[str, Any] = {
-    "learning_rate": 0.0, "lr_schedule": 0.0, "clip_range": 0.0, "buffer_size": 1, "replay_buffer_class": None,
+    "learning_rate": 0.0,
+    "lr_schedule": 0.0,
+    "clip_range": 0.0,
+    "buffer_size": 1,
+    "replay_buffer_class": None,
     "replay_buffer_kwargs": {},
-}  # fmt: skip
+}
 """What a loaded model needs only to learn: large, or pickled functions that other Python versions cannot load."""
 
 
@@ -377,6 +384,9 @@ def _d3rlpy(path: str) -> BasePolicy:
 
 
 MODELS: dict[str, Callable[[str], BasePolicy]] = {
-    "policy_saver": SavedPolicy, "d3rlpy": _d3rlpy, "rl_module": RLModulePolicy, "sb3": StableBaselinesPolicy,
-}  # fmt: skip
+    "policy_saver": SavedPolicy,
+    "d3rlpy": _d3rlpy,
+    "rl_module": RLModulePolicy,
+    "sb3": StableBaselinesPolicy,
+}
 """The loaders of saved models, by the prefix of their names."""

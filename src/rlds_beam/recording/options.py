@@ -17,15 +17,20 @@ class RolloutOptions(Options):
         None, "dataset name (default: from OUTPUT if it ends in NAME/1.0.0, else the environment's name)"
     )
     env: str = option(
-        "", "environment: gymnasium:CartPole-v1, gym:NAME, dm_control:cheetah/run, or a module:function that makes one",
-        by_value=True, metavar="NAME",
-    )  # fmt: skip
+        "",
+        "environment: gymnasium:CartPole-v1, gym:NAME, dm_control:cheetah/run, or a module:function that makes one",
+        by_value=True,
+        metavar="NAME",
+    )
     env_config: str | None = option(None, "keyword arguments for the environment, as JSON", metavar="JSON")
     policy: tuple[str, ...] = option(
-        (), "policy: random, HEAD(module:function, argument=value), sb3:model.zip, module:name, or a YAML file of "
+        (),
+        "policy: random, HEAD(module:function, argument=value), sb3:model.zip, module:name, or a YAML file of "
         "these; repeat the flag to record several policies",
-        by_value=True, repeated=True, metavar="NAME"
-    )  # fmt: skip
+        by_value=True,
+        repeated=True,
+        metavar="NAME",
+    )
     episodes: int | None = option(None, "episodes to record per policy and dataset", least=1)
     steps: int | None = option(
         None,

@@ -193,9 +193,11 @@ class _Slot:
         self._initial_state = self.state = self._state_at_begin = policy.initial_state()
         self._info = tuple(settings.info)
         buffer = EpisodeBuffer(
-            environment.observation, environment.action,
-            {**extra, **{f"{INFO}/{name}": of for name, of in settings.info.items()}}, settings.reward,
-        )  # fmt: skip
+            environment.observation,
+            environment.action,
+            {**extra, **{f"{INFO}/{name}": of for name, of in settings.info.items()}},
+            settings.reward,
+        )
         self._buffer, self._recorded = buffer, RecordedEnvironment(environment)
         self.logger = make_logger(self._recorded, self._step_fn, dict(metadata), buffer, envlogger=envlogger)
         self._observes, self._takes = environment.observation, environment.action
@@ -262,7 +264,7 @@ class _Slot:
             RecordedEpisode(
                 self._address.trajectory, self._part, self._age_at_begin, end, columns, self._state_at_begin
             )
-        )  # fmt: skip
+        )
         self.done = full or not self._settings.windows
         if not self.done:
             self._reset(None)

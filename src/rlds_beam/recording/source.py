@@ -114,17 +114,19 @@ def open_recording(options: RolloutOptions, shards: int | None = None) -> Record
         environment.close()
     propensity, mixture = _propensity(policies), len(policies) > 1
     recorded = recorded_schema(
-        environment.observation, environment.action, settings,
-        propensity=propensity, mixture=mixture, images=options.image_encoding == "png",
-    )  # fmt: skip
+        environment.observation,
+        environment.action,
+        settings,
+        propensity=propensity,
+        mixture=mixture,
+        images=options.image_encoding == "png",
+    )
     features = to_json(features_json(recorded))
     schema = Meaning(names=recorded.names).name(parse_features(features, FEATURES))
     shards = _shards(options, shards)
     planned = plan_rollouts(len(policies), options.datasets, options.trajectories, shards)
     paths = {split: [_path(split, rollout, policies) for rollout in rollouts] for split, rollouts in planned.items()}
-    rollouts = {
-        path: rollout for split in planned for path, rollout in zip(paths[split], planned[split], strict=True)
-    }  # fmt: skip
+    rollouts = {path: rollout for split in planned for path, rollout in zip(paths[split], planned[split], strict=True)}
     metadata, envlogger = _metadata(options, config, policies), _envlogger(options)
     files = RolloutFormat(
         options.env, config, options.policy, settings, schema, mixture and propensity, metadata, envlogger, rollouts
@@ -135,9 +137,17 @@ def open_recording(options: RolloutOptions, shards: int | None = None) -> Record
     )
     most = settings.step_per_trajectory or settings.max_episode_steps or environment.most_steps
     return RecordedSource(
-        f"{_name(options)}/{VERSION}", schema, files, RecordedDecoder(), splits, features,
-        _functions(options), options.image_encoding, most, environment.fps,
-    )  # fmt: skip
+        f"{_name(options)}/{VERSION}",
+        schema,
+        files,
+        RecordedDecoder(),
+        splits,
+        features,
+        _functions(options),
+        options.image_encoding,
+        most,
+        environment.fps,
+    )
 
 
 def _path(split: str, rollout: Rollout, policies: Sequence[BehaviorPolicy]) -> str:

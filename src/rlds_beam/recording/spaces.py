@@ -205,8 +205,12 @@ def _text(space: Any) -> SpaceLeaf:
 
 
 _SPACES: dict[str, Callable[[Any], SpaceLeaf]] = {
-    "Box": _box, "Discrete": _discrete, "MultiDiscrete": _multi_discrete, "MultiBinary": _multi_binary, "Text": _text,
-}  # fmt: skip
+    "Box": _box,
+    "Discrete": _discrete,
+    "MultiDiscrete": _multi_discrete,
+    "MultiBinary": _multi_binary,
+    "Text": _text,
+}
 
 
 def from_spec(spec: Any, what: str) -> Structure:

@@ -140,14 +140,22 @@ def _make_observer(client: Any, tables: tuple[str, ...], items: ItemOptions, pri
 
     if items.items == "episodes":
         return reverb_utils.ReverbAddEpisodeObserver(
-            client, tables, items.max_sequence_length or _UNLIMITED, priority=priority,
+            client,
+            tables,
+            items.max_sequence_length or _UNLIMITED,
+            priority=priority,
             bypass_partial_episodes=items.bypass_partial_episodes,
-        )  # fmt: skip
+        )
     kind = "ReverbTrajectorySequenceObserver" if items.across_episodes else "ReverbAddTrajectoryObserver"
     return getattr(reverb_utils, kind)(
-        client, tables, items.length, stride_length=items.stride, priority=priority,
-        pad_end_of_episodes=items.pad_end_of_episodes, tile_end_of_episodes=items.tile_end_of_episodes,
-    )  # fmt: skip
+        client,
+        tables,
+        items.length,
+        stride_length=items.stride,
+        priority=priority,
+        pad_end_of_episodes=items.pad_end_of_episodes,
+        tile_end_of_episodes=items.tile_end_of_episodes,
+    )
 
 
 class _Thread:

@@ -95,10 +95,16 @@ def open_target(
     priority = resolve_priority(options.priority)
     priority.check(spec)
     baseline = tables.check_tables(
-        options.reverb, options.table, spec, predicted, options.timeout,
-        allow_eviction=options.allow_eviction, allow_blocking=options.allow_blocking,
-        time_axis=options.writer == "observer", on_wait=on_wait,
-    )  # fmt: skip
+        options.reverb,
+        options.table,
+        spec,
+        predicted,
+        options.timeout,
+        allow_eviction=options.allow_eviction,
+        allow_blocking=options.allow_blocking,
+        time_axis=options.writer == "observer",
+        on_wait=on_wait,
+    )
     target = ReverbTarget(
         servers=options.reverb,
         tables=options.table,

@@ -125,9 +125,7 @@ class StreamWriter:
     def _stream(self, server: str) -> InsertStream:
         if server not in self._streams:
             target = self._target
-            self._streams[server] = InsertStream(
-                server, timeout=target.timeout, state_id=target.state_ids.get(server)
-            )  # fmt: skip
+            self._streams[server] = InsertStream(server, timeout=target.timeout, state_id=target.state_ids.get(server))
         return self._streams[server]
 
 

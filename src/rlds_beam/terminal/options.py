@@ -60,6 +60,7 @@ class ReportOptions(PrintOptions):
     """What counts as success."""
 
     max_rejected: int | float = option(
-        0, "rejected episodes to allow before exiting with code 3: a count or a fraction (0.01)",
+        0,
+        "rejected episodes to allow before exiting with code 3: a count or a fraction (0.01)",
         parse=parse_max_rejected,
-    )  # fmt: skip
+    )

@@ -114,9 +114,12 @@ def figures(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
 
 
 def check_writable(
-    path: str | None, flag: str, input: str | Sequence[str] = (), rewritten: str | tuple[str, ...] = (),
+    path: str | None,
+    flag: str,
+    input: str | Sequence[str] = (),
+    rewritten: str | tuple[str, ...] = (),
     endings: tuple[str, ...] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Checks before a job that its report can be written at the end. Buckets are not asked.
 
     Args:

@@ -93,9 +93,13 @@ class ItemOptions(Options):
         if self.bypass_partial_episodes and self.max_sequence_length is None:
             raise UsageError("--bypass_partial_episodes needs --max_sequence_length")
         self._only_for(
-            "sequences", "sequence_length", "stride_length", "pad_end_of_episodes", "tile_end_of_episodes",
+            "sequences",
+            "sequence_length",
+            "stride_length",
+            "pad_end_of_episodes",
+            "tile_end_of_episodes",
             "across_episodes",
-        )  # fmt: skip
+        )
         self._only_for("episodes", "max_sequence_length", "bypass_partial_episodes")
 
     def _only_for(self, items: str, *names: str) -> None:

@@ -217,8 +217,10 @@ def _starts(group: Sequence[PreparedItems]) -> range | Array:
     """The first frame of each item, in the frames of all episodes laid end to end."""
     windows = [one.windows for one in group]
     frames = [0, *itertools.accumulate(one.frames + one.padding for one in windows)]
-    starts = [range(at + one.start, at + one.start + one.count * one.stride, one.stride)
-              for at, one in zip(frames, windows, strict=False)]  # fmt: skip
+    starts = [
+        range(at + one.start, at + one.start + one.count * one.stride, one.stride)
+        for at, one in zip(frames, windows, strict=False)
+    ]
     return starts[0] if len(group) == 1 else np.concatenate([np.array(one, np.int64) for one in starts])
 
 

@@ -249,6 +249,11 @@ def _cut(pixels: Array, height: int, width: int) -> Array:
 
 
 WRITERS: dict[str, Callable[[Episode, FileOptions], bytes]] = {
-    ".png": _png, ".jpg": _jpeg, ".jpeg": _jpeg, ".gif": _gif, ".mp4": _video, ".rrd": _rerun,
-}  # fmt: skip
+    ".png": _png,
+    ".jpg": _jpeg,
+    ".jpeg": _jpeg,
+    ".gif": _gif,
+    ".mp4": _video,
+    ".rrd": _rerun,
+}
 """The ending of a file -> what makes its content."""

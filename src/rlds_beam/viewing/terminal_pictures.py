@@ -61,10 +61,13 @@ def picture(pixels: Array, protocol: Protocol, columns: int) -> str:
         return f"\x1b]1337;File=inline=1;width={wide};preserveAspectRatio=1:{data}\x07\n"
     chunks = [data[start : start + _CHUNK] for start in range(0, len(data), _CHUNK)]
     keys = [f"a=T,f=100,c={wide},", *[""] * (len(chunks) - 1)]
-    return "".join(
-        f"\x1b_G{key}m={int(i < len(chunks) - 1)};{chunk}\x1b\\"
-        for i, (key, chunk) in enumerate(zip(keys, chunks, strict=True))
-    ) + "\n"  # fmt: skip
+    return (
+        "".join(
+            f"\x1b_G{key}m={int(i < len(chunks) - 1)};{chunk}\x1b\\"
+            for i, (key, chunk) in enumerate(zip(keys, chunks, strict=True))
+        )
+        + "\n"
+    )
 
 
 def _blocks(pixels: Array, columns: int) -> str:
@@ -74,8 +77,7 @@ def _blocks(pixels: Array, columns: int) -> str:
     lines = []
     for upper, lower in zip(small[::2].tolist(), small[1::2].tolist(), strict=True):
         cells = [
-            f"\x1b[38;2;{r};{g};{b}m\x1b[48;2;{x};{y};{z}m▀"
-            for (r, g, b), (x, y, z) in zip(upper, lower, strict=True)
-        ]  # fmt: skip
+            f"\x1b[38;2;{r};{g};{b}m\x1b[48;2;{x};{y};{z}m▀" for (r, g, b), (x, y, z) in zip(upper, lower, strict=True)
+        ]
         lines.append("".join(cells) + "\x1b[0m\n")
     return "".join(lines)

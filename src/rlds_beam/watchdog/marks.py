@@ -166,8 +166,10 @@ def start_watchdog(left: str) -> None:
         try:
             subprocess.Popen(
                 [sys.executable, "-I", "-S", watcher.__file__, str(read), str(marks.fileno()), left],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(read, marks.fileno()),
-            ).returncode = 0  # it is never waited for  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(read, marks.fileno()),
+            ).returncode = 0  # it is never waited for
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.set_wakeup_fd(_pipe, warn_on_full_buffer=False)

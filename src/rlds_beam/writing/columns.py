@@ -205,6 +205,9 @@ def _objects(values: Any) -> Array:
 
 def _is_pixels(column: Array) -> bool:
     """Whether a column is stored as images: uint8 or uint16 [T, H, W, C] with 1, 3, or 4 channels."""
-    return column.ndim == 4 and column.dtype.name in ("uint8", "uint16") and column.shape[-1] in _CHANNELS and (
-        column.size > 0 or not len(column)
-    )  # fmt: skip
+    return (
+        column.ndim == 4
+        and column.dtype.name in ("uint8", "uint16")
+        and column.shape[-1] in _CHANNELS
+        and (column.size > 0 or not len(column))
+    )

@@ -247,9 +247,18 @@ class KeyedBundle:
         violations = verdict.violations if rejected is None else rejected.violations
         rule = None if rejected is None else rejected.rule
         one = Written(
-            split, key, self._path, self._at, sizes, len(episode.payload), steps, digest, violations,
-            verdict.repaired, rule,
-        )  # fmt: skip
+            split,
+            key,
+            self._path,
+            self._at,
+            sizes,
+            len(episode.payload),
+            steps,
+            digest,
+            violations,
+            verdict.repaired,
+            rule,
+        )
         self._written.append(one)
         self._at += sum(sizes) + OVERHEAD * len(sizes)
 

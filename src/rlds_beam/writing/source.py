@@ -138,10 +138,15 @@ class WriteSettings:
         checked = dataclasses.asdict(self.check)
         del checked["fail"]
         content: Mapping[str, Any] = {
-            "format": OUTPUT_FORMAT, "from": "write_rlds", "to": "rlds", "dataset": self.dataset,
+            "format": OUTPUT_FORMAT,
+            "from": "write_rlds",
+            "to": "rlds",
+            "dataset": self.dataset,
             "splits": {split.name: {"slice": [0, None], "shards": []} for split in source.splits},
-            "shard_bytes": self.shard_bytes, "check": checked, **output.plan(),
-        }  # fmt: skip
+            "shard_bytes": self.shard_bytes,
+            "check": checked,
+            **output.plan(),
+        }
         return OutputPlan.of(content, output.metadata)
 
 

@@ -36,8 +36,13 @@ RULE = "signal_limit"
 """The rule of a violation that a condition found."""
 
 _OPERATORS = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne
-}  # fmt: skip
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 _COMPUTE = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal", "==": "equal", "!=": "not_equal"}
 _NUMBERS = ("steps", "return", "shard", "position", "part")
 _TEXTS = ("key", "split", "instruction", "rule", "detail")

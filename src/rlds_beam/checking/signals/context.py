@@ -64,8 +64,13 @@ class Context:
             tuple(path for path in steps if path in moving and _ACTIONS.fullmatch(path)),
             tuple(path for path in steps if path in moving and _STATES.fullmatch(path)),
             tuple(path for path, field in steps.items() if _is_camera(field)),
-            clocks, tuple(text), fps, decoded, None, schema.names,
-        )  # fmt: skip
+            clocks,
+            tuple(text),
+            fps,
+            decoded,
+            None,
+            schema.names,
+        )
 
     @classmethod
     def of_episode(cls, episode: Episode, *, fps: float | None = None, decoded: int = 0) -> Context:

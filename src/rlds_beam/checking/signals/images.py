@@ -32,9 +32,10 @@ def repeated(column: Column) -> list[int]:
         record = column.record
         sizes = [stop - start for start, stop in zip(starts, stops, strict=True)]
         return [
-            t for t in range(1, len(sizes))
+            t
+            for t in range(1, len(sizes))
             if sizes[t] == sizes[t - 1] and record[starts[t] : stops[t]] == record[starts[t - 1] : stops[t - 1]]
-        ]  # fmt: skip
+        ]
     if isinstance(column, EncodedImages):
         data = _digests(column) if isinstance(column, VideoFrames) else column.data.tolist()
         return [t for t in range(1, len(data)) if data[t] == data[t - 1] is not None]

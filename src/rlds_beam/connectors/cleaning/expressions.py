@@ -16,14 +16,22 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import did_you_mean
 
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge,
-    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-}  # fmt: skip
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
     ast.Mod: operator.mod,
-}  # fmt: skip
+}
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "matches": lambda text, pattern: re.fullmatch(pattern, text, re.DOTALL) is not None,
     "lower": lambda text: text.lower(),
@@ -134,8 +142,12 @@ class EpisodeCondition:
         known: Mapping[str, Any] = episode.metadata
         if path in known:
             return _plain(known[path])
-        own = {"steps": len(episode), "split": episode.key.split, "shard": episode.key.shard,
-               "position": episode.key.position}  # fmt: skip
+        own = {
+            "steps": len(episode),
+            "split": episode.key.split,
+            "shard": episode.key.shard,
+            "position": episode.key.position,
+        }
         if path in own:
             return own[path]
         place, _, field = path.partition("/")

@@ -92,9 +92,12 @@ def _trajectory(episode: Episode) -> Trajectory:
     metadata = {path: _repeated(value, count) for path, value in episode.metadata.items()}
     index = np.arange(count, dtype=np.int32)
     return {
-        **trajectory, "traj_metadata": nest(metadata), "_len": np.full(count, count, np.int32),
-        "_traj_index": np.zeros(count, np.int64), "_frame_index": index,
-    }  # fmt: skip
+        **trajectory,
+        "traj_metadata": nest(metadata),
+        "_len": np.full(count, count, np.int32),
+        "_traj_index": np.zeros(count, np.int64),
+        "_frame_index": index,
+    }
 
 
 def _leaf(column: Column) -> np.ndarray[Any, Any]:

@@ -75,9 +75,13 @@ def act(batch: Batch, runs: Iterable[tuple[RllibEpisode, Any, Any]]) -> Batch:
         rows: dict[str, list[Any]] = {}
         for t in range(len(recording.episode)):
             returned = piece(
-                rl_module=module, batch={}, episodes=[recording.theirs], shared_data=shared, explore=False,
+                rl_module=module,
+                batch={},
+                episodes=[recording.theirs],
+                shared_data=shared,
+                explore=False,
                 metrics=None,
-            )  # fmt: skip
+            )
             if t == len(recording.episode) - 1:
                 break  # the last observation has no action
             for name, items in returned.items():

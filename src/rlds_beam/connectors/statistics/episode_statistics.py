@@ -77,10 +77,12 @@ class LeafStatistics:
         if any(one.shape != self.shape for one in others):
             raise ValueError(f"the shapes differ: {sorted({one.shape for one in every})}")
         return LeafStatistics(
-            self.shape, self.moments.merge(*(one.moments for one in others)),
-            np.min([one.low for one in every], axis=0), np.max([one.high for one in every], axis=0),
+            self.shape,
+            self.moments.merge(*(one.moments for one in others)),
+            np.min([one.low for one in every], axis=0),
+            np.max([one.high for one in every], axis=0),
             self.distribution.merge(*(one.distribution for one in others)),
-        )  # fmt: skip
+        )
 
     @property
     def count(self) -> int:

@@ -151,9 +151,11 @@ class PropensityStatistics:
         if self.ratios is not None and self.weights is not None:
             content["support"] = _mean_and_error(self.ratios)
             content["effective_sample_size"] = {
-                "transitions": _effective(self.ratios), "of_transitions": self.ratios.count,
-                "episodes": self.weights.effective, "of_episodes": self.weights.count,
-            }  # fmt: skip
+                "transitions": _effective(self.ratios),
+                "of_transitions": self.ratios.count,
+                "episodes": self.weights.effective,
+                "of_episodes": self.weights.count,
+            }
         return content
 
     def _calibration(self, moments: Moments) -> dict[str, float]:

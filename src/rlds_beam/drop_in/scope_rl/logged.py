@@ -19,9 +19,20 @@ from rlds_beam.typing import Array
 
 ARRAYS = ("state", "action", "reward", "done", "terminal", "info", "pscore")
 KEYS = (
-    "size", "n_trajectories", "step_per_trajectory", "action_type", "n_actions", "action_dim", "action_meaning",
-    "action_keys", "state_dim", "state_keys", *ARRAYS, "behavior_policy", "dataset_id",
-)  # fmt: skip
+    "size",
+    "n_trajectories",
+    "step_per_trajectory",
+    "action_type",
+    "n_actions",
+    "action_dim",
+    "action_meaning",
+    "action_keys",
+    "state_dim",
+    "state_keys",
+    *ARRAYS,
+    "behavior_policy",
+    "dataset_id",
+)
 """The keys in SCOPE-RL's order."""
 
 
@@ -209,10 +220,14 @@ class LoggedDataset(Mapping[str, Any]):
 
 
 _ARRAYS: dict[str, Callable[[LoggedDataset], Any]] = {
-    "state": LoggedDataset._state, "action": LoggedDataset._action, "reward": LoggedDataset._reward,
-    "done": LoggedDataset._done, "terminal": LoggedDataset._terminal, "info": LoggedDataset._info,
+    "state": LoggedDataset._state,
+    "action": LoggedDataset._action,
+    "reward": LoggedDataset._reward,
+    "done": LoggedDataset._done,
+    "terminal": LoggedDataset._terminal,
+    "info": LoggedDataset._info,
     "pscore": LoggedDataset._pscore,
-}  # fmt: skip
+}
 
 
 def _taken(values: Any, rows: Array) -> Any:

@@ -103,10 +103,16 @@ class SyntheticDataset:
         del save_relative_path
         steps = self.max_episode_steps if step_per_trajectory is None else step_per_trajectory
         return self._obtain(
-            behavior_policies, n_datasets, path, random_state, obtain_info, windows=False,
-            trajectories=n_trajectories, step_per_trajectory=steps,
+            behavior_policies,
+            n_datasets,
+            path,
+            random_state,
+            obtain_info,
+            windows=False,
+            trajectories=n_trajectories,
+            step_per_trajectory=steps,
             options={"episodes": n_trajectories, "record_unclipped_action": record_unclipped_action},
-        )  # fmt: skip
+        )
 
     def obtain_steps(
         self,
@@ -141,8 +147,14 @@ class SyntheticDataset:
         del save_relative_path
         single = obtain_trajectories_from_single_interaction
         return self._obtain(
-            behavior_policies, n_datasets, path, random_state, obtain_info, windows=True,
-            trajectories=n_trajectories, step_per_trajectory=step_per_trajectory,
+            behavior_policies,
+            n_datasets,
+            path,
+            random_state,
+            obtain_info,
+            windows=True,
+            trajectories=n_trajectories,
+            step_per_trajectory=step_per_trajectory,
             options={
                 "steps": n_trajectories * step_per_trajectory,
                 "minimum_rollout_length": 0 if single else minimum_rollout_length,
@@ -150,7 +162,7 @@ class SyntheticDataset:
                 "single_interaction": single,
                 "record_unclipped_action": record_unclipped_action,
             },
-        )  # fmt: skip
+        )
 
     def _obtain(
         self,

@@ -54,8 +54,10 @@ class RowDecoder:
                 values = match.decode(rows)
                 return {path: values[path].reshape(len(rows), *self._shape(path)) for path in wanted}
         parsed = [parse_example(payload) for payload in payloads]
-        return {path: _column(self.fields[path], [_value(self.fields[path], record) for record in parsed])
-                for path in wanted}  # fmt: skip
+        return {
+            path: _column(self.fields[path], [_value(self.fields[path], record) for record in parsed])
+            for path in wanted
+        }
 
     def _shape(self, path: str) -> tuple[int, ...]:
         return self.fields[path].closed_shape

@@ -153,9 +153,11 @@ def _tree(fields: Mapping[str, Field], old: Mapping[str, Field], nodes: Mapping[
 def _unchanged(node: str, fields: Mapping[str, Field], old: Mapping[str, Field]) -> bool:
     """Whether all fields of a node (a Translation has several) are stored as before."""
     before = all_below(old, node)
-    return bool(before) and all(
-        path in before and same_storage(fields[path], old[path]) for path in all_below(fields, node)
-    ) and len(all_below(fields, node)) == len(before)  # fmt: skip
+    return (
+        bool(before)
+        and all(path in before and same_storage(fields[path], old[path]) for path in all_below(fields, node))
+        and len(all_below(fields, node)) == len(before)
+    )
 
 
 class _Leaf:
@@ -229,8 +231,10 @@ def as_column(values: Any) -> Column:
 
 def schema_of(episode: Episode) -> Schema:
     """The default schema of `encode_example` for an episode, as in TFDS."""
-    metadata = {p: _field(p, as_column([v]) if isinstance(v, str | bytes) else np.asarray(v)[None])
-                for p, v in episode.metadata.items()}  # fmt: skip
+    metadata = {
+        p: _field(p, as_column([v]) if isinstance(v, str | bytes) else np.asarray(v)[None])
+        for p, v in episode.metadata.items()
+    }
     return Schema({path: _field(path, column) for path, column in episode.steps.items()}, metadata)
 
 
@@ -299,9 +303,7 @@ def _equal_bytes(column: np.ndarray[Any, Any]) -> bytes:
 
 def example(features: Mapping[str, bytes]) -> bytes:
     """Serializes a tf.Example from features by name, each encoded by `encode_feature`."""
-    return join_entries(
-        delimited(1, name.encode()) + delimited(2, value) for name, value in sorted(features.items())
-    )  # fmt: skip
+    return join_entries(delimited(1, name.encode()) + delimited(2, value) for name, value in sorted(features.items()))
 
 
 def join_entries(entries: Iterable[bytes]) -> bytes:

@@ -94,8 +94,13 @@ class PartWriter:
         self._flush()
         rows = np.array(self._rows, "<i8").reshape(-1, len(self._columns))
         blocks = np.array(self._blocks, "<i8").reshape(-1, 1 + len(self._columns))
-        content = {"body": self._at, "episodes": len(rows), "blocks": len(blocks), "about": about,
-                   "columns": self._columns}  # fmt: skip
+        content = {
+            "body": self._at,
+            "episodes": len(rows),
+            "blocks": len(blocks),
+            "about": about,
+            "columns": self._columns,
+        }
         text = json.dumps(content).encode()
         self._shard.write([rows.tobytes(), blocks.tobytes(), text, _TRAILER.pack(_MAGIC, len(text))], 0)
         return self._shard.commit()

@@ -173,10 +173,13 @@ class ColumnsOutput(Output):
         splits = split_infos(self.directory, files)
         if self.format != "parquet":
             write_tfds_metadata(
-                storage.below(self.directory, module), self.name, splits,
+                storage.below(self.directory, module),
+                self.name,
+                splits,
                 {field.path: row_field(field) for field in fields},
-                file_format=self.format, description=self.description,
-            )  # fmt: skip
+                file_format=self.format,
+                description=self.description,
+            )
 
 
 class ColumnsWriter:

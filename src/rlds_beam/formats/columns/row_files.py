@@ -116,10 +116,12 @@ class ParquetRows(RowFile):
         compression = {leaves[field.path]: "none" if field.encoding in IMAGES else "snappy" for field in fields}
         self._sink = ShardSink(self._shard)
         self._writer = pyarrow.parquet.ParquetWriter(
-            self._sink, self._schema, write_page_checksum=True,
+            self._sink,
+            self._schema,
+            write_page_checksum=True,
             use_dictionary=[leaves[field.path] for field in fields if field.dtype == "string"] or False,
             compression=compression,
-        )  # fmt: skip
+        )
         self._held: list[tuple[pa.Table, object]] = []
         self._bytes = 0
 

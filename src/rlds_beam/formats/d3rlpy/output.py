@@ -105,8 +105,12 @@ class D3rlpyOutput(MergedOutput):
         return {**fields, **self.meaning.entry()}
 
     def describe(self) -> Description:
-        kept = [*(f"observations: {leaf.field}" for leaf in self.observations),
-                f"actions: {self.action.field}", f"rewards: {self.reward.field}", "terminated: bool"]  # fmt: skip
+        kept = [
+            *(f"observations: {leaf.field}" for leaf in self.observations),
+            f"actions: {self.action.field}",
+            f"rewards: {self.reward.field}",
+            "terminated: bool",
+        ]
         return Description(kept, self.left_out)
 
     @property

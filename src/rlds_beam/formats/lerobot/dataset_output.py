@@ -83,9 +83,12 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
         check_renumbering()
         fps, schema = whole_fps(options, source), connectors.schema
         features = map_features(
-            schema, options.map, image_sizes(source, connectors, schema, options.map),
-            languages=options.lerobot_version != "2.1", depth=_depth_scales(options, schema),
-        )  # fmt: skip
+            schema,
+            options.map,
+            image_sizes(source, connectors, schema, options.map),
+            languages=options.lerobot_version != "2.1",
+            depth=_depth_scales(options, schema),
+        )
         as_video = options.images == "video"
         for name in _encoder_options(options) if not as_video else ():
             raise UsageError(f"--{name} needs --images=video")
@@ -145,14 +148,18 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
         frames = self.frames
         depth = {f.name: dataclasses.asdict(f.depth) for f in frames.features.features if f.depth is not None}
         return {
-            "lerobot": {**({"depth": depth} if depth else {}), **self.rule.to_json(),
-                "version": self.version, "fps": frames.fps,
+            "lerobot": {
+                **({"depth": depth} if depth else {}),
+                **self.rule.to_json(),
+                "version": self.version,
+                "fps": frames.fps,
                 "image_samples": frames.image_samples or f"1 in {FRAMES_OF_A_SAMPLE}, at most {MAX_SAMPLES}",
-                "robot_type": self.robot_type, **frames.features.to_json(),
+                "robot_type": self.robot_type,
+                **frames.features.to_json(),
                 "video": None if frames.encoding is None else dataclasses.asdict(frames.encoding),
                 **({"copied": sorted(frames.copied)} if frames.copied else {}),
             }
-        }  # fmt: skip
+        }
 
     def describe(self) -> Description:
         features, encoding, lines = self.frames.features, self.frames.encoding, self.frames.features.describe()

@@ -112,9 +112,17 @@ class LerobotDecoder:
         path = storage.join(self.root, *video.file.split("/"))
         seconds = None if video.stop is None else video.stop - video.start
         frames = video_frames(
-            path, video.start, self.fps, rows, field.path, field.shape, field.dtype, field.encoding, scale=depth,
+            path,
+            video.start,
+            self.fps,
+            rows,
+            field.path,
+            field.shape,
+            field.dtype,
+            field.encoding,
+            scale=depth,
             seconds=seconds,
-        )  # fmt: skip
+        )
         if field.encoding in _IMAGES:
             return frames
         pixels = frames.stacked()

@@ -183,13 +183,21 @@ def tasks_table(tasks: Sequence[str]) -> pa.Table:
     def column(name: str, kind: str, numpy: str) -> Mapping[str, Any]:
         return {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
 
-    of_index = {"name": None, "field_name": None, "pandas_type": "unicode", "numpy_type": "object",
-                "metadata": {"encoding": "UTF-8"}}  # fmt: skip
+    of_index = {
+        "name": None,
+        "field_name": None,
+        "pandas_type": "unicode",
+        "numpy_type": "object",
+        "metadata": {"encoding": "UTF-8"},
+    }
     pandas = {
-        "index_columns": ["task"], "column_indexes": [of_index],
+        "index_columns": ["task"],
+        "column_indexes": [of_index],
         "columns": [column("task_index", "int64", "int64"), column("task", "unicode", "object")],
-        "attributes": {}, "creator": {"library": "pyarrow", "version": pa.__version__}, "pandas_version": "2.2.0",
-    }  # fmt: skip
+        "attributes": {},
+        "creator": {"library": "pyarrow", "version": pa.__version__},
+        "pandas_version": "2.2.0",
+    }
     table = pa.table({"task_index": pa.array(range(len(tasks)), pa.int64()), "task": pa.array(tasks, pa.string())})
     return table.replace_schema_metadata({b"pandas": json.dumps(pandas).encode()})
 

@@ -137,9 +137,11 @@ class FeatureMap:
         """JSON for the plan and `meta/rlds_beam.json`."""
         columns = {name: _field_json(field) for name, field in self.columns.items()}
         return {
-            "features": {f.name: f.to_json() for f in self.features}, "task": self.task,
-            "task_of_episode": self.task_of_episode, "episode_columns": columns,
-        }  # fmt: skip
+            "features": {f.name: f.to_json() for f in self.features},
+            "task": self.task,
+            "task_of_episode": self.task_of_episode,
+            "episode_columns": columns,
+        }
 
     def describe(self) -> list[str]:
         """A readable line for each feature."""

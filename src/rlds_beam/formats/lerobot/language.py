@@ -31,11 +31,17 @@ EPISODE_PATH = f"episode_metadata/{PERSISTENT}"
 
 _TIME = Kind("a number", lambda value: type(value) in (int, float))
 _EVENT = {
-    "role": TEXT, "content?": Maybe(TEXT), "style?": Maybe(TEXT), "camera?": Maybe(TEXT), "tool_calls?": Maybe([ANY]),
-}  # fmt: skip
+    "role": TEXT,
+    "content?": Maybe(TEXT),
+    "style?": Maybe(TEXT),
+    "camera?": Maybe(TEXT),
+    "tool_calls?": Maybe([ANY]),
+}
 _ROWS = {EVENTS: [_EVENT], PERSISTENT: [{**_EVENT, "timestamp": _TIME}]}
-_KEYS = {EVENTS: ("role", "content", "style", "camera", "tool_calls"),
-         PERSISTENT: ("role", "content", "style", "timestamp", "camera", "tool_calls")}  # fmt: skip
+_KEYS = {
+    EVENTS: ("role", "content", "style", "camera", "tool_calls"),
+    PERSISTENT: ("role", "content", "style", "timestamp", "camera", "tool_calls"),
+}
 
 
 def texts_of(name: str, column: pa.Array) -> list[bytes]:

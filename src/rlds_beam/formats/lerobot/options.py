@@ -28,9 +28,11 @@ class LerobotOptions(Options):
     fps: float | None = option(None, "recorded frames per second, if the data does not say it")
     round_fps: bool = option(False, "round a fractional rate instead of refusing it")
     map: tuple[str, ...] = option(
-        (), "NAME=PATH: store a field as feature NAME (PATH+PATH joins vectors, task=PATH sets the instruction); "
-        "-PATH leaves a field out (comma separated)", metavar="NAME=PATH"
-    )  # fmt: skip
+        (),
+        "NAME=PATH: store a field as feature NAME (PATH+PATH joins vectors, task=PATH sets the instruction); "
+        "-PATH leaves a field out (comma separated)",
+        metavar="NAME=PATH",
+    )
     image_samples: int | None = option(
         None,
         "images to decode per camera and episode for statistics (default: 1 in 50 frames, at most 4)",
@@ -44,9 +46,11 @@ class LerobotOptions(Options):
     gop: int = option(2, "frames between key frames: more make videos smaller, but slower to read at random", least=1)
     encoder_preset: str | None = option(None, "encoder speed preset (default: 12 for av1, medium for h264)")
     depth: tuple[str, ...] = option(
-        (), "fields to encode as depth videos of 12 bits, which changes values: uint16 in millimeters or float32 in "
-        "meters (comma separated; needs --images=video)", metavar="FIELDS"
-    )  # fmt: skip
+        (),
+        "fields to encode as depth videos of 12 bits, which changes values: uint16 in millimeters or float32 in "
+        "meters (comma separated; needs --images=video)",
+        metavar="FIELDS",
+    )
     depth_min: float = option(0.01, "nearest depth of depth videos in meters: nearer becomes this, also 0")
     depth_max: float = option(10.0, "farthest depth of depth videos in meters")
     depth_shift: float = option(3.5, "meters added before the logarithm of depth")

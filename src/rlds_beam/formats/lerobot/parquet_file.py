@@ -75,10 +75,14 @@ class FramesFile:
         images = [leaf for leaf in leaves if leaf.endswith((".bytes", ".path")) and leaf not in schema.names]
         plain = [*NUMBERED, *images]
         self._writer = pyarrow.parquet.ParquetWriter(
-            self._sink, schema, use_dictionary=[leaf for leaf in leaves if leaf not in plain] or False,
+            self._sink,
+            schema,
+            use_dictionary=[leaf for leaf in leaves if leaf not in plain] or False,
             compression={leaf: "none" if leaf in plain else "snappy" for leaf in leaves},
-            write_statistics=list(_BOUNDED), data_page_size=_MAX_PAGE_BYTES, write_page_checksum=False,
-        )  # fmt: skip
+            write_statistics=list(_BOUNDED),
+            data_page_size=_MAX_PAGE_BYTES,
+            write_page_checksum=False,
+        )
         self._held: list[tuple[LerobotFrames, object]] = []
         self._bytes = self._rows = 0
 

@@ -125,9 +125,13 @@ class RangeFacts:
                 values[group] = {n.partition("/")[2]: a for n, a in arrays.items() if n.startswith(f"{group}/")}
             columns = pa.ipc.open_stream(arrays["columns"].tobytes()).read_all()
             return cls(
-                texts["keys"], tasks=texts["tasks"], columns=columns, preview=arrays["preview"].tobytes(),
-                **values, encoded={name: EncodedAgain(*found) for name, found in texts["encoded"].items()},
-            )  # fmt: skip
+                texts["keys"],
+                tasks=texts["tasks"],
+                columns=columns,
+                preview=arrays["preview"].tobytes(),
+                **values,
+                encoded={name: EncodedAgain(*found) for name, found in texts["encoded"].items()},
+            )
 
 
 @contextlib.contextmanager

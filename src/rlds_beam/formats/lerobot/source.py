@@ -104,8 +104,10 @@ class LerobotSource(Source):
     def image_spans(self, shard: Shard, position: int) -> dict[str, list[Span]]:
         chunks = self.files.image_chunks(shard.path, position)
         features = (feature for feature in self.fields.features if feature.kind == "image")
-        return {feature.fields[0].path: [Span(shard.path, *chunk) for chunk in chunks.get(feature.name, ())]
-                for feature in features}  # fmt: skip
+        return {
+            feature.fields[0].path: [Span(shard.path, *chunk) for chunk in chunks.get(feature.name, ())]
+            for feature in features
+        }
 
     def video_spans(self, shard: Shard, position: int) -> dict[str, VideoSpan]:
         rows = self.files.rows(shard.path)

@@ -162,7 +162,12 @@ def card(name: str, info: Mapping[str, Any], source: str, *, preview: bool = Fal
     """
     shown = f"{SHOWN}\n\n" if preview else ""
     return _CARD.format(
-        name=name, preview=shown, episodes=count(info["total_episodes"], "episode"), fps=info["fps"], source=source,
-        frames=count(info["total_frames"], "frame"), tasks=count(info["total_tasks"], "task"),
+        name=name,
+        preview=shown,
+        episodes=count(info["total_episodes"], "episode"),
+        fps=info["fps"],
+        source=source,
+        frames=count(info["total_frames"], "frame"),
+        tasks=count(info["total_tasks"], "task"),
         features=json.dumps(info["features"], indent=4),
-    )  # fmt: skip
+    )

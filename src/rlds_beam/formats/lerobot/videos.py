@@ -88,10 +88,13 @@ class Encoding:
     def info(self) -> dict[str, Any]:
         """What info.json says of the encoding."""
         return {
-            "video.channels": 3, "video.g": self.gop, "video.crf": self.crf,
-            "video.preset": int(self.preset) if self.preset.isdigit() else self.preset, "video.extra_options": {},
+            "video.channels": 3,
+            "video.g": self.gop,
+            "video.crf": self.crf,
+            "video.preset": int(self.preset) if self.preset.isdigit() else self.preset,
+            "video.extra_options": {},
             "is_depth_map": False,
-        }  # fmt: skip
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,18 +114,30 @@ class DepthEncoding:
         """What info.json says of the encoding."""
         scale = {f"video.{key}": getattr(self.depth, name) for name, key in DEPTH_KEYS.items()}
         return {
-            "video.channels": 1, "video.g": int(_DEPTH_OPTIONS["g"]), "video.crf": int(_DEPTH_OPTIONS["crf"]),
-            "video.preset": None, "video.extra_options": {"x265-params": "lossless=1"}, **scale, "is_depth_map": True,
+            "video.channels": 1,
+            "video.g": int(_DEPTH_OPTIONS["g"]),
+            "video.crf": int(_DEPTH_OPTIONS["crf"]),
+            "video.preset": None,
+            "video.extra_options": {"x265-params": "lossless=1"},
+            **scale,
+            "is_depth_map": True,
             "depth_unit": self.depth.unit,
-        }  # fmt: skip
+        }
 
 
 def video_info(encoding: Encoding | DepthEncoding, height: int, width: int, fps: int) -> dict[str, Any]:
     """The `info` of a video feature in info.json."""
     return {
-        "video.height": height, "video.width": width, "video.codec": encoding.codec, "video.pix_fmt": encoding.pixels,
-        "video.fps": fps, "has_audio": False, "video.fast_decode": 0, "video.video_backend": "pyav", **encoding.info(),
-    }  # fmt: skip
+        "video.height": height,
+        "video.width": width,
+        "video.codec": encoding.codec,
+        "video.pix_fmt": encoding.pixels,
+        "video.fps": fps,
+        "has_audio": False,
+        "video.fast_decode": 0,
+        "video.video_backend": "pyav",
+        **encoding.info(),
+    }
 
 
 class VideoFile:

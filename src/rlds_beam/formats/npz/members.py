@@ -24,9 +24,17 @@ _MOST_WHOLE = 1 << 30
 """The largest array in Fortran order, which is read at once."""
 _READ = 1 << 20
 _ERRORS = (
-    zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, SyntaxError, TypeError,
-    ValueError, tokenize.TokenError,
-)  # fmt: skip
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    tokenize.TokenError,
+)
 
 
 class Member:

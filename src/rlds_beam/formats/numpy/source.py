@@ -199,9 +199,16 @@ class NumpySource(Source):
         checksums = {one["file"]: one["checksum"] for one in manifest["shards"]}
         decoder = NumpyDecoder(schema, fields)
         return cls(
-            f"{manifest['name']}/1.0.0", schema, NumpyFormat(fields), decoder, splits, checksums,
-            fps=meaning.fps, robot=meaning.robot, last_action=meaning.last_action,
-        )  # fmt: skip
+            f"{manifest['name']}/1.0.0",
+            schema,
+            NumpyFormat(fields),
+            decoder,
+            splits,
+            checksums,
+            fps=meaning.fps,
+            robot=meaning.robot,
+            last_action=meaning.last_action,
+        )
 
     @classmethod
     def recognize(cls, path: str) -> str | None:

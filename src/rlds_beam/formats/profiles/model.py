@@ -25,9 +25,13 @@ _TERMINAL = Kind("true, false, a dataset, or an @attribute", lambda v: isinstanc
 _ORDER = Kind("rgb or bgr", lambda v: v in ("rgb", "bgr"))
 _FIELD = Kind("a dataset, or a mapping with the key from", lambda v: isinstance(v, (str, dict)))
 _RULE = {
-    "from": TEXT, "optional?": _BOOL, "images?": _BOOL, "raw_shapes?": [[_SIZE]], "names?": [TEXT],
+    "from": TEXT,
+    "optional?": _BOOL,
+    "images?": _BOOL,
+    "raw_shapes?": [[_SIZE]],
+    "names?": [TEXT],
     "names_if?": {"attribute": TEXT, "contains": TEXT},
-}  # fmt: skip
+}
 _TEXT_FROM = {"attribute?": TEXT, "dataset?": TEXT, "file?": TEXT, "file_name?": TEXT, "json?": TEXT}
 _SCHEMA: Mapping[str, Any] = {
     "name": TEXT,
@@ -201,8 +205,25 @@ def parse_profile(text: str, where: str) -> Profile:
     _check_values(content, where)
     if not any(rule.path == "action" or rule.path.startswith("action/") for rule in fields):
         raise UsageError(f"{where}: no field is action, or begins with action/")
-    plain = ("name", "about", "files", "episodes", "final", "last_step", "actions", "reward", "discount", "terminal",
-             "metadata", "splits", "fps", "robot", "channels", "left_out", "note")  # fmt: skip
+    plain = (
+        "name",
+        "about",
+        "files",
+        "episodes",
+        "final",
+        "last_step",
+        "actions",
+        "reward",
+        "discount",
+        "terminal",
+        "metadata",
+        "splits",
+        "fps",
+        "robot",
+        "channels",
+        "left_out",
+        "note",
+    )
     return Profile(
         fields=fields,
         has=tuple(recognized.get("has", ())),
@@ -254,9 +275,16 @@ def _rule(path: str, one: Any, where: str) -> FieldRule:
     shapes = tuple(tuple(shape) for shape in given.get("raw_shapes", ()))
     wild, condition = "*" in match["name"], given.get("names_if")
     return FieldRule(
-        path, match["name"].strip("/"), start, stop, given.get("optional", wild), given.get("images", True), shapes,
-        tuple(given.get("names", ())), (condition["attribute"], condition["contains"]) if condition else None,
-    )  # fmt: skip
+        path,
+        match["name"].strip("/"),
+        start,
+        stop,
+        given.get("optional", wild),
+        given.get("images", True),
+        shapes,
+        tuple(given.get("names", ())),
+        (condition["attribute"], condition["contains"]) if condition else None,
+    )
 
 
 def _text_rule(one: Mapping[str, str], where: str) -> TextRule:

@@ -43,15 +43,19 @@ def provenance(
     facts = {
         "written_by": f"rlds-beam {__version__}",
         "source": {
-            "dataset": plan["dataset"], **read, "info": info, "licences": list(source["licences"]),
-            "shards": shards, **({"slices": slices} if slices else {}),
+            "dataset": plan["dataset"],
+            **read,
+            "info": info,
+            "licences": list(source["licences"]),
+            "shards": shards,
+            **({"slices": slices} if slices else {}),
         },
         "check": plan["check"],
         "connectors": plan.get("connectors", {"connectors": []}),
         "counts": {**counts, "dropped": dropped, "written": report["items_written"]},
         "rules": {rule: {k: v for k, v in entry.items() if k != "samples"} for rule, entry in report["rules"].items()},
         "splits": [{"name": one["name"], "episodes": sum(map(int, one["shardLengths"]))} for one in splits],
-    }  # fmt: skip
+    }
     facts |= {"statistics": list(fitted)} if fitted else {}
     return facts | ({"source_provenance": source["provenance"]} if source["provenance"] else {})
 

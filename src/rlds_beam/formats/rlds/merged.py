@@ -148,10 +148,12 @@ class MergedDecoder:
         episode = self._decoders[which].decode(payload, key)
         steps = {path: _cast(episode.steps[path], field) for path, field in self._schema.steps.items()}
         metadata: dict[str, Any] = {
-            path: episode.metadata[path] if field.dtype == "string" or field.encoding in _IMAGES
+            path: episode.metadata[path]
+            if field.dtype == "string" or field.encoding in _IMAGES
             else exact_cast(np.asarray(episode.metadata[path]), field.numpy_dtype, path)[()]
-            for path, field in self._schema.metadata.items() if path != FROM.path
-        }  # fmt: skip
+            for path, field in self._schema.metadata.items()
+            if path != FROM.path
+        }
         return episode.replace(steps=steps, metadata={**metadata, FROM.path: self._names[which]})
 
 
@@ -170,8 +172,11 @@ def _merged_splits(sources: Sequence[RldsSource]) -> tuple[dict[str, list[int]],
         # A missing shard leaves a gap in its dataset's numbers.
         sizes = [max((shard.index + 1 for shard in shards), default=0) for shards in parts]
         starts[name] = [0, *itertools.accumulate(sizes)][:-1]
-        shards = [dataclasses.replace(shard, index=start + shard.index)
-                  for start, part in zip(starts[name], parts, strict=True) for shard in part]  # fmt: skip
+        shards = [
+            dataclasses.replace(shard, index=start + shard.index)
+            for start, part in zip(starts[name], parts, strict=True)
+            for shard in part
+        ]
         splits.append(Split(name, tuple(shards)))
     return starts, tuple(splits)
 

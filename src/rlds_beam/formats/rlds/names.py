@@ -13,9 +13,18 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*", re.IGNORECASE)
 _LICENSE = re.compile(r"(LICEN[CS]E|COPYING|NOTICE)[\w.-]*")
 
 CARRIED = (
-    "description", "citation", "location", "redistributionInfo", "releaseNotes", "moduleName", "configName",
-    "configDescription", "configTags", "supervisedKeys", "disableShuffling",
-)  # fmt: skip
+    "description",
+    "citation",
+    "location",
+    "redistributionInfo",
+    "releaseNotes",
+    "moduleName",
+    "configName",
+    "configDescription",
+    "configTags",
+    "supervisedKeys",
+    "disableShuffling",
+)
 """Keys of dataset_info.json that still hold for the edited dataset."""
 
 

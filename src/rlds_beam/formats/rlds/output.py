@@ -212,7 +212,7 @@ class RldsOutput(HoldsLastActions):
         splits, *_ = [split_infos(self.directory, own) for own in files.values()]
         dataset_info = dataset_info_json(
             self.name, self.version, splits, file_format=self.format, alternatives=self.formats[1:]
-        )  # fmt: skip
+        )
         if splits:
             info = {name: self.info[name] for name in CARRIED if name in self.info}
             self._write(FEATURES, self.features)
@@ -293,9 +293,7 @@ class RldsWriter:
 
     def finish(self) -> tuple[WrittenFile, ...]:
         written = zip(self._names, [file.commit() for file in self._files], self._counts, strict=True)
-        return tuple(
-            WrittenFile(*one, role="items" if i < self._places else "part") for i, one in enumerate(written)
-        )  # fmt: skip
+        return tuple(WrittenFile(*one, role="items" if i < self._places else "part") for i, one in enumerate(written))
 
     def abort(self) -> None:
         for file in self._files:
@@ -315,8 +313,10 @@ def _written(schema: Schema) -> Schema:
 
     A discount that input records lack is written, since connectors may have changed it. The output split is not.
     """
-    steps = {p: dataclasses.replace(f, optional=False, feature="Scalar") if f.optional else f
-             for p, f in schema.steps.items()}  # fmt: skip
+    steps = {
+        p: dataclasses.replace(f, optional=False, feature="Scalar") if f.optional else f
+        for p, f in schema.steps.items()
+    }
     return Schema(steps, {path: field for path, field in schema.metadata.items() if path != OUTPUT_SPLIT})
 
 

@@ -19,9 +19,10 @@ def cameras_in(features: str) -> dict[str, Field]:
     """The step fields that may hold images, given the text of features.json; those that need TFDS are left out."""
     steps = parse_features(features, FEATURES).steps
     return {
-        path: field for path, field in steps.items()
+        path: field
+        for path, field in steps.items()
         if field.fast and (field.encoding in ("png", "jpeg") or len(field.shape) in (2, 3))
-    }  # fmt: skip
+    }
 
 
 def preview_of(files: Sequence[str], kind: RecordFormat, cameras: Mapping[str, Field]) -> bytes:

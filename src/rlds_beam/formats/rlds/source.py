@@ -153,11 +153,19 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
     copied = (*([] if features else [FEATURES]), DATASET_INFO, *texts)
     return RldsSource(
         "/".join(p for p in (info.name, info.config_name, info.version) if p),
-        text, meaning.name(schema), FORMATS[info.file_format], tuple(splits), tuple(violations), info_text,
+        text,
+        meaning.name(schema),
+        FORMATS[info.file_format],
+        tuple(splits),
+        tuple(violations),
+        info_text,
         {name: storage.read_small(storage.join(directory, name)) for name in texts},
         tuple(name for name in copied if storage.is_outside(directory, name)),
-        fps=meaning.fps, robot=meaning.robot, last_action=meaning.last_action, notes=notes,
-    )  # fmt: skip
+        fps=meaning.fps,
+        robot=meaning.robot,
+        last_action=meaning.last_action,
+        notes=notes,
+    )
 
 
 def _features(path: str) -> tuple[str, Schema]:

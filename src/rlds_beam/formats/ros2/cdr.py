@@ -21,10 +21,21 @@ from rlds_beam.text import did_you_mean, shortened
 from rlds_beam.typing import Array
 
 _DTYPES = {
-    "bool": "bool", "byte": "uint8", "octet": "uint8", "char": "uint8", "int8": "int8", "uint8": "uint8",
-    "int16": "int16", "uint16": "uint16", "int32": "int32", "uint32": "uint32", "int64": "int64", "uint64": "uint64",
-    "float32": "float32", "float64": "float64",
-}  # fmt: skip
+    "bool": "bool",
+    "byte": "uint8",
+    "octet": "uint8",
+    "char": "uint8",
+    "int8": "int8",
+    "uint8": "uint8",
+    "int16": "int16",
+    "uint16": "uint16",
+    "int32": "int32",
+    "uint32": "uint32",
+    "int64": "int64",
+    "uint64": "uint64",
+    "float32": "float32",
+    "float64": "float64",
+}
 _BASE, _NAME, _ARRAY, _SEQUENCE = 1, 2, 3, 4
 _MAX_DEPTH = 32
 _MAX_VALUES = 300_000

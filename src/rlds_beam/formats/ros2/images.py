@@ -39,12 +39,16 @@ class PixelLayout(NamedTuple):
 
 
 ENCODINGS = {
-    "rgb8": PixelLayout("uint8", 3), "bgr8": PixelLayout("uint8", 3, True),
-    "rgba8": PixelLayout("uint8", 4), "bgra8": PixelLayout("uint8", 4, True),
-    "mono8": PixelLayout("uint8", 1), "8UC1": PixelLayout("uint8", 1),
-    "mono16": PixelLayout("uint16", 1), "16UC1": PixelLayout("uint16", 1),
+    "rgb8": PixelLayout("uint8", 3),
+    "bgr8": PixelLayout("uint8", 3, True),
+    "rgba8": PixelLayout("uint8", 4),
+    "bgra8": PixelLayout("uint8", 4, True),
+    "mono8": PixelLayout("uint8", 1),
+    "8UC1": PixelLayout("uint8", 1),
+    "mono16": PixelLayout("uint16", 1),
+    "16UC1": PixelLayout("uint16", 1),
     "32FC1": PixelLayout("float32", 1),
-}  # fmt: skip
+}
 
 
 class ImageReader(NamedTuple):

@@ -89,10 +89,16 @@ def proposal(paths: Sequence[str], where: str, distribution: str) -> str:
 def _table(facts: Sequence[TopicFacts]) -> list[str]:
     header = ("topic", "type", "messages", "Hz", "jitter ms", "longest gap s")
     rows = [header] + [
-        (printable(one.name, 60), printable(one.type, 60), f"{one.messages:,}", f"{one.rate:.1f}",
-         f"{one.jitter * 1e3:.1f}", f"{one.gap:.2f}")
+        (
+            printable(one.name, 60),
+            printable(one.type, 60),
+            f"{one.messages:,}",
+            f"{one.rate:.1f}",
+            f"{one.jitter * 1e3:.1f}",
+            f"{one.gap:.2f}",
+        )
         for one in facts
-    ]  # fmt: skip
+    ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     forms = [f"{{:<{width}}}" if i < 2 else f"{{:>{width}}}" for i, width in enumerate(widths)]
     return ["  ".join(forms).format(*row) for row in rows]

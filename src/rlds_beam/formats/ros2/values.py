@@ -58,9 +58,14 @@ class BoundReader:
     """Reads a step field from the messages of a bag."""
 
     def __init__(
-        self, field: TopicField, schema: Field, image: ImageReader | None,
-        reader: Reader | None, paths: tuple[ValuePath, ...], names: ValuePath | None,
-    ):  # fmt: skip
+        self,
+        field: TopicField,
+        schema: Field,
+        image: ImageReader | None,
+        reader: Reader | None,
+        paths: tuple[ValuePath, ...],
+        names: ValuePath | None,
+    ):
         self.field, self.schema = field, schema
         self._image, self._reader, self._paths, self._names = image, reader, paths, names
         self._orders: dict[tuple[bytes, ...], Array] = {}

@@ -116,7 +116,7 @@ class ScopeRlOutput(MergedOutput):
         meaning = dataclasses.replace(known, last_action="unknown")  # it holds no last actions
         return cls(
             directory, source.name, splits, states, action, reward, propensity, kept, policy, own, left_out, meaning
-        )  # fmt: skip
+        )
 
     @property
     def discrete(self) -> bool:

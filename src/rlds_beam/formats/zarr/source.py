@@ -169,9 +169,17 @@ class ZarrSource(SourceOfFiles):
         schema = Schema(steps, by_path((one.field for one in fields if one.of_episode), first))
         shards = {name: _shards(files, some) for name, some in roots.items()}
         return cls(
-            f"{name}/1.0.0", schema, ZarrDecoder(schema, fields), splits_of(shards, split, name), files, (),
-            meaning.fps, meaning.robot, notes, "void" if meaning.last_action == "void" else "real",
-        )  # fmt: skip
+            f"{name}/1.0.0",
+            schema,
+            ZarrDecoder(schema, fields),
+            splits_of(shards, split, name),
+            files,
+            (),
+            meaning.fps,
+            meaning.robot,
+            notes,
+            "void" if meaning.last_action == "void" else "real",
+        )
 
     @classmethod
     def reads_together(cls, why: str, other: str) -> bool:

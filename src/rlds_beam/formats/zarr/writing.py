@@ -25,9 +25,19 @@ BLOSC: dict[str, dict[str, Any]] = {
 """The compressors that diffusion policy calls `default` and `disk`."""
 
 JPEGXL: dict[str, Any] = {
-    "id": "imagecodecs_jpegxl", "level": None, "effort": 3, "distance": None, "lossless": True, "decodingspeed": None,
-    "photometric": None, "planar": None, "usecontainer": None, "index": None, "keeporientation": None, "numthreads": 1,
-}  # fmt: skip
+    "id": "imagecodecs_jpegxl",
+    "level": None,
+    "effort": 3,
+    "distance": None,
+    "lossless": True,
+    "decodingspeed": None,
+    "photometric": None,
+    "planar": None,
+    "usecontainer": None,
+    "index": None,
+    "keeporientation": None,
+    "numthreads": 1,
+}
 """Lossless JPEG XL, with the options that UMI's `JpegXl` and imagecodecs' `Jpegxl` share."""
 
 _LOCAL = struct.Struct("<4s5H3I2H")
@@ -148,9 +158,23 @@ def zip_pieces(members: Iterable[Member]) -> Iterator[bytes]:
         extra = _EXTRA.pack(1, 24, size, size, at) if large else b""
         sizes = (_FULL, _FULL) if large else (size, size)
         central += _CENTRAL.pack(
-            b"PK\1\2", (3 << 8) + 45, 45 if large else 20, 0x800, 0, 0, _DATE, crc, *sizes, len(label), len(extra), 0,
-            0, 0, _FILE, _FULL if large else at,
-        )  # fmt: skip
+            b"PK\1\2",
+            (3 << 8) + 45,
+            45 if large else 20,
+            0x800,
+            0,
+            0,
+            _DATE,
+            crc,
+            *sizes,
+            len(label),
+            len(extra),
+            0,
+            0,
+            0,
+            _FILE,
+            _FULL if large else at,
+        )
         central += label + extra
         count += 1
         at += len(header) + len(label) + size

@@ -200,8 +200,11 @@ class _ServerProcess:
         with open(self._log, "w") as log:
             self._process = subprocess.Popen(
                 worker_status.command(server_process.__name__),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None if verbose else log, text=True,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=None if verbose else log,
+                text=True,
+            )
         with contextlib.suppress(BrokenPipeError), _pipe(self._process.stdin) as stdin:
             stdin.write(config.to_json())
 

@@ -118,10 +118,13 @@ def _episodes(query: Parameters) -> Any:
     limit = query.number("limit", 100, MOST_ROWS)
     try:
         wanted = Wanted(
-            query.text("sort", ""), query.text("desc", "0") in ("1", "true"),
+            query.text("sort", ""),
+            query.text("desc", "0") in ("1", "true"),
             tuple(parse_conditions(text) for text in query.all("filter") if text.strip()),
-            query.text("text", "").strip(), query.text("split", ""), query.text("rule", ""),
-        )  # fmt: skip
+            query.text("text", "").strip(),
+            query.text("split", ""),
+            query.text("rule", ""),
+        )
         return query.dataset.rows(wanted, query.number("offset", 0), limit)
     except UsageError as error:
         raise WrongRequestError(str(error)) from error

@@ -323,9 +323,17 @@ def columns_of(rows: TableRows) -> list[Json]:
 
 def _row(number: int, key: EpisodeKey, steps: int | None) -> Json:
     return {
-        "index": number, "key": str(key), "split": key.split, "steps": steps, "return": None, "instruction": None,
-        "rule": None, "detail": None, "metadata": {}, "signals": {},
-    }  # fmt: skip
+        "index": number,
+        "key": str(key),
+        "split": key.split,
+        "steps": steps,
+        "return": None,
+        "instruction": None,
+        "rule": None,
+        "detail": None,
+        "metadata": {},
+        "signals": {},
+    }
 
 
 def _field(field: Field) -> Json:
@@ -357,9 +365,14 @@ def _image_cameras(opened: OpenedEpisode) -> Sequence[Json]:
 
 def _video_camera(path: str, span: VideoSpan) -> Json:
     return {
-        "path": path, "kind": "video", "frames": span.frames, "width": None, "height": None,
-        "from": span.start, "to": span.stop,
-    }  # fmt: skip
+        "path": path,
+        "kind": "video",
+        "frames": span.frames,
+        "width": None,
+        "height": None,
+        "from": span.start,
+        "to": span.stop,
+    }
 
 
 def _runs(column: Any) -> list[list[Any]]:

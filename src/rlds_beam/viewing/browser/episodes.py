@@ -160,8 +160,9 @@ class EpisodeCache:
             elif path in episode.steps:
                 frames[path] = HeldFrames(_own(episode.steps[path]), field)
         steps = {path: _own(column) for path, column in episode.steps.items() if path not in cameras}
-        metadata = {path: value.copy() if isinstance(value, np.ndarray) else value
-                    for path, value in episode.metadata.items()}  # fmt: skip
+        metadata = {
+            path: value.copy() if isinstance(value, np.ndarray) else value for path, value in episode.metadata.items()
+        }
         held = Episode(key, steps, metadata, faults=episode.faults)
         size = sum(map(_size, steps.values())) + 2000
         size += sum(_size(one.column) for one in frames.values() if isinstance(one, HeldFrames))

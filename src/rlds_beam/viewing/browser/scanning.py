@@ -99,9 +99,7 @@ class Scan:
 
     def progress(self) -> dict[str, Any]:
         """The `scan` of `/api/datasets`."""
-        return {
-            "state": self._state, "done": self._done, "total": self._source.episodes, "error": self._error or None
-        }  # fmt: skip
+        return {"state": self._state, "done": self._done, "total": self._source.episodes, "error": self._error or None}
 
     def stop(self) -> None:
         """Ends the thread after the episode that it reads."""

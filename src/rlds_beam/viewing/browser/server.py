@@ -127,10 +127,17 @@ class BrowserServer:
         self.port: int = self._socket.getsockname()[1]
         self.token, self.datasets, self.opened = secrets.token_urlsafe(24), tuple(datasets), threading.Event()
         config = uvicorn.Config(
-            create_app(datasets, self.token, self.port, self.opened.set), log_level="error", access_log=False,
-            lifespan="off", http=BrowserConnection, ws="none", loop="asyncio", server_header=False,
-            timeout_graceful_shutdown=2, backlog=MAX_WAITING // 2,
-        )  # fmt: skip
+            create_app(datasets, self.token, self.port, self.opened.set),
+            log_level="error",
+            access_log=False,
+            lifespan="off",
+            http=BrowserConnection,
+            ws="none",
+            loop="asyncio",
+            server_header=False,
+            timeout_graceful_shutdown=2,
+            backlog=MAX_WAITING // 2,
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
 

@@ -238,12 +238,15 @@ class TableRows:
                 "key": str(EpisodeKey(dataset, row["split"], *(row[name] for name in PLACE[1:]))),
                 "split": row["split"],
                 **{name: scalar(row[name], _MOST_TEXT) if row.get(name) is not None else None for name in LISTED},
-                "metadata": {name.removeprefix(METADATA): scalar(value, _MOST_TEXT) if value is not None else None
-                             for name, value in row.items() if name.startswith(METADATA)},
+                "metadata": {
+                    name.removeprefix(METADATA): scalar(value, _MOST_TEXT) if value is not None else None
+                    for name, value in row.items()
+                    if name.startswith(METADATA)
+                },
                 "signals": {name: None if row[name] is None else scalar(row[name]) for name in shown},
             }
             for row in some
-        ]  # fmt: skip
+        ]
 
     def _taken(self, rows: Numbers, names: Sequence[str]) -> list[dict[str, Any]]:
         """Some rows. Batch by batch: Arrow's `take` of a table would copy all of its columns."""

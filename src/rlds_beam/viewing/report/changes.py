@@ -102,8 +102,10 @@ def _changed(before: Episode, after: Episode, probed: Probed) -> Iterator[Before
             continue
         images = [None if column is None or not is_image(column) else column for column in (old, new)]
         if any(column is not None for column in images):
-            frames = [_middle(one, path) if column is not None else None
-                      for one, column in zip((before, after), images, strict=True)]  # fmt: skip
+            frames = [
+                _middle(one, path) if column is not None else None
+                for one, column in zip((before, after), images, strict=True)
+            ]
             yield BeforeAfter(str(before.key), path, *frames)
         elif path in curves[0] or path in curves[1]:
             series = [_series(one.get(path)) for one in curves]

@@ -54,9 +54,11 @@ _EMPTY = 1e-4
 
 
 def compare(
-    names: tuple[str, str], schemas: tuple[Schema, Schema], statistics: tuple[EpisodeStatistics, EpisodeStatistics],
+    names: tuple[str, str],
+    schemas: tuple[Schema, Schema],
+    statistics: tuple[EpisodeStatistics, EpisodeStatistics],
     tables: tuple[pa.Table, pa.Table],
-) -> ComparisonSection:  # fmt: skip
+) -> ComparisonSection:
     """The differences between two datasets."""
     of_values = {**schemas[1].names, **schemas[0].names}
     drifts = sorted(_drifts(*statistics, of_values), key=lambda drift: (-drift.ks, drift.field, drift.label))
@@ -121,8 +123,9 @@ def _known(value: float) -> float:
 
 def _differences(first: Schema, second: Schema) -> Iterator[SchemaDifference]:
     levels: tuple[tuple[Any, Mapping[str, Field], Mapping[str, Field]], ...] = (
-        ("step", first.steps, second.steps), ("episode", first.metadata, second.metadata)
-    )  # fmt: skip
+        ("step", first.steps, second.steps),
+        ("episode", first.metadata, second.metadata),
+    )
     for level, one, other in levels:
         for path in sorted({*one, *other}):
             kinds = [kind_of(fields[path]) if path in fields else "" for fields in (one, other)]

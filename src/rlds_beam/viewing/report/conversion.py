@@ -22,8 +22,19 @@ from rlds_beam.viewing.report.document import ConnectorEffect, ConversionSection
 from rlds_beam.viewing.report.views import BeforeAfter, Facts
 
 _LONGEST = 300
-_NOT_OPTIONS = ("format", "from", "to", "dataset", "features_sha256", "splits", "ranges", "content", "functions",
-                "connectors", "episodes")  # fmt: skip
+_NOT_OPTIONS = (
+    "format",
+    "from",
+    "to",
+    "dataset",
+    "features_sha256",
+    "splits",
+    "ranges",
+    "content",
+    "functions",
+    "connectors",
+    "episodes",
+)
 """Parts of a plan that are not options, or are shown elsewhere."""
 
 WITHOUT_SOURCE = "name the input with --source=INPUT to show frames and values before and after the connectors"
@@ -58,9 +69,14 @@ def conversion_of(path: str, held: Holding, report: Report) -> ConversionSection
     content = {} if plan is None else plan.content
     dropped = sum(one.records for one in report.dropped.values())
     return ConversionSection(
-        command=held.command, to=held.to, source=held.dataset,
-        version=_version(manifest), options=_options(content),
-        read=report.records, written=report.records - report.rejected - dropped, rejected=report.rejected,
+        command=held.command,
+        to=held.to,
+        source=held.dataset,
+        version=_version(manifest),
+        options=_options(content),
+        read=report.records,
+        written=report.records - report.rejected - dropped,
+        rejected=report.rejected,
         repaired=report.repaired,
         dropped=tuple(DroppedRow(name, one.records, one.episodes) for name, one in report.dropped.items()),
         connectors=tuple(map(_effect, report.connectors)),
@@ -68,7 +84,7 @@ def conversion_of(path: str, held: Holding, report: Report) -> ConversionSection
         unused=tuple(UnusedRow(why, *REASONS[why], one.episodes, one.steps) for why, one in report.unused.items()),
         left_out=tuple(printable(line, _LONGEST) for line in left_out_lines(report.left_out)),
         note=WITHOUT_SOURCE if report.connectors else WITHOUT_CONNECTORS,
-    )  # fmt: skip
+    )
 
 
 def with_examples(section: ConversionSection, examples: Sequence[BeforeAfter]) -> ConversionSection:
@@ -79,9 +95,17 @@ def with_examples(section: ConversionSection, examples: Sequence[BeforeAfter]) -
 
 def _effect(one: Connected) -> ConnectorEffect:
     return ConnectorEffect(
-        one.name, one.arguments, one.episodes_in, one.episodes_out, one.steps_in, one.steps_out, one.dropped,
-        one.changed, one.fields, one.columns,
-    )  # fmt: skip
+        one.name,
+        one.arguments,
+        one.episodes_in,
+        one.episodes_out,
+        one.steps_in,
+        one.steps_out,
+        one.dropped,
+        one.changed,
+        one.fields,
+        one.columns,
+    )
 
 
 def _version(manifest: Mapping[str, Any]) -> str:
@@ -111,7 +135,11 @@ def _items(held: Holding, report: Report, plan: Mapping[str, Any]) -> ItemUse:
     frames = report.items_written * length if isinstance(length, int) else None
     padding = options.get("pad_end_of_episodes") is True
     return ItemUse(
-        held.kind, report.items_written, report.items_predicted, steps, frames,
+        held.kind,
+        report.items_written,
+        report.items_predicted,
+        steps,
+        frames,
         repeated=round(frames / steps, 4) if frames is not None and steps else None,
         padded=0 if frames is not None and not padding else None,
-    )  # fmt: skip
+    )

@@ -34,17 +34,27 @@ def facts_of(source: Source, path: str, format: str, report: Report) -> DatasetF
     card, provenance = _metadata(source)
     schema = source.schema
     return DatasetFacts(
-        name=source.dataset, path=path, format=format, file_format=source.files.name, fps=source.fps,
+        name=source.dataset,
+        path=path,
+        format=format,
+        file_format=source.files.name,
+        fps=source.fps,
         fields=(
             *(field_row(field, "step") for _, field in sorted(schema.steps.items())),
             *(field_row(field, "episode") for _, field in sorted(schema.metadata.items())),
         ),
         splits=tuple(map(_split, source.splits)),
-        records=report.records, accepted=report.records - report.rejected, repaired=report.repaired,
-        rejected=report.rejected, episodes=report.episodes, steps=report.steps, bytes=report.bytes,
+        records=report.records,
+        accepted=report.records - report.rejected,
+        repaired=report.repaired,
+        rejected=report.rejected,
+        episodes=report.episodes,
+        steps=report.steps,
+        bytes=report.bytes,
         problems=tuple(str(violation) for violation in source.violations),
-        provenance=provenance, card=card,
-    )  # fmt: skip
+        provenance=provenance,
+        card=card,
+    )
 
 
 def rules_of(
@@ -67,10 +77,16 @@ def rules_of(
         )
         sections.append(
             RuleSection(
-                rule, meaning, ADVICE[rule], counts.accepted, counts.repaired, counts.rejected,
-                command=_command(rule, command) if counts.rejected else "", samples=samples,
+                rule,
+                meaning,
+                ADVICE[rule],
+                counts.accepted,
+                counts.repaired,
+                counts.rejected,
+                command=_command(rule, command) if counts.rejected else "",
+                samples=samples,
             )
-        )  # fmt: skip
+        )
     return tuple(sections)
 
 

@@ -77,20 +77,31 @@ def _facts(path: str, held: Holding, dataset: Dataset, manifest: Mapping[str, An
     ]
     fields = (field_row(dataclasses.replace(one, path=name), "step") for name, one in dataset.fields.items())
     return DatasetFacts(
-        name=f"{held.dataset} as {held.kind}", path=path, format=held.to,
-        file_format=str(manifest.get("format", "tfrecord")), fps=None, fields=tuple(fields), splits=tuple(splits),
-        records=len(dataset), accepted=len(dataset), repaired=0, rejected=0, episodes=0, steps=len(dataset),
+        name=f"{held.dataset} as {held.kind}",
+        path=path,
+        format=held.to,
+        file_format=str(manifest.get("format", "tfrecord")),
+        fps=None,
+        fields=tuple(fields),
+        splits=tuple(splits),
+        records=len(dataset),
+        accepted=len(dataset),
+        repaired=0,
+        rejected=0,
+        episodes=0,
+        steps=len(dataset),
         bytes=sum(one.bytes for one in splits),
-    )  # fmt: skip
+    )
 
 
 def _row_size(fields: Mapping[str, Field]) -> int:
     """The bytes of a row, about; compressed images count as much less."""
     sizes = (
-        field.known_size * (8 if field.dtype == "string" else field.numpy_dtype.itemsize)
+        field.known_size
+        * (8 if field.dtype == "string" else field.numpy_dtype.itemsize)
         // (10 if field.encoding in ("png", "jpeg") else 1)
         for field in fields.values()
-    )  # fmt: skip
+    )
     return max(1, sum(sizes))
 
 
@@ -120,9 +131,11 @@ def _numbers(fields: Mapping[str, Field]) -> list[str]:
     return [
         path
         for path, field in fields.items()
-        if field.dtype != "string" and field.encoding not in ("png", "jpeg") and None not in field.shape
+        if field.dtype != "string"
+        and field.encoding not in ("png", "jpeg")
+        and None not in field.shape
         and field.known_size <= 4096
-    ]  # fmt: skip
+    ]
 
 
 def _of_items(dataset: Dataset) -> bool:

@@ -102,9 +102,11 @@ def render(document: ReportDocument) -> str:
     scripts = [_file("uPlot.iife.min.js", VENDORED), _file("page.js")]
     policy = POLICY.format(style=digest(style), scripts=" ".join(map(digest, scripts)))
     sections = list(_sections(document))
-    return _environment().get_template("page.html").render(
-        document=document, policy=policy, style=style, scripts=scripts, sections=sections
-    )  # fmt: skip
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(document=document, policy=policy, style=style, scripts=scripts, sections=sections)
+    )
 
 
 def _sections(document: ReportDocument) -> Iterator[PageSection]:

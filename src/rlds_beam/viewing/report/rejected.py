@@ -87,8 +87,10 @@ def with_rejected(
     for key in keys:
         if key in records:
             shelf.show(key, SMALL)
-    rules = (dataclasses.replace(one, samples=tuple(map(_moved, one.samples)))
-             for one in rules_of(report, shelf.steps, convert))  # fmt: skip
+    rules = (
+        dataclasses.replace(one, samples=tuple(map(_moved, one.samples)))
+        for one in rules_of(report, shelf.steps, convert)
+    )
     return dataclasses.replace(
         part,
         rules=(*rules, *part.rules),
@@ -113,6 +115,8 @@ def _parsed(line: str, where: str) -> tuple[str, tuple[Violation, ...]]:
 def _violation(content: Mapping[str, Any]) -> Violation:
     field, step = content.get("field"), content.get("step")
     return Violation(
-        str(content["rule"]), str(content["detail"]), None if field is None else str(field),
+        str(content["rule"]),
+        str(content["detail"]),
+        None if field is None else str(field),
         step if isinstance(step, int) else None,
-    )  # fmt: skip
+    )

@@ -48,9 +48,12 @@ class Limits:
 
 
 def view_of(
-    episode: Episode, limits: Limits, marks: Sequence[Mark] = (), instruction: str = "",
+    episode: Episode,
+    limits: Limits,
+    marks: Sequence[Mark] = (),
+    instruction: str = "",
     names: Mapping[str, Sequence[str]] = {},
-) -> EpisodeView:  # fmt: skip
+) -> EpisodeView:
     """An episode as read, with the places to mark, and the names of the values of fields.
 
     A record that cannot be read has a note and the record's first bytes instead of curves.

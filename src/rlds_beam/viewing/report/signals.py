@@ -52,10 +52,20 @@ def _section(
     numbers, counts = np.unique(known[np.isfinite(known)], return_counts=True)
     condition = f"{signal.name} {'<' if signal.below else '>'} {threshold:g}"
     return SignalSection(
-        signal.name, signal.group, signal.summary, signal.unit, threshold, "below" if signal.below else "above",
-        signal.relative, len(known), beyond, histogram_of((numbers, counts), len(known)), tuple(worst), signal.remedy,
+        signal.name,
+        signal.group,
+        signal.summary,
+        signal.unit,
+        threshold,
+        "below" if signal.below else "above",
+        signal.relative,
+        len(known),
+        beyond,
+        histogram_of((numbers, counts), len(known)),
+        tuple(worst),
+        signal.remedy,
         command=shlex.join([*check, f"--reject={condition}", "--write_exclude=exclude.txt"]) if beyond else "",
-    )  # fmt: skip
+    )
 
 
 def _worst(table: pa.Table, row: int, signal: Signal) -> WorstEpisode:

@@ -184,6 +184,8 @@ class ReportWriter:
     def _comparison(self, gathered: Sequence[Gathered]) -> ComparisonSection:
         (first, second), (one, other) = self.inputs, gathered
         return compare(
-            (first.source.dataset, second.source.dataset), (first.source.schema, second.source.schema),
-            (one.statistics.whole, other.statistics.whole), (one.table, other.table),
-        )  # fmt: skip
+            (first.source.dataset, second.source.dataset),
+            (first.source.schema, second.source.schema),
+            (one.statistics.whole, other.statistics.whole),
+            (one.table, other.table),
+        )
