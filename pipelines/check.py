@@ -227,7 +227,7 @@ def main(config: CheckConfig) -> int:
         "chosen": done.chosen,
         "output": done.path,
         "signals": done.signals,
-        "findings": [dataclasses.asdict(one) for one in done.findings],
+        "findings": [dataclasses.asdict(finding) for finding in done.findings],
     }
     lines = [*done.lines(config.signal), *_written_lines(config, done), *repair_lines("check", config, done.report)]
     outcome.print_report(done.report, config, extra, [*lines, f"took      {seconds:.1f} s with start-up"])

@@ -60,7 +60,9 @@ def _lines(findings: Sequence[Diagnosis]) -> Iterator[str]:
     from rlds_beam.text import escape_controls
 
     styles: dict[str, Style] = {"ok": "green", "absent": "dim", "problem": "red"}
-    rows = table_lines(("status", "check", "found"), [(one.status, one.check, one.detail) for one in findings])
+    rows = table_lines(
+        ("status", "check", "found"), [(finding.status, finding.check, finding.detail) for finding in findings]
+    )
     at = rows[0].index("check")
     yield styled(rows[0], "dim")
     for row, finding in zip(rows[1:], findings, strict=True):

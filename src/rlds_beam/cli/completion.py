@@ -163,7 +163,7 @@ def _of_job(job: str, before: Sequence[str], word: str) -> list[Word]:
     except UsageError:  # for example an unknown format
         return []
     if equals or not word.startswith("-"):
-        names = next((found for one in classes if (found := _values(one, flag))), ())
+        names = next((found for kind in classes if (found := _values(kind, flag))), ())
         start = word[: len(word) - len(value.rpartition(",")[2])]
         return [(f"{start}{name}", "") for name in names]
     visible = [action for action in parser._actions if action.option_strings and action.help != argparse.SUPPRESS]

@@ -376,9 +376,9 @@ def _is_addressable(source: Source, path: str) -> bool:
 
 def _arrays(values: Any, field: Field) -> Located:
     """Arrays of any shape, as bytes."""
-    arrays = [np.asarray(one, field.numpy_dtype) for one in values]
+    arrays = [np.asarray(value, field.numpy_dtype) for value in values]
     blobs = {i: one.tobytes() for i, one in enumerate(arrays)}
-    shapes = np.array([one.shape for one in arrays], np.int64).reshape(len(arrays), len(field.shape))
+    shapes = np.array([array.shape for array in arrays], np.int64).reshape(len(arrays), len(field.shape))
     return Located(_places(blobs, len(arrays)), blobs, shapes)
 
 

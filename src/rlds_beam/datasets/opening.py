@@ -169,12 +169,12 @@ def _files(path: str, shards: Sequence[Mapping[str, Any]], split: str | None) ->
 
 def _episode_rows(source: Source) -> EpisodeRows:
     """The episodes, read from their records."""
-    parts = [_episodes(source, one) for one in source.splits]
+    parts = [_episodes(source, split) for split in source.splits]
     if len(parts) == 1:
         return parts[0]
-    if any(one.sliced for one in source.splits):
+    if any(split.sliced for split in source.splits):
         raise UsageError("open slices of several splits one by one")
-    files = [IndexedRecordFile(shard.path, shard.records) for one in source.splits for shard in one.shards]
+    files = [IndexedRecordFile(shard.path, shard.records) for split in source.splits for shard in split.shards]
     return EpisodeRows(RecordFiles(files, source.files), source.schema, source.decoder)
 
 

@@ -167,7 +167,7 @@ class IndexedEpisodes:
         field = self.fields[path]
         if field.encoding in ("png", "jpeg"):
             images = [column for column in columns if isinstance(column, EncodedImages)]
-            data = [one if isinstance(one, VideoFrames) else one.data for one in images]
+            data = [image if isinstance(image, VideoFrames) else image.data for image in images]
             return EncodedImages(objects(data), field.shape[-3:], field.dtype)
         return objects(columns)
 

@@ -86,7 +86,9 @@ def read_group(opened: Any, group: int, columns: list[str] | None = None) -> Any
     metadata = opened.metadata.row_group(group)
     chunks = [metadata.column(i) for i in range(metadata.num_columns)]
     most = _MAX_REPEATED_BYTES + 2 * metadata.total_byte_size
-    if not any(one.has_dictionary_page and one.num_values * one.total_uncompressed_size > most for one in chunks):
+    if not any(
+        chunk.has_dictionary_page and chunk.num_values * chunk.total_uncompressed_size > most for chunk in chunks
+    ):
         return opened.read_row_group(group, columns=columns)
     batches, total = [], 0
     for batch in opened.iter_batches(_BATCH_ROWS, [group], columns):

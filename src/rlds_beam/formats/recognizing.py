@@ -268,7 +268,7 @@ def _first_in(directory: str) -> list[Recognized]:
     except UsageError:
         return []
     looks = itertools.islice(_below(directory, _LEVELS, {_identity(directory)}), _MOST_FILES)
-    return [one for one in looks if isinstance(one, Recognized)][:1]
+    return [look for look in looks if isinstance(look, Recognized)][:1]
 
 
 def _below(directory: str, levels: int, seen: set[object]) -> Iterator[Recognized | UsageError | None]:

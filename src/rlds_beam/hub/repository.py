@@ -138,7 +138,7 @@ class Repository:
         """Sends files and makes one commit; returns it. Large files that the Hub has are not sent again."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-        added, tried = [CommitOperationAdd(one.name, one.content) for one in files], False
+        added, tried = [CommitOperationAdd(file.name, file.content) for file in files], False
 
         def send() -> Any:
             nonlocal tried

@@ -136,7 +136,7 @@ def survey(upload: Upload, repository: Repository, *, private: bool, overwrite: 
     head = repository.head()
     there = {} if head is None else repository.files(head)
     earlier = read_plan(repository.at(head)) if head is not None and PLAN in there else None
-    wanted = {one.name for one in upload.files}
+    wanted = {file.name for file in upload.files}
     ours = {name for name in there if earlier is not None and (earlier.names(name) or name in (PLAN, MANIFEST))}
     others = sorted(there.keys() - ours - {*_HARMLESS})
     if not overwrite and earlier is None and others:
@@ -149,7 +149,7 @@ def survey(upload: Upload, repository: Repository, *, private: bool, overwrite: 
             f"{repository.path} holds another output, of {earlier.content.get('dataset')}: choose another repository, "
             "or replace it with --overwrite"
         )
-    missing = tuple(one for one in upload.files if not _is_there(one, there.get(one.name)))
+    missing = tuple(file for file in upload.files if not _is_there(file, there.get(file.name)))
     return Work(missing, tuple(sorted(ours - wanted - {*_HARMLESS})), False)
 
 
@@ -174,7 +174,7 @@ def publish(upload: Upload, work: Work, repository: Repository, message: str, *,
     batches = _batches(upload, work)
     stale = {*work.stale}
     if len(batches) > 1:  # until the last commit, the Hub must not show a finished dataset
-        stale |= ({one.name for one in batches[-1]} - {PLAN, *_HARMLESS}) & repository.files(head).keys()
+        stale |= ({batch.name for batch in batches[-1]} - {PLAN, *_HARMLESS}) & repository.files(head).keys()
     for number, batch in enumerate(batches, 1):
         for file in batch:
             _verify(file)

@@ -96,7 +96,7 @@ class ConvertJob:
         """
         finished = directory.status(self.directory, self.plan, overwrite=overwrite)
         pending = [work for work in self.ranges if str(work) not in finished.ranges]
-        written = sum(one.shard.bytes for commit in finished.ranges.values() for one in commit.files)
+        written = sum(file.shard.bytes for commit in finished.ranges.values() for file in commit.files)
         return OutputStatus(largest_first(self.source, pending), finished.complete, written)
 
     def check_room(self, status: OutputStatus, overwrite: bool = False) -> None:

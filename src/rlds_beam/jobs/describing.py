@@ -90,7 +90,7 @@ def without_images(
         may do more than its base).
       wanted: the fields to keep.
     """
-    if options.needs_images or any(vars(type(one)).get("reads_images", True) for one in connectors):
+    if options.needs_images or any(vars(type(connector)).get("reads_images", True) for connector in connectors):
         return source
     images = [path for path, field in source.schema.steps.items() if field.encoding in _IMAGES and path not in wanted]
     return source.without(images, _WHY) if images else source

@@ -103,11 +103,11 @@ class Overview:
 
     @property
     def actions(self) -> list[Values]:
-        return [one for one in self.values if one.field.path.split("/")[0] == "action"]
+        return [value for value in self.values if value.field.path.split("/")[0] == "action"]
 
     @property
     def states(self) -> list[Values]:
-        return [one for one in self.values if one.field.path.split("/")[0] == "observation"]
+        return [value for value in self.values if value.field.path.split("/")[0] == "observation"]
 
     def missing(self) -> dict[str, list[str]]:
         """What learners need and the data lacks, by learner; empty lists if nothing."""
@@ -126,13 +126,13 @@ class Overview:
     def to_json(self) -> dict[str, Any]:
         """The card as JSON."""
         ranges = {
-            one.field.path: {
-                **one.field.to_json(),
-                "min": _known(one.low),
-                "max": _known(one.high),
-                **({"by_statistics": True} if one.stated else {}),
+            value.field.path: {
+                **value.field.to_json(),
+                "min": _known(value.low),
+                "max": _known(value.high),
+                **({"by_statistics": True} if value.stated else {}),
             }
-            for one in self.values
+            for value in self.values
         }
         return {
             "episodes": self.episodes,

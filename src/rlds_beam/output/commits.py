@@ -50,17 +50,17 @@ class RangeCommit:
     @property
     def items(self) -> int:
         """The number of items in the files."""
-        return sum(one.shard.records for one in self.files if one.role == "items")
+        return sum(file.shard.records for file in self.files if file.role == "items")
 
     @property
     def kept(self) -> tuple[WrittenFile, ...]:
         """The files that remain when the dataset is complete."""
-        return tuple(one for one in self.files if one.role != "temporary")
+        return tuple(file for file in self.files if file.role != "temporary")
 
     @property
     def names(self) -> list[str]:
         """The names of all files, including their sidecars."""
-        return [name for one in self.files for name in (one.file, *one.beside)]
+        return [name for file in self.files for name in (file.file, *file.beside)]
 
     @classmethod
     def from_json(cls, content: Any, path: str) -> RangeCommit:
@@ -126,8 +126,8 @@ def commit_range(
         report=report.to_json(),
         plan=plan,
     )
-    for one in commit.files:
-        for problem in _wrong_count(one):
+    for file in commit.files:
+        for problem in _wrong_count(file):
             raise NotVerifiedError(storage.join(output, problem))
     write_commit(output, commit)
     return commit
@@ -182,7 +182,7 @@ def read_commit(output: str, work: WorkRange, files: Sequence[str], plan: str) -
     if content is None:
         return None
     commit = RangeCommit.from_json(content, path)
-    committed = [one.file for one in commit.files]
+    committed = [file.file for file in commit.files]
     if commit.numbers is None and committed != list(files):  # a completed range may have other files
         raise UsageError(
             f"{path} names {', '.join(committed)}, but the file of that part is {', '.join(files)}: remove the commit"

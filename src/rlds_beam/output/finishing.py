@@ -64,12 +64,12 @@ class RangeFinisher:
 
     def _finished(self, commit: RangeCommit, numbers: Any) -> RangeCommit:
         """Calls `finish_range`, which may be a user's, and checks its result."""
-        paths = {one.file: storage.below(self.output.directory, one.file) for one in commit.files}
+        paths = {file.file: storage.below(self.output.directory, file.file) for file in commit.files}
         stamps = {file: storage.stamp(path) for file, path in paths.items()}
         finished = self.output.finish_range(commit, numbers)
         if not isinstance(finished, RangeCommit):
             raise self._wrong(f"finish_range returned {finished!r:.60}, expected a RangeCommit")
-        old = {one.file: one.shard.checksum for one in commit.files}
+        old = {file.file: file.shard.checksum for file in commit.files}
         for one in finished.files:
             same = one.shard.checksum == old.get(one.file)
             changed = same and storage.stamp(paths[one.file]) != stamps[one.file]

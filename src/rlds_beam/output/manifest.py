@@ -125,7 +125,7 @@ _SCHEMA = {
 def is_merged(manifest: Mapping[str, Any], size_of: Callable[[str], int | None]) -> bool:
     """Whether the files merged from the ranges exist; False for an output without such files."""
     files = manifest["shards"] if manifest.get("merged") is True else []
-    return bool(files) and all(size_of(one["file"]) == one["bytes"] for one in files)
+    return bool(files) and all(size_of(file["file"]) == file["bytes"] for file in files)
 
 
 def _manifest(

@@ -67,7 +67,7 @@ def remove_parts(output: str, files: Collection[str]) -> None:
 
 def remove_temporary(output: str, plan: OutputPlan, commits: Iterable[RangeCommit]) -> None:
     """Removes the files that only an unfinished dataset needs."""
-    files = [one.file for commit in commits for one in commit.files if one.role == "temporary"]
+    files = [file.file for commit in commits for file in commit.files if file.role == "temporary"]
     remove_parts(output, [file for file in files if plan.names(file)])
 
 

@@ -211,7 +211,7 @@ class Report(Viewable):
             "rules": rules,
             "shards": dict(sorted(self.shards.items())),
             **({"dropped": {n: dataclasses.asdict(d) for n, d in self.dropped.items()}} if self.dropped else {}),
-            **({"connectors": [one.to_json() for one in self.connectors]} if self.connectors else {}),
+            **({"connectors": [connector.to_json() for connector in self.connectors]} if self.connectors else {}),
             **({"unused": {r: dataclasses.asdict(u) for r, u in self.unused.items()}} if self.unused else {}),
             **({"left_out": dict(self.left_out)} if self.left_out else {}),
             **({"notes": list(self.notes)} if self.notes else {}),

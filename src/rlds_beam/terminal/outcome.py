@@ -81,7 +81,7 @@ def empty_reason(report: Report, options: Any) -> str | None:
         return f"no {what}: the input has no episodes (--allow_empty accepts that)"
     if not report.episodes:
         return f"no {what}: all records were rejected (--allow_empty accepts that)"
-    if report.connectors and not sum(one.episodes_out for one in report.connectors[-1:]):
+    if report.connectors and not sum(connector.episodes_out for connector in report.connectors[-1:]):
         by = "; ".join(f"{count(one.episodes, 'episode')} by {name}" for name, one in report.dropped.items())
         return f"no {what}: connectors dropped all episodes: {by} (--allow_empty accepts that)"
     if output is None:

@@ -200,8 +200,8 @@ def finding_lines(findings: Sequence[DatasetFinding]) -> list[str]:
     if not findings:
         return []
     checks: dict[str, list[DatasetFinding]] = {}
-    for one in findings:
-        checks.setdefault(one.check, []).append(one)
+    for finding in findings:
+        checks.setdefault(finding.check, []).append(finding)
     rows = [
         (name, shortened(first.field, 30) + (f" and {len(others)} more" if others else ""), first.detail)
         for name, (first, *others) in checks.items()

@@ -216,17 +216,17 @@ def _kept(group: Sequence[PreparedItems]) -> Iterator[Sequence[bytes]]:
 def _starts(group: Sequence[PreparedItems]) -> range | Array:
     """The first frame of each item, in the frames of all episodes laid end to end."""
     windows = [one.windows for one in group]
-    frames = [0, *itertools.accumulate(one.frames + one.padding for one in windows)]
+    frames = [0, *itertools.accumulate(window.frames + window.padding for window in windows)]
     starts = [
         range(at + one.start, at + one.start + one.count * one.stride, one.stride)
         for at, one in zip(frames, windows, strict=False)
     ]
-    return starts[0] if len(group) == 1 else np.concatenate([np.array(one, np.int64) for one in starts])
+    return starts[0] if len(group) == 1 else np.concatenate([np.array(start, np.int64) for start in starts])
 
 
 def _values(sources: Sequence[Bytes], kind: np.dtype[Any], length: int) -> Array:
     """The bytes of a leaf in each window of `length` frames, [windows] of `kind`: an overlapping view."""
-    source = sources[0] if len(sources) == 1 else np.concatenate([one.reshape(-1) for one in sources])
+    source = sources[0] if len(sources) == 1 else np.concatenate([source.reshape(-1) for source in sources])
     width = kind.itemsize // length
     return np.ndarray((source.nbytes // width - length + 1,), kind, source, 0, (width,))
 

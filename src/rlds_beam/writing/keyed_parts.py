@@ -229,7 +229,7 @@ class KeyedBundle:
         records: list[tuple[bytes, int]] = []
 
         def encode(batch: Batch) -> None:
-            records.extend((self._encoder.encode(one, batch.read), len(one)) for one in batch.episodes)
+            records.extend((self._encoder.encode(episode, batch.read), len(episode)) for episode in batch.episodes)
 
         verdict = check_and_connect(episode, writer.settings.check, self._connecting, self._ignored, encode).verdict
         rejected = verdict.rejected

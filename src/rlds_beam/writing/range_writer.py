@@ -113,7 +113,7 @@ class ArrayWriter:
         part = self._open
         if part is None or part.split != split or ends_shard(self._settings.shard_bytes, part.bytes, size):
             self._close()
-            index = sum(one.work.split == split for one in self._parts)
+            index = sum(part.work.split == split for part in self._parts)
             part = self._open = _OpenPart(self._output, split, index)
         return part
 
@@ -135,8 +135,8 @@ class _OpenPart:
     def finish(self) -> FinishedPart:
         kept, files = self.rejected.commit(), self.writer.finish()
         self.report.items_predicted = self.writer.predicted
-        self.report.items_written = sum(one.shard.records for one in files if one.role == "items")
-        self.report.bytes_written = sum(one.shard.bytes for one in files)
+        self.report.items_written = sum(file.shard.records for file in files if file.role == "items")
+        self.report.bytes_written = sum(file.shard.bytes for file in files)
         return FinishedPart(self._work, files, kept, self.report)
 
     def abort(self) -> None:

@@ -158,7 +158,7 @@ def _value(text: str) -> float | bool | str:
 
 def matches(row: Mapping[str, Any], conditions: Sequence[Condition]) -> Condition | None:
     """The first condition that a row of the table meets; None if it meets none."""
-    return next((one for one in conditions if one.holds(row.get(one.name))), None)
+    return next((condition for condition in conditions if condition.holds(row.get(condition.name))), None)
 
 
 def mask(table: pa.Table, conditions: Sequence[Condition]) -> np.ndarray[Any, Any]:
@@ -233,7 +233,7 @@ def check_single(conditions: Sequence[Condition], option: str = "--reject") -> N
 @functools.lru_cache(maxsize=64)
 def context_for(conditions: tuple[Condition, ...], context: Context) -> Context:
     """The context with only what the conditions need; nothing is decoded unless they need it."""
-    signals = frozenset(one.signal for one in conditions if one.signal is not None)
+    signals = frozenset(condition.signal for condition in conditions if condition.signal is not None)
     groups = {SIGNALS[name].group for name in signals}
     decodes = any(SIGNALS[name].decodes for name in signals)
     return dataclasses.replace(

@@ -191,7 +191,7 @@ class SignalsWriter:
             "rows": table.num_rows,
             "chosen": len(chosen),
             "signals": summarize(table, self.thresholds, measured.context),
-            "findings": [dataclasses.asdict(one) for one in measured.dataset_findings()],
+            "findings": [dataclasses.asdict(finding) for finding in measured.dataset_findings()],
         }
 
 

@@ -133,7 +133,7 @@ def _stuck(vectors: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
     """
     found: dict[str, Array] = {}
     moves = {path: np.nanmax(field["times"] + field["still"], axis=1, initial=0) for path, field in vectors.items()}
-    anything = np.max([np.nan_to_num(one) for one in moves.values()], axis=0) if moves else None
+    anything = np.max([np.nan_to_num(move) for move in moves.values()], axis=0) if moves else None
     for path, field in vectors.items():
         with np.errstate(divide="ignore", invalid="ignore"):
             share = field["still"] / moves[path][:, None]

@@ -112,9 +112,9 @@ class EpisodeCondition:
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, (ast.List, ast.Tuple)):
-            return [self._value(one, episode) for one in node.elts]
+            return [self._value(elt, episode) for elt in node.elts]
         if isinstance(node, ast.BoolOp):
-            values = (self._value(one, episode) for one in node.values)
+            values = (self._value(value, episode) for value in node.values)
             return all(values) if isinstance(node.op, ast.And) else any(values)
         if isinstance(node, ast.UnaryOp):
             value = self._value(node.operand, episode)
@@ -125,7 +125,7 @@ class EpisodeCondition:
             return self._compared(node, episode)
         if isinstance(node, ast.Call):
             assert isinstance(node.func, ast.Name)
-            given = [self._value(one, episode) for one in node.args]
+            given = [self._value(argument, episode) for argument in node.args]
             return self._field(str(given[0]), episode) if node.func.id == "field" else _FUNCTIONS[node.func.id](*given)
         return self._field("/".join(_names(node)), episode)
 

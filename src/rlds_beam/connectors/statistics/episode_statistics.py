@@ -74,14 +74,14 @@ class LeafStatistics:
           ValueError: the shapes differ.
         """
         every = (self, *others)
-        if any(one.shape != self.shape for one in others):
+        if any(other.shape != self.shape for other in others):
             raise ValueError(f"the shapes differ: {sorted({one.shape for one in every})}")
         return LeafStatistics(
             self.shape,
-            self.moments.merge(*(one.moments for one in others)),
+            self.moments.merge(*(other.moments for other in others)),
             np.min([one.low for one in every], axis=0),
             np.max([one.high for one in every], axis=0),
-            self.distribution.merge(*(one.distribution for one in others)),
+            self.distribution.merge(*(other.distribution for other in others)),
         )
 
     @property

@@ -237,7 +237,7 @@ def _first_layout(profile: Profile, paths: Sequence[str], raw_images: str) -> tu
             error = error or f"{path} cannot be read: {unreadable}"
             continue
         splits = tuple(name for name in _FOLDERS if masks.get(name))
-        listed = [one for split in splits for one in masks[split] if one in names]
+        listed = [mask for split in splits for mask in masks[split] if mask in names]
         whole = len(paths) == 1 and len(splits) > 1 and sorted(listed) == sorted(names)
         return layout, splits if whole else ()
     raise UsageError(error)
@@ -250,7 +250,7 @@ def _splits(files: Hdf5Format, sizes: Mapping[str, int], split: str | None, data
     found: dict[str, list[str]] = {}
     for path in sizes:
         folders = storage.split(path)[0].split("/") if files.layout.profile.splits == "folders" else []
-        found.setdefault(next((one for one in reversed(folders) if one in _FOLDERS), "train"), []).append(path)
+        found.setdefault(next((folder for folder in reversed(folders) if folder in _FOLDERS), "train"), []).append(path)
     splits = []
     for name, start, stop in selected_splits(split, found, dataset):
         shards = tuple(_shard(files, i, path, sizes[path]) for i, path in enumerate(found[name]))
@@ -268,7 +268,7 @@ def _mask_splits(files: Hdf5Format, path: str, size: int, split: str | None, dat
     """The filter keys of a file as splits: its episodes are in their order."""
     shard, splits, first = _shard(files, 0, path, size), {}, 0
     for name in files.split_masks:
-        total = sum(one.rpartition("/")[2] in files._groups(path)[1][name] for one in files._groups(path)[0])
+        total = sum(group.rpartition("/")[2] in files._groups(path)[1][name] for group in files._groups(path)[0])
         splits[name] = first, first + total
         first += total
     chosen = []

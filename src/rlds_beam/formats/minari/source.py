@@ -127,11 +127,11 @@ class MinariDecoder(ArrayDecoder):
         steps = len(terminated) + 1
         marks = flags(terminated | truncated, terminated)
         columns: dict[str, Column] = {"discount": discounts(marks["is_terminal"])}
-        columns |= {one.field.path: one.column(arrays, steps) for one in self.fields if one.of != "episode"}
+        columns |= {field.field.path: field.column(arrays, steps) for field in self.fields if field.of != "episode"}
         metadata = {
-            one.field.path: exact_cast(arrays[one.place], one.field.numpy_dtype, one.field.path)[0]
-            for one in self.fields
-            if one.of == "episode"
+            field.field.path: exact_cast(arrays[field.place], field.field.numpy_dtype, field.field.path)[0]
+            for field in self.fields
+            if field.of == "episode"
         }
         return {**columns, **marks}, metadata
 
@@ -188,9 +188,11 @@ class MinariSource(SourceOfFiles):
             fields = _own_fields(about[OWN], storage.join(first, METADATA))
         else:
             fields = _fields(next(iter(paths.values())), files, about)
-        of_steps = by_path((one.field for one in fields if one.of != "episode"), first)
+        of_steps = by_path((field.field for field in fields if field.of != "episode"), first)
         of_steps.setdefault("discount", Field("discount", "float32"))
-        schema = Schema(of_steps | FLAG_FIELDS, by_path((one.field for one in fields if one.of == "episode"), first))
+        schema = Schema(
+            of_steps | FLAG_FIELDS, by_path((field.field for field in fields if field.of == "episode"), first)
+        )
         notes = tuple(note for key, folder in named.items() for note in _notes(folder, abouts[folder], shards[key]))
         meaning = Meaning.from_json(about.get(OWN, {}).get(KEY, {}), f"{storage.join(first, METADATA)}: {OWN}")
         if OWN not in about and (known := known_environment(about.get("env_spec"))) is not None:
@@ -271,7 +273,7 @@ def _fields(path: str, files: MinariFormat | MinariArrowFormat, about: Mapping[s
                 fields = [_field(place, one, jpeg, spaces) for place, one in datasets]
     except UNREADABLE as error:
         raise UsageError(f"{path} cannot be read: {shortened(error)}") from error
-    return tuple(one for one in fields if one is not None)
+    return tuple(field for field in fields if field is not None)
 
 
 def _field(place: str, dataset: Any, jpeg: bool, spaces: Mapping[str, Any]) -> MinariField | None:

@@ -80,22 +80,25 @@ class NumpyFormat(ArrayFormat):
         folder = storage.split(path)[0]
         offsets = _offsets(path)
         try:
-            arrays = {one.file: _load(storage.join(folder, f"{one.file}.npy")) for one in self.fields}
+            arrays = {field.file: _load(storage.join(folder, f"{field.file}.npy")) for field in self.fields}
             ends = {
-                one.file: _offsets(storage.join(folder, f"{one.file}.offsets.npy"), len(arrays[one.file]))
-                for one in self.fields
-                if one.as_bytes
+                field.file: _offsets(storage.join(folder, f"{field.file}.offsets.npy"), len(arrays[field.file]))
+                for field in self.fields
+                if field.as_bytes
             }
         except OSError as error:
             raise OSError(f"an array cannot be read: {error}") from error
-        rows = {one.file: len(ends.get(one.file, arrays[one.file])) - one.as_bytes for one in self.fields}
-        for one in self.fields:
-            wanted = len(offsets) - 1 if one.of_episode else int(offsets[-1])
-            if rows[one.file] < wanted:
-                raise OSError(f"{one.file}.npy has {rows[one.file]} rows, but the episodes have {wanted}")
+        rows = {field.file: len(ends.get(field.file, arrays[field.file])) - field.as_bytes for field in self.fields}
+        for field in self.fields:
+            wanted = len(offsets) - 1 if field.of_episode else int(offsets[-1])
+            if rows[field.file] < wanted:
+                raise OSError(f"{field.file}.npy has {rows[field.file]} rows, but the episodes have {wanted}")
         for i in range(start, stop):
             part = {True: (i, i + 1), False: (int(offsets[i]), int(offsets[i + 1]))}
-            yield {one.file: _rows(arrays[one.file], ends.get(one.file), *part[one.of_episode]) for one in self.fields}
+            yield {
+                field.file: _rows(arrays[field.file], ends.get(field.file), *part[field.of_episode])
+                for field in self.fields
+            }
 
 
 def _load(path: str) -> Array:
@@ -193,8 +196,8 @@ class NumpySource(Source):
             if name == f"{OFFSETS}.npy":
                 size = sum(other["bytes"] for other in manifest["shards"] if other["split"] == one["split"])
                 shards[one["split"]] = (Shard(0, storage.join(input, folder, name), size, one["records"]),)
-        steps = by_path((one.field for one in fields if not one.of_episode), input)
-        schema = Schema(steps, by_path((one.field for one in fields if one.of_episode), input))
+        steps = by_path((field.field for field in fields if not field.of_episode), input)
+        schema = Schema(steps, by_path((field.field for field in fields if field.of_episode), input))
         splits = splits_of(shards, split, manifest["name"])
         checksums = {one["file"]: one["checksum"] for one in manifest["shards"]}
         decoder = NumpyDecoder(schema, fields)

@@ -131,7 +131,7 @@ def _with_final(profile: Profile, bound: list[Bound], leaves: Mapping[str, Leaf]
         name = None if group is None else profile.final[group] + one.name[len(group) :]
         with_final.append(one._replace(final=name if name in leaves else None))
     observations = [one for one in with_final if one.field.path.startswith("observation")]
-    return tuple(with_final if all(one.final for one in observations) else bound)
+    return tuple(with_final if all(observation.final for observation in observations) else bound)
 
 
 def _unusable(leaf: Leaf) -> str:

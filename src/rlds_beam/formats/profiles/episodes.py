@@ -122,7 +122,7 @@ def _robot(profile: Profile, first: Container) -> str | None:
     """The robot, or several joined by a comma."""
     robots = fact_of(profile, first, "robot")
     robots = [robots] if isinstance(robots, str) else robots
-    known = isinstance(robots, list) and robots and all(isinstance(one, str) for one in robots)
+    known = isinstance(robots, list) and robots and all(isinstance(robot, str) for robot in robots)
     return ", ".join(robots[:8]) if known else profile.robot
 
 

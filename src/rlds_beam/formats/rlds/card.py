@@ -54,7 +54,7 @@ def provenance(
         "connectors": plan.get("connectors", {"connectors": []}),
         "counts": {**counts, "dropped": dropped, "written": report["items_written"]},
         "rules": {rule: {k: v for k, v in entry.items() if k != "samples"} for rule, entry in report["rules"].items()},
-        "splits": [{"name": one["name"], "episodes": sum(map(int, one["shardLengths"]))} for one in splits],
+        "splits": [{"name": split["name"], "episodes": sum(map(int, split["shardLengths"]))} for split in splits],
     }
     facts |= {"statistics": list(fitted)} if fitted else {}
     return facts | ({"source_provenance": source["provenance"]} if source["provenance"] else {})
@@ -94,7 +94,7 @@ def card(name: str, version: str, facts: Mapping[str, Any], *, preview: bool = F
         "`provenance.json` has the same facts for programs.",
         "",
         *([SHOWN, ""] if preview else []),
-        *_section("Splits", [f"- `{one['name']}`: {count(one['episodes'], 'episode')}" for one in facts["splits"]]),
+        *_section("Splits", [f"- `{fact['name']}`: {count(fact['episodes'], 'episode')}" for fact in facts["splits"]]),
         *_section("Processing", [*_check_lines(facts), *map(_connector_line, facts["connectors"]["connectors"])]),
         *_section("Records", _count_lines(counts, facts["rules"])),
         *_section("Statistics", ["`fitted.json` has the connectors' fitted values."] if "statistics" in facts else []),

@@ -120,8 +120,8 @@ class Bag:
     def messages(self, topics: Collection[str], start: int = 0, stop: int = 1 << 63) -> Iterator[Message]:
         """The messages of these topics with a log time in [start, stop). Raises DamagedBag."""
         for file in self._files:
-            for one in file.messages(topics, start, stop):
-                yield self._plain(one)
+            for message in file.messages(topics, start, stop):
+                yield self._plain(message)
 
     def times(self, topic: str) -> Array:
         """The log times of a topic's messages, int64, ascending. Raises DamagedBag."""
@@ -152,7 +152,7 @@ class Bag:
                 if known is not None and known.type != topic.type:
                     raise DamagedBag(f"{file.path}: {name} is a {topic.type}, but elsewhere a {known.type}")
                 counts = (known.total if known else 0, topic.total)
-                count = None if None in counts else sum(one or 0 for one in counts)
+                count = None if None in counts else sum(count or 0 for count in counts)
                 topics[name] = topic._replace(total=count)
         return topics
 

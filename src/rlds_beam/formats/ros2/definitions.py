@@ -73,7 +73,7 @@ def definitions_of(topics: Iterable[Topic], distribution: str, recorded: str) ->
     """
     chosen = distribution or (recorded if recorded in distributions() else "")
     known = dict(of_distribution(chosen))
-    texts = dict.fromkeys((one.type, one.language, one.definition) for one in topics if one.definition)
+    texts = dict.fromkeys((topic.type, topic.language, topic.definition) for topic in topics if topic.definition)
     if sum(len(_essence(*text)) for text in texts) > _MAX_PARSED_OF_BAG:
         raise UsageError(f"the definitions of its types have more than {_MAX_PARSED_OF_BAG:,} characters")
     for text in texts:

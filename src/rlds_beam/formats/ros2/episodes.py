@@ -125,11 +125,11 @@ def _timelines(path: str, mapping: TopicMapping, distribution: str, stamps: obje
     found: dict[str, list[tuple[int, int]]] = {name: [] for name in mapping.topics}
     with Bag(_layout(path)) as bag:
         stamped = _stamped(bag, mapping, distribution)
-        for one in bag.messages(mapping.topics):
+        for message in bag.messages(mapping.topics):
             with contextlib.suppress(BadMessage):  # it costs the episodes that need it
-                time = stamp_of(one.data) if one.topic in stamped else one.time
+                time = stamp_of(message.data) if message.topic in stamped else message.time
                 if time is not None:
-                    found[one.topic].append((time, one.time))
+                    found[message.topic].append((time, message.time))
     timelines = {}
     for name, pairs in found.items():
         times, logs = np.array(pairs, np.int64).reshape(-1, 2).T
@@ -154,7 +154,7 @@ def count_incomplete(path: str, files: Ros2Format) -> tuple[int, dict[str, int]]
     Raises:
       OSError: the bag cannot be read.
     """
-    mapping, steps, lacking = files.mapping, 0, dict.fromkeys((one.path for one in files.mapping.fields), 0)
+    mapping, steps, lacking = files.mapping, 0, dict.fromkeys((field.path for field in files.mapping.fields), 0)
     with Bag(_layout(path)) as bag:
         times = {topic: bag.times(topic) for topic in mapping.topics}
         for window in files.windows(path):
@@ -162,9 +162,9 @@ def count_incomplete(path: str, files: Ros2Format) -> tuple[int, dict[str, int]]
                 continue
             inside = {topic: one[slice(*np.searchsorted(one, window[:2]))] for topic, one in times.items()}
             at = steps_at(mapping, inside)
-            fields = [one for one in mapping.fields if one.topic]
-            streams = {one.path: times[one.topic] for one in fields}
-            frames = align(at, streams, {one.path: one.max_age for one in fields})
+            fields = [field for field in mapping.fields if field.topic]
+            streams = {field.path: times[field.topic] for field in fields}
+            frames = align(at, streams, {field.path: field.max_age for field in fields})
             steps += len(frames.times) + frames.dropped
             for field, number in frames.lacking.items():
                 lacking[field] += number
@@ -208,7 +208,7 @@ class _Reading:
         for topic in topics:
             if topic.encoding != "cdr":
                 raise OSError(f"{bag.layout.path}: {topic.name} is serialized as {topic.encoding!r}, not as cdr")
-        self._readers = [one.bound(bag.topics, definitions.get(one.field.topic, {})) for one in files.readers]
+        self._readers = [reader.bound(bag.topics, definitions.get(reader.field.topic, {})) for reader in files.readers]
         self._stamped = _stamped(bag, files.mapping, files.distribution)
 
     def episode(self, window: BagWindow) -> Arrays:
@@ -218,8 +218,8 @@ class _Reading:
         readers = [reader for reader in self._readers if reader.field.topic]
         frames = align(
             steps,
-            {one.field.path: streams[one.field.topic].times for one in readers},
-            {one.field.path: one.field.max_age for one in readers},
+            {reader.field.path: streams[reader.field.topic].times for reader in readers},
+            {reader.field.path: reader.field.max_age for reader in readers},
         )
         if not len(frames.times):
             raise BadMessage(self._why_empty(frames, len(steps)))

@@ -74,7 +74,7 @@ def proposal(paths: Sequence[str], where: str, distribution: str) -> str:
             facts = topic_facts(bag)
             known = [topic for topic in bag.topics.values() if topic.type == _JOINTS]
             definitions = definitions_of(known, distribution, layout.distribution)
-            fields = _fields(bag, [one for one in facts if one.messages], definitions)
+            fields = _fields(bag, [fact for fact in facts if fact.messages], definitions)
             driver = _driver(facts, fields)
             lines = [f"{paths[0]} ({count(len(paths), 'bag')} in {where})"]
             lines += [*_card(bag, facts, definitions, driver), "", *_table(facts)]
@@ -90,14 +90,14 @@ def _table(facts: Sequence[TopicFacts]) -> list[str]:
     header = ("topic", "type", "messages", "Hz", "jitter ms", "longest gap s")
     rows = [header] + [
         (
-            printable(one.name, 60),
-            printable(one.type, 60),
-            f"{one.messages:,}",
-            f"{one.rate:.1f}",
-            f"{one.jitter * 1e3:.1f}",
-            f"{one.gap:.2f}",
+            printable(fact.name, 60),
+            printable(fact.type, 60),
+            f"{fact.messages:,}",
+            f"{fact.rate:.1f}",
+            f"{fact.jitter * 1e3:.1f}",
+            f"{fact.gap:.2f}",
         )
-        for one in facts
+        for fact in facts
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     forms = [f"{{:<{width}}}" if i < 2 else f"{{:>{width}}}" for i, width in enumerate(widths)]
@@ -106,7 +106,7 @@ def _table(facts: Sequence[TopicFacts]) -> list[str]:
 
 def _card(bag: Bag, facts: Sequence[TopicFacts], definitions: Definitions, driver: TopicFacts | None) -> list[str]:
     """What is known of a bag before its topics are mapped; `definitions` are those of joint states."""
-    there = [one for one in facts if one.messages]
+    there = [fact for fact in facts if fact.messages]
     times = np.concatenate([bag.times(one.name) for one in there] or [np.zeros(1)])
     seconds = float(times.max() - times.min()) / 1e9
     long = f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
@@ -137,8 +137,8 @@ def _camera(bag: Bag, facts: TopicFacts) -> str:
 
 def _driver(facts: Sequence[TopicFacts], fields: Mapping[str, str]) -> TopicFacts | None:
     """The slowest camera, or the slowest topic of the fields; each of its messages becomes a step."""
-    images = [one for one in facts if one.type in IMAGES and one.messages]
-    others = [one for one in facts if any(f'"{one.name}"' in text for text in fields.values())]
+    images = [fact for fact in facts if fact.type in IMAGES and fact.messages]
+    others = [fact for fact in facts if any(f'"{fact.name}"' in text for text in fields.values())]
     drivers = images or others
     return min(drivers, key=lambda one: (one.rate == 0, one.rate)) if drivers else None
 
@@ -163,19 +163,19 @@ def _mapping(fields: Mapping[str, str], driver: TopicFacts | None) -> list[str]:
 def _fields(bag: Bag, facts: Sequence[TopicFacts], definitions: Definitions) -> dict[str, str]:
     """The proposed fields, as YAML."""
     fields: dict[str, str] = {}
-    for one in facts:
-        topic = f"topic: {_quoted(one.name)}"
-        if one.type in IMAGES:
-            fields[_free(f"observation/{_label(one.name)}", fields)] = f"{{{topic}}}"
-        elif one.type == _JOINTS:
-            path = "action" if _ACTION.search(one.name) else "observation/state"
-            names = ", ".join(_quoted(name) for name in _joints(bag, one.name, definitions))
+    for fact in facts:
+        topic = f"topic: {_quoted(fact.name)}"
+        if fact.type in IMAGES:
+            fields[_free(f"observation/{_label(fact.name)}", fields)] = f"{{{topic}}}"
+        elif fact.type == _JOINTS:
+            path = "action" if _ACTION.search(fact.name) else "observation/state"
+            names = ", ".join(_quoted(name) for name in _joints(bag, fact.name, definitions))
             fields[_free(path, fields)] = f"{{{topic}, field: position, names: [{names}]}}"
-        elif one.type == _TEXT and _TASK.search(one.name):
+        elif fact.type == _TEXT and _TASK.search(fact.name):
             fields[_free("language_instruction", fields)] = f"{{{topic}, field: data, max_age_s: null}}"
-        elif one.type in _VALUES:
-            path = "action" if _ACTION.search(one.name) else f"observation/{_label(one.name)}"
-            values = ", ".join(_VALUES[one.type])
+        elif fact.type in _VALUES:
+            path = "action" if _ACTION.search(fact.name) else f"observation/{_label(fact.name)}"
+            values = ", ".join(_VALUES[fact.type])
             fields[_free(path, fields)] = f"{{{topic}, field: [{values}]}}"
     return fields
 

@@ -149,10 +149,10 @@ class Ros2Source(SourceOfFiles):
     @functools.cached_property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
         mapping = self.mapping
-        notes = [] if any(one.path == "reward" for one in mapping.fields) else [NO_REWARD]
+        notes = [] if any(field.path == "reward" for field in mapping.fields) else [NO_REWARD]
         if mapping.by_stamp:
             return (*notes, "times are stamps of headers; incomplete steps are counted in each episode's metadata")
-        steps, lacking = 0, dict.fromkeys((one.path for one in mapping.fields), 0)
+        steps, lacking = 0, dict.fromkeys((field.path for field in mapping.fields), 0)
         shards = [shard for split in self.splits for shard in split.shards][:_NOTED]
         for shard in shards:
             with contextlib.suppress(OSError, BadMessage):
@@ -160,8 +160,8 @@ class Ros2Source(SourceOfFiles):
                 more, of_bag = count_incomplete(shard.path, self.files)
                 steps += more
                 lacking = {path: number + of_bag[path] for path, number in lacking.items()}
-        topics = {one.path: one.topic for one in mapping.fields}
-        ages = {one.path: one.max_age for one in mapping.fields}
+        topics = {field.path: field.topic for field in mapping.fields}
+        ages = {field.path: field.max_age for field in mapping.fields}
         notes += [
             f"{path} is missing in {number:,} of {steps:,} steps, which are dropped: {topics[path]} has no message "
             + ("by then" if (age := ages[path]) is None else f"of the last {age / NS:g} s")

@@ -134,7 +134,7 @@ class TrajectoryOutput(Output):
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         fields = self.conversion.fields
         kept = self.conversion.kept_fields
-        splits = split_infos(self.directory, [(commit.split, one) for commit in commits for one in commit.files])
+        splits = split_infos(self.directory, [(commit.split, file) for commit in commits for file in commit.files])
         written = {field.path: field for field in (*fields, *kept)}
         write_tfds_metadata(self.directory, self.name, splits, written, description=self.description)
         held = {"kept": fields_json(kept)} if kept else {}

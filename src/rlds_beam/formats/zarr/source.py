@@ -154,19 +154,19 @@ class ZarrSource(SourceOfFiles):
             with open_store(first) as store:
                 fields = tuple(_fields(store))
                 if options is not None and options.raw_images == "raw":
-                    fields = tuple(_as_pixels(one) for one in fields)
+                    fields = tuple(_as_pixels(field) for field in fields)
                 notes = tuple(_notes(store, fields))
                 meaning = _meaning(store)
         except UNREADABLE as error:
             raise UsageError(f"{first} cannot be read: {error}") from error
         files = ZarrFormat(
-            tuple(one.key for one in fields if not one.of_episode),
-            tuple(one.key for one in fields if one.of_episode),
-            frozenset(one.key for one in fields if one.field.encoding in ("png", "jpeg")),
+            tuple(field.key for field in fields if not field.of_episode),
+            tuple(field.key for field in fields if field.of_episode),
+            frozenset(field.key for field in fields if field.field.encoding in ("png", "jpeg")),
         )
-        steps = by_path((one.field for one in fields if not one.of_episode), first)
+        steps = by_path((field.field for field in fields if not field.of_episode), first)
         steps = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS, **steps}
-        schema = Schema(steps, by_path((one.field for one in fields if one.of_episode), first))
+        schema = Schema(steps, by_path((field.field for field in fields if field.of_episode), first))
         shards = {name: _shards(files, some) for name, some in roots.items()}
         return cls(
             f"{name}/1.0.0",
@@ -323,12 +323,12 @@ def _own_fields(about: Any, where: str) -> Iterator[ZarrField]:
 
 def _notes(store: ZarrStore, fields: Sequence[ZarrField]) -> Iterator[str]:
     """What the data lacks. Raises OSError if arrays claim far more values than are stored."""
-    arrays = [array_of(store, one.key) for one in fields]
+    arrays = [array_of(store, field.key) for field in fields]
     used = {array.key: store.usage(array.key) for array in arrays}
     claimed, size = sum(a.row_bytes * a.shape[0] for a in arrays), sum(usage.size for usage in used.values())
     if claimed > _UNSTORED + _MOST_RATIO * size:
         raise OSError(f"its arrays claim {claimed:,} bytes, but only {size:,} are stored")
-    paths = {one.field.path for one in fields}
+    paths = {field.field.path for field in fields}
     if not any(path == "action" or path.startswith("action/") for path in paths):
         yield "no action (see NextStateAsAction)"
     if "reward" not in paths:

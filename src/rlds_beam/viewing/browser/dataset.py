@@ -212,7 +212,7 @@ class BrowsedDataset:
     def _findings(self, number: int) -> list[Json]:
         table = self.table.rows
         row = None if table is None else table.row(number)
-        return [] if row is None else [one._asdict() for one in findings(row)]
+        return [] if row is None else [finding._asdict() for finding in findings(row)]
 
     def made(self, key: EpisodeKey, offset: int, limit: int) -> Json:
         """`/api/made`."""

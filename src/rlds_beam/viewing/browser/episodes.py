@@ -165,7 +165,7 @@ class EpisodeCache:
         }
         held = Episode(key, steps, metadata, faults=episode.faults)
         size = sum(map(_size, steps.values())) + 2000
-        size += sum(_size(one.column) for one in frames.values() if isinstance(one, HeldFrames))
+        size += sum(_size(frame.column) for frame in frames.values() if isinstance(frame, HeldFrames))
         return OpenedEpisode(held, violations, rejected, frames), size
 
 

@@ -82,7 +82,7 @@ def examples_of(
         batches: list[Batch] = []
         ignored = connecting.ignored_values()
         verdict = check_and_connect(episode, check, connecting, ignored, batches.append).verdict
-        after = [one for batch in batches for one in batch.episodes]
+        after = [episode for batch in batches for episode in batch.episodes]
         if verdict.rejected is not None or not after:
             continue
         changed = list(_changed(episode, after[0], connecting.probed))
@@ -108,7 +108,7 @@ def _changed(before: Episode, after: Episode, probed: Probed) -> Iterator[Before
             ]
             yield BeforeAfter(str(before.key), path, *frames)
         elif path in curves[0] or path in curves[1]:
-            series = [_series(one.get(path)) for one in curves]
+            series = [_series(curve.get(path)) for curve in curves]
             yield BeforeAfter(str(before.key), path, None, None, *series)
 
 

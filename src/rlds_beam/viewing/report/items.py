@@ -90,7 +90,7 @@ def _facts(path: str, held: Holding, dataset: Dataset, manifest: Mapping[str, An
         rejected=0,
         episodes=0,
         steps=len(dataset),
-        bytes=sum(one.bytes for one in splits),
+        bytes=sum(split.bytes for split in splits),
     )
 
 
@@ -154,7 +154,7 @@ def _shown(dataset: Dataset, held: Holding, start: int) -> Episode | None:
         return Episode(key, {path: _column(one, dataset.fields[path]) for path, one in dataset[start].items()})
     rows = dataset[start : start + _BLOCK]
     ends = [np.flatnonzero(rows[name]) for name in _ENDS if name in rows and rows[name].ndim == 1]
-    stop = min((int(one[0]) + 1 for one in ends if len(one)), default=_BLOCK)
+    stop = min((int(end[0]) + 1 for end in ends if len(end)), default=_BLOCK)
     return Episode(key, {path: _column(one[:stop], dataset.fields[path]) for path, one in rows.items()})
 
 
@@ -162,4 +162,4 @@ def _column(values: Any, field: Field) -> Column:
     """A column of an episode: stored images stay encoded."""
     if field.encoding not in ("png", "jpeg"):
         return np.asarray(values)
-    return EncodedImages(objects([bytes(one) for one in values]), field.shape[-3:], field.dtype, field.encoding)
+    return EncodedImages(objects([bytes(value) for value in values]), field.shape[-3:], field.dtype, field.encoding)

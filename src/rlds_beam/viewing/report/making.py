@@ -139,7 +139,11 @@ def _unmeasured(table: pa.Table, source: Source, decoded: int) -> list[str]:
 
 def _broken(episode: Episode, check: CheckOptions, names: Mapping[str, tuple[str, ...]]) -> list[Violation]:
     """The rules that an episode breaks; a rule that needs the whole dataset is not among them."""
-    return [one for one in find_violations(episode, check, names=names) if check.policy(one.rule) != "accept"]
+    return [
+        violation
+        for violation in find_violations(episode, check, names=names)
+        if check.policy(violation.rule) != "accept"
+    ]
 
 
 def _marks_of(signals: Iterable[SignalSection]) -> dict[str, list[Mark]]:

@@ -91,7 +91,9 @@ class PagePart:
     @property
     def broken(self) -> list[SignalSection]:
         """The signals that have episodes beyond their threshold, the most first."""
-        return sorted((one for one in self.data.signals if one.beyond), key=lambda one: (-one.beyond, one.name))
+        return sorted(
+            (signal for signal in self.data.signals if signal.beyond), key=lambda one: (-one.beyond, one.name)
+        )
 
 
 def render(document: ReportDocument) -> str:

@@ -93,7 +93,7 @@ class WrittenReport(NamedTuple):
     bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        return {"reports": [one.to_json() for one in self.reports], "path": self.path, "bytes": self.bytes}
+        return {"reports": [report.to_json() for report in self.reports], "path": self.path, "bytes": self.bytes}
 
 
 @dataclasses.dataclass(frozen=True)
