@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import json
 import pickle
-import runpy
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -226,13 +225,6 @@ def test_other_jobs_also_take_the_options_of_a_source() -> None:
     assert config.from_options == HeadOptions(limit=3)
     given: dict[str, Any] = {"reverb": "a:1", "table": "t", "from_": HeadSource, "limit": 3}
     assert PushConfig.create("in", **given).from_options == HeadOptions(limit=3)
-
-
-def test_the_table_of_formats_is_up_to_date() -> None:
-    path = Path(__file__).resolve().parents[2] / "docs" / "format_table.py"
-    script = runpy.run_path(str(path))
-    assert script["PAGE"].read_text() == script["page"](), "run `make docs`, or python docs/format_table.py"
-    assert all(f"`{name}`" in script["table"]() for name in FORMATS)
 
 
 @pytest.mark.parametrize("format", ["hdf5", "npz", "zarr", "ros2"])

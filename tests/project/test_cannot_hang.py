@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from checkout import ROOT
 from processes import end_of, start
 
@@ -90,19 +89,6 @@ def test_no_test_measures_time() -> None:
     assert [f"{file.relative_to(ROOT)}:{line}" for file in files for line in measured_times(parse(file))] == []
 
 
-@pytest.mark.parametrize(
-    ("code", "measures"),
-    [
-        ("start = time.monotonic()", True), ("time.monotonic() - start < 30", True), ("time.process_time()", True),
-        ("import timeit", True), ("run('import time; time.perf_counter()')", True), ("elapsed = time.time()", True),
-        ("deadline = time.monotonic() + 60", False), ("time.monotonic() < deadline", False),
-        ("wait(deadline - time.monotonic())", False), ("time.sleep(1)", False),
-    ],
-)  # fmt: skip
-def test_a_measured_time_is_recognized(code: str, measures: bool) -> None:
-    assert bool([*measured_times(ast.parse(code))]) == measures
-
-
 def test_nothing_forks() -> None:
     assert [place for file in FILES for node, name, place in calls(file) if forks(node, name)] == []
     programs = [file for file in FILES if file != Path(__file__) and "os.fork()" in file.read_text()]
@@ -112,33 +98,6 @@ def test_nothing_forks() -> None:
 def test_every_wait_of_a_test_has_a_deadline() -> None:
     files = [file for file in FILES if file.is_relative_to(ROOT / "tests")]
     assert [place for file in files for node, name, place in calls(file) if waits_forever(node, name)] == []
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "running([], preexec_fn=f)", "subprocess.Popen([], user=1)", "os.fork()", "multiprocessing.get_context('fork')",
-        "multiprocessing.get_context()", "multiprocessing.get_context('forkserver')", "multiprocessing.Process()",
-        "futures.ProcessPoolExecutor(2)", "multiprocessing.Pool()",
-    ],
-)  # fmt: skip
-def test_a_fork_is_recognized(code: str) -> None:
-    call = ast.parse(code, mode="eval").body
-    assert isinstance(call, ast.Call) and forks(call, ast.unparse(call.func))
-
-
-@pytest.mark.parametrize(
-    ("code", "forever"),
-    [
-        ("process.wait()", True), ("process.communicate()", True), ("subprocess.run(command)", True),
-        ("thread.join()", True), ("queue.get()", True), ("client.server_info()", True), ("process.wait(9)", False),
-        ("', '.join(words)", False),
-        ("subprocess.run(command, timeout=9)", False), ("process.communicate(timeout=9)", False),
-    ],
-)  # fmt: skip
-def test_a_wait_without_a_deadline_is_recognized(code: str, forever: bool) -> None:
-    call = ast.parse(code, mode="eval").body
-    assert isinstance(call, ast.Call) and waits_forever(call, ast.unparse(call.func)) == forever
 
 
 def run_python(*arguments: object, **environment: str) -> tuple[int, str]:

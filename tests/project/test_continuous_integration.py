@@ -1,4 +1,4 @@
-"""`.ci/run`, the workflows and the commit hooks run the same steps with the same versions."""
+"""The workflows: deadlines, permissions, Pythons, and the tests that tools name."""
 
 from __future__ import annotations
 
@@ -9,41 +9,11 @@ import yaml
 from checkout import ROOT
 
 GITHUB = ROOT / ".github"
-MEANWHILE = {"environments", "setup"}
-"""Targets that `.ci/run` makes before the steps that need them."""
 
 
 def workflow(name: str) -> dict[str, Any]:
     content: dict[str, Any] = yaml.safe_load((GITHUB / "workflows" / f"{name}.yml").read_text())
     return content
-
-
-def made_in(script: str) -> set[str]:
-    """The targets of each `make` call in a script, without those in messages."""
-    lines = re.findall(r"^(?:\s*- run: |nice )?make ((?:[a-z-]+ ?)+)", script, re.MULTILINE)
-    return {target for line in lines for target in line.split()}
-
-
-def made_by(name: str) -> set[str]:
-    targets: set[str] = set()
-    for job in workflow(name)["jobs"].values():
-        matrix = job.get("strategy", {}).get("matrix", {})
-        for step in job.get("steps", ()):
-            for target in matrix.get("target", [""]):
-                targets |= made_in(step.get("run", "").replace("${{ matrix.target }}", target))
-    return targets
-
-
-def test_the_workflow_has_every_step_of_ci_run() -> None:
-    steps = made_in((ROOT / ".ci" / "run").read_text()) - MEANWHILE
-    assert {"lint", "test", "test-faults", "test-readme"} <= steps
-    assert steps <= made_by("ci")
-
-
-def test_every_target_exists() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    made = made_in((ROOT / ".ci" / "run").read_text()).union(*(made_by(name) for name in ("ci", "docs", "release")))
-    assert made <= targets, made - targets
 
 
 def test_every_job_has_a_deadline_and_few_permissions() -> None:
@@ -66,21 +36,6 @@ def test_every_python_that_is_supported_is_tested() -> None:
     assert workflow("ci")["jobs"]["pythons"]["strategy"]["matrix"]["python"] == classifiers
     for version in classifiers:
         assert (ROOT / "requirements" / f"base-py{version.replace('.', '')}.lock").exists()
-
-
-def test_the_hooks_have_the_versions_of_the_lock() -> None:
-    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    assert f"\nruff=={repository['rev'].removeprefix('v')} " in (ROOT / "requirements.lock").read_text()
-
-
-def test_the_forms_for_issues_are_complete() -> None:
-    for file in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml"):
-        form = yaml.safe_load(file.read_text())
-        if file.stem != "config":
-            assert {"body", "description", "name"} <= form.keys(), file.name
-            assert all({"attributes", "id", "type"} <= field.keys() for field in form["body"]), file.name
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert {"authors", "cff-version", "message", "title"} <= citation.keys()
 
 
 def test_the_tests_that_are_named_exist() -> None:

@@ -29,15 +29,6 @@ WRONG = {4: "itmes", 5: "items", 6: "tabel", 8: "untis", 9: "suffle"}
 """Lines with an error, and the argument that it names."""
 
 
-def test_the_types_are_those_of_the_options() -> None:
-    sys.path.insert(0, str(ROOT / "docs"))
-    try:
-        script = importlib.import_module("keyword_types")
-    finally:
-        sys.path.remove(str(ROOT / "docs"))
-    assert script.STUB.read_text() == script.stub(), "run python docs/keyword_types.py"
-
-
 def test_a_type_checker_knows_the_arguments_of_the_jobs(tmp_path: Path) -> None:
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")

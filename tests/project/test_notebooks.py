@@ -40,18 +40,6 @@ def test_a_notebook_is_its_page_cell_by_cell(name: str) -> None:
     assert len({cell["id"] for cell in notebook["cells"]}) == len(made)
 
 
-def test_what_a_notebook_cannot_show_is_left_out() -> None:
-    page = "<!-- environment: x -->\n\n# A\n\nSee [b](b.md#c), [d](https://d).\n\n![e](f.svg)\n\n```text\ng\n```\n"
-    assert NOTEBOOKS.cells(page) == [("markdown", "# A\n\nSee b, [d](https://d).\n\n```text\ng\n```")]
-
-
-def test_blocks_become_cells_that_work_in_a_notebook() -> None:
-    page = '```sh\ncd "$(mktemp -d)"\n```\n```sh\npip install x\n```\n```sh\na  # exit code 3\n```\n```sh\nb\n```\n'
-    assert [text for _, text in NOTEBOOKS.cells(page)] == [
-        NOTEBOOKS.SCRATCH, "%pip install x", "%%bash --no-raise-error\na  # exit code 3", "%%bash\nb",
-    ]  # fmt: skip
-
-
 def test_the_ten_minutes_run_as_a_notebook(tmp_path: Path) -> None:
     """In a kernel, without the cells that install something or need TensorFlow."""
     pytest.importorskip("ipykernel")

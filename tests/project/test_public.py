@@ -195,18 +195,6 @@ def test_names_in_the_docs_and_examples_are_public(page: Path) -> None:
     assert sorted(name for name in used if not is_public(name, public)) == []
 
 
-def test_a_private_import_in_the_docs_would_be_found() -> None:
-    public = public_names()
-    for program in (
-        "from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics",
-        "import rlds_beam.reverb.connection",
-        "import rlds_beam; rlds_beam.storage.write_text",
-        "from rlds_beam.formats.rllib import training",
-    ):
-        assert not all(is_public(name, public) for name in used_names(program)), program
-    assert all(is_public(name, public) for name in used_names("import rlds_beam; rlds_beam.Schema.of; rlds_beam.stats"))
-
-
 def test_the_pipelines_are_the_names_of_their_package() -> None:
     """The function `convert` never shadows its module, whatever the import order."""
     from rlds_beam import pipelines
