@@ -61,7 +61,7 @@ def inspect(config: InspectConfig) -> Survey:
     from rlds_beam.jobs.inspect import survey
     from rlds_beam.jobs.next_command import next_command
 
-    config = with_preset(config)
+    config = with_preset(config).resolved()
     source = open_input(config)
     config = _with_output(config, source)
     found = survey(source, config, config, config.sample_bytes)
@@ -85,8 +85,7 @@ def main(config: InspectConfig) -> int:
 
 def _format(config: InspectConfig) -> str:
     """The format of the input, with what tells it."""
-    found = config.recognize()
-    return f"{config.from_} (--from)" if found is None else str(found)
+    return f"{config.from_} (--from)" if config.recognized is None else str(config.recognized)
 
 
 def _with_output(config: InspectConfig, source: Source) -> InspectConfig:

@@ -89,6 +89,10 @@ class Options:
         """This group's options, taken from a config that includes them."""
         return cls(**{field.name: getattr(options, field.name) for field in dataclasses.fields(cls)})
 
+    def resolved(self) -> Self:
+        """These options with what only a look at the input tells: here, nothing."""
+        return self
+
     @classmethod
     def groups(cls, values: Mapping[str, Any]) -> tuple[Group, ...]:
         """The groups of the formats that these option values name.

@@ -48,33 +48,33 @@ class SourceOptions(Options):
 
         known = None if self.recognized is None else Recognized(*self.recognized)  # a list, in JSON
         same = known is not None and self.from_ is None and known.input == as_input(getattr(self, self.reads))
-        object.__setattr__(self, "recognized", known if same else None)
-        if self.from_options is not None:
-            self.recognize()
+        if not same:
+            known = None if self.from_options is None else self._recognize()
+        object.__setattr__(self, "recognized", known)
         super().__post_init__()
 
-    def recognize(self) -> Recognized | None:
-        """What the input is; None if `from_` names its format. Looks at the input on the first call only.
+    def _recognize(self) -> Recognized | None:
+        from rlds_beam.formats.recognizing import recognize
 
-        Configs are made without looking: what they refuse needs no files and no network.
+        given = getattr(self, self.reads)
+        return recognize(given) if given and self.from_ is None else None
+
+    def resolved(self) -> Self:
+        """These options with the format of the input, and that format's options.
+
+        A config is made without looking: what it refuses needs no files and no network. This looks at the input, unless
+        `from_` names its format.
 
         Raises:
           UsageError: the format is unknown or ambiguous, or the input is a directory of several datasets.
         """
-        found: Recognized | None = self.recognized
-        if self.from_ is None and found is None and (given := getattr(self, self.reads)):
-            from rlds_beam.formats.recognizing import recognize
-
-            found = recognize(given)
-            object.__setattr__(self, "recognized", found)
-            if self.from_options is None:
-                super().__post_init__()  # the default options of the format
-        return found
+        found = self.recognized or self._recognize()
+        return self if found is self.recognized else dataclasses.replace(self, recognized=found)
 
     @property
     def source_format(self) -> str:
         """The name of the input's format, given or recognized; `rlds` if there is no input."""
-        found = self.recognize()
+        found = self.resolved().recognized
         return self.from_ or (RLDS if found is None else found.format)
 
     def for_input(self, path: str) -> Self:

@@ -137,9 +137,9 @@ def named(input: str | Sequence[str]) -> str:
 def open_input(options: SourceOptions) -> Source:
     """Opens the input of a job (of several, the first), with the meaning that its options give it."""
     if options.from_ is None:
-        found = options.recognize()
-        assert found is not None  # the input is a required option
-        source = open_recognized(found, options.split, options.features, options.from_options)
+        options = options.resolved()
+        assert options.recognized is not None  # the input is a required option
+        source = open_recognized(options.recognized, options.split, options.features, options.from_options)
     else:
         given = as_input(getattr(options, options.reads))
         source = _open(given, options.split, options.features, options.from_, options.from_options)

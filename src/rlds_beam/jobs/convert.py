@@ -263,6 +263,7 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     Raises:
       UsageError: the input, the options, or the output cannot be used.
     """
+    options = options.resolved()
     source = options.open_source()
     directory.check_apart(options.output, getattr(options, "input", None), "OUTPUT")
     configuration = configuration_for(options, source.schema)

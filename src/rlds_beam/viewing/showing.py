@@ -173,8 +173,8 @@ def opened(path: str, options: Mapping[str, Any]) -> Source | Dataset:
     Raises:
       UsageError: the dataset does not exist or cannot be read.
     """
-    config = InputOptions.create(path, **options)
-    found = config.recognize()
+    config = InputOptions.create(path, **options).resolved()
+    found = config.recognized
     if found is not None and found.problem is not None and found.format in (COLUMNS, TRAJECTORIES):
         return open_dataset(path, config.split)
     return open_input(config)

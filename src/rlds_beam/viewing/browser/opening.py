@@ -42,7 +42,7 @@ def open_datasets(config: Any) -> list[BrowsedDataset]:
 
 def _open(path: str, config: Any) -> tuple[str, Source]:
     """Opens a dataset; items and columns of `convert` as rows."""
-    one = config.for_input(path)
+    one = config.for_input(path).resolved()
     try:
         return one.source_format, open_input(one)
     except UsageError:
