@@ -279,6 +279,7 @@ def test_only_files_are_written_through_to_the_disk(tmp_path):
     os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
     (tmp_path / "file").write_text("ours")
     storage.sync(str(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == {"link", "pipe", "file"}
 
 
 # Every written path comes from `storage.below`

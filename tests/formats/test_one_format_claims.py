@@ -167,20 +167,3 @@ def test_options_of_other_formats_are_refused(tmp_path: Path, capsys: pytest.Cap
     assert "--profile" in capsys.readouterr().err
     with pytest.raises((UsageError, TypeError), match="profile"):
         rlds_beam.validate(data, profile="aloha")
-
-
-@pytest.mark.parametrize("writer", ["hdf5-aloha", "d4rl", "npz-exorl", "zarr", "minari-parquet", "output-lerobot"])
-def test_every_function_reads_it_without_from(tmp_path: Path, writer: str) -> None:
-    expected, write = WRITERS[writer]
-    (tmp_path / "in").mkdir()
-    path = write(tmp_path / "in")
-    survey = rlds_beam.inspect(path)
-    assert survey.format.startswith(f"{expected} (")
-    records = rlds_beam.open_source(path).episodes
-    assert records and rlds_beam.validate(path).records == rlds_beam.stats(path).report.records == records
-    assert rlds_beam.check(path).report.records == records
-    rlds_beam.report(path, output=tmp_path / "report.html")
-    assert expected in (tmp_path / "report.html").read_text()
-    rlds_beam.convert(path, tmp_path / "rlds", to="rlds")
-    assert len(rlds_beam.open_dataset(tmp_path / "rlds")) == records
-    assert main(["show", str(path)]) == 0

@@ -1,9 +1,10 @@
-"""Public names: each module declares its own, each name is documented, and no other name claims to be public."""
+"""Public names: each module declares its own, each name is documented and exists, and no other claims to be public."""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import re
 from collections.abc import Iterator
@@ -203,3 +204,26 @@ def test_the_pipelines_are_the_names_of_their_package() -> None:
     names = [*JOBS, "rlds_to_reverb", "rlds_to_trajectories"]
     assert all(inspect.ismodule(getattr(pipelines, name)) for name in names) and dir(pipelines) == sorted(names)
     assert pipelines.convert.convert is convert
+
+
+INNER_PACKAGES = {path.parent.name for path in (ROOT / "src" / "rlds_beam").glob("*/__init__.py")}
+INNER_PACKAGES |= {"transforms", "pipelines", "runners"}
+NAME = re.compile(r"(?<!`)`(?:rlds_beam\.)?([a-z_]+\.[a-z_.]+\.\w+)`")
+
+
+def exists(name: str) -> bool:
+    """Whether `package.module.name` is a module, or something in a module."""
+    module, _, last = name.rpartition(".")
+    try:
+        found: ModuleType = importlib.import_module(f"rlds_beam.{module}")
+    except ModuleNotFoundError as error:
+        return not str(error.name).startswith("rlds_beam")  # an extra that is not installed
+    return hasattr(found, last) or importlib.util.find_spec(f"rlds_beam.{name}") is not None
+
+
+def test_names_in_docstrings_exist() -> None:
+    files = [path for top in ("src", "transforms", "pipelines", "runners") for path in (ROOT / top).rglob("*.py")]
+    names = {(name, path) for path in files for name in NAME.findall(path.read_text())}
+    ours = {(name, path) for name, path in names if name.partition(".")[0] in INNER_PACKAGES}
+    assert len(ours) > 30
+    assert not {f"{path}: {name}" for name, path in ours if not exists(name)}

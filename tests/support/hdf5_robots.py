@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.typing import Array
 
-Array = np.ndarray[Any, Any]
 Written = list[dict[str, Any]]
 
 SIDE = 32

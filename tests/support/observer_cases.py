@@ -16,7 +16,7 @@ import reverb
 from tf_agents.replay_buffers import reverb_utils
 from tf_agents.trajectories import trajectory
 
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 
 def queue_like(name: str) -> Any:

@@ -12,8 +12,8 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.testing import make_episode
+from rlds_beam.typing import Array
 
-Array = np.ndarray[Any, Any]
 Defect = Callable[[Episode, np.random.Generator], Episode]
 
 STATE, CAMERA, CLOCK, TEXT = "observation/state", "observation/image", "timestamp", "language_instruction"

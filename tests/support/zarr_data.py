@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-Array = np.ndarray[Any, Any]
+from rlds_beam.typing import Array
 
 
 def episode_arrays(lengths: tuple[int, ...], seed: int = 0) -> dict[str, Array]:

@@ -72,6 +72,7 @@ def test_chosen_fields_are_printed_with_all_dimensions() -> None:
     assert len(statistics_lines(found, ["observation"])) == 2 + 103
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in subtract")
 def test_histograms_count_all_finite_values() -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(size=(5000, 3))

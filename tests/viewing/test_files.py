@@ -60,6 +60,7 @@ def test_curves_with_unknown_and_huge_values(tmp_path: Path) -> None:
         "c": np.arange(STEPS) > 5,
     }
     write_episode(make_episode(STEPS, columns=columns), str(tmp_path / "curves.png"), FileOptions())
+    assert imagecodecs.png_decode((tmp_path / "curves.png").read_bytes()).shape == (64 * 7, 480, 3)
 
 
 @pytest.mark.parametrize("curves", [False, True])

@@ -8,18 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from column_connectors import CONNECTORS, HOLD
-from directories import bytes_of
-from own_formats import committed_times, options, run
-from processes import kill, running, wait_until
+from own_formats import run
 
 import rlds_beam
 from rlds_beam.connectors import (
     AddColumnsFromEpisodesToTrainBatch,
     AddFieldsToBatch,
+    AddIdsToBatch,
     AddObservationsFromEpisodesToBatch,
     AddTimeDimToBatchAndZeroPad,
     AgentToModuleMapping,
+    SplitAgents,
     connect,
 )
 from rlds_beam.connectors.base import Batch
@@ -31,6 +30,14 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
+
+CONNECTORS = [
+    SplitAgents({name: {"observation": "observation", "action": "action", "reward": "reward"} for name in "ab"}),
+    AgentToModuleMapping({"a": "walker", "b": "runner-2"}),
+    AddObservationsFromEpisodesToBatch(),
+    AddColumnsFromEpisodesToTrainBatch(),
+    AddIdsToBatch(("agent_id", "t")),
+]
 
 
 def episode(length: int) -> Episode:
@@ -92,35 +99,6 @@ def test_rows_match_the_connectors(outputs, kind):
             assert found.columns[path].dtype == column.dtype
 
 
-@pytest.mark.parametrize("kind", ["array_record", "parquet"])
-def test_two_workers_write_the_same_bytes(data, outputs, tmp_path, kind):
-    flags = ("--to=columns", f"--format={kind}", "--connectors=column_connectors:CONNECTORS", "--shards=3")
-    code, out, err = run("convert", data, tmp_path / "out", *flags, "--workers=2", "--json")
-    assert (code, err.count("\n")) == (3, 1), err
-    report = json.loads(out)
-    assert report["items_written"] == report["items_predicted"] == 2 * sum(len(e) - 1 for e in VALID)
-    made, one = bytes_of(tmp_path / "out"), bytes_of(outputs[kind])
-    data_files = {name for name in one if "/" in name and not name.startswith("_commits")}
-    assert data_files == {name for name in made if "/" in name and not name.startswith("_commits")}
-    assert all(made[name] == one[name] for name in data_files)
-
-
-def test_a_killed_job_ends_with_the_same_bytes(data, tmp_path):
-    flags = ("--to=columns", "--connectors=column_connectors:CONNECTORS", "--shards=4")
-    assert run("convert", data, tmp_path / "undisturbed", *flags, "--workers=1")[0] == 3
-    output = tmp_path / "out"
-    with running(["convert", data, output, *flags, "--workers=2"], **options(**{HOLD: "30"})) as process:
-        wait_until(lambda: len(list(output.glob("_commits/*.json"))) >= 2, process)
-        kill(process)
-    assert not (output / "manifest.json").exists()
-    (output / "walker/.toy-train.tfrecord-00000-of-00004.01234567.tmp").write_bytes(b"left by a killed worker")
-    finished = committed_times(output)
-    assert run("convert", data, output, *flags, "--workers=2")[0] == 3
-    assert bytes_of(output) == bytes_of(tmp_path / "undisturbed")
-    assert finished
-    assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in finished.items())
-
-
 def test_overwriting_removes_other_columns(data, tmp_path):
     output = tmp_path / "out"
     rlds_beam.convert(data, output, to="columns", connectors=CONNECTORS)
@@ -135,7 +113,7 @@ def test_a_row_is_a_transition_by_default_or_a_sequence(data, tmp_path):
     rlds_beam.convert(data, tmp_path / "plain", to="columns")
     plain = rlds_beam.open_dataset(tmp_path / "plain")
     assert [*plain.fields] == ["obs/camera", "obs/state", "actions", "rewards", "terminateds", "truncateds"]
-    pieces = [*CONNECTORS[3:5], AddTimeDimToBatchAndZeroPad(max_seq_len=6)]
+    pieces = [*CONNECTORS[2:4], AddTimeDimToBatchAndZeroPad(max_seq_len=6)]
     done = rlds_beam.convert(data, tmp_path / "sequences", to="columns", connectors=pieces)
     rows = rlds_beam.open_dataset(tmp_path / "sequences")
     assert len(rows) == done.report.items_written == sum(-(-(len(e) - 1) // 6) for e in VALID)
@@ -149,7 +127,7 @@ def test_inspect_predicts_the_rows_and_the_bytes(data, outputs):
     survey = rlds_beam.inspect(data, to="columns", connectors=CONNECTORS)
     assert survey.items == json.loads((outputs["tfrecord"] / "manifest.json").read_text())["items"]
     for kind in ("tfrecord", "parquet"):
-        found = rlds_beam.inspect(data, to="columns", format=kind, connectors=CONNECTORS[1:])
+        found = rlds_beam.inspect(data, to="columns", format=kind, connectors=CONNECTORS)
         kept = sum(path.stat().st_size for path in (outputs[kind] / "rejected").glob("*.tfrecord"))
         written = json.loads((outputs[kind] / "manifest.json").read_text())["bytes"] + kept
         assert found.size == written if kind == "tfrecord" else 0.2 * written < found.size < 5 * written
@@ -157,7 +135,7 @@ def test_inspect_predicts_the_rows_and_the_bytes(data, outputs):
 
 @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "_commits", "rejected", "manifest.json", ""])
 def test_a_module_name_that_cannot_be_a_directory_is_refused(data, tmp_path, name):
-    pieces = [*CONNECTORS[1:2], AgentToModuleMapping({"a": name or "..", "b": "b"}), *CONNECTORS[3:]]
+    pieces = [*CONNECTORS[:1], AgentToModuleMapping({"a": name or "..", "b": "b"}), *CONNECTORS[2:]]
     with pytest.raises(UsageError, match="cannot be the name of a directory"):
         rlds_beam.convert(data, tmp_path / "out", to="columns", connectors=pieces)
     assert not (tmp_path / "out").exists()
@@ -186,7 +164,7 @@ def test_a_connector_may_not_change_its_columns(data, tmp_path):
     with pytest.raises(
         RldsBeamError, match=r"test_output:.*changing returned rewards as float64 for .*, but as float32"
     ):
-        rlds_beam.convert(data, tmp_path / "out", to="columns", connectors=[*CONNECTORS[3:5], changing])
+        rlds_beam.convert(data, tmp_path / "out", to="columns", connectors=[*CONNECTORS[2:4], changing])
 
 
 def test_a_module_without_rows_and_a_split_without_rows(tmp_path):
@@ -290,7 +268,7 @@ def test_a_column_path_cannot_be_a_prefix_of_another(data, tmp_path):
         return batch.replace(columns=tuple({**columns, "rewards/x": columns["rewards"]} for columns in batch.columns))
 
     with pytest.raises(UsageError, match="rewards"):
-        rlds_beam.convert(data, tmp_path / "out", to="columns", connectors=[*CONNECTORS[3:5], clashing])
+        rlds_beam.convert(data, tmp_path / "out", to="columns", connectors=[*CONNECTORS[2:4], clashing])
 
 
 def test_a_nan_in_the_void_last_step_is_accepted(tmp_path):

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from directories import bytes_of
 from exchanging import export, read_back
 from hdf5_robots import BUILDERS, aloha, robomimic, robotwin
 
@@ -145,15 +144,6 @@ def test_hostile_episodes(tmp_path: Path, fault: Callable[..., None]) -> None:
                 open_source(str(tmp_path / "in"), from_="hdf5", options=Hdf5Options(profile="robomimic"))
             robomimic(tmp_path / "in", [4, 5, 6])
     assert [bool(one.faults) for one in read_back(tmp_path / "in", "hdf5")] == [False, True, False]
-
-
-def test_two_workers_write_the_same_bytes(tmp_path: Path) -> None:
-    robomimic(tmp_path / "in", [30] * 20)
-    for workers in (1, 2):
-        output = tmp_path / f"out{workers}"
-        flags = ["--from=hdf5", "--to=rlds", "--shards=2", "--split=train", f"--workers={workers}"]
-        assert main(["convert", str(tmp_path / "in"), str(output), *flags]) == 0
-    assert bytes_of(tmp_path / "out1") == bytes_of(tmp_path / "out2")
 
 
 def test_an_unknown_file_gets_a_proposal_that_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

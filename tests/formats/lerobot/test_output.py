@@ -1,12 +1,11 @@
-"""`convert --to=lerobot`: the contents of files, with any number of workers, killed or not."""
+"""`convert --to=lerobot`: the contents of files, with any number of workers, killed or not; sizes of images."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 import sys
-from pathlib import Path
-from typing import Any
 
 import lerobot_data as data
 import numpy as np
@@ -19,22 +18,10 @@ from own_formats import run
 import rlds_beam
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.lerobot import episodes, parquet_file, statistics
+from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Any]]:
-    return data.write_robot_data(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
-def output(source: tuple[str, list[Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("lerobot") / "out"
-    outcome = rlds_beam.convert(source[0], path, to="lerobot", fps=data.FPS, shards=3)
-    assert outcome.report.items_written == sum(map(len, source[1]))
-    return path
 
 
 def test_the_frames_are_the_steps(source, output):
@@ -188,14 +175,6 @@ def test_leftovers_of_a_run_killed_at_its_end_are_removed(source, output, tmp_pa
     assert bytes_of(path) == bytes_of(output)
 
 
-def test_overwriting_leaves_nothing(source, tmp_path):
-    path = tmp_path / "out"
-    data.convert_here(source[0], path, shards=3)
-    data.convert_here(source[0], path, shards=1, map="-observation/depth", overwrite=True)
-    assert len(list(path.glob("data/*/*.parquet"))) == 2
-    assert "observation.images.depth" not in data.meta(path, "info")["features"]
-
-
 def test_a_range_without_an_episode_has_no_file(tmp_path):
     episodes = [make_episode(4, seed=i, breaks=["missing_is_last"] if i < 2 else []) for i in range(4)]
     source = write_dataset(tmp_path, episodes, name="toy", shards=2)
@@ -273,3 +252,32 @@ def test_tables_of_episodes_are_written_by_row_groups(source, tmp_path, monkeypa
     assert one.num_row_groups == 1 < several.num_row_groups
     assert one.read().equals(several.read())
     assert len(list((tmp_path / "several" / "meta" / "episodes" / "chunk-000").iterdir())) == 1
+
+
+def episode(size: int, seed: int, *, channels: int | None = 3):
+    made = make_episode(3, seed=seed, observation={"state": 2})
+    pixels = np.random.default_rng(seed).integers(0, 255, (3, size, size, 3), np.uint8)
+    picture = data.images(encode_jpeg(pixels), (None, None, channels))
+    return dataclasses.replace(made, steps={**made.steps, "observation/image": picture})
+
+
+@pytest.mark.parametrize("version", ["3.0", "2.1"])
+def test_all_images_must_have_the_first_size(tmp_path, version):
+    source = write_dataset(tmp_path, [episode(16, 0), episode(24, 1), episode(16, 2)], name="open", shards=2)
+    out = tmp_path / "out"
+    report = data.convert_here(source, out, lerobot_version=version)
+    assert (report.valid, report.rejected) == (2, 1)
+    assert "24x24" in (out / "rejected" / next(p.name for p in (out / "rejected").glob("*.jsonl"))).read_text()
+    assert data.meta(out, "info")["features"]["observation.images.image"]["shape"] == [16, 16, 3]
+    found = data.read_episodes(str(out), "lerobot")
+    assert [e.steps["observation/image"].shape for e in found] == [(None, None, 3)] * 2
+    for one, seed in zip(found, (0, 2), strict=True):
+        assert list(one.steps["observation/image"]) == list(episode(16, seed).steps["observation/image"])
+
+
+def test_a_dataset_without_a_valid_episode_is_refused(tmp_path):
+    broken = dataclasses.replace(episode(16, 0))
+    broken.steps["observation/image"].data[:] = b"no image"
+    source = write_dataset(tmp_path, [broken], name="open")
+    with pytest.raises(UsageError, match="images of unknown size"):
+        data.convert_here(source, tmp_path / "out")

@@ -17,21 +17,8 @@ import rlds_beam
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.sources import open_source
 from rlds_beam.images.encoding import encode_jpeg
-from rlds_beam.reading.base import Segment
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Any]]:
-    return data.write_robot_data(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
-def output(source: tuple[str, list[Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("lerobot") / "out"
-    data.convert_here(source[0], path, shards=3)
-    return path
 
 
 def test_our_output_is_read_back_unchanged(source, output):
@@ -60,18 +47,6 @@ def test_lerobot_to_lerobot_is_the_same_data(output, tmp_path):
         {k: v for k, v in row.items() if k not in own} for row in wanted
     ]
     assert data.meta(tmp_path / "again", "info")["fps"] == data.FPS
-
-
-def test_any_division_of_a_file_gives_each_episode_once(output):
-    made = open_source(str(output), from_="lerobot")
-    shard = made.splits[0].shards[0]
-    reader = EpisodeReader(made)
-    whole = [str(e.key) for e in reader.read("train", Segment(shard))]
-    for cut in range(len(whole) + 1):
-        parts = [Segment(shard, 0, cut), Segment(shard, cut)]
-        assert [str(e.key) for part in parts for e in reader.read("train", part)] == whole
-    headers = made.files.scan(shard.path)
-    assert len(headers.positions) == len(whole) == made.files.end(shard.path, shard.size)
 
 
 def write_v21(root: Path, lengths: tuple[int, ...] = (4, 3)) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Videos of LeRobot datasets: encoding and reading them back in both versions; damaged ones are counted."""
+"""Videos of LeRobot datasets, encoded or copied, in both versions; damaged ones are counted."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,20 +11,26 @@ from typing import Any
 
 import lerobot_data as data
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from directories import bytes_of
+from lerobot_data import convert_here, read_episodes, write_moving_data
 from memory_store import memory_store
 
 import rlds_beam
+from rlds_beam.checking.signals import Context, EpisodeTable, findings
 from rlds_beam.cli.main import main
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.lerobot.options import LerobotOptions
 from rlds_beam.formats.lerobot.videos import Encoding, VideoFile, _schedulers
+from rlds_beam.formats.sources import open_source
 from rlds_beam.images import videos
 from rlds_beam.images.encoding import encode_jpeg, encode_png
 from rlds_beam.images.video_frames import video_frames
 from rlds_beam.images.videos import Video
+from rlds_beam.reading.single import episode_at
 from rlds_beam.testing import make_episode, write_dataset
 
 pytest.importorskip("av")
@@ -214,3 +221,116 @@ def test_a_damaged_frame_is_found_when_it_is_decoded(source, output, tmp_path):
     assert main(["check", str(tmp_path / "copy")]) in (0, 3)
     report = data.convert_here(tmp_path / "copy", tmp_path / "rlds", from_="lerobot", to="rlds")
     assert (report.valid, report.rejected) == (4, 1)
+
+
+IMAGE = "observation/image"
+
+
+@pytest.fixture(scope="module")
+def arm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LeRobot dataset of version 3.0, whose second episode does not start with a key frame."""
+    directory = tmp_path_factory.mktemp("arm")
+    source = rlds_beam.example(directory, camera=True, episodes=4)
+    rlds_beam.convert(source, directory / "arm", to="lerobot", fps=10, images="video")
+    return directory / "arm"
+
+
+def pixels(directory: Path, episodes: int = 4) -> list[Any]:
+    source = rlds_beam.open_source(str(directory))
+    return [episode_at(source, i).steps[IMAGE].decode() for i in range(episodes)]
+
+
+def packets(directory: Path) -> list[int]:
+    """The checksums of all packets."""
+    files = sorted(directory.rglob("*.mp4"))
+    return [int(crc) for file in files for crc in Video.of(str(file)).packets["crc"]]
+
+
+def info(directory: Path) -> dict[str, Any]:
+    features = json.loads((directory / "meta" / "info.json").read_text())["features"]
+    return next(feature for name, feature in features.items() if "image" in name)
+
+
+def test_a_whole_file_is_copied_packet_by_packet(arm: Path, tmp_path: Path) -> None:
+    done = rlds_beam.convert(arm, tmp_path / "out", to="lerobot")
+    assert "encoded again" not in str(done)
+    assert packets(tmp_path / "out") == packets(arm)
+    assert info(tmp_path / "out")["dtype"] == "video" and info(tmp_path / "out")["info"]["video.codec"] == "av1"
+    for copied, stored in zip(pixels(tmp_path / "out"), pixels(arm), strict=True):
+        np.testing.assert_array_equal(copied, stored)
+
+
+def test_an_episode_after_a_gap_is_encoded_with_those_before_it(arm: Path, tmp_path: Path) -> None:
+    starts = np.cumsum([0, *(len(frames) for frames in pixels(arm))])
+    (file,) = arm.rglob("*.mp4")
+    odd = next(i for i in (2, 3) if not Video.of(str(file)).packets["key"][starts[i]])
+    done = rlds_beam.convert(arm, tmp_path / "out", to="lerobot", connectors=[DropBefore(odd)])
+    said = "3 of 3 episodes encoded again, not copied: some do not begin at a key frame"
+    assert said in str(done)
+    kept = [i for i in range(4) if i != odd - 1]
+    for again, stored in zip(pixels(tmp_path / "out", 3), (pixels(arm)[i] for i in kept), strict=True):
+        assert again.shape == stored.shape and np.abs(again.astype(int) - stored).mean() < 8
+    assert packets(tmp_path / "out")[0] not in packets(arm)  # the first episode is encoded, though it could be copied
+
+
+class DropBefore:
+    """Drops the episode before one."""
+
+    def __init__(self, position: int):
+        self.position = position
+
+    def __call__(self, batch: Any) -> Any:
+        return batch.replace(episodes=tuple(e for e in batch.episodes if e.key.position != self.position - 1))
+
+
+def test_changed_frames_are_encoded(arm: Path, tmp_path: Path) -> None:
+    done = rlds_beam.convert(arm, tmp_path / "out", to="lerobot", connectors="FlipChannels")
+    assert "4 of 4 episodes encoded again, not copied: connectors change frames" in str(done)
+    flipped, stored = pixels(tmp_path / "out")[0].astype(int), pixels(arm)[0]
+    assert info(tmp_path / "out")["dtype"] == "video"
+    assert np.abs(flipped - stored[..., ::-1]).mean() < np.abs(flipped - stored).mean()
+
+
+def test_images_and_other_encodings_on_request(arm: Path, tmp_path: Path) -> None:
+    rlds_beam.convert(arm, tmp_path / "images", to="lerobot", images="copy")
+    assert info(tmp_path / "images")["dtype"] == "image"
+    rlds_beam.convert(arm, tmp_path / "encoded", to="lerobot", images="video", vcodec="h264", crf=40)
+    assert packets(tmp_path / "encoded")[0] not in packets(arm)
+
+
+def test_one_file_for_each_episode(arm: Path, tmp_path: Path) -> None:
+    done = rlds_beam.convert(arm, tmp_path / "out", to="lerobot", lerobot_version="2.1")
+    (file,) = arm.rglob("*.mp4")
+    starts = np.cumsum([0, *(len(frames) for frames in pixels(arm))])[:4]
+    inner = int((~Video.of(str(file)).packets["key"][starts]).sum())
+    assert inner and f"{inner} of 4 episodes encoded again, not copied: some do not begin at a key frame" in str(done)
+    assert len(list((tmp_path / "out").rglob("*.mp4"))) == 4
+    for copied, stored in zip(pixels(tmp_path / "out"), pixels(arm), strict=True):
+        assert np.abs(copied.astype(int) - stored).mean() < 8
+    np.testing.assert_array_equal(pixels(tmp_path / "out")[0], pixels(arm)[0])
+
+
+def test_finds_a_video_that_is_longer_than_its_episode(tmp_path: Path) -> None:
+    source, _ = write_moving_data(tmp_path)
+    output = tmp_path / "lerobot"
+    convert_here(source, output, images="video", vcodec="h264")
+    assert lengths(output) == [0, 0, 0, 0, 0]
+    (file,) = output.glob("meta/episodes/*/*.parquet")
+    table = pq.read_table(file)
+    name = next(one for one in table.column_names if one.endswith("image_0/to_timestamp"))
+    stops = table[name].to_pylist()
+    stops[3] += 3 / 10
+    pq.write_table(table.set_column(table.column_names.index(name), name, pa.array(stops)), file)
+    assert lengths(output) == [0, 0, 0, 3, 0]
+
+
+def lengths(output: Path) -> list[float]:
+    opened = open_source(str(output), from_="lerobot")
+    table = EpisodeTable(Context.of(opened.schema, fps=10))
+    for episode in read_episodes(str(output), "lerobot"):
+        table.add(episode)
+    rows = table.finish().to_pylist()
+    found = [round(row["video_length"], 6) for row in rows]
+    beyond = [any(one.signal == "video_length" for one in findings(row)) for row in rows]
+    assert beyond == [value > 0 for value in found]
+    return found

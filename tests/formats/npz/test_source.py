@@ -142,18 +142,3 @@ def test_recognition_names_the_arrays(tmp_path) -> None:
     assert NpzSource.recognize(str(tmp_path)) is not None
     (tmp_path / "empty").mkdir()
     assert NpzSource.recognize(str(tmp_path / "empty")) is None
-
-
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_every_job_reads_it_and_workers_write_the_same_bytes(tmp_path, save) -> None:
-    (tmp_path / "in").mkdir()
-    for i in range(3):
-        save(tmp_path / "in" / f"{i}.npz", **ogbench_arrays((5, 4, 6), seed=i))
-    one, two = tmp_path / "one" / "maze" / "1.0.0", tmp_path / "two" / "maze" / "1.0.0"
-    for output, workers in ((one, 1), (two, 2)):
-        rlds_beam.convert(tmp_path / "in", output, from_="npz", to="rlds", workers=workers, shards=3)
-    assert {p.name: p.read_bytes() for p in one.glob("maze-*")} == {p.name: p.read_bytes() for p in two.glob("maze-*")}
-    assert rlds_beam.validate(one).valid == 9
-    assert "9 episodes" in str(rlds_beam.inspect(tmp_path / "in", from_="npz"))
-    assert rlds_beam.check(tmp_path / "in", from_="npz").report.valid == 9
-    assert rlds_beam.report(tmp_path / "in", from_="npz", output=str(tmp_path / "r.html")).bytes > 0

@@ -211,15 +211,6 @@ def test_the_directory_names_the_dataset_in_tfds_layout(data, tmp_path):
     assert tfds.builder("clean_toy", data_dir=str(tmp_path)).info.splits["train"].num_examples == 5
 
 
-def test_a_lost_shard_is_written_again_with_the_same_bytes(data, tmp_path):
-    rlds_beam.convert(data, tmp_path / "out", to="rlds", shards=2)
-    shard = tmp_path / "out/toy-train.tfrecord-00001-of-00002"
-    before = shard.read_bytes()
-    shard.unlink()
-    rlds_beam.convert(data, tmp_path / "out", to="rlds", shards=2)
-    assert shard.read_bytes() == before
-
-
 @pytest.fixture(scope="module")
 def both(data, tmp_path_factory) -> Path:
     """TFRecord and ArrayRecord files, with a connector that splits the episodes."""

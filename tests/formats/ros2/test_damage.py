@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("rosbags")
@@ -90,32 +90,6 @@ def test_a_damaged_chunk_costs_its_episodes(tmp_path: Path) -> None:
     bad = [one for one in episodes if one.faults]
     assert len(episodes) == 5 and 1 <= len(bad) <= 2
     assert "has a wrong checksum" in bad[0].faults[0].detail
-
-
-@pytest.mark.parametrize("storage", ["mcap", "db3"])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    at=st.floats(0, 1, exclude_max=True),
-    change=st.sampled_from(["cut", "flip", "zeros", "ones"]),
-    by=st.integers(1, 255),
-)
-def test_any_damage(tmp_path: Path, storage: str, at: float, change: str, by: int) -> None:
-    whole = tmp_path / f"whole.{storage}"
-    if not whole.exists():
-        bag = write_bag(tmp_path / "bag", spread(), storage)
-        (file,) = bag.glob(f"*.{storage}")
-        whole.write_bytes(file.read_bytes())
-    data = bytearray(whole.read_bytes())
-    place = int(at * len(data))
-    if change == "cut":
-        del data[place:]
-    elif change == "flip":
-        data[place] ^= by
-    else:
-        data[place : place + by] = (b"\0" if change == "zeros" else b"\xff") * min(by, len(data) - place)
-    path = tmp_path / f"damaged.{storage}"
-    path.write_bytes(data)
-    assert all(one.faults or len(one) for one in read_if_possible(path))
 
 
 @pytest.mark.parametrize(

@@ -42,28 +42,12 @@ def actions(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"--connectors={path}"
 
 
-def test_check_and_show(umi: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", str(umi), "--workers=1"]) == 0
-    assert main(["show", str(umi), "--episode=2"]) == 0
-    assert "robot0_eef_pos" in capsys.readouterr().out
-
-
 def test_stats_and_report(umi: Path, actions: str, tmp_path: Path) -> None:
     for flags in ([], [actions]):
         assert main(["stats", str(umi), "--workers=1", f"--output={tmp_path / 'stats.json'}", *flags]) == 0
         assert main(["report", str(umi), "--workers=1", f"--output={tmp_path / 'report.html'}", *flags]) == 0
         assert ('"action"' in (tmp_path / "stats.json").read_text()) == bool(flags)
         assert "camera0_rgb" in (tmp_path / "report.html").read_text()
-
-
-def test_browse(umi: Path) -> None:
-    browsing = pytest.importorskip("browsing")
-    with browsing.browsing(umi) as browser:
-        keys = browser.list_keys()
-        assert len(keys) == len(LENGTHS)
-        shown = browser.json("/api/episode", key=keys[2])
-        assert (shown["steps"], shown["violations"]) == (12, [])
-        assert "observation/robot0_eef_pos" in {curve["path"] for curve in shown["curves"]}
 
 
 def test_push_needs_actions(umi: Path, actions: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
