@@ -21,19 +21,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from rlds_beam._version import __version__
 from rlds_beam.buckets import base, files
-from rlds_beam.buckets.base import (
-    UNREADABLE,
-    Entry,
-    Listing,
-    Result,
-    Store,
-    WrongAnswer,
-    check_extent,
-    check_length,
-    describe_answer,
-    limit_parts,
-    within,
-)
+from rlds_beam.buckets.base import Entry, Listing, Result, Store, WrongAnswer, check_extent, limit_parts
 from rlds_beam.buckets.hub_paths import HubPath, hub_path
 from rlds_beam.errors import BucketAccessError, BucketError, RldsBeamError, UsageError
 from rlds_beam.naming import is_file_path
@@ -289,14 +277,14 @@ class Hub(Store):
             attempt += 1
             lost: BaseException | None = None
             try:
-                result = within(request, path, self.endpoint, size=size)
+                result = base.within(request, path, self.endpoint, size=size)
                 answer: Any = result if hasattr(result, "status_code") else None
                 if answer is None or answer.status_code < 300 or answer.status_code == 416:
                     return result
             except RldsBeamError:
                 raise
-            except UNREADABLE as error:
-                raise BucketError(f"{path}: {self.endpoint} {describe_answer(error)}") from error
+            except base.UNREADABLE as error:
+                raise BucketError(f"{path}: {self.endpoint} {base.describe_answer(error)}") from error
             except Exception as error:
                 cause = _cause(error)
                 answer = getattr(cause, "response", None)
@@ -445,7 +433,7 @@ def _body(answer: Any, parts: Iterator[bytes], extent: tuple[int, int] | None) -
         most = extent[1] - extent[0]
     if (encoding := answer.headers.get("content-encoding", "identity")) != "identity":
         raise WrongAnswer(f"compresses its answer ({printable(encoding, 40)}), which was not asked for")
-    check_length(answer.headers.get("content-length"), most)
+    base.check_length(answer.headers.get("content-length"), most)
     return b"".join(limit_parts(parts, most))
 
 
