@@ -86,7 +86,7 @@ test-all: test test-faults test-buckets test-docs test-pythons test-peers test-d
 test-faults: left-out  ## kill processes and servers, fill disks, cut connections; check that finished work survives
 	@$(PYTEST) $(PYTEST_FLAGS) tests/faults || $(SAY_TIMEOUT)
 
-test-buckets: full  ## read and write s3:// and gs:// on local servers (a minute)
+test-buckets: full  ## read and write s3://, gs://, az:// on local servers (a minute)
 	@$(PYTEST) $(PYTEST_FLAGS) tests/buckets || $(SAY_TIMEOUT)
 
 # Tests of the base package; those that need TensorFlow or another extra are skipped. Each Python has its own lock.

@@ -49,7 +49,7 @@ The input is one of these:
 
 - the directory of a dataset: for TFDS, the one with `features.json`, for example `data/point_mass/1.0.0`
 - several files of a dataset, also from a pattern that the shell expands: `validate data/*.tfrecord*`
-- a directory in a bucket: `gs://...` or `s3://...` ([Buckets](../how_to/buckets.md))
+- a directory in a bucket: `gs://...`, `s3://...`, or `az://...` ([Buckets](../how_to/buckets.md))
 - a dataset of the Hugging Face Hub: `hf://datasets/USER/NAME` ([The Hub](../how_to/hub.md))
 
 `convert` writes to its last argument, as `cp` does. `--from=FORMAT` reads a format other than RLDS

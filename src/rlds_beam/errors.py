@@ -67,6 +67,7 @@ Extra = Literal[
     "gcs",
     "gcp",
     "s3",
+    "azure",
     "demo",
     "rerun",
     "ros",
@@ -90,6 +91,7 @@ EXTRAS: dict[Extra, str] = {
     "gcs": "gs:// paths",
     "gcp": "jobs on Dataflow",
     "s3": "s3:// paths",
+    "azure": "az:// paths",
     "demo": "dm_control, MuJoCo, and everything else the demo needs",
     "rerun": "Rerun recordings of rlds-beam show",
 }

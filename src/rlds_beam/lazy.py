@@ -1,9 +1,9 @@
 """Deferred imports: a package's names until their first use, Beam's cloud clients until they are needed, and the HTML
 of objects until a notebook shows one.
 
-Beam imports the clients of Google Cloud Storage, S3, Dataflow, and MongoDB if they are installed, which takes half of
-the second of `import apache_beam`. Beam works without them, so a local command hides them until a path names a bucket
-or the user's code, which may need them, is imported.
+Beam imports the clients of Google Cloud Storage, S3, Azure, Dataflow, and MongoDB if they are installed, which takes
+half of the second of `import apache_beam`. Beam works without them, so a local command hides them until a path names a
+bucket or the user's code, which may need them, is imported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-_CLIENTS = ("boto3", "bson", "google.api_core", "google.auth", "google.cloud", "pymongo")
+_CLIENTS = ("azure", "boto3", "bson", "google.api_core", "google.auth", "google.cloud", "pymongo")
 _HIDDEN = "RLDS_BEAM_HIDDEN_CLIENTS"
 """The environment variable that tells worker processes to hide them."""
 

@@ -1,4 +1,4 @@
-"""Files by path: local ones, and `gs://`, `s3://`, and `hf://` objects through `rlds_beam.buckets`.
+"""Files by path: local ones, and `gs://`, `s3://`, `az://`, and `hf://` objects through `rlds_beam.buckets`.
 
 Clients are imported only for paths with a scheme. If a path's client is not installed, a `UsageError` names the extra
 to install. Local files raise the usual `OSError`s; a store raises `BucketError`, or `FileNotFoundError` for a missing
@@ -139,7 +139,7 @@ def stamp_of(status: os.stat_result) -> Stamp:
 
 
 def checksum(path: str) -> str:
-    """The store's checksum of an object: its CRC32C (`gs://`) or entity tag (`s3://`). Reads no content."""
+    """The store's checksum of an object: its CRC32C (`gs://`) or entity tag (`s3://`, `az://`). Reads no content."""
     return _remote_file(path).checksum
 
 

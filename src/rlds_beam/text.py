@@ -46,7 +46,7 @@ def escape_controls(text: str, keep: str = "\n\t") -> str:
 
 
 _PASSWORD = re.compile(r"(?<=://)[^\s/?#@'\"]*@")
-_QUERY = re.compile(r"(\b(?!(?:s3|gs|hf)://)[a-z][\w+.-]{0,20}://[^\s?#'\"<>]*\?)[^\s'\"<>]+")
+_QUERY = re.compile(r"(\b(?!(?:s3|gs|az|hf)://)[a-z][\w+.-]{0,20}://[^\s?#'\"<>]*\?)[^\s'\"<>]+")
 _SECRET_FLAG = re.compile(r"(--[\w-]*(?:secret|token|password|credential|connection_string|access_key)[\w-]*=)\S+")
 
 

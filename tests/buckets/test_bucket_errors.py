@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from bucket_faults import Answer, Request, faulty, silent
-from bucket_servers import Server, serving
+from bucket_servers import Server, azure_account, serving
 from processes import RLDS_BEAM, start
 
 from rlds_beam import storage
@@ -31,6 +31,12 @@ def s3() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
+def azure() -> Iterator[Server]:
+    with serving("az") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def gcs() -> Iterator[Server]:
     with serving("gs") as server:
         yield server
@@ -38,7 +44,11 @@ def gcs() -> Iterator[Server]:
 
 def refused(home: Path, *arguments: str, code: int = 2, **environment: str) -> str:
     """The one-line error of a command that runs with only this environment."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "GOOGLE_", "STORAGE_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AWS_", "AZURE_", "GOOGLE_", "STORAGE_"))
+    }
     variables = {**kept, "HOME": str(home), "AWS_REGION": "us-east-1", **environment}
     with start([*RLDS_BEAM, *arguments], env=variables) as process:
         out, err = process.communicate(timeout=DEADLINE)
@@ -48,25 +58,70 @@ def refused(home: Path, *arguments: str, code: int = 2, **environment: str) -> s
     return line.removeprefix("rlds-beam: ")
 
 
-def test_missing_buckets(s3: Server, gcs: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ["s3", "gcs", "azure"])
+def test_missing_buckets(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    server: Server = request.getfixturevalue(store)
     data = str(write_dataset(tmp_path, [make_episode(5)], name="toy"))
-    for server in (s3, gcs):
-        path = f"{server.scheme}://no-such-bucket"
-        for arguments in (("validate", f"{path}/toy"), ("convert", data, f"{path}/out")):
-            said = refused(tmp_path, *arguments, **server.environment)
-            assert said.startswith(f"{path}: there is no such bucket"), said
+    path = f"{server.scheme}://no-such-bucket"
+    for arguments in (("validate", f"{path}/toy"), ("convert", data, f"{path}/out")):
+        said = refused(tmp_path, *arguments, **server.environment)
+        assert said.startswith(f"{path}: there is no such {'container' if store == 'azure' else 'bucket'}"), said
+
+
+STORES: dict[str, tuple[str, Callable[[str], dict[str, str]], str]] = {
+    "s3": (
+        "boto3",
+        lambda url: {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ENDPOINT_URL": url},
+        "check the network and AWS_ENDPOINT_URL",
+    ),
+    "gs": ("google.cloud.storage", lambda url: {"STORAGE_EMULATOR_HOST": url}, "check the network"),
+    "az": ("azure.storage.blob", azure_account, "check the network and AZURE_STORAGE_ACCOUNT"),
+}
+"""Scheme -> its client, the variables for an address, and the hint if nothing answers."""
+
+
+@pytest.mark.parametrize("scheme", STORES)
+def test_a_store_that_does_not_answer(scheme: str, tmp_path: Path) -> None:
+    module, environment, hint = STORES[scheme]
+    pytest.importorskip(module)
+    with silent() as address:
+        for url in (NOWHERE, f"http://{address}"):
+            said = refused(tmp_path, "validate", f"{scheme}://bucket/toy", **environment(url))
+            assert said.startswith(f"{scheme}://bucket: {url}") and " does not answer (" in said and hint in said
+
+
+ANONYMOUS = "no Azure credentials were found, and the container is not public: run 'az login', or set AZURE_STORAGE_KEY"
 
 
 @pytest.mark.parametrize(
-    ("scheme", "variable", "hint"),
-    [("s3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL"), ("gs", "STORAGE_EMULATOR_HOST", "check the network")],
+    ("status", "code", "key", "said"),
+    [
+        (403, "AuthorizationPermissionMismatch", True, "/toy: access denied; the account needs the role Storage Blob"),
+        (403, "AuthenticationFailed", True, ": Azure rejects the credentials (AuthenticationFailed): run 'az login'"),
+        (404, "ResourceNotFound", False, f": {ANONYMOUS}"),
+        (409, "PublicAccessNotPermitted", False, f": {ANONYMOUS}"),
+    ],
 )
-def test_a_store_that_does_not_answer(scheme: str, variable: str, hint: str, tmp_path: Path) -> None:
-    with silent() as address:
-        for url in (NOWHERE, f"http://{address}"):
-            secrets = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", variable: url}
-            said = refused(tmp_path, "validate", f"{scheme}://bucket/toy", **secrets)
-            assert said.startswith(f"{scheme}://bucket: {url} does not answer (") and hint in said
+def test_errors_of_azure(status: int, code: str, key: bool, said: str, tmp_path: Path) -> None:
+    pytest.importorskip("azure.storage.blob")
+    body = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+    with faulty("", lambda _: Answer(status, body, (("x-ms-error-code", code),))) as url:
+        settings = azure_account(url) if key else {"AZURE_STORAGE_CONNECTION_STRING": f"BlobEndpoint={url}/public"}
+        assert refused(tmp_path, "validate", "az://bucket/toy", **settings).startswith(f"az://bucket{said}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "az:// paths need AZURE_STORAGE_ACCOUNT, the name of a storage account"),
+        ({"AZURE_STORAGE_ACCOUNT": "evil.example/"}, "az:// paths need AZURE_STORAGE_ACCOUNT, the name of a storage"),
+        ({"AZURE_STORAGE_CONNECTION_STRING": "AccountKey=secret"}, "AZURE_STORAGE_CONNECTION_STRING: "),
+    ],
+)
+def test_azure_without_an_account(settings: dict[str, str], said: str, tmp_path: Path) -> None:
+    pytest.importorskip("azure.storage.blob")
+    line = refused(tmp_path, "validate", "az://bucket/toy", **settings)
+    assert line.startswith(said) and "secret" not in line
 
 
 def test_s3_without_credentials(tmp_path: Path) -> None:
@@ -146,10 +201,10 @@ def test_a_read_only_bucket(tmp_path: Path, s3: Server) -> None:
             assert said.startswith(f"{path}/out/") and "access denied" in said
 
 
-@pytest.mark.parametrize("scheme", ["s3", "gs"])
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
 def test_retries_end(scheme: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that always answers 503: retries end, and the error names the code."""
-    server: Server = request.getfixturevalue({"s3": "s3", "gs": "gcs"}[scheme])
+    server: Server = request.getfixturevalue({"s3": "s3", "gs": "gcs", "az": "azure"}[scheme])
     path, seen = server.new_bucket(), []
 
     def overloaded(one: Request) -> Answer | None:

@@ -133,8 +133,8 @@ def test_older_pips_see_the_bounds_of_tensorflow_first() -> None:
 
 
 TOGETHER = {
-    "3.11": "all,arrayrecord,gcp,gcs,lerobot,s3",
-    "3.13": "arrayrecord,browse,gcp,gcs,hdf5,hub,lerobot,loading,record,rerun,rllib,ros,s3",
+    "3.11": "all,arrayrecord,azure,gcp,gcs,lerobot,s3",
+    "3.13": "arrayrecord,azure,browse,gcp,gcs,hdf5,hub,lerobot,loading,record,rerun,rllib,ros,s3",
 }
 """Python -> extras that go together; `all` includes what it says."""
 
@@ -248,6 +248,7 @@ COMMANDS: dict[str, tuple[str, str, Callable[[Path], list[str]]]] = {
     "BMP": ("tf", "tensorflow", bitmaps),
     "gs://": ("gcs", "google.cloud.storage", lambda d: ["validate", "gs://bucket/data/1.0.0"]),
     "output gs://": ("gcs", "google.cloud.storage", lambda d: ["convert", str(toy(d)), "gs://bucket/out"]),
+    "az://": ("azure", "azure.storage.blob", lambda d: ["validate", "az://bucket/data/1.0.0"]),
     "s3://": ("s3", "boto3", lambda d: ["validate", "s3://bucket/data/1.0.0"]),
     "hf://": ("hub", "huggingface_hub", lambda d: ["validate", "hf://datasets/robots/data"]),
     "upload": ("hub", "huggingface_hub", lambda d: ["upload", str(written(d)), "hf://datasets/robots/data"]),

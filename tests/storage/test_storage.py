@@ -122,6 +122,7 @@ def test_a_move_stays_in_its_store() -> None:
     ("path", "module", "hint"),
     [
         ("gs://bucket/a", "google.auth.exceptions", r"pip install '\.\[gcs\]'"),
+        ("az://bucket/a", "azure.core", r"pip install '\.\[azure\]'"),
         ("s3://bucket/a", "boto3", r"pip install '\.\[s3\]'"),
         ("nosuch://bucket/a", "", "no filesystem for nosuch://; use a local path or gs://, s3://"),
     ],

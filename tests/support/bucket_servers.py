@@ -1,31 +1,43 @@
-"""Object stores on loopback, each in its own process: moto's server for S3, gcp-storage-emulator for GCS."""
+"""Object stores on loopback, each in its own process: moto for S3, gcp-storage-emulator for GCS, Azurite for Azure."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import itertools
+import os
+import shutil
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from processes import DEADLINE, start
 from servers import free_port
 
 from rlds_beam import storage
 
 _NAMES = itertools.count()
+AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""The key of the only account that Azurite has; it is public."""
+
+
+def azure_account(url: str) -> dict[str, str]:
+    """The variables for Azurite's account at an address."""
+    account = f"AccountName=devstoreaccount1;AccountKey={AZURITE_KEY};BlobEndpoint={url}/devstoreaccount1"
+    return {"AZURE_STORAGE_CONNECTION_STRING": f"DefaultEndpointsProtocol=http;{account}"}
 
 
 class Server:
     """A store.
 
     Attributes:
-      scheme: `s3` or `gs`.
+      scheme: `s3`, `gs`, or `az`.
       url: the address.
       environment: the variables that a process needs to use it.
     """
@@ -38,11 +50,17 @@ class Server:
                 "AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
             },
             "gs": {"STORAGE_EMULATOR_HOST": url},
+            "az": azure_account(url),
         }[scheme]  # fmt: skip
 
     def new_bucket(self) -> str:
         """Creates a bucket and returns its path."""
         name = f"bucket-{next(_NAMES)}"
+        if self.scheme == "az":
+            from azure.storage.blob import BlobServiceClient
+
+            BlobServiceClient.from_connection_string(*self.environment.values()).create_container(name)
+            return f"az://{name}"
         if self.scheme == "s3":
             request = urllib.request.Request(f"{self.url}/{name}", method="PUT", headers=_signed())
         else:
@@ -61,20 +79,27 @@ def _signed() -> dict[str, str]:
 @contextlib.contextmanager
 def serving(scheme: str, **environment: str) -> Iterator[Server]:
     """Runs a server with no buckets; skips the test if the package is not installed."""
-    module = {"s3": "moto.server", "gs": "gcp_storage_emulator"}[scheme]
-    client = {"s3": "boto3", "gs": "google.cloud.storage"}[scheme]
+    module = {"s3": "moto.server", "gs": "gcp_storage_emulator", "az": "azure"}[scheme]
+    client = {"s3": "boto3", "gs": "google.cloud.storage", "az": "azure.storage.blob"}[scheme]
     for name in (module.partition(".")[0], client.partition(".")[0], client):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
+    azurite = shutil.which("azurite-blob", path=f"{os.environ['PATH']}:{ROOT / 'node_modules/.bin'}")
+    if scheme == "az" and azurite is None:
+        pytest.skip("Azurite is not installed: npm install --no-save azurite")
     port = free_port()
     arguments = {
-        "s3": ["-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", str(port)],
-        "gs": ["-m", "gcp_storage_emulator", "start", "--host=127.0.0.1", f"--port={port}", "--in-memory"],
-    }
-    import os
-
+        "s3": [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", str(port)],
+        "gs": [
+            sys.executable, "-m", "gcp_storage_emulator", "start", "--host=127.0.0.1", f"--port={port}", "--in-memory",
+        ],
+        "az": [
+            str(azurite), f"--blobPort={port}", "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry",
+            "--silent",
+        ],
+    }  # fmt: skip
     with start(
-        [sys.executable, *arguments[scheme]], env={**os.environ, **environment},
+        arguments[scheme], env={**os.environ, **environment},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         _wait(f"http://127.0.0.1:{port}", process)
@@ -85,7 +110,8 @@ def _wait(url: str, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError):
-            urllib.request.urlopen(url, timeout=5).close()
+            with contextlib.suppress(urllib.error.HTTPError):  # Azurite has nothing there
+                urllib.request.urlopen(url, timeout=5).close()
             return
         time.sleep(0.05)
     raise AssertionError(f"{url} does not answer; exit code of the server: {process.poll()}")

@@ -23,7 +23,7 @@ class BeamStore(Store):
         except Exception as error:  # ValueError for an unknown scheme, BeamIOError for a failed start
             scheme = path.partition("://")[0]
             raise UsageError(
-                f"cannot open {path}: there is no filesystem for {scheme}://; use a local path or gs://, s3://"
+                f"cannot open {path}: there is no filesystem for {scheme}://; use a local path or gs://, s3://, az://"
             ) from error
 
     def check(self, path: str) -> None:

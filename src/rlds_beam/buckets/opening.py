@@ -8,8 +8,8 @@ import threading
 from rlds_beam.buckets.base import Store
 from rlds_beam.errors import Extra, missing
 
-_EXTRAS: dict[str, Extra] = {"gs": "gcs", "s3": "s3", "hf": "hub"}
-_SETTINGS = ("AWS_", "GOOGLE_", "HF_", "STORAGE_EMULATOR_HOST")
+_EXTRAS: dict[str, Extra] = {"gs": "gcs", "s3": "s3", "az": "azure", "hf": "hub"}
+_SETTINGS = ("AWS_", "AZURE_", "GOOGLE_", "HF_", "STORAGE_EMULATOR_HOST")
 """Prefixes of environment variables that select an account or server."""
 
 _lock = threading.RLock()
@@ -49,6 +49,10 @@ def _open(scheme: str, path: str) -> Store:
             from rlds_beam.buckets.gcs import Gcs
 
             return Gcs()
+        if scheme == "az":
+            from rlds_beam.buckets.azure import Azure
+
+            return Azure()
         if scheme == "hf":
             from rlds_beam.buckets.hub import Hub
 

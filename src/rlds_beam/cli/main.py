@@ -35,7 +35,7 @@ _LEFT = {
 }
 """What an interrupted command leaves behind."""
 
-_STORES = ("apache_beam", "boto3", "botocore", "google", "httplib2", "requests", "urllib3")
+_STORES = ("apache_beam", "azure", "boto3", "botocore", "google", "httplib2", "requests", "urllib3")
 """Packages whose errors are about buckets and connections."""
 
 _MOST_SHOWN = 1500
