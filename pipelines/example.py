@@ -60,8 +60,7 @@ def example(config: ExampleConfig) -> str:
     """
     from rlds_beam import worker_status
     from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of, write_dataset
-    from rlds_beam.jobs.example import NAME, VERSION, make_episodes
-    from rlds_beam.jobs.example_camera import NAME as CAMERA_NAME
+    from rlds_beam.jobs.example import CAMERA_NAME, NAME, VERSION, make_episodes
     from rlds_beam.terminal.job_progress import Total, in_this_process
 
     name = CAMERA_NAME if config.camera else NAME

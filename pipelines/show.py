@@ -101,7 +101,7 @@ def show(config: ShowConfig) -> ShownEpisode:
 def main(config: ShowConfig) -> int:
     """Runs the command: prints the episode and returns the exit code."""
     from rlds_beam.terminal.tables import cut, print_styled
-    from rlds_beam.viewing import terminal_pictures as terminal
+    from rlds_beam.viewing import thumbnails as terminal
     from rlds_beam.viewing.files import DEFAULT_FPS
     from rlds_beam.viewing.thumbnails import strip
 

@@ -23,7 +23,7 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import OutputOptions
 from rlds_beam.formats.outputs import configuration_for, create_output
-from rlds_beam.formats.own_outputs import check_own_output
+from rlds_beam.formats.own_classes import check_own_output
 from rlds_beam.formats.registry import FORMATS
 from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.formats.trajectories.bundles import open_parts, read_rejected_list, remove_parts
@@ -34,7 +34,7 @@ from rlds_beam.output.merging import GlobalIndices, with_ranges
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, add_files
 from rlds_beam.output.range_conversion import DatasetCommitter
 from rlds_beam.output.stored_episodes import EpisodePart, StoredEpisode, StoredRange, StoredRangeWriter, cut_ranges
-from rlds_beam.processing.dataset import check_source
+from rlds_beam.processing.range_summary import check_source
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.transforms.elements import check_element, in_global_window

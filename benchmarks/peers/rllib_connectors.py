@@ -25,9 +25,9 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rlds_beam import connectors as ours
+from rlds_beam.episodes.columns import flatten
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.episodes.nesting import flatten
 
 MAX_SEQ_LEN = 20
 STATE = 64

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rlds_beam.datasets.locating import find_images
+from rlds_beam.datasets.places import find_images
 from rlds_beam.encoding.parquet_reading import byte_chunks
 from rlds_beam.reading.base import Span
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlds_beam.cli.main import main
-from rlds_beam.episodes.casting import changed
+from rlds_beam.episodes.columns import changed
 from rlds_beam.errors import UsageError
 from rlds_beam.testing import make_episode, read_items, read_rejected, write_dataset
 from rlds_beam.trajectories.options import FrameOptions

@@ -20,7 +20,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError, Violation
-from rlds_beam.formats.own_sources import checked_source
+from rlds_beam.formats.own_classes import checked_source
 from rlds_beam.reading.base import Segment, Shard, Source, Split
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import SourceTests, make_episode, read_items, read_rejected, write_dataset

@@ -16,7 +16,7 @@ import rlds_beam
 from rlds_beam.encoding.base import Damage
 from rlds_beam.encoding.parquet_reading import UNREADABLE, verified_parquet
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.formats.columns.batches import row_groups
+from rlds_beam.formats.columns.reading import row_groups
 from rlds_beam.formats.sources import open_source
 from rlds_beam.output.checksums import checksum_of
 

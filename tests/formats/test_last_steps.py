@@ -17,8 +17,8 @@ from zarr_data import open_zip
 import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.own_sources import checked_source
-from rlds_beam.reading.last_steps import find_last_steps, without_last
+from rlds_beam.formats.own_classes import checked_source
+from rlds_beam.reading.meaning import find_last_steps, without_last
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset

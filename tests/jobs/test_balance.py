@@ -21,9 +21,16 @@ from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.formats.rlds.source import RldsSource
 from rlds_beam.formats.sources import open_source
 from rlds_beam.formats.trajectories.output import TrajectoryOutput
-from rlds_beam.jobs import balance
-from rlds_beam.jobs.balance import balance_of, largest_first, range_bytes
-from rlds_beam.jobs.cost import convert_seconds, push_seconds, stats_seconds, validate_seconds
+from rlds_beam.jobs import cost as balance
+from rlds_beam.jobs.cost import (
+    balance_of,
+    convert_seconds,
+    largest_first,
+    push_seconds,
+    range_bytes,
+    stats_seconds,
+    validate_seconds,
+)
 from rlds_beam.jobs.describing import balance_lines
 from rlds_beam.output.base import CostHint
 from rlds_beam.reading import plan

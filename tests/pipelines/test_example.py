@@ -11,8 +11,7 @@ import pytest
 import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.jobs.example import make_episodes
-from rlds_beam.jobs.example_camera import draw, instruction
+from rlds_beam.jobs.example import draw, instruction, make_episodes
 from rlds_beam.pipelines.example import ExampleConfig, example
 
 

@@ -10,7 +10,7 @@ from exchanging import read_back
 
 from rlds_beam.cli.main import main
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
-from rlds_beam.connectors.statistics.statistics_formats import statistics_in
+from rlds_beam.connectors.statistics.used_statistics import statistics_in
 from rlds_beam.testing import make_episode, write_dataset
 
 
@@ -140,7 +140,7 @@ def test_a_format_that_cannot_be_written_is_refused_before_the_dataset_is_read(
         raise AssertionError("the dataset was read")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rlds_beam.runners.results.run_for_result", read)
+    monkeypatch.setattr("rlds_beam.runners.remote.run_for_result", read)
     try:
         code = main(["stats", str(source), *flags])
     except SystemExit as error:  # from argparse

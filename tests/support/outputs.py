@@ -11,9 +11,9 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.trajectories.output import SPEC, fields_json
 from rlds_beam.output import commits, manifest
 from rlds_beam.output.commits import RangeCommit
+from rlds_beam.output.manifest import split_infos, write_tfds_metadata
 from rlds_beam.output.plans import OutputPlan, read_plan
 from rlds_beam.output.shards import ShardInfo, WrittenFile
-from rlds_beam.output.tfds_metadata import split_infos, write_tfds_metadata
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.spec import encode_spec_file

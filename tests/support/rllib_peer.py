@@ -18,9 +18,9 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rlds_beam.connectors import connect
+from rlds_beam.episodes.columns import flatten
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.episodes.nesting import flatten
 
 ACTIONS = 4
 OBSERVATION = gym.spaces.Box(-100.0, 100.0, (3,), np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlds_beam import lazy
 
 CONNECTORS = {
-    "AbsorbingStates": "cleaning.absorbing",
+    "AbsorbingStates": "cleaning.transitions",
     "ActionChunking": "learner.windows",
     "AddColumnsFromEpisodesToTrainBatch": "learner.columns",
     "AddFieldsToBatch": "learner.metadata",
@@ -47,7 +47,7 @@ CONNECTORS = {
     "MinimumLength": "cleaning.editing",
     "ModuleToAgentUnmapping": "learner.outputs",
     "NStepReturns": "learner.returns",
-    "NextStateAsAction": "cleaning.next_state",
+    "NextStateAsAction": "cleaning.transitions",
     "Normalize": "statistics.normalizing",
     "NormalizeAndClipActions": "learner.actions",
     "NumpyToTensor": "learner.batching",
@@ -57,7 +57,7 @@ CONNECTORS = {
     "RemoveSingleTsTimeRankFromBatch": "learner.outputs",
     "ResizeImages": "cleaning.pixels",
     "RotateImages": "cleaning.pixels",
-    "SelectEpisodes": "cleaning.selecting",
+    "SelectEpisodes": "cleaning.dropping",
     "SelfNormalizeImportanceWeights": "statistics.importance",
     "ShiftAlignment": "cleaning.editing",
     "SplitAgents": "learner.agents",

@@ -20,8 +20,8 @@ SECTIONS = {
     "Sequences and states": ("learner.sequences", "learner.states", "learner.models"),
     "Off-policy evaluation": ("statistics.importance",),
     "Normalization": ("statistics.normalizing", "learner.filtering"),
-    "Other episodes": ("cleaning.editing", "cleaning.next_state", "cleaning.absorbing"),
-    "Cleaning": ("cleaning.dropping", "cleaning.idle", "cleaning.selecting", "cleaning.listing", "cleaning.splitting"),
+    "Other episodes": ("cleaning.editing", "cleaning.transitions"),
+    "Cleaning": ("cleaning.dropping", "cleaning.idle", "cleaning.listing", "cleaning.splitting"),
     "Images, text, grippers": (
         "cleaning.pixels",
         "cleaning.language",

@@ -19,8 +19,7 @@ from rlds_beam.connectors.catalog import connector_class
 from rlds_beam.connectors.cleaning.presets import preset_of
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.given_meaning import Names, check_names, parse_names
-from rlds_beam.encoding.checked_json import parse_json
-from rlds_beam.encoding.checked_yaml import parse_yaml
+from rlds_beam.encoding.checked_json import parse_json, parse_yaml
 from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.reading.base import Source
 from rlds_beam.text import count, did_you_mean, shortened

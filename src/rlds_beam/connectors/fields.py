@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.nesting import below
 
 DEFAULT_MODULE_ID = "default_policy"
 """The module of an episode without `module_id`, as in RLlib."""

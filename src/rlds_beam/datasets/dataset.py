@@ -14,8 +14,8 @@ from rlds_beam.datasets.loading import batches_of
 from rlds_beam.datasets.steps import IndexedSteps
 from rlds_beam.datasets.windows import Size
 from rlds_beam.encoding.example.columns import objects
-from rlds_beam.episodes.describing import tree
 from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.keys import tree
 from rlds_beam.episodes.schema import Field, fields_text
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.arrays.options import LastStep

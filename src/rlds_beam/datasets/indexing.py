@@ -34,7 +34,7 @@ from rlds_beam.checking.verdicts import count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.datasets.indexed_videos import VideoWriter
-from rlds_beam.datasets.locating import Place, stored_images
+from rlds_beam.datasets.places import Place, stored_images
 from rlds_beam.datasets.step_index import BLOB, PLACE, VERSION, IndexWriter, Located, StepIndex
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
@@ -49,7 +49,7 @@ from rlds_beam.output.lock import release, take
 from rlds_beam.processing.ranges import RangeFitter, check_and_connect
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
-from rlds_beam.reading.last_steps import find_last_steps
+from rlds_beam.reading.meaning import find_last_steps
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.terminal.displays import Kind, display_for

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Protocol, cast, get_args
 
 import numpy as np
 
-from rlds_beam.datasets.base import Rows, StepRows, starts_of
+from rlds_beam.datasets.base import STEPS, Indices, Rows, StepRows, starts_of
 from rlds_beam.datasets.batches import Arrays, Batches, Content, MixedDataset
 from rlds_beam.datasets.order import Plan
+from rlds_beam.datasets.record_files import RecordFiles
 from rlds_beam.datasets.windows import KeptSteps, Size, offsets_of
-from rlds_beam.episodes.schema import Field
-from rlds_beam.errors import UsageError
+from rlds_beam.encoding.example.columns import RowDecoder, objects
+from rlds_beam.encoding.wire import MalformedError
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.arrays.options import LastStep
 from rlds_beam.images.decoding import Jpeg
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.reading.base import Decoder
 from rlds_beam.text import did_you_mean
 
 _IMAGES = ("png", "jpeg")
@@ -150,3 +160,141 @@ def _common_fields(
 
 def _described(field: Field) -> str:
     return f"{field.dtype} {tuple('?' if n is None else n for n in field.shape)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeRows:
+    """Episodes as rows (`base.Rows`): `steps/...` are columns [T, ...], the others are metadata.
+
+    Attributes:
+      records: the stored records.
+      schema: the schema of the episodes.
+      decoder: decodes a record into an episode.
+      first, count: the slice of the split's episodes.
+    """
+
+    records: RecordFiles
+    schema: Schema
+    decoder: Decoder
+    first: int = 0
+    count: int | None = None
+
+    def __len__(self) -> int:
+        there = max(0, len(self.records) - self.first)
+        return there if self.count is None else min(self.count, there)
+
+    @functools.cached_property
+    def fields(self) -> Mapping[str, Field]:
+        steps = {
+            STEPS + path: dataclasses.replace(field, path=STEPS + path, shape=(None, *field.shape))
+            for path, field in self.schema.steps.items()
+        }
+        return {**steps, **self.schema.metadata}
+
+    def episodes(self, indices: Indices) -> list[Episode]:
+        """Reads episodes by index.
+
+        Raises:
+          RldsBeamError: an episode cannot be read; `rlds-beam validate` lists all of these.
+        """
+        numbers = indices + self.first
+        return [self._episode(payload, int(i)) for i, payload in zip(numbers, self.records.read(numbers), strict=True)]
+
+    def _episode(self, payload: bytes, index: int) -> Episode:
+        try:
+            return self.decoder.decode(payload, EpisodeKey("dataset/1.0.0", "all", 0, index))
+        except BadEpisode as bad:
+            raise self._unreadable(index, str(bad)) from bad
+
+    def _unreadable(self, index: int, why: str) -> RldsBeamError:
+        path, number = self.records.place(index)
+        return RldsBeamError(
+            f"{path}, record {number}: {why}; `rlds-beam validate` lists all such records, `convert` leaves them out"
+        )
+
+    def read(self, indices: Indices, wanted: Sequence[str]) -> dict[str, Column]:
+        episodes = self.episodes(indices)
+        return {path: self._column(path, episodes) for path in wanted}
+
+    def _column(self, path: str, episodes: Sequence[Episode]) -> Column:
+        field = self.fields[path]
+        if path.startswith(STEPS):
+            columns = [episode.steps[path.removeprefix(STEPS)] for episode in episodes]
+            if field.encoding in ("png", "jpeg"):
+                data = [column.data for column in columns if isinstance(column, EncodedImages)]
+                return EncodedImages(objects(data), field.shape[-3:], field.dtype)
+            return objects(columns)
+        values = [episode.metadata[path] for episode in episodes]
+        if field.encoding in ("png", "jpeg"):
+            return EncodedImages(objects(values), field.shape, field.dtype)
+        if None in field.shape or field.dtype == "string":
+            return objects(values)
+        return np.array(values, field.numpy_dtype).reshape(len(values), *field.closed_shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleRows:
+    """Rows stored as tf.Examples (`base.Rows`).
+
+    Attributes:
+      records: the stored records.
+      stored: the fields of a record.
+      stacks: columns stored in several fields, one per element: `camera` in `camera/0`, `camera/1`.
+    """
+
+    records: RecordFiles
+    stored: tuple[Field, ...]
+    stacks: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @functools.cached_property
+    def fields(self) -> Mapping[str, Field]:
+        parts = {part for names in self.stacks.values() for part in names}
+        known = {field.path: field for field in self.stored}
+        stacked = {
+            path: dataclasses.replace(known[names[0]], path=path, shape=(len(names), *known[names[0]].shape))
+            for path, names in self.stacks.items()
+        }
+        return {**{path: field for path, field in known.items() if path not in parts}, **stacked}
+
+    @functools.cached_property
+    def _decoder(self) -> RowDecoder:
+        return RowDecoder(self.stored)
+
+    def read(self, indices: Indices, wanted: Sequence[str]) -> dict[str, Column]:
+        payloads = self.records.read(indices)
+        stored = [name for path in wanted for name in self.stacks.get(path, (path,))]
+        try:
+            columns = self._decoder.decode(payloads, stored)
+        except MalformedError as error:
+            path, number = self.records.place(int(indices[0]))
+            raise RldsBeamError(
+                f"{path}, among {len(payloads)} records from number {number} on: {error}; the manifest describes "
+                "different records: convert the dataset again"
+            ) from error
+        return {path: _stacked(columns, self.stacks[path]) if path in self.stacks else columns[path] for path in wanted}
+
+
+def _stacked(columns: Mapping[str, Column], names: Sequence[str]) -> Column:
+    """Stacks the images of several fields into one column, [k, len(names)]."""
+    parts = [columns[name] for name in names]
+    first = parts[0]
+    assert isinstance(first, EncodedImages)
+    rows = np.stack([part.data for part in parts if isinstance(part, EncodedImages)], axis=1)
+    return first.with_data(objects(list(rows)))
+
+
+def stacks_of(fields: Sequence[Field]) -> dict[str, tuple[str, ...]]:
+    """The trajectory columns stored as a JPEG per frame: `camera` in `camera/0`, `camera/1`."""
+    stacks: dict[str, dict[int, str]] = {}
+    for field in fields:
+        match = re.fullmatch(r"(.+)/(\d+)", field.path)
+        if match and field.encoding == "jpeg":
+            stacks.setdefault(match[1], {})[int(match[2])] = field.path
+    return {
+        path: tuple(names[i] for i in range(len(names)))
+        for path, names in stacks.items()
+        if [*sorted(names)] == [*range(len(names))]
+    }

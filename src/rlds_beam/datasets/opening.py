@@ -13,9 +13,8 @@ from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.datasets.base import Rows
 from rlds_beam.datasets.dataset import Dataset, Images
-from rlds_beam.datasets.episodes import EpisodeRows
-from rlds_beam.datasets.example_rows import ExampleRows, stacks_of
 from rlds_beam.datasets.indexing import Recipe, open_index
+from rlds_beam.datasets.loading import EpisodeRows, ExampleRows, stacks_of
 from rlds_beam.datasets.parquet_rows import ParquetRowReader
 from rlds_beam.datasets.record_files import IndexedRecordFile, RecordFiles
 from rlds_beam.datasets.steps import IndexedEpisodes, IndexedSteps, edited_images

@@ -12,8 +12,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.datasets.base import Cache, Indices, PerThread, by_file
-from rlds_beam.datasets.locating import find_images
-from rlds_beam.datasets.places import PlaceReader
+from rlds_beam.datasets.places import PlaceReader, find_images
 from rlds_beam.datasets.record_files import IndexedRecordFile
 from rlds_beam.datasets.step_index import PLACE
 from rlds_beam.encoding.arrow_columns import from_arrow

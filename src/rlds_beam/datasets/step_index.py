@@ -40,7 +40,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Maybe, check_json, parse_json
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.reading.last_steps import LastSteps
+from rlds_beam.reading.meaning import LastSteps
 from rlds_beam.typing import Array
 
 Kind = Literal["values", "text", "images", "arrays"]

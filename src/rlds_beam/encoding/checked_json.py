@@ -1,4 +1,4 @@
-"""Reads JSON files from untrusted programs or people, and checks them against a schema.
+"""Reads JSON and YAML files from untrusted programs or people, and checks them against a schema.
 
 A schema is a `Kind` (a test and its name), `[schema]` for a list, `{name: schema}` for an object (`"name?"` is
 optional, `"*"` is any other name), `Maybe(schema)` to allow null, or a tuple of schemas that must all match.
@@ -165,3 +165,31 @@ def _short(value: Any) -> str:
     except ValueError:  # an integer with more digits than Python prints
         text = "a very large number"
     return shortened(text, 40)
+
+
+_MOST_NODES = 1_000_000
+"""Maximum lists, mappings, and values; nested aliases can expand a few lines to billions."""
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Parses YAML; `where` names it in errors.
+
+    Raises:
+      UsageError: the text is not valid YAML, is nested too deeply (or in itself), or has too many values.
+    """
+    import yaml
+
+    try:
+        content = yaml.safe_load(text)
+        check_depth(content, _MOST_NODES)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f"line {mark.line + 1}: " if mark else ""
+        raise UsageError(f"{where}: not valid YAML: {line}{error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{where}: not valid YAML: {shortened(error)}") from None
+    except RecursionError:
+        raise UsageError(f"{where}: cannot read this YAML: it is nested too deeply or too large") from None
+    except ValueError as error:  # a number with thousands of digits, or an invalid date
+        raise UsageError(f"{where}: not valid YAML: {shortened(error)}") from None
+    return content

@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam.episodes.describing import tree, type_text
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.keys import EpisodeKey, tree, type_text
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.lazy import Viewable

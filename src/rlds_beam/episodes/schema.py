@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_beam.episodes.describing import tree, type_text
-from rlds_beam.episodes.flags import FLAGS
+from rlds_beam.episodes.keys import FLAGS, tree, type_text
 from rlds_beam.errors import UsageError
 from rlds_beam.lazy import Viewable
 from rlds_beam.text import printable

@@ -11,7 +11,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import OutputOptions
-from rlds_beam.formats.own_outputs import create_own_output
+from rlds_beam.formats.own_classes import create_own_output
 from rlds_beam.formats.registry import OUTPUTS, output_class
 from rlds_beam.output.base import Output
 from rlds_beam.reading.base import Source

@@ -11,7 +11,7 @@ from rlds_beam.encoding.tfds.features import DTYPES, ENCODINGS
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.options import InputOptions, SourceOptions
-from rlds_beam.formats.own_sources import checked_source
+from rlds_beam.formats.own_classes import checked_source
 from rlds_beam.formats.recognizing import Recognized, as_input, recognize, written_by_convert
 from rlds_beam.formats.registry import SOURCES, source_class
 from rlds_beam.options import Options, check_names

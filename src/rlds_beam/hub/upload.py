@@ -7,18 +7,19 @@ resumes it. A file whose content the Hub has is not sent again.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rlds_beam import storage, worker_status
+from rlds_beam._version import __version__
 from rlds_beam.encoding.checked_json import read_json
 from rlds_beam.errors import BucketError, NotVerifiedError, UsageError
-from rlds_beam.hub.card import CARD, card
 from rlds_beam.hub.repository import FileToSend, RemoteFile, Repository
 from rlds_beam.output.checksums import checksum_of
 from rlds_beam.output.files import MANIFEST, PLAN, listdir
 from rlds_beam.output.manifest import read_manifest
-from rlds_beam.output.plans import OutputPlan, read_plan
-from rlds_beam.text import some
+from rlds_beam.output.plans import OutputPlan, holds, read_plan
+from rlds_beam.text import count, format_size, printable, some
 
 _FILES, _BYTES = 200, 4 << 30
 """Most files and bytes in a commit, if there is more than one file. The Hub must make a commit within a minute."""
@@ -213,3 +214,49 @@ def _verify(file: FileToSend) -> None:
             f"{file.content} differs from its checksum in {MANIFEST}: it was damaged after it was written; convert "
             "again with --overwrite"
         )
+
+
+CARD = "README.md"
+_CARD = """---
+tags:
+- rlds-beam
+- {to}
+---
+
+# {name}
+
+{items} items in {files}, {size}: {held}, written by rlds-beam {version} from `{dataset}`. `manifest.json` lists the
+files with their checksums, and `plan.json` the input and the options.
+
+```python
+import rlds_beam
+
+{read}
+```
+"""
+
+
+def card(directory: str, plan: OutputPlan, manifest: Mapping[str, Any], destination: str) -> str:
+    """The text of the card.
+
+    Args:
+      directory: the output.
+      plan: its plan.
+      manifest: its manifest.
+      destination: the repository that it is published in.
+    """
+    del directory
+    to = printable(plan.content.get("to"), 40)
+    readable = to in ("columns", "trajectories", "rlds")
+    read = f'rows = rlds_beam.open_dataset("{destination}")' if readable else f'rlds_beam.inspect("{destination}")'
+    return _CARD.format(
+        to=to,
+        name=manifest["name"],
+        items=f"{manifest['items']:,}",
+        files=count(len(manifest["shards"]), "file"),
+        size=format_size(manifest["bytes"]),
+        held=holds(plan),
+        version=__version__,
+        dataset=printable(plan.content.get("dataset"), 100).replace("`", "'"),
+        read=read,
+    )

@@ -6,16 +6,16 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rlds_beam.episodes.casting import STORE_FLOAT32, double_fields
+from rlds_beam.episodes.columns import STORE_FLOAT32, double_fields
 from rlds_beam.episodes.schema import shown_dimensions
 from rlds_beam.jobs.overview import Camera, Overview, Values
-from rlds_beam.reading.last_steps import is_action
+from rlds_beam.reading.meaning import is_action
 from rlds_beam.terminal.tables import table_lines
 from rlds_beam.text import count, duration, format_size, joined, printable, some
 
 if TYPE_CHECKING:
     from rlds_beam.reading.base import Source
-    from rlds_beam.reading.last_steps import LastSteps
+    from rlds_beam.reading.meaning import LastSteps
 
 _TASKS = 5
 """Tasks that are listed."""

@@ -14,10 +14,9 @@ from rlds_beam.encoding.checked_json import parsing, read_json
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.formats.inputs import prepare_input
 from rlds_beam.formats.outputs import configuration_for, create_output
-from rlds_beam.formats.own_outputs import check_own_output
+from rlds_beam.formats.own_classes import check_own_output
 from rlds_beam.formats.registry import FORMATS
-from rlds_beam.jobs.balance import Balance, balance_of, largest_first
-from rlds_beam.jobs.cost import convert_seconds
+from rlds_beam.jobs.cost import Balance, balance_of, convert_seconds, largest_first
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.jobs.size import check_room, predict_size
 from rlds_beam.output import directory

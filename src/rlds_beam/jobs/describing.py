@@ -13,8 +13,8 @@ from rlds_beam.terminal.tables import table_lines
 from rlds_beam.text import count, format_size, join_lines
 
 if TYPE_CHECKING:
-    from rlds_beam.jobs.balance import Balance
     from rlds_beam.jobs.convert import ConvertJob
+    from rlds_beam.jobs.cost import Balance
     from rlds_beam.jobs.push import PushInput
 
 _NOTHING_WRITTEN = "nothing was written (--dry_run)"

@@ -16,8 +16,8 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.schema import schema_tree
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.outputs import configuration_for, create_output
-from rlds_beam.jobs.balance import Balance, balance_of
 from rlds_beam.jobs.card import card_lines
+from rlds_beam.jobs.cost import Balance, balance_of
 from rlds_beam.jobs.describing import about, balance_lines, record_lines
 from rlds_beam.jobs.overview import Overview, OverviewBuilder
 from rlds_beam.jobs.size import SAMPLE_BYTES, predict_size
@@ -28,7 +28,7 @@ from rlds_beam.processing.ranges import Duplicates, check_and_connect
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
-from rlds_beam.reading.last_steps import LastSteps, find_last_steps, is_action
+from rlds_beam.reading.meaning import LastSteps, find_last_steps, is_action
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.terminal.tables import table_lines

@@ -16,8 +16,7 @@ from rlds_beam.formats.inputs import prepare_input
 from rlds_beam.formats.registry import RLDS, TRAJECTORIES
 from rlds_beam.formats.sources import naming_outputs, open_for_job
 from rlds_beam.formats.trajectories.reading_back import ConvertedRange, is_converted, open_converted
-from rlds_beam.jobs.balance import Balance, balance_of, balance_of_sizes, largest_first
-from rlds_beam.jobs.cost import converted_seconds, push_seconds
+from rlds_beam.jobs.cost import Balance, balance_of, balance_of_sizes, converted_seconds, largest_first, push_seconds
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import options_given
 from rlds_beam.output.files import REJECTED, is_rejected_file

@@ -8,12 +8,12 @@ from typing import Any
 
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
-from rlds_beam.episodes.casting import STORE_FLOAT32, double_fields
+from rlds_beam.episodes.columns import STORE_FLOAT32, double_fields
 from rlds_beam.episodes.schema import Field
 from rlds_beam.output.base import Output
 from rlds_beam.processing.ranges import RangeWriter
 from rlds_beam.reading.base import LastAction
-from rlds_beam.reading.last_steps import RowRule
+from rlds_beam.reading.meaning import RowRule
 from rlds_beam.text import some
 from rlds_beam.trajectories.unused import UnusedSteps
 

@@ -17,7 +17,7 @@ from rlds_beam.output.files import REPORT
 from rlds_beam.output.finishing import RangeFinisher
 from rlds_beam.output.merging import GlobalIndices
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
-from rlds_beam.processing.dataset import check_counts
+from rlds_beam.processing.range_summary import check_counts
 from rlds_beam.processing.ranges import Duplicates, write_range
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
@@ -108,7 +108,7 @@ class DatasetCommitter:
       check: the same as for the ranges.
       output: the output.
       ranges: all ranges of the plan.
-      dataset_report: the report on the dataset as a whole (`processing.dataset.check_source`).
+      dataset_report: the report on the dataset as a whole (`processing.range_summary.check_source`).
       plan: the job's `OutputPlan.digest`.
       snapshot: a snapshot of the source's files.
     """

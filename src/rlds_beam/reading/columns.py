@@ -13,7 +13,7 @@ import numpy as np
 
 from rlds_beam.encoding.example.reading import Feature
 from rlds_beam.encoding.wire import MalformedError, OutOfRangeError, decode_varints
-from rlds_beam.episodes.casting import exact_cast
+from rlds_beam.episodes.columns import exact_cast
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode

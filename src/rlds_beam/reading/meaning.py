@@ -1,23 +1,182 @@
-"""What the numbers of a dataset mean, as JSON: for RLDS in `meaning.json`, next to `features.json`; in other formats in
-the attribute, manifest, or metadata that describes their fields.
+"""Last steps: whether their actions are real, and the rows of an episode without the void ones.
 
-{"fps": 30, "robot": "so101_follower", "last_action": "real", "names": {"action": ["shoulder_pan.pos", ...]}}
+RLDS, void   o0 a0 r0   o1 a1 r1   o2 (void)         rows   o0 a0 r0   o1 a1 r1
+RLDS, real   o0 a0      o1 a1      o2 a2             rows   o0 a0      o1 a1      o2 a2
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.checked_json import TEXT, Kind, check_json, parse_json
+from rlds_beam.episodes.columns import is_numeric
+from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import MAX_NAME, Schema, is_name
 from rlds_beam.errors import UsageError
-from rlds_beam.reading.base import LastAction
+from rlds_beam.reading.base import LastAction, Segment, Source
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.text import count
 
 if TYPE_CHECKING:
     from rlds_beam.reading.base import Source
+
+VOID = ("action", "reward", "discount")
+"""The fields, or groups of fields, that a void last step does not have."""
+
+_EPISODES = 32
+"""Most episodes to look at."""
+
+_SHARDS = 8
+"""Most shards to look at."""
+
+_BYTES = 64 << 20
+"""Most bytes of records to look at; at least one is read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LastSteps:
+    """What the last steps of a dataset's episodes are.
+
+    Attributes:
+      action: whether their actions are `real` or `void`.
+      assumed: what this is assumed from; empty if the dataset says it.
+    """
+
+    action: Literal["real", "void"]
+    assumed: str = ""
+
+    def __str__(self) -> str:
+        """`void: an observation without an action (assumed: zeros in 3 of 4 episodes)`."""
+        meaning = f"an observation {'with' if self.action == 'real' else 'without'} an action"
+        return f"{self.action}: {meaning}" + (f" (assumed: {self.assumed})" if self.assumed else "")
+
+
+def find_last_steps(source: Source) -> LastSteps:
+    """What the source says of last steps. If it does not know, looks at the first episodes of some shards.
+
+    Last actions are assumed to be void if at least half of those seen are zeros, not finite, or repeat the action
+    before, in episodes that mostly have other actions. RLDS defines that they are void, but many converters of robot
+    data write one step for each recorded frame.
+    """
+    if source.last_action != "unknown":
+        return LastSteps(source.last_action)
+    kinds = Counter(kind for episode in _sample(source) if (kind := _kind(episode)) is not None)
+    if not kinds:
+        return LastSteps("void", "RLDS defines it so, and there was no episode to look at")
+    seen = ", ".join(f"{what} in {number}" for what, number in kinds.most_common())
+    return LastSteps(
+        "real" if 2 * kinds[_NEW] > kinds.total() else "void", f"{seen} of {count(kinds.total(), 'episode')}"
+    )
+
+
+_NEW = "a new value"
+
+
+def _kind(episode: Episode) -> str | None:
+    """What the last action of an episode is; None if the episode does not tell."""
+    if len(episode) < 2:
+        return None
+    columns = [np.asarray(column) for path, column in episode.steps.items() if is_action(path) and is_numeric(column)]
+    if not columns:
+        return None
+    actions: Any = np.concatenate([column.reshape(len(column), -1).astype(np.float64) for column in columns], axis=1)
+    if not np.isfinite(actions[-1]).all():
+        return "not finite"
+    for kind, filler in (("zeros", ~actions.any(axis=1)), ("a repetition", _repeats(actions))):
+        if filler[-1] and 2 * filler[:-1].sum() < len(filler):
+            return kind
+    return _NEW
+
+
+def _repeats(actions: Any) -> Any:
+    """Whether each action equals the one before, bool [T]."""
+    return np.append(False, (actions[1:] == actions[:-1]).all(axis=1))
+
+
+def _sample(source: Source) -> Iterator[Episode]:
+    """The first readable episodes of shards across the dataset, if possible with only their actions."""
+    shards = [(split.name, shard) for split in source.splits for shard in split.shards if shard.size]
+    if not source.has_files or not any(is_action(path) for path in source.schema.steps):
+        return
+    chosen = shards[:: -(-len(shards) // _SHARDS) or 1]
+    rest = [path for path in source.schema.steps if not is_action(path)]
+    reader, size = EpisodeReader(source.without(rest, "not looked at")), 0
+    for split, shard in chosen:
+        for episode in itertools.islice(reader.read(split, Segment(shard)), -(-_EPISODES // len(chosen))):
+            size += len(episode.payload)
+            if not episode.faults:
+                yield episode
+            if size > _BYTES:
+                return
+
+
+def is_action(path: str) -> bool:
+    """Whether a step field is the action or a part of it."""
+    return path.partition("/")[0] == "action"
+
+
+def ends(episode: Episode) -> bool:
+    """Whether the last step of an episode is marked as the last; true if it has no such field."""
+    last = episode.steps.get("is_last")
+    return bool(len(episode)) and (last is None or bool(np.asarray(last)[-1]))
+
+
+def without_last(episode: Episode) -> Episode:
+    """The steps before the last one. The end of the episode is marked in the one that leads there, as in LeRobot."""
+    rows = episode.slice(0, len(episode) - 1)
+    marks: dict[str, Column] = {}
+    for path in ("is_last", "is_terminal"):
+        if len(rows) and path in rows.steps:
+            marks[path] = np.concatenate([np.asarray(rows.steps[path])[:-1], np.asarray(episode.steps[path])[-1:]])
+    return rows.with_columns(marks)
+
+
+@dataclasses.dataclass(frozen=True)
+class RowRule:
+    """Which steps of episodes become rows of an observation and an action.
+
+    Attributes:
+      left_out: whether last steps are left out.
+      last_steps: what they are; None if it did not matter, because the user chose.
+      kept_void: whether the user keeps last steps whose actions the source says are void.
+    """
+
+    left_out: bool = False
+    last_steps: LastSteps | None = None
+    kept_void: bool = False
+
+    @classmethod
+    def of(cls, source: Source, schema: Schema, choice: Literal["drop", "keep"] | None) -> RowRule:
+        """The rule for a dataset: void last steps are left out unless the user chose.
+
+        Args:
+          schema: the schema of the episodes, after connectors; without actions, all steps are rows.
+        """
+        if choice is not None:
+            return cls(choice == "drop", kept_void=choice == "keep" and source.last_action == "void")
+        if not any(is_action(path) for path in schema.steps):
+            return cls()
+        last_steps = find_last_steps(source)
+        return cls(last_steps.action == "void", last_steps)
+
+    def rows(self, episode: Episode) -> Episode:
+        """The rows of an episode, perhaps none."""
+        return without_last(episode) if self.left_out and ends(episode) else episode
+
+    def to_json(self) -> dict[str, Any]:
+        """What the rows depend on, for a plan."""
+        found = {} if self.last_steps is None else {key: v for key, v in vars(self.last_steps).items() if v}
+        found |= {"kept_void": True} if self.kept_void else {}
+        matters = self.left_out or self.kept_void or found.get("assumed")
+        return {"last_step": {"left_out": self.left_out, **found}} if matters else {}
+
 
 MEANING = "meaning.json"
 KEY = "meaning"

@@ -13,8 +13,8 @@ from rlds_beam.connectors.configuration import Configuration, flat, load
 from rlds_beam.connectors.learner.actions import GetActions, NormalizeAndClipActions
 from rlds_beam.connectors.learner.kinds import env_to_module_pipeline, module_to_env_pipeline
 from rlds_beam.connectors.learner.outputs import as_numpy
+from rlds_beam.episodes.columns import flatten
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.nesting import flatten
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.distributions import Propensity
 from rlds_beam.recording.logger import recorded_as

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.episodes.nesting import flatten
+from rlds_beam.episodes.columns import flatten
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.output.checksums import Checksum
 from rlds_beam.recording.bases import BasePolicy, Function, Predictor, StatefulFunction

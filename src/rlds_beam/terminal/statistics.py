@@ -13,7 +13,7 @@ import numpy as np
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.dataset import DatasetFinding
 from rlds_beam.checking.signals.results import grouped
-from rlds_beam.episodes.nesting import below
+from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.schema import MAX_UNFOLDED, named_dimension, shown_dimensions
 from rlds_beam.terminal.tables import sparkline, table_lines
 from rlds_beam.text import count, shortened

@@ -10,8 +10,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from rlds_beam.checking.verdicts import IgnoredValues
+from rlds_beam.episodes.columns import nest
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.encoding.wire import delimited, packed_varints, text
-from rlds_beam.episodes.columns import text_bytes
+from rlds_beam.episodes.columns import all_below, below, text_bytes
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.nesting import all_below, below
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean

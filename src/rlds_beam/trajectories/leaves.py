@@ -8,11 +8,18 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from rlds_beam.episodes.casting import changed, violation_of
-from rlds_beam.episodes.columns import concatenate, zeros_like
+from rlds_beam.episodes.columns import (
+    all_below,
+    changed,
+    concatenate,
+    flatten,
+    nest,
+    nest_order,
+    violation_of,
+    zeros_like,
+)
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.episodes.nesting import all_below, flatten, nest, nest_order
 from rlds_beam.episodes.schema import ADD_ACTIONS, REQUIRED_STEP_FIELDS
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages

@@ -12,15 +12,22 @@ from rlds_beam.checking.rules import ADVICE
 from rlds_beam.checking.signals import SIGNALS, Finding
 from rlds_beam.datasets.base import STEPS
 from rlds_beam.episodes.episode import Column, Episode, kind_of_column, kind_of_value
-from rlds_beam.episodes.flags import FLAGS
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.keys import FLAGS, EpisodeKey
 from rlds_beam.errors import Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.terminal.tables import sparkline
 from rlds_beam.text import count, printable
 from rlds_beam.viewing import html
-from rlds_beam.viewing.curves import Curve, curves_of
-from rlds_beam.viewing.facts import flags_of, instruction_of, is_text_column, range_of, summary_of, text_of
+from rlds_beam.viewing.curves import (
+    Curve,
+    curves_of,
+    flags_of,
+    instruction_of,
+    is_text_column,
+    range_of,
+    summary_of,
+    text_of,
+)
 from rlds_beam.viewing.html import View
 from rlds_beam.viewing.thumbnails import cameras_of, faults_of, frames_of
 

@@ -12,11 +12,10 @@ import pytest
 
 from rlds_beam.encoding.base import Damage, Record
 from rlds_beam.encoding.tfrecord import file as tfrecord
+from rlds_beam.encoding.tfrecord import framing
 from rlds_beam.encoding.tfrecord import framing as tfrecord_framing
-from rlds_beam.encoding.tfrecord import gzip_stream
 from rlds_beam.encoding.tfrecord.file import read_records, scan_headers
-from rlds_beam.encoding.tfrecord.framing import EFFORT, EFFORT_BYTES, record_header
-from rlds_beam.encoding.tfrecord.gzip_stream import GzipStream
+from rlds_beam.encoding.tfrecord.framing import EFFORT, EFFORT_BYTES, GzipStream, record_header
 from rlds_beam.encoding.tfrecord.rows import frame, frame_all
 
 SIZE = 6 << 20
@@ -134,8 +133,8 @@ def test_damage_in_a_gzip_file_does_not_decompress_it_repeatedly():
 
 
 def test_going_back_in_a_gzip_file_starts_near(monkeypatch):
-    monkeypatch.setattr(gzip_stream, "_SPACING", 1 << 16)
-    monkeypatch.setattr(gzip_stream, "_MARKS", 8)
+    monkeypatch.setattr(framing, "_SPACING", 1 << 16)
+    monkeypatch.setattr(framing, "_MARKS", 8)
     data = np.random.default_rng(2).integers(0, 9, 3 << 20, np.uint8).tobytes()
     compressed = b"".join(gzip.compress(data[at : at + (700 << 10)], 6) for at in range(0, len(data), 700 << 10))
     stream = GzipStream(io.BytesIO(compressed))

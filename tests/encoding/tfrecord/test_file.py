@@ -21,7 +21,7 @@ from rlds_beam.encoding.base import Damage, Record
 from rlds_beam.encoding.tfrecord import file as tfrecord
 from rlds_beam.encoding.tfrecord import framing as tfrecord_framing
 from rlds_beam.encoding.tfrecord.file import read_records, scan_headers
-from rlds_beam.encoding.tfrecord.gzip_stream import GzipStream
+from rlds_beam.encoding.tfrecord.framing import GzipStream
 from rlds_beam.encoding.tfrecord.rows import FramedRows, frame, frame_all
 
 

@@ -12,7 +12,7 @@ from framed_records import FAULTS, GOOD, PAYLOADS, damages, read, records
 
 from rlds_beam.encoding.base import Damage, Record
 from rlds_beam.encoding.tfrecord.file import read_records
-from rlds_beam.encoding.tfrecord.gzip_stream import GzipStream
+from rlds_beam.encoding.tfrecord.framing import GzipStream
 from rlds_beam.encoding.tfrecord.rows import frame_all
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_beam.formats.ros2.alignment import align, grid
+from rlds_beam.formats.ros2.windows import align, grid
 
 TIMES = st.lists(st.integers(0, 40), max_size=20)
 AGES = st.one_of(st.none(), st.integers(0, 10))

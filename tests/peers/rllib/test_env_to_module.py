@@ -26,7 +26,7 @@ from rlds_beam.connectors import (
     env_to_module_pipeline,
     module_to_env_pipeline,
 )
-from rlds_beam.episodes.nesting import flatten
+from rlds_beam.episodes.columns import flatten
 
 FEW = settings(peer.QUICK, max_examples=30)
 BOUNDS = gym.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))

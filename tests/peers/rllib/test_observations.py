@@ -12,7 +12,7 @@ from ray.rllib.connectors.learner.frame_stacking import FrameStacking
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rlds_beam import connectors as ours
-from rlds_beam.episodes.nesting import flatten
+from rlds_beam.episodes.columns import flatten
 
 FEW = settings(peer.QUICK, max_examples=30)
 

@@ -17,7 +17,7 @@ from ray.rllib.policy.sample_batch import SampleBatch
 
 import rlds_beam
 from rlds_beam import connectors as ours
-from rlds_beam.episodes.nesting import flatten
+from rlds_beam.episodes.columns import flatten
 from rlds_beam.errors import UsageError
 from rlds_beam.rllib import ColumnsOfflineData, ColumnsPreLearner, offline_data
 

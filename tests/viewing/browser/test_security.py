@@ -126,7 +126,7 @@ def test_half_open_connections_keep_nobody_out(browser: Browser) -> None:
 
 
 def test_a_connection_without_a_request_ends(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_beam.viewing.browser.connections.MAX_HEADER_SECONDS", 0.1)
+    monkeypatch.setattr("rlds_beam.viewing.browser.security.MAX_HEADER_SECONDS", 0.1)
     for begun in (b"", HALF):
         with socket.create_connection(("127.0.0.1", browser.server.port), DEADLINE) as half:
             half.sendall(begun)

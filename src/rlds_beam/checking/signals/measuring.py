@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_beam.checking.idle import IDLE, LEAST_IDLE
+from rlds_beam.checking.rates import IDLE, LEAST_IDLE
 from rlds_beam.checking.signals import images, texts
 from rlds_beam.checking.signals.context import Context, is_gripper, measure_lag
 from rlds_beam.checking.signals.motion import Laid, Motion, lay, longest_runs
@@ -118,7 +118,7 @@ def _moves(context: Context, motions: Mapping[str, Motion], laid: Laid) -> Array
 
 
 def idle_share(context: Context, motions: Mapping[str, Motion], laid: Laid) -> dict[str, Array]:
-    """The share of steps in runs of at least `LEAST_IDLE` idle steps (`checking.idle`), and the longest run.
+    """The share of steps in runs of at least `LEAST_IDLE` idle steps (`checking.rates`), and the longest run.
 
     In an idle step, neither an action nor a state changes by `IDLE` or more.
     """

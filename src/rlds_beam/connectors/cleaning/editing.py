@@ -12,10 +12,8 @@ import numpy as np
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.keeping_steps import ended, keep_steps, slice_steps
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.episodes.casting import changed, violation_of
-from rlds_beam.episodes.columns import concatenate, is_numeric, zeros_like
+from rlds_beam.episodes.columns import all_below, below, changed, concatenate, is_numeric, violation_of, zeros_like
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.nesting import all_below, below
 from rlds_beam.errors import BadEpisode, UsageError
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.checking.idle import IDLE, LEAST_IDLE, idle_steps, runs
+from rlds_beam.checking.rates import IDLE, LEAST_IDLE, idle_steps, runs
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.dropping import text_of, values_of, vectors
 from rlds_beam.connectors.cleaning.keeping_steps import slice_steps

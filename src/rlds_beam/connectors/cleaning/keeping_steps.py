@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.episodes.columns import is_numeric
+from rlds_beam.episodes.columns import all_below, is_numeric
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.nesting import all_below
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array

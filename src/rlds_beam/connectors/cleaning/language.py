@@ -18,8 +18,7 @@ from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.dropping import text_of, values_of
 from rlds_beam.connectors.cleaning.listing import EXPECTED_KEY, EpisodeList
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.encoding.checked_json import load_json, parse_json
-from rlds_beam.encoding.checked_yaml import parse_yaml
+from rlds_beam.encoding.checked_json import load_json, parse_json, parse_yaml
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey

@@ -10,9 +10,8 @@ import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.episodes.columns import is_numeric
+from rlds_beam.episodes.columns import all_below, is_numeric
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.nesting import all_below
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.resizing import edit_images, resize_colors, resize_depth

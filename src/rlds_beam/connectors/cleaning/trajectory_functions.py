@@ -12,8 +12,8 @@ import numpy as np
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.keeping_steps import ended, with_value
 from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.columns import flatten, nest
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.nesting import flatten, nest
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.user_functions import resolve

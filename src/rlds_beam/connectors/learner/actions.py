@@ -19,8 +19,8 @@ from rlds_beam.connectors.learner.distributions import (
     SquashedGaussian,
 )
 from rlds_beam.connectors.learner.outputs import as_numpy, episodes_of, map_columns, outputs_of
+from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.nesting import below
 from rlds_beam.errors import UsageError
 from rlds_beam.typing import Array
 

@@ -10,8 +10,8 @@ import numpy as np
 from rlds_beam.connectors.base import Batch, EpisodeConnector
 from rlds_beam.connectors.cleaning.keeping_steps import slice_steps
 from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.nesting import below
 from rlds_beam.errors import UsageError
 
 

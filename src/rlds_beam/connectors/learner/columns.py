@@ -19,9 +19,8 @@ from rlds_beam.connectors.fields import (
     transitions,
     truncateds,
 )
-from rlds_beam.episodes.columns import is_text
+from rlds_beam.episodes.columns import below, is_text
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.nesting import below
 from rlds_beam.episodes.schema import ADD_ACTIONS
 from rlds_beam.errors import UsageError
 

@@ -21,9 +21,8 @@ from rlds_beam.connectors.statistics.used_statistics import (
     picked,
     valid_rows,
 )
-from rlds_beam.episodes.columns import is_numeric
+from rlds_beam.episodes.columns import all_below, is_numeric
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.nesting import all_below
 from rlds_beam.errors import UsageError
 from rlds_beam.typing import Array
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from rlds_beam.connectors.base import ColumnConnector, Columns
 from rlds_beam.connectors.fields import StepFields, leaves, transitions
+from rlds_beam.episodes.columns import all_below
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.nesting import all_below
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean
 

@@ -12,9 +12,8 @@ import numpy as np
 from rlds_beam.connectors.base import Batch, name_of
 from rlds_beam.connectors.fields import StepFields, leaves, module_of
 from rlds_beam.connectors.learner.outputs import as_numpy
-from rlds_beam.episodes.columns import concatenate
+from rlds_beam.episodes.columns import below, concatenate, flatten
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.nesting import below, flatten
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array

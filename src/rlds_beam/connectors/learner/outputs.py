@@ -14,9 +14,8 @@ import numpy as np
 
 from rlds_beam.connectors.base import Batch, Columns, Connector, name_of
 from rlds_beam.connectors.fields import agent_of, module_of
-from rlds_beam.episodes.columns import concatenate
+from rlds_beam.episodes.columns import below, concatenate, nest
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.nesting import below, nest
 from rlds_beam.errors import UsageError
 from rlds_beam.typing import Array
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from rlds_beam.connectors.base import ColumnConnector, Columns
 from rlds_beam.connectors.fields import StepFields, terminateds, transitions
+from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.nesting import below
 from rlds_beam.errors import UsageError
 from rlds_beam.typing import Array
 

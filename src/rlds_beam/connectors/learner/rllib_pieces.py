@@ -12,9 +12,8 @@ from rlds_beam.connectors.fields import DEFAULT_MODULE_ID, module_of
 from rlds_beam.connectors.learner.rllib_episodes import RllibEpisode
 from rlds_beam.connectors.learner.sequences import AddTimeDimToBatchAndZeroPad
 from rlds_beam.connectors.learner.states import as_state
-from rlds_beam.episodes.columns import is_text
+from rlds_beam.episodes.columns import flatten, is_text, nest
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.nesting import flatten, nest
 from rlds_beam.errors import RldsBeamError, needs
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array

@@ -12,8 +12,8 @@ import numpy as np
 from rlds_beam.connectors.base import Batch, Columns, check_not_batched
 from rlds_beam.connectors.fields import StepFields, leaves, transitions
 from rlds_beam.connectors.learner.columns import is_there
+from rlds_beam.episodes.columns import below, flatten
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.nesting import below, flatten
 from rlds_beam.errors import UsageError
 
 

@@ -6,10 +6,9 @@ import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.episodes.columns import concatenate, zeros_like
+from rlds_beam.episodes.columns import below, concatenate, zeros_like
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.flags import FLAGS
-from rlds_beam.episodes.nesting import below
+from rlds_beam.episodes.keys import FLAGS
 
 
 class AddOneTsToEpisodesAndTruncate(EpisodeConnector):

@@ -13,9 +13,8 @@ from rlds_beam.connectors.fields import StepFields, transitions
 from rlds_beam.connectors.statistics.moments import Moments
 from rlds_beam.connectors.statistics.propensity_statistics import PropensityStatistics
 from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR, ValueDistribution, exact_rows
-from rlds_beam.episodes.columns import is_numeric
+from rlds_beam.episodes.columns import below, is_numeric
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.nesting import below
 from rlds_beam.lazy import Viewable
 from rlds_beam.typing import Array
 

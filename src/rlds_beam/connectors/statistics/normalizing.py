@@ -23,9 +23,8 @@ from rlds_beam.connectors.statistics.used_statistics import (
     picked,
     valid_rows,
 )
-from rlds_beam.episodes.columns import is_numeric
+from rlds_beam.episodes.columns import all_below, is_numeric
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.nesting import all_below
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean
 from rlds_beam.typing import Array

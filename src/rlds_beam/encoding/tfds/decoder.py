@@ -15,7 +15,7 @@ import numpy as np
 
 from rlds_beam.encoding.tfds.dataset_info import FEATURES
 from rlds_beam.encoding.tfds.features import Json, load_features
-from rlds_beam.episodes.nesting import all_below
+from rlds_beam.episodes.columns import all_below
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import needs
 from rlds_beam.typing import Array

@@ -17,8 +17,8 @@ from rlds_beam.encoding.tfds.features import features_dict
 from rlds_beam.encoding.tfds.features import features_json as flat_features_json
 from rlds_beam.encoding.tfrecord.rows import frame_all
 from rlds_beam.encoding.wire import delimited, packed_varints, tag_and_length
+from rlds_beam.episodes.columns import all_below, nest
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.nesting import all_below, nest
 from rlds_beam.episodes.schema import Field, Schema, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages

@@ -23,11 +23,11 @@ from rlds_beam.encoding.tfrecord.framing import (
     HEADER,
     OVERHEAD,
     FrameFinder,
+    GzipStream,
     TooDamagedError,
     masked_crc,
     record_header,
 )
-from rlds_beam.encoding.tfrecord.gzip_stream import GzipStream
 
 MAX_RECORD_BYTES = 1 << 30
 MAX_DAMAGE_BYTES = 1 << 24

@@ -11,10 +11,8 @@ import numpy as np
 from rlds_beam.encoding import checked_json
 from rlds_beam.encoding.checked_json import COUNT, Kind, Maybe, check_json
 from rlds_beam.encoding.tfds.features import DTYPES
-from rlds_beam.episodes.casting import exact_cast
-from rlds_beam.episodes.columns import text_bytes
+from rlds_beam.episodes.columns import all_below, exact_cast, nest_order, text_bytes
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.nesting import all_below, nest_order
 from rlds_beam.episodes.schema import ADD_ACTIONS, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages

@@ -18,9 +18,9 @@ from rlds_beam.encoding.example.templates import row_field
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.encoding.tfds.features import features_json
 from rlds_beam.encoding.tfrecord.rows import frame
+from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.flags import FLAGS
-from rlds_beam.episodes.nesting import below
+from rlds_beam.episodes.keys import FLAGS
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.columns.options import ColumnsFormat, ColumnsOptions
@@ -28,9 +28,9 @@ from rlds_beam.formats.columns.row_files import RowFile, measure_rows, open_row_
 from rlds_beam.output.base import CostHint, Description, Output
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import MANIFEST, PLAN
+from rlds_beam.output.manifest import split_infos, write_tfds_metadata
 from rlds_beam.output.plans import RESERVED, OutputPlan
 from rlds_beam.output.shards import ShardInfo, WrittenFile
-from rlds_beam.output.tfds_metadata import split_infos, write_tfds_metadata
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.reading.plan import WorkRange

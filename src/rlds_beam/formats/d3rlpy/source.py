@@ -17,7 +17,7 @@ import numpy as np
 
 from rlds_beam.encoding.base import Damage
 from rlds_beam.encoding.checked_json import ANY, check_json, parse_json
-from rlds_beam.episodes.casting import exact_cast, exact_flags
+from rlds_beam.episodes.columns import exact_cast, exact_flags
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation

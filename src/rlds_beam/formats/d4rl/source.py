@@ -23,7 +23,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.base import Damage
-from rlds_beam.episodes.casting import changed, is_number
+from rlds_beam.episodes.columns import changed, is_number
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation

@@ -26,10 +26,9 @@ import numpy as np
 
 from rlds_beam import naming, storage
 from rlds_beam.encoding.base import Damage, Record
-from rlds_beam.episodes.casting import exact_cast
-from rlds_beam.episodes.columns import zeros_like
+from rlds_beam.episodes.columns import exact_cast, zeros_like
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.flags import LAST
+from rlds_beam.episodes.keys import LAST
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, needs
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field

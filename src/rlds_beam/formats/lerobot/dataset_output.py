@@ -34,7 +34,7 @@ from rlds_beam.output.merging import GlobalIndices
 from rlds_beam.output.preview import PREVIEW, RANGES, joined
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.reading.base import Source
-from rlds_beam.reading.last_steps import RowRule
+from rlds_beam.reading.meaning import RowRule
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.text import count, did_you_mean, printable
 

@@ -12,11 +12,9 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.encoding import arrow_columns
 from rlds_beam.encoding.example.columns import objects
-from rlds_beam.episodes.casting import exact_cast
-from rlds_beam.episodes.columns import text_bytes
+from rlds_beam.episodes.columns import exact_cast, text_bytes
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.flags import FLAGS
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.keys import FLAGS, EpisodeKey
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.formats.arrays.array_episodes import discounts

@@ -22,9 +22,9 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.flags import FLAGS
-from rlds_beam.episodes.nesting import below
+from rlds_beam.episodes.keys import FLAGS
 from rlds_beam.episodes.schema import ADD_ACTIONS, Field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.hdf5_writing import EpisodeDataset, check_h5py, object_bytes, write_hdf5
@@ -42,9 +42,9 @@ from rlds_beam.formats.arrays.parts import Part, PartColumn
 from rlds_beam.formats.minari import gym_spaces
 from rlds_beam.formats.minari.columns import EPISODE, MinariColumn
 from rlds_beam.output.base import CostHint, Description
-from rlds_beam.output.local_file import LocalFile
 from rlds_beam.output.merging import MergedFile
 from rlds_beam.output.options import ImageOptions
+from rlds_beam.output.record_writing import LocalFile
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.typing import Array

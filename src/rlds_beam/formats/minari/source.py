@@ -18,7 +18,7 @@ from rlds_beam import naming, storage
 from rlds_beam.encoding.base import Damage
 from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json, parse_json, parsing, read_json
 from rlds_beam.encoding.tfds.features import DTYPES
-from rlds_beam.episodes.casting import exact_cast, exact_flags
+from rlds_beam.episodes.columns import exact_cast, exact_flags
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
 from rlds_beam.errors import UsageError
@@ -46,7 +46,7 @@ from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features, shards_of, splits_of
 from rlds_beam.formats.minari import gym_spaces
 from rlds_beam.formats.minari.arrow import ARROW, MinariArrowFormat
-from rlds_beam.formats.minari.environments import known_environment
+from rlds_beam.formats.minari.gym_spaces import known_environment
 from rlds_beam.formats.minari.output import MAIN, METADATA, OWN
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard

@@ -11,7 +11,7 @@ import numpy as np
 from rlds_beam import naming, storage
 from rlds_beam.encoding.base import Damage
 from rlds_beam.encoding.checked_json import parsing
-from rlds_beam.episodes.casting import exact_cast
+from rlds_beam.episodes.columns import exact_cast
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema, by_path
 from rlds_beam.errors import UsageError

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.episodes.casting import exact_cast, exact_flags
+from rlds_beam.episodes.columns import exact_cast, exact_flags
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema, by_path, is_name, text_field
 from rlds_beam.errors import BadEpisode, UsageError, Violation

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.base import RecordFormat
-from rlds_beam.episodes.casting import exact_cast
+from rlds_beam.episodes.columns import exact_cast
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema

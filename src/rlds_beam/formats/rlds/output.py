@@ -23,21 +23,20 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.columns.options import ColumnsFormat
-from rlds_beam.formats.rlds.card import CARD, PROVENANCE, card, provenance
+from rlds_beam.formats.rlds.card import CARD, PROVENANCE, cameras_in, card, preview_of, provenance
 from rlds_beam.formats.rlds.names import CARRIED, is_license, name_and_version
 from rlds_beam.formats.rlds.options import RldsOptions
-from rlds_beam.formats.rlds.preview import cameras_in, preview_of
 from rlds_beam.formats.rlds.records import RecordEncoder
 from rlds_beam.formats.rlds.source import FORMATS
 from rlds_beam.output.base import CostHint, Description
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import FITTED, REPORT, to_json
 from rlds_beam.output.last_steps import HoldsLastActions
+from rlds_beam.output.manifest import split_infos
 from rlds_beam.output.plans import read_plan
 from rlds_beam.output.preview import PREVIEW
 from rlds_beam.output.record_writing import RecordFileWriter, open_record_file
 from rlds_beam.output.shards import WrittenFile
-from rlds_beam.output.tfds_metadata import split_infos
 from rlds_beam.reading.base import LastAction, Source, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.meaning import MEANING, Meaning

@@ -10,8 +10,8 @@ import numpy as np
 from rlds_beam.encoding.example.reading import entry_spans
 from rlds_beam.encoding.tfds.rlds_dataset import as_column, encode_feature, join_entries, same_storage
 from rlds_beam.encoding.wire import delimited
+from rlds_beam.episodes.columns import all_below
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.nesting import all_below
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, Violation
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages

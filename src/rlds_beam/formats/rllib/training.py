@@ -19,10 +19,17 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.connectors.fields import DEFAULT_MODULE_ID
-from rlds_beam.episodes.nesting import nest
+from rlds_beam.episodes.columns import nest
 from rlds_beam.errors import UsageError, needs
-from rlds_beam.formats.columns.batches import Rows, batches, numeric_columns, row_groups, rows_of, shuffled
-from rlds_beam.formats.columns.reading import ColumnsManifest
+from rlds_beam.formats.columns.reading import (
+    ColumnsManifest,
+    Rows,
+    batches,
+    numeric_columns,
+    row_groups,
+    rows_of,
+    shuffled,
+)
 from rlds_beam.output.manifest import read_manifest
 
 with needs("rllib", "training with RLlib needs Ray and PyTorch"):

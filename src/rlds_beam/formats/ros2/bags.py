@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from rlds_beam import naming, storage
-from rlds_beam.encoding.checked_yaml import parse_yaml
+from rlds_beam.encoding.checked_json import parse_yaml
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.mcap import McapFile
 from rlds_beam.formats.ros2.mcap_records import decompress, zstd_size

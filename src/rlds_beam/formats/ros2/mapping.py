@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from rlds_beam import storage
-from rlds_beam.encoding.checked_yaml import parse_yaml
+from rlds_beam.encoding.checked_json import parse_yaml
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean, shortened

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.episodes.nesting import nest
+from rlds_beam.episodes.columns import nest
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.formats.trajectories.output import read_fields, read_kept_fields

@@ -20,8 +20,8 @@ from rlds_beam.formats.trajectories.options import TrajectoryOptions
 from rlds_beam.output.base import CostHint, Description, Output
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import MANIFEST
+from rlds_beam.output.manifest import split_infos, write_tfds_metadata
 from rlds_beam.output.shards import ShardInfo, ShardWriter
-from rlds_beam.output.tfds_metadata import split_infos, write_tfds_metadata
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.reading.plan import WorkRange

@@ -53,8 +53,7 @@ from rlds_beam.output.base import CostHint, Description, FileRangeWriter
 from rlds_beam.output.last_steps import RowsOutput, RowsWriter, all_rows
 from rlds_beam.output.merging import MergedFile
 from rlds_beam.reading.base import Source
-from rlds_beam.reading.last_steps import RowRule
-from rlds_beam.reading.meaning import Meaning
+from rlds_beam.reading.meaning import Meaning, RowRule
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.typing import Array
 

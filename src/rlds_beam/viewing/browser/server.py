@@ -121,7 +121,7 @@ class BrowserServer:
         import uvicorn
 
         from rlds_beam.viewing.browser.app import create_app
-        from rlds_beam.viewing.browser.connections import MAX_WAITING, BrowserConnection
+        from rlds_beam.viewing.browser.security import MAX_WAITING, BrowserConnection
 
         self._socket = _listening(port)
         self.port: int = self._socket.getsockname()[1]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from rlds_beam.checking.rules import ADVICE, POLICIES, RULES
-from rlds_beam.episodes.describing import shape_text
+from rlds_beam.episodes.keys import shape_text
 from rlds_beam.episodes.schema import Field
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source, Split

@@ -18,12 +18,11 @@ from rlds_beam.processing.range_summary import RangeSummary
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.single import read_episode
-from rlds_beam.viewing.report.choosing import accepted_keys, sampled
 from rlds_beam.viewing.report.distributions import distributions_of
 from rlds_beam.viewing.report.document import DatasetPart
 from rlds_beam.viewing.report.facts import facts_of, rules_of
 from rlds_beam.viewing.report.sections import SignalSection
-from rlds_beam.viewing.report.shelf import Shelf
+from rlds_beam.viewing.report.shelf import Shelf, accepted_keys, sampled
 from rlds_beam.viewing.report.showing import Limits
 from rlds_beam.viewing.report.signals import signals_of
 from rlds_beam.viewing.report.tables import texts_of

@@ -1,17 +1,25 @@
-"""The episodes that a report shows, within a budget of bytes."""
+"""The episodes that a report shows: which ones, and within a budget of bytes."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import Violation
 from rlds_beam.text import printable
-from rlds_beam.viewing.facts import LONGEST_TEXT, instruction_of
+from rlds_beam.viewing.curves import LONGEST_TEXT, instruction_of
 from rlds_beam.viewing.report.showing import Limits, cell_of, size_of, view_of
 from rlds_beam.viewing.report.views import EpisodeView, GridCell, Mark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _GRID_HEIGHT = 72
 
@@ -78,3 +86,26 @@ def _mark(violation: Violation) -> Mark:
     step = violation.step
     detail = printable(violation.detail, LONGEST_TEXT)
     return Mark("rule", violation.rule, violation.field or "", step, None if step is None else step + 1, detail)
+
+
+def sampled(keys: Iterable[str], count: int) -> list[str]:
+    """Up to `count` keys, chosen as if at random: those with the smallest hashes."""
+    return heapq.nsmallest(count, keys, lambda key: (hashlib.blake2b(key.encode(), digest_size=8).digest(), key))
+
+
+def accepted_keys(table: pa.Table) -> list[str]:
+    """The keys of accepted records."""
+    import pyarrow.compute as pc
+
+    keys: list[str] = table["key"].filter(pc.is_null(table["rule"])).to_pylist()
+    return keys
+
+
+def worst_rows(values: np.ndarray[Any, Any], keys: Sequence[str], count: int, *, below: bool) -> list[int]:
+    """The rows with the largest (or smallest) values, worst first; equal ones by key. NaN is no value."""
+    known = np.flatnonzero(~np.isnan(values))
+    sign = 1.0 if below else -1.0
+    if len(known) > count:  # keep all rows that are as bad as the last one
+        limit = np.partition(sign * values[known], count - 1)[count - 1]
+        known = known[sign * values[known] <= limit]
+    return sorted(known.tolist(), key=lambda row: (sign * values[row], EpisodeKey.parse(keys[row])))[:count]

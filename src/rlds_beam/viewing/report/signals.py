@@ -11,9 +11,9 @@ import numpy as np
 
 from rlds_beam.checking.signals.base import GROUPS, SIGNALS, Signal
 from rlds_beam.checking.signals.results import findings
-from rlds_beam.viewing.report.choosing import worst_rows
 from rlds_beam.viewing.report.distributions import histogram_of, rounded
 from rlds_beam.viewing.report.sections import SignalSection, WorstEpisode
+from rlds_beam.viewing.report.shelf import worst_rows
 from rlds_beam.viewing.report.tables import numbers_of
 
 if TYPE_CHECKING:
