@@ -192,7 +192,7 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
             lambda root: define_pipeline(root, config, opened, writer, directory),
             "report",
         )
-    findings = tuple(DatasetFinding(**one) for one in content["findings"])
+    findings = tuple(DatasetFinding(**item) for item in content["findings"])
     return CheckOutcome(
         report, content["signals"], findings, content["rows"], content["chosen"], writer.output, temporary
     )

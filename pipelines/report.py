@@ -102,7 +102,7 @@ def define_pipeline(
 
     if writer is None:
         writer, opened = prepare(config)
-    return root | WriteDatasetReport(writer, [one.connecting for one in opened], directory)
+    return root | WriteDatasetReport(writer, [each.connecting for each in opened], directory)
 
 
 def prepare(config: ReportConfig) -> tuple[ReportWriter, tuple[OpenedInput, ...]]:
@@ -147,7 +147,7 @@ def report(config: ReportConfig) -> ReportOutcome:
     check(config)
     outcome.check_writable(config.output, "--output", config.input, rewritten=ENDINGS, endings=ENDINGS)
     writer, opened = prepare(config)
-    sources, snapshots = [one.source for one in opened], [one.snapshot() for one in opened]
+    sources, snapshots = [each.source for each in opened], [each.snapshot() for each in opened]
     seconds = sum(stats_seconds(source, config) for source in sources)
     total = Total("report", bytes=sum(source.size for source in sources))
     with Progress(total, config.progress).shown() as progress, shared_directory(config) as directory:

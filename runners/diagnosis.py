@@ -133,8 +133,8 @@ def entry_points() -> Iterator[Diagnosis]:
 def _listed(unmet: Sequence[str]) -> str:
     """Unmet requirements as one text: `numpy 2.1.0 is installed, <2 is needed; not installed: h5py, scipy`."""
     ending = " is not installed"
-    absent = [one.removesuffix(ending) for one in unmet if one.endswith(ending)]
-    others = [one for one in unmet if not one.endswith(ending)]
+    absent = [requirement.removesuffix(ending) for requirement in unmet if requirement.endswith(ending)]
+    others = [requirement for requirement in unmet if not requirement.endswith(ending)]
     if len(absent) == 1:
         return "; ".join([*others, absent[0] + ending])
     return "; ".join([*others, f"not installed: {', '.join(absent)}"] if absent else others)

@@ -160,8 +160,8 @@ def _parts(value: Any) -> Iterator[bytes]:
         for constant in value.co_consts:
             yield from _parts(constant)
     elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _parts(one)
+        for item in value:
+            yield from _parts(item)
     elif type(value).__module__ == "__main__":
         yield from _parts(type(value))
         yield from _parts(sorted(vars(value).items()))

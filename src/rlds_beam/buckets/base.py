@@ -153,7 +153,7 @@ def matching(store: Store, pattern: str, directory: str = "") -> list[Entry]:
         return []
     expression = re.compile(re.escape(root) + _expression(pattern), re.DOTALL)
     entries = store.entries(root + prefix, below="/" in pattern[len(prefix) :] or "**" in pattern)
-    return [one for one in entries if one.size is not None and expression.fullmatch(one.path)]
+    return [entry for entry in entries if entry.size is not None and expression.fullmatch(entry.path)]
 
 
 def _expression(pattern: str) -> str:

@@ -165,12 +165,12 @@ class Duplicates(Mapping[EpisodeKey, EpisodeKey]):
 def duplicates_among(dataset: str, hashed: Iterable[Hashed]) -> Duplicates:
     """Finds each duplicate and the episode that it repeats, which has the smallest key."""
     hashed = list(hashed)
-    splits = sorted({one.split for one in hashed})
+    splits = sorted({part.split for part in hashed})
     places = [
-        np.stack(np.broadcast_arrays(splits.index(one.split), one.shard, one.positions), axis=1) for one in hashed
+        np.stack(np.broadcast_arrays(splits.index(part.split), part.shard, part.positions), axis=1) for part in hashed
     ]
     place = np.concatenate([np.zeros((0, 3), np.int64), *places])
-    digests = np.concatenate([np.zeros((0, _DIGEST_WORDS), np.uint64), *(one.digests for one in hashed)])
+    digests = np.concatenate([np.zeros((0, _DIGEST_WORDS), np.uint64), *(part.digests for part in hashed)])
     order = np.lexsort((*place.T[::-1], *digests.T))
     place, digests = place[order], digests[order]
     is_copy = np.zeros(len(place), bool)

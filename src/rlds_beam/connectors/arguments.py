@@ -28,14 +28,14 @@ def accepts(hint: Any, value: Any) -> bool:
         return isinstance(value, hint)
     kind = origin or hint
     if kind in (collections.abc.Mapping, dict):
-        return isinstance(value, Mapping) and all(accepts(inner[1], one) for one in value.values() if inner)
+        return isinstance(value, Mapping) and all(accepts(inner[1], item) for item in value.values() if inner)
     if kind in (collections.abc.Sequence, list, tuple):
         if isinstance(value, str):  # many arguments accept one name instead of a list
             return not inner or inner[0] in (str, Any)
         if not isinstance(value, Sequence):
             return False
         each = inner[:1] if kind is not tuple or inner[1:] == (...,) else ()
-        return all(accepts(each[0], one) for one in value if each)
+        return all(accepts(each[0], item) for item in value if each)
     return kind is not collections.abc.Callable or callable(value)
 
 

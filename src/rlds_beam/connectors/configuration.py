@@ -179,7 +179,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, (types.FunctionType, type)):
         name = name_of(value)
         return [str(name), version_of(name, "--connectors")]

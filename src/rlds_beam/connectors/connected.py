@@ -107,8 +107,8 @@ def connected_from_json(content: Iterable[Mapping[str, Any]]) -> tuple[Connected
 
 def connected_lines(connected: Iterable[Connected]) -> list[str]:
     """The lines for a summary; connectors that only add columns are left out."""
-    lines = [f"connector {one}" for one in connected if one.changed or one.dropped or not one.columns]
-    return [*lines, *listed_lines((one.name, one.listed) for one in connected if one.listed is not None)]
+    lines = [f"connector {counts}" for counts in connected if counts.changed or counts.dropped or not counts.columns]
+    return [*lines, *listed_lines((counts.name, counts.listed) for counts in connected if counts.listed is not None)]
 
 
 def imbalance(episodes: int, steps: int, connected: tuple[Connected, ...]) -> str | None:
@@ -117,13 +117,13 @@ def imbalance(episodes: int, steps: int, connected: tuple[Connected, ...]) -> st
     Returns:
       A sentence about the first mismatch; None if the counts add up.
     """
-    for one in connected:
-        if (one.episodes_in, one.steps_in) != (episodes, steps):
+    for counts in connected:
+        if (counts.episodes_in, counts.steps_in) != (episodes, steps):
             return (
-                f"{one.title} received {count(one.episodes_in, 'episode')} with {count(one.steps_in, 'step')}, "
-                f"expected {count(episodes, 'episode')} with {count(steps, 'step')}"
+                f"{counts.title} received {count(counts.episodes_in, 'episode')} with {count(counts.steps_in, 'step')}"
+                f", expected {count(episodes, 'episode')} with {count(steps, 'step')}"
             )
-        episodes, steps = one.episodes_out, one.steps_out
+        episodes, steps = counts.episodes_out, counts.steps_out
     return None
 
 

@@ -313,7 +313,7 @@ def _pixels(images: EncodedImages, path: str, jpeg: Jpeg) -> Array:
     if isinstance(images, VideoFrames) and images.is_direct:
         return images.stacked()
     decoded = [_decoded(row, images, path, jpeg) for row in images.data]
-    shapes = {one.shape for one in decoded}
+    shapes = {image.shape for image in decoded}
     if len(shapes) == 1:
         return np.stack(decoded)
     return objects(decoded) if decoded else np.empty((0, *(d or 0 for d in images.shape)), images.dtype)

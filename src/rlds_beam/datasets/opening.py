@@ -99,7 +99,7 @@ def open_dataset(
         ("jpeg", jpeg, get_args(Jpeg)),
     ):
         if value not in known:
-            names = [one for one in known if one is not None]
+            names = [fact for fact in known if fact is not None]
             raise UsageError(f"{name}={value}: expected {' or '.join(names)}{did_you_mean(str(value), names)}")
     if not is_output(where) and module is None and _is_module(where):
         where, module = storage.split(where.rstrip("/"))

@@ -98,7 +98,7 @@ class IndexedSteps:
             return self._edited(path, self._images(field, places), places["edit"])
         data = self._reader.read(places)
         shapes = parts[1][rows]
-        values = (np.frombuffer(one, field.numpy_dtype) for one in data)
+        values = (np.frombuffer(item, field.numpy_dtype) for item in data)
         return objects([one.reshape(shape) for one, shape in zip(values, shapes, strict=True)])
 
     def _images(self, field: Field, places: Array) -> EncodedImages:

@@ -88,7 +88,7 @@ def check_depth(content: Any, most: float = math.inf) -> None:
         count += sum(map(len, filter(_is_nested, level)))
         if count > most:
             break
-        level = [one for part in level for one in _below(part) if _is_nested(one)]
+        level = [child for part in level for child in _below(part) if _is_nested(child)]
         if not level:
             return
     raise RecursionError(f"more than {_DEPTH} levels")
@@ -127,8 +127,8 @@ def parsing(path: str) -> Iterator[None]:
 
 def _problems(value: Any, schema: Schema, where: str) -> Iterator[str]:
     if isinstance(schema, tuple):
-        for one in schema:
-            yield from _problems(value, one, where)
+        for alternative in schema:
+            yield from _problems(value, alternative, where)
     elif isinstance(schema, Maybe):
         if value is not None:
             yield from _problems(value, schema.schema, where)

@@ -218,12 +218,12 @@ def _recognize_below(directory: str) -> Recognized:
     found: list[Recognized] = []
     trouble: UsageError | None = None
     looked = 0
-    for one in _below(directory, _LEVELS, {_identity(directory)}):
+    for child in _below(directory, _LEVELS, {_identity(directory)}):
         looked += 1
-        if isinstance(one, UsageError):
-            trouble = trouble or one
-        elif one is not None:
-            found.append(one)
+        if isinstance(child, UsageError):
+            trouble = trouble or child
+        elif child is not None:
+            found.append(child)
         if looked == most:
             break
     if len(found) == 1:
@@ -245,7 +245,7 @@ def _check_subdirectories(directory: str, found: Recognized) -> None:
     paths = [storage.join(directory, name) for name in names_in(directory) if not name.startswith((".", "_"))]
     is_directory = {path: _is_directory(path) for path in paths[:most]}
     below = [one for path in paths[:most] if is_directory[path] for one in _first_in(path)]
-    if all(_is_read_with(found, one) for one in below):
+    if all(_is_read_with(found, child) for child in below):
         return
     files = [path for path in paths[:most] if not is_directory[path]]
     if any(one.format == found.format for path in files[:_MOST_FILES] for one in _first_in(path)):
@@ -303,14 +303,14 @@ def _identity(path: str) -> object:
 
 def _several(directory: str, found: Sequence[Recognized], incomplete: bool) -> UsageError:
     """The error for a directory of datasets: what they are, and the command for the first one."""
-    inside = {one: printable(one.dataset.removeprefix(directory).strip("/"), 80) or "." for one in found}
-    listed = [f"  {inside[one]}  {one}" for one in found[:_MOST_NAMED]]
+    inside = {match: printable(match.dataset.removeprefix(directory).strip("/"), 80) or "." for match in found}
+    listed = [f"  {inside[match]}  {match}" for match in found[:_MOST_NAMED]]
     more = [f"  and {len(found) - _MOST_NAMED:,} more"] if found[_MOST_NAMED:] else []
     total = f"{'at least ' if incomplete else ''}{count(len(found), 'dataset')}"
-    itself = next((one for one in found if one.dataset == directory), None)
-    command = f"rlds-beam inspect {shlex.quote(next(one.dataset for one in found if one is not itself))}"
-    formats = {one.format for one in found}
-    is_one = len(formats) == 1 and all(_is_read_with(found[0], one) for one in found)
+    itself = next((match for match in found if match.dataset == directory), None)
+    command = f"rlds-beam inspect {shlex.quote(next(match.dataset for match in found if match is not itself))}"
+    formats = {match.format for match in found}
+    is_one = len(formats) == 1 and all(_is_read_with(found[0], match) for match in found)
     together = f", or --from={found[0].format} for all of them" if is_one else ""
     if itself is not None:
         together = f", or --from={itself.format} for the files in {directory}"

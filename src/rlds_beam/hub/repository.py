@@ -124,7 +124,7 @@ class Repository:
     def files(self, commit: str) -> dict[str, RemoteFile]:
         """The files of a commit."""
         found = self._hub.entries(f"{self.at(commit)}/", below=True)
-        return {hub_path(one.path).name: RemoteFile(one.size or 0, one.checksum) for one in found}
+        return {hub_path(match.path).name: RemoteFile(match.size or 0, match.checksum) for match in found}
 
     def create(self, private: bool) -> None:
         """Creates the repository."""

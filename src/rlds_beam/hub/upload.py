@@ -66,7 +66,7 @@ class Work:
 
     @property
     def bytes(self) -> int:
-        return sum(one.size for one in self.missing)
+        return sum(file.size for file in self.missing)
 
 
 def open_upload(directory: str, destination: str) -> Upload:
@@ -97,7 +97,7 @@ def open_upload(directory: str, destination: str) -> Upload:
         (metadata if shard is None else data).append(file)
     if lost := [name for name, shard in shards.items() if shard["records"]]:
         raise NotVerifiedError(f"{directory}: missing {some(lost)}: run its command again")
-    if not any(one.name == CARD for one in metadata):
+    if not any(file.name == CARD for file in metadata):
         content = card(directory, plan, manifest, destination).encode()
         metadata.append(FileToSend(CARD, content, len(content)))
     metadata.sort(key=lambda one: (one.name == MANIFEST, one.name))
@@ -181,7 +181,7 @@ def publish(upload: Upload, work: Work, repository: Repository, message: str, *,
             _verify(file)
         part = f" (part {number} of {len(batches)})" if len(batches) > 1 else ""
         head = repository.commit(f"{message}{part}", batch, sorted(stale))
-        worker_status.count(bytes=sum(one.size for one in batch))
+        worker_status.count(bytes=sum(file.size for file in batch))
         stale = set()
     return head
 
@@ -192,8 +192,8 @@ def _batches(upload: Upload, work: Work) -> list[list[FileToSend]]:
         return []
     if len(work.missing) <= _FILES and work.bytes <= _BYTES:
         return [[*work.missing]]
-    names = {one.name for one in upload.metadata}
-    batches: list[list[FileToSend]] = [[one for one in work.missing if one.name == PLAN]]
+    names = {file.name for file in upload.metadata}
+    batches: list[list[FileToSend]] = [[file for file in work.missing if file.name == PLAN]]
     size = 0
     for file in work.missing:
         if file.name in names:
@@ -204,7 +204,7 @@ def _batches(upload: Upload, work: Work) -> list[list[FileToSend]]:
         batches[-1].append(file)
         size += file.size
     # A finished dataset has its manifest in the last commit even if the Hub has the same one now: it is removed first.
-    last = [one for one in upload.metadata if one.name != PLAN and (one in work.missing or one.name == MANIFEST)]
+    last = [file for file in upload.metadata if file.name != PLAN and (file in work.missing or file.name == MANIFEST)]
     return [*([batches[0]] if batches[0] else []), *batches[1:], last]
 
 

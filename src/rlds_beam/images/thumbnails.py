@@ -89,7 +89,7 @@ def spread(length: int, count: int) -> list[int]:
 def row_of(pictures: Sequence[Array], height: int) -> Array:
     """Pictures side by side, resized to `height` rows."""
     fitted = [_fitted(picture, height) for picture in pictures]
-    spaced = [np.pad(one, ((0, 0), (0, _GAP), (0, 0)), constant_values=255) for one in fitted]
+    spaced = [np.pad(picture, ((0, 0), (0, _GAP), (0, 0)), constant_values=255) for picture in fitted]
     return np.asarray(np.concatenate(spaced, axis=1)[:, :-_GAP])
 
 

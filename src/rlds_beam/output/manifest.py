@@ -140,9 +140,9 @@ def _manifest(
     plan: OutputPlan,
 ) -> dict[str, Any]:
     if merged is None:
-        files = [(c.split, c.range, one.file, one.predicted, one.shard) for c in done for one in c.kept]
+        files = [(c.split, c.range, file.file, file.predicted, file.shard) for c in done for file in c.kept]
     else:
-        files = [(one.split, one.split, one.file, one.shard.records, one.shard) for one in merged]
+        files = [(file.split, file.split, file.file, file.shard.records, file.shard) for file in merged]
     return {
         "name": name,
         "version": VERSION,

@@ -93,8 +93,8 @@ def finish_range(
         file = output.file(work)
         written = (WrittenFile(file, written, writer.predicted, output.sidecars_of(file)),)
     report.items_predicted = writer.predicted
-    report.items_written = sum(one.shard.records for one in written if one.role == "items")
-    report.bytes_written = sum(one.shard.bytes for one in written if one.role != "temporary")
+    report.items_written = sum(file.shard.records for file in written if file.role == "items")
+    report.bytes_written = sum(file.shard.bytes for file in written if file.role != "temporary")
     report.unused = getattr(writer, "unused_steps", {})
     return commits.commit_range(output.directory, work, written, rejected=rejected, report=report, plan=plan)
 

@@ -59,7 +59,7 @@ def _version(name: str) -> Any:
         return None
     version = fingerprint(base) if is_model(base) else version_of(base, "--policy")
     named = [arguments[part] for part in ("env_to_module", "module_to_env") if part in arguments]
-    return [version, *(load(one).plan() for one in named)] if named else version
+    return [version, *(load(entry).plan() for entry in named)] if named else version
 
 
 def _load(name: str) -> list[BehaviorPolicy]:

@@ -60,7 +60,7 @@ def _too_many(report: Report, options: ReportOptions, place: str) -> str:
     repaired = [rule for rule in broken if rule in REPAIRABLE and rule not in given]
     accepted = [rule for rule in broken if "accept" in POLICIES[rule]]
     if place and report.items_written:
-        written = report.records - report.rejected - sum(one.records for one in report.dropped.values())
+        written = report.records - report.rejected - sum(counts.records for counts in report.dropped.values())
         text = f"{written:,} of {count(report.records, 'episode')} {'is' if written == 1 else 'are'} in {place}"
     else:
         were = "was" if report.rejected == 1 else "were"
@@ -233,7 +233,7 @@ def flags_of(config: Any) -> list[str] | None:
             continue
         flag = f"--{flag_name(field.name)}"
         if field.metadata.get("repeated"):
-            arguments += [f"{flag}={one}" for one in value]
+            arguments += [f"{flag}={item}" for item in value]
             continue
         text = ",".join(value) if isinstance(value, tuple) else str(value)
         arguments.append(flag if value is True else f"{flag}={text}")

@@ -106,7 +106,7 @@ class Conversion:
     @property
     def kept_fields(self) -> tuple[Field, ...]:
         """The fields of a record besides the trajectory."""
-        return tuple(one.record_field(self.spec.item_shape) for one in self.keep)
+        return tuple(entry.record_field(self.spec.item_shape) for entry in self.keep)
 
     def salt(self) -> dict[str, Any]:
         """See `ItemConversion`."""
@@ -127,12 +127,12 @@ class Conversion:
             "frames": dataclasses.asdict(self.frames),
             "items": dataclasses.asdict(self.items),
             "images": self.images,
-            **({"keep": [one.field.path for one in self.keep]} if self.keep else {}),
+            **({"keep": [entry.field.path for entry in self.keep]} if self.keep else {}),
         }
 
     def describe(self) -> tuple[list[str], dict[str, str]]:
         """The leaves of a frame, one per line; and the fields left out, with reasons."""
-        kept = {one.field.path: f"{one.field} (kept, not a leaf of the trajectory)" for one in self.keep}
+        kept = {entry.field.path: f"{entry.field} (kept, not a leaf of the trajectory)" for entry in self.keep}
         left_out = {path: why for path, why in self.spec.left_out.items() if path not in kept}
         return [*map(str, self.spec.leaves), *kept.values()], left_out
 

@@ -117,7 +117,7 @@ def to_frames(episode: Episode, options: FrameOptions, keep: Sequence[Kept] = ()
     steps = episode.steps
     plan = layout(tuple(steps), tuple(p for p, c in steps.items() if is_text(c)), options)
     if options.last_step == "absorbing":
-        more = [one.field.path for one in keep if one.of_step]
+        more = [entry.field.path for entry in keep if entry.of_step]
         steps = _with_absorbing_step(steps, plan, steps if options.policy_info_fn is not None else more)
     step_types, next_step_types = _step_types(len(steps["discount"]))
     policy_info: Mapping[str, Column] = {path: steps[source] for path, source in plan.policy_info}
@@ -132,7 +132,7 @@ def to_frames(episode: Episode, options: FrameOptions, keep: Sequence[Kept] = ()
     if options.cast:
         void = dict.fromkeys((*plan.action, *plan.reward), 1)  # the last step is `is_last`
         columns = cast_columns(columns, options.casts, void)
-    kept = {one.field.path: one.column(episode, steps, len(step_types)) for one in keep}
+    kept = {entry.field.path: entry.column(episode, steps, len(step_types)) for entry in keep}
     return Frames(columns, episode.key, kept)
 
 

@@ -92,7 +92,7 @@ def keep_fields(names: Iterable[str], schema: Schema, leaves: Iterable[str]) -> 
             longer = [path for path in known if path.endswith(f"/{name}")]
             hint = f"; did you mean {longer[0]}?" if longer else did_you_mean(name, known, most=3) or "."
             raise UsageError(f"--keep={name}: there is no such field{hint} The fields are: {', '.join(known)}")
-        kept |= {one.field.path: one for one in matching}
+        kept |= {entry.field.path: entry for entry in matching}
     taken = {*leaves}
     for path, one in kept.items():
         if any(below(leaf, path) or below(path, leaf) for leaf in taken):
@@ -104,7 +104,7 @@ def keep_fields(names: Iterable[str], schema: Schema, leaves: Iterable[str]) -> 
 
 def kept_entries(kept: Sequence[Kept], columns: Mapping[str, Column], index: np.ndarray[Any, Any]) -> bytes:
     """The entries of one item with frames `index` (negative: padding)."""
-    return b"".join(one.entry(_values(one, np.asarray(columns[one.field.path]), index)) for one in kept)
+    return b"".join(member.entry(_values(member, np.asarray(columns[member.field.path]), index)) for member in kept)
 
 
 def _values(one: Kept, column: np.ndarray[Any, Any], index: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -150,10 +150,10 @@ class TrajectoryEncoder:
 
     def encode_all(self, prepared: Sequence[PreparedItems]) -> Encoded:
         """Encodes the items of several episodes; those of short episodes are much cheaper together."""
-        prepared = [one for one in prepared if one.windows.count]
+        prepared = [episode for episode in prepared if episode.windows.count]
         groups = [[*group] for _, group in itertools.groupby(prepared, lambda one: (one.holes, one.windows.length))]
         buffers = itertools.chain.from_iterable(map(self._encode, groups))
-        return Encoded(buffers, sum(one.windows.count for one in prepared))
+        return Encoded(buffers, sum(episode.windows.count for episode in prepared))
 
     def _encode(self, group: Sequence[PreparedItems]) -> Iterable[memoryview | bytes]:
         """Encodes items of the same template."""
@@ -179,7 +179,7 @@ class TrajectoryEncoder:
         _, records, holes = self._room
         step, starts = len(records.payload), _starts(group)
         length = group[0].windows.length
-        sources = zip(*(one.sources for one in group), strict=True)
+        sources = zip(*(episode.sources for episode in group), strict=True)
         copies = [(hole, _values(source, hole.dtype, length)) for hole, source in zip(holes, sources, strict=True)]
         for first in range(0, len(starts), step):
             some: Any = starts[first : first + step]
@@ -193,9 +193,9 @@ class TrajectoryEncoder:
         if not self._jpegs:
             return
         length = group[0].windows.length
-        frames = [one.windows.index().T.tolist() for one in group]  # PAD is the last index
+        frames = [episode.windows.index().T.tolist() for episode in group]  # PAD is the last index
         for place, leaf in enumerate(self._jpegs):
-            jpegs = [one.jpegs[place] for one in group]
+            jpegs = [episode.jpegs[place] for episode in group]
             parts = [[map(own.__getitem__, row) for row in rows] for own, rows in zip(jpegs, frames, strict=True)]
             chosen = [[*itertools.chain.from_iterable(part)] for part in zip(*parts, strict=True)]
             names = [f"{leaf.path}/{i}" for i in range(length)] if self._jpeg_by_frame else [leaf.path]
@@ -210,12 +210,12 @@ class TrajectoryEncoder:
 def _kept(group: Sequence[PreparedItems]) -> Iterator[Sequence[bytes]]:
     """Yields the entries of the kept fields of each item."""
     if group[0].kept:
-        yield [entry for one in group for entry in one.kept]
+        yield [entry for episode in group for entry in episode.kept]
 
 
 def _starts(group: Sequence[PreparedItems]) -> range | Array:
     """The first frame of each item, in the frames of all episodes laid end to end."""
-    windows = [one.windows for one in group]
+    windows = [episode.windows for episode in group]
     frames = [0, *itertools.accumulate(window.frames + window.padding for window in windows)]
     starts = [
         range(at + one.start, at + one.start + one.count * one.stride, one.stride)

@@ -233,12 +233,12 @@ class Block:
             self._put("wrong_metadata", row, texts.wrong_numbers(values, length) if values else 0.0)
         if length and self.context.instructions:
             found = texts.instructions(episode, self.context.instructions)
-            first = next((text for one in found for text in one if text.strip()), None)
+            first = next((text for match in found for text in match if text.strip()), None)
             if first is not None:
                 values["instruction"] = first
             self._put("missing_instruction", row, float(first is None))
             self._put("generic_instruction", row, float(texts.is_generic(first or "")))
-            self._put("instruction_changes", row, max(len(one) for one in found) - 1 if first is not None else 0)
+            self._put("instruction_changes", row, max(len(match) for match in found) - 1 if first is not None else 0)
         return values
 
     def _hash(self, episode: Episode, steps: int) -> int:

@@ -142,9 +142,11 @@ def _summary(table: pa.Table, name: str, threshold: float, most: int) -> dict[st
     columns = ["key", "steps", "instruction", name, *(f"{name}@{place}" for place in ("field", "step", "stop"))]
     names = ("key", "steps", "instruction", "value", "field", "step", "stop")
     worst = table.select(columns).take(order).rename_columns(names).to_pylist() if len(order) else []
-    for one in worst:  # the summary is small, and JSON has no infinity
-        one["value"] = float(np.nan_to_num(one["value"]))
-        one["instruction"] = None if one["instruction"] is None else shortened(one["instruction"], _MOST_TEXT)
+    for episode in worst:  # the summary is small, and JSON has no infinity
+        episode["value"] = float(np.nan_to_num(episode["value"]))
+        episode["instruction"] = (
+            None if episode["instruction"] is None else shortened(episode["instruction"], _MOST_TEXT)
+        )
     return {
         "threshold": threshold,
         "measured": len(measured),

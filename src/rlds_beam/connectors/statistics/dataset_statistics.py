@@ -42,9 +42,12 @@ class DatasetStatistics(Viewable):
     def merge(self, *others: DatasetStatistics) -> DatasetStatistics:
         """Merges the statistics of disjoint sets of episodes."""
         every = (self, *others)
-        keys = sorted({key for one in every for key in one.groups})
+        keys = sorted({key for summary in every for key in summary.groups})
         return DatasetStatistics(
-            {key: EpisodeStatistics().merge(*(one.groups[key] for one in every if key in one.groups)) for key in keys}
+            {
+                key: EpisodeStatistics().merge(*(summary.groups[key] for summary in every if key in summary.groups))
+                for key in keys
+            }
         )
 
     @property

@@ -74,12 +74,12 @@ class LeafStatistics:
         """
         every = (self, *others)
         if any(other.shape != self.shape for other in others):
-            raise ValueError(f"the shapes differ: {sorted({one.shape for one in every})}")
+            raise ValueError(f"the shapes differ: {sorted({summary.shape for summary in every})}")
         return LeafStatistics(
             self.shape,
             self.moments.merge(*(other.moments for other in others)),
-            np.min([one.low for one in every], axis=0),
-            np.max([one.high for one in every], axis=0),
+            np.min([summary.low for summary in every], axis=0),
+            np.max([summary.high for summary in every], axis=0),
             self.distribution.merge(*(other.distribution for other in others)),
         )
 
@@ -148,16 +148,18 @@ class EpisodeStatistics(Viewable):
     def merge(self, *others: EpisodeStatistics) -> EpisodeStatistics:
         """Merges the statistics of disjoint sets of episodes."""
         every = [one for one in (self, *others) if one.episodes]
-        paths = sorted({path for one in every for path in one.leaves})
+        paths = sorted({path for summary in every for path in summary.leaves})
         return EpisodeStatistics(
-            sum(one.episodes for one in every),
-            sum(one.transitions for one in every),
-            {path: _merged(one.leaves[path] for one in every if path in one.leaves) for path in paths},
-            _merged(one.lengths for one in every if one.lengths is not None) if every else None,
-            _merged(one.returns for one in every if one.returns is not None)
-            if any(one.returns for one in every)
+            sum(summary.episodes for summary in every),
+            sum(summary.transitions for summary in every),
+            {path: _merged(summary.leaves[path] for summary in every if path in summary.leaves) for path in paths},
+            _merged(summary.lengths for summary in every if summary.lengths is not None) if every else None,
+            _merged(summary.returns for summary in every if summary.returns is not None)
+            if any(summary.returns for summary in every)
             else None,
-            PropensityStatistics.merged([one.propensities for one in every if one.propensities is not None]),
+            PropensityStatistics.merged(
+                [summary.propensities for summary in every if summary.propensities is not None]
+            ),
         )
 
     def to_json(self) -> dict[str, Any]:

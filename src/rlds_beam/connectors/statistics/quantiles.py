@@ -83,8 +83,8 @@ class ValueDistribution:
     def merge(self, *others: ValueDistribution) -> ValueDistribution:
         """Merges the distributions."""
         every = (self, *others)
-        kept = tuple(part for one in every for part in one.parts)
-        counted = [one.buckets for one in every if one.buckets is not None]
+        kept = tuple(part for summary in every for part in summary.parts)
+        counted = [summary.buckets for summary in every if summary.buckets is not None]
         if not counted:
             return ValueDistribution(kept)._bounded()
         if kept:

@@ -209,7 +209,7 @@ def _shapes(file: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
 def _own_decoder(content: Any, path: str) -> D3rlpyDecoder:
     where = f"{path}: {SCHEMA}"
     check_json(content, {name: [ANY] for name in _OWN}, where)
-    fields = {name: [field_from_json(one, where) for one in content[name]] for name in _OWN}
+    fields = {name: [field_from_json(item, where) for item in content[name]] for name in _OWN}
     if not all(fields.values()):
         raise UsageError(f"{where} has no fields of {next(name for name in _OWN if not fields[name])}")
     paths = [field.path for field in fields["observations"]]

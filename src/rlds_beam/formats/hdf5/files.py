@@ -99,7 +99,7 @@ def groups_of(root: Hdf5Group, pattern: str) -> list[str]:
     if is_dataset(node):
         raise OSError(f"{parent} is a dataset, not a group")
     found = [one for one, _ in matches(name, list(node))]
-    return [f"{parent}/{one}".strip("/") for one in sorted(found, key=natural)]
+    return [f"{parent}/{match}".strip("/") for match in sorted(found, key=natural)]
 
 
 def natural(text: str) -> list[tuple[int, str]]:

@@ -102,7 +102,7 @@ class MinariColumn:
 
     def space(self, about: Sequence[Any]) -> gym_spaces.JsonSpace:
         """The space of the values, given their range in each part (`about`)."""
-        known = [one for one in about if one is not None]
+        known = [info for info in about if info is not None]
         if self.is_discrete:
             return gym_spaces.discrete(min(low for low, _ in known), max(high for _, high in known))
         if self.is_text:

@@ -246,13 +246,13 @@ def _split(about: Mapping[str, Any], folder: str) -> str:
 def _own_fields(about: Any, where: str) -> tuple[MinariField, ...]:
     with parsing(where):
         fields = []
-        for one in about["columns"]:
-            field = field_from_json(one, where)
-            if field.encoding == "png" or (field.encoding == "jpeg" and not one["jpeg"]):
+        for info in about["columns"]:
+            field = field_from_json(info, where)
+            if field.encoding == "png" or (field.encoding == "jpeg" and not info["jpeg"]):
                 field = dataclasses.replace(field, encoding="none", feature="Tensor")
-            elif one["jpeg"]:
+            elif info["jpeg"]:
                 field = dataclasses.replace(field, encoding="jpeg", feature="Image")
-            fields.append(MinariField(field, one["place"], one["of"]))
+            fields.append(MinariField(field, info["place"], info["of"]))
     return tuple(fields)
 
 

@@ -107,30 +107,30 @@ def bind(
                 bound.append(Bound(field, name, rule))
     bound, odd = _of_equal_rows(bound, leaves)
     notes += odd
-    by_path((one.field for one in bound), where)
+    by_path((binding.field for binding in bound), where)
     for top in ("observation", "action"):
-        if not any(one.field.path.split("/")[0] == top for one in bound):
+        if not any(binding.field.path.split("/")[0] == top for binding in bound):
             raise UsageError(f"{where}: no array becomes {top} in profile {profile.name}")
     return _with_final(profile, bound, leaves), notes
 
 
 def _of_equal_rows(bound: list[Bound], leaves: Mapping[str, Leaf]) -> tuple[list[Bound], list[str]]:
     """Leaves out optional arrays without a row for each action, with notes."""
-    counts = [len(range(leaves[one.name].shape[0])[one.rule.start : one.rule.stop]) for one in bound]
+    counts = [len(range(leaves[binding.name].shape[0])[binding.rule.start : binding.rule.stop]) for binding in bound]
     rows = next((n for n, one in zip(counts, bound, strict=True) if one.field.path.split("/")[0] == "action"), 0)
     odd = [one.name for n, one in zip(counts, bound, strict=True) if n != rows and one.rule.optional]
-    kept = [one for one in bound if one.name not in odd]
+    kept = [binding for binding in bound if binding.name not in odd]
     return kept, [f"{name} has {leaves[name].shape[0]} rows, not {rows}: left out" for name in odd]
 
 
 def _with_final(profile: Profile, bound: list[Bound], leaves: Mapping[str, Leaf]) -> tuple[Bound, ...]:
     """Adds the arrays of the last observation, if there are some for all observations."""
     with_final = []
-    for one in bound:
-        group = next((group for group in profile.final if f"{one.name}/".startswith(f"{group}/")), None)
-        name = None if group is None else profile.final[group] + one.name[len(group) :]
-        with_final.append(one._replace(final=name if name in leaves else None))
-    observations = [one for one in with_final if one.field.path.startswith("observation")]
+    for binding in bound:
+        group = next((group for group in profile.final if f"{binding.name}/".startswith(f"{group}/")), None)
+        name = None if group is None else profile.final[group] + binding.name[len(group) :]
+        with_final.append(binding._replace(final=name if name in leaves else None))
+    observations = [binding for binding in with_final if binding.field.path.startswith("observation")]
     return tuple(with_final if all(observation.final for observation in observations) else bound)
 
 

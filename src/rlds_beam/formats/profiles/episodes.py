@@ -62,7 +62,7 @@ class Layout:
     @property
     def final(self) -> bool:
         """Whether an episode has a last step with a void action."""
-        return self.profile.last_step == "added" or any(one.final for one in self.bound)
+        return self.profile.last_step == "added" or any(binding.final for binding in self.bound)
 
     @property
     def last_action(self) -> LastAction:
@@ -82,13 +82,13 @@ def layout_of(profile: Profile, first: Container, raw_images: str, masks: tuple[
     rules = (rule if is_named(rule, first) else dataclasses.replace(rule, names=()) for rule in profile.fields)
     named = dataclasses.replace(profile, fields=tuple(rules))
     bound, skipped = bind(named, leaves, lambda name: first.read(name, slice(0, 1))[0], where(first))
-    bound = tuple(one._replace(field=as_images(one.field, raw_images)) for one in bound)
+    bound = tuple(binding._replace(field=as_images(binding.field, raw_images)) for binding in bound)
     notes = [*skipped]
     if profile.reward not in leaves:
         notes.append(NO_REWARD)
     if profile.channels == "bgr":
         notes.append("images are BGR: use FlipChannels")
-    fields = [*(one.field for one in bound), *_numbers(profile, leaves), *FLAG_FIELDS.values()]
+    fields = [*(binding.field for binding in bound), *_numbers(profile, leaves), *FLAG_FIELDS.values()]
     if text_of(profile, first) is not None:
         fields.append(text_field(TEXT))
     elif profile.text:
@@ -154,11 +154,13 @@ def read_episode(layout: Layout, container: Container, name: str, masks: Mapping
       masks: for each filter key, whether it lists the episode.
     """
     leaves, arrays = container.leaves, {}
-    for one in layout.bound:
-        if one.name in leaves:
-            arrays[_STEPS + one.field.path] = _rows(one, container, one.name, slice(one.rule.start, one.rule.stop))
-        if one.final is not None and (*leaves.get(one.final, _NONE).shape, 0)[0]:
-            arrays[_FINAL + one.field.path] = _rows(one, container, one.final, slice(-1, None))
+    for binding in layout.bound:
+        if binding.name in leaves:
+            arrays[_STEPS + binding.field.path] = _rows(
+                binding, container, binding.name, slice(binding.rule.start, binding.rule.stop)
+            )
+        if binding.final is not None and (*leaves.get(binding.final, _NONE).shape, 0)[0]:
+            arrays[_FINAL + binding.field.path] = _rows(binding, container, binding.final, slice(-1, None))
     profile = layout.profile
     for path, own in (("reward", profile.reward), ("discount", profile.discount)):
         if own in leaves and path in layout.schema.steps:
@@ -229,11 +231,11 @@ class ProfileDecoder(ArrayDecoder):
     def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         place = arrays[_WHERE][0].decode("utf-8", "replace")
         steps: dict[str, Column] = {}
-        for one in self.layout.bound:
-            if _STEPS + one.field.path not in arrays:
-                detail = f"{place} has no {one.name}"
-                raise BadEpisode(Violation("missing_field", detail, one.field.path))
-            steps[one.field.path] = _column(one, arrays[_STEPS + one.field.path], place)
+        for binding in self.layout.bound:
+            if _STEPS + binding.field.path not in arrays:
+                detail = f"{place} has no {binding.name}"
+                raise BadEpisode(Violation("missing_field", detail, binding.field.path))
+            steps[binding.field.path] = _column(binding, arrays[_STEPS + binding.field.path], place)
         rows, profile = self._rows(steps, place), self.layout.profile
         steps |= self._numbers(arrays, rows, place)
         terminal = bool(exact_flags(arrays[_TERMINAL], f"is_terminal ({place}: {profile.terminal})")[-1])
@@ -257,7 +259,7 @@ class ProfileDecoder(ArrayDecoder):
         return steps, self._metadata(arrays, place)
 
     def _rows(self, steps: Mapping[str, Column], place: str) -> int:
-        names = {one.field.path: one.name for one in self.layout.bound}
+        names = {binding.field.path: binding.name for binding in self.layout.bound}
         path = next(path for path in steps if path.split("/")[0] == "action")
         for other, column in steps.items():
             if len(column) != len(steps[path]):
@@ -266,7 +268,7 @@ class ProfileDecoder(ArrayDecoder):
         return len(steps[path])
 
     def _last(self, arrays: Arrays, path: str, place: str) -> Column | None:
-        one = next((one for one in self.layout.bound if one.field.path == path), None)
+        one = next((binding for binding in self.layout.bound if binding.field.path == path), None)
         if one is None or one.final is None:
             return None
         if _FINAL + path not in arrays:

@@ -176,10 +176,10 @@ def _flags(whole: Container, name: str, rows: int) -> Array:
 
 def _check_size(episode: Container, layout: Layout) -> None:
     arrays = pixels = 0
-    for one in layout.bound:
-        if (leaf := episode.leaves.get(one.name)) is not None:
+    for binding in layout.bound:
+        if (leaf := episode.leaves.get(binding.name)) is not None:
             size = math.prod(leaf.shape) * leaf.dtype.itemsize
-            arrays, pixels = (arrays, pixels + size) if one.has_pixels(leaf) else (arrays + size, pixels)
+            arrays, pixels = (arrays, pixels + size) if binding.has_pixels(leaf) else (arrays + size, pixels)
     for size, most in ((arrays, MOST_BYTES), (pixels, _MOST_PIXELS)):
         if size > most:
             raise OSError(f"its arrays have {size:,} bytes, more than {most:,}")

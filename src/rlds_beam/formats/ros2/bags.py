@@ -60,11 +60,11 @@ def bag_layout(path: str) -> BagLayout:
     if not isinstance(about, dict) or not isinstance(named, list) or not named:
         raise UsageError(f"{path} is not the metadata of a ROS 2 bag: it has no relative_file_paths")
     files = []
-    for one in named:
-        parts = one.split("/") if isinstance(one, str) else []
+    for entry in named:
+        parts = entry.split("/") if isinstance(entry, str) else []
         # before version 4, the paths begin with the name of the bag's directory
         if not parts or not all(map(naming.is_file_name, parts)) or len(parts) > 2:
-            raise UsageError(f"{path} names {shortened(repr(one), 80)}, which is not a file in its directory")
+            raise UsageError(f"{path} names {shortened(repr(entry), 80)}, which is not a file in its directory")
         if parts[-1].endswith((".zstd", ".zst")) or about.get("compression_mode", "") in ("file", "FILE"):
             raise UsageError(
                 f"{storage.join(directory, parts[-1])} is compressed as a whole: decompress it (zstd -d), or convert "

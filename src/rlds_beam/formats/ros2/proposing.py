@@ -107,13 +107,13 @@ def _table(facts: Sequence[TopicFacts]) -> list[str]:
 def _card(bag: Bag, facts: Sequence[TopicFacts], definitions: Definitions, driver: TopicFacts | None) -> list[str]:
     """What is known of a bag before its topics are mapped; `definitions` are those of joint states."""
     there = [fact for fact in facts if fact.messages]
-    times = np.concatenate([bag.times(one.name) for one in there] or [np.zeros(1)])
+    times = np.concatenate([bag.times(topic.name) for topic in there] or [np.zeros(1)])
     seconds = float(times.max() - times.min()) / 1e9
     long = f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
     rows = [("rate", f"{driver.rate:.1f} Hz, that of {printable(driver.name, 100)}" if driver else "unknown")]
     rows += [("time", f"{long}, {format_size(bag.layout.size)}")]
-    rows += [("cameras", _camera(bag, one)) for one in there if one.type in IMAGES]
-    for one in (one for one in there if one.type == _JOINTS):
+    rows += [("cameras", _camera(bag, topic)) for topic in there if topic.type in IMAGES]
+    for one in (topic for topic in there if topic.type == _JOINTS):
         joints = [printable(name, 40) for name in _joints(bag, one.name, definitions)]
         more = ["..."] if len(joints) > MAX_UNFOLDED else []
         rows.append(("joints", f"{printable(one.name, 100)}: {', '.join([*joints[:MAX_UNFOLDED], *more])}"))

@@ -132,7 +132,7 @@ class Ros2Source(SourceOfFiles):
         distribution = options.ros_distro or ""
         of_distribution(distribution)
         found = _readers(paths, mapping, distribution, f"--topics={options.topics}")
-        readers = [dataclasses.replace(one, schema=as_images(one.schema, options.raw_images)) for one in found]
+        readers = [dataclasses.replace(match, schema=as_images(match.schema, options.raw_images)) for match in found]
         files = Ros2Format(mapping, distribution, tuple(readers))
         shards = {"train": tuple(_shard(i, path, files) for i, path in enumerate(paths))}
         name = naming.to_name(_name(paths, input))

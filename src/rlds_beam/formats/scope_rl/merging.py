@@ -58,9 +58,9 @@ def merge_logged_dataset(output: Logged, dataset_id: int, parts: Sequence[Part])
     steps = trajectory_steps(output, parts)
     episodes = sum(map(len, parts))
     rows = episodes * steps
-    policies = sorted({name for one in about for name in one["policies"] if name})
+    policies = sorted({name for info in about for name in info["policies"] if name})
     state_dim, discrete = sum(leaf.field.known_size for leaf in output.states), output.discrete
-    n_actions = output.options.n_actions or max(one.get("n_actions", 0) for one in about)
+    n_actions = output.options.n_actions or max(info.get("n_actions", 0) for info in about)
     at = {column.name: i for i, column in enumerate(parts[0].columns)}
     lengths = _Lengths(parts, at["reward"], steps)
 

@@ -116,8 +116,8 @@ def _version_3(key: str, content: Any) -> ZarrArray:
     codecs: list[str] = []
     axes: tuple[int, ...] = tuple(range(len(shape)))
     order: Literal["<", ">"] = "<"
-    for one in content["codecs"]:
-        name, options = str(one["name"]).removeprefix("numcodecs."), one.get("configuration") or {}
+    for item in content["codecs"]:
+        name, options = str(item["name"]).removeprefix("numcodecs."), item.get("configuration") or {}
         if name == "transpose":
             axes = tuple(axes[axis] for axis in _sizes(options["order"], 0))
         elif name == "bytes":

@@ -314,11 +314,11 @@ def _own_fields(about: Any, where: str) -> Iterator[ZarrField]:
     """The fields that `--to=zarr` wrote."""
     check_json(about, {"dataset": TEXT, "fields": [_OWN_FIELD]}, where)
     with parsing(where):
-        for one in about["fields"]:
-            field = field_from_json(one, where)
-            if field.encoding == "jpeg" and not one["of_episode"]:
+        for info in about["fields"]:
+            field = field_from_json(info, where)
+            if field.encoding == "jpeg" and not info["of_episode"]:
                 field = dataclasses.replace(field, encoding="png")
-            yield ZarrField(field, one["key"], one["of_episode"])
+            yield ZarrField(field, info["key"], info["of_episode"])
 
 
 def _notes(store: ZarrStore, fields: Sequence[ZarrField]) -> Iterator[str]:

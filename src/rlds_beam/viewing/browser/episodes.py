@@ -180,7 +180,7 @@ def _size(column: Column) -> int:
     """The size of a column in memory, in bytes."""
     if isinstance(column, EncodedImages) or is_text(column):
         data = column.data if isinstance(column, EncodedImages) else column
-        return sum(len(one) + 50 if isinstance(one, (bytes, str)) else 200 for one in data)
+        return sum(len(item) + 50 if isinstance(item, (bytes, str)) else 200 for item in data)
     if column.dtype == object:
-        return sum(np.asarray(one).nbytes + 100 for one in column)
+        return sum(np.asarray(value).nbytes + 100 for value in column)
     return int(column.nbytes)

@@ -35,7 +35,7 @@ def json_value(value: Any, most: int = MOST_VALUES) -> tuple[Any, bool]:
 
 def _listed(value: Any, most: int) -> Any:
     if isinstance(value, list):
-        return [_listed(one, most) for one in value]
+        return [_listed(item, most) for item in value]
     return scalar(value, most)
 
 

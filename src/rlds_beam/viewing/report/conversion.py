@@ -67,7 +67,7 @@ def conversion_of(path: str, held: Holding, report: Report) -> ConversionSection
     """
     plan, manifest = read_plan(path), load_manifest(path) or {}
     content = {} if plan is None else plan.content
-    dropped = sum(one.records for one in report.dropped.values())
+    dropped = sum(counts.records for counts in report.dropped.values())
     return ConversionSection(
         command=held.command,
         to=held.to,

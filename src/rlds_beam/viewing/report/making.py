@@ -158,6 +158,6 @@ def _marks_of(signals: Iterable[SignalSection]) -> dict[str, list[Mark]]:
 
 def _worst_first(signals: Sequence[SignalSection]) -> list[str]:
     """The keys of the worst episodes beyond thresholds: the worst of each signal, then the second worst, and so on."""
-    beyond = [[one.key for one in signal.worst[: signal.beyond]] for signal in signals]
+    beyond = [[episode.key for episode in signal.worst[: signal.beyond]] for signal in signals]
     most = max(map(len, beyond), default=0)
     return [keys[rank] for rank in range(most) for keys in beyond if rank < len(keys)]

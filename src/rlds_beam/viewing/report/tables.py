@@ -69,5 +69,5 @@ def _table_of(field: str, column: Any) -> TextTable:
     shown = tuple(TextCount(printable(text, _LONGEST), episodes) for text, episodes in pairs[:MOST_TEXTS])
     known = sum(episodes for _, episodes in pairs)
     return TextTable(
-        field, shown, len(pairs), others=known - sum(one.episodes for one in shown), missing=len(column) - known
+        field, shown, len(pairs), others=known - sum(row.episodes for row in shown), missing=len(column) - known
     )

@@ -164,7 +164,7 @@ class ReportWriter:
             raise
         except OSError as error:
             raise RldsBeamError(f"--output={self.path} cannot be written to: {error}") from error
-        return WrittenReport(tuple(one.report for one in gathered), self.path, len(page))
+        return WrittenReport(tuple(summary.report for summary in gathered), self.path, len(page))
 
     def document(self, gathered: Sequence[Gathered]) -> ReportDocument:
         """The content of the report."""
