@@ -1,8 +1,6 @@
-"""RLDS into a Reverb table, from public transforms. `rlds-beam push` writes the same items.
+"""RLDS into a Reverb table, from public transforms. (`rlds_beam.rlds_to_reverb` replaces TF-Agents' module.)
 
-    python -m rlds_beam.pipelines.rlds_to_reverb --input=DATASET --reverb=HOST:PORT --table=NAME --rejected=DIRECTORY
-
-Not to be confused with `rlds_beam.rlds_to_reverb`, which replaces TF-Agents' module of that name.
+python -m rlds_beam.pipelines.rlds_to_reverb --input=DATASET --reverb=HOST:PORT --table=NAME --rejected=DIRECTORY
 """
 
 from __future__ import annotations
@@ -11,20 +9,10 @@ import argparse
 from collections.abc import Sequence
 
 # isort: off
-from rlds_beam import CheckOptions
+from rlds_beam import CheckOptions, transforms as rb
 from rlds_beam.connectors import Connector
 from rlds_beam.trajectories import FrameOptions, ItemOptions
-from rlds_beam.transforms import (
-    ConnectEpisodes,
-    ConvertToTrajectories,
-    FindDuplicateEpisodes,
-    ReadFromRlds,
-    ValidateEpisodes,
-    WriteRejected,
-    WriteToReverb,
-    WriteToReverbResult,
-)
-import apache_beam as beam  # after rlds_beam.transforms: imported first, Beam prints warnings
+import apache_beam as beam  # after rlds_beam: imported first, Beam prints warnings
 from apache_beam.options.pipeline_options import PipelineOptions
 
 __all__ = ["define_pipeline", "main"]
@@ -40,25 +28,25 @@ def define_pipeline(
     frames: FrameOptions | None = None,
     check: CheckOptions | None = None,
     connectors: Sequence[Connector] = (),
-) -> WriteToReverbResult:
+) -> rb.WriteToReverbResult:
     """Writes the items of the dataset `input` to a table, and rejected episodes to the directory `rejected_to`."""
-    read = ReadFromRlds(input)
-    connect = ConnectEpisodes(connectors, read.source)
-    convert = ConvertToTrajectories(connect.schema, frames, items)
-    write = WriteToReverb(servers, table, convert.spec, writer="observer")
+    read = rb.ReadFromRlds(input)
+    connect = rb.ConnectEpisodes(connectors, read.source)
+    convert = rb.ConvertToTrajectories(connect.schema, frames, items)
+    write = rb.WriteToReverb(servers, table, convert.spec, writer="observer")
     episodes = root | read  # shards in parallel -> Episode: T steps as columns, observation [T, ...]; an EpisodeKey
-    repeated = root | FindDuplicateEpisodes(read.source)  # one dict: the keys of episodes that repeat another one
-    checked = episodes | ValidateEpisodes(check, repeated)  # whole episodes: is_first on step 0, is_last on step T - 1
+    repeated = root | rb.FindDuplicateEpisodes(read.source)  # one dict: the keys of episodes that repeat another one
+    checked = episodes | rb.ValidateEpisodes(check, repeated)  # whole episodes, is_first on step 0, is_last on T - 1
     connected = checked.accepted | connect  # Episode: edited, split, or dropped
     converted = connected.episodes | convert  # Items: K pairs [K, 2, ...], or K padded sequences [K, L, ...]
-    written: WriteToReverbResult = converted.items | write  # a worker's observer: T frames in, K items into the table
+    written: rb.WriteToReverbResult = converted.items | write  # one observer a worker: T frames in, K items out
     rejected = (checked.rejected, connected.rejected, converted.rejected, written.rejected)
-    _ = rejected | beam.Flatten() | WriteRejected(rejected_to)  # the original bytes of each record, and the reason
+    _ = rejected | beam.Flatten() | rb.WriteRejected(rejected_to)  # the original bytes of each record, and the reason
     return written
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the pipeline on any runner of Beam."""
+    """Runs the pipeline on any runner of Beam. `rlds-beam push` writes the same items."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for flag in ("--input", "--reverb", "--table", "--rejected"):
         parser.add_argument(flag, required=True)

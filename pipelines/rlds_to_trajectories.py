@@ -1,8 +1,6 @@
-"""RLDS to trajectory records, from public transforms.
+"""RLDS to trajectory records, from public transforms. `rlds-beam convert` writes the same items, and can resume.
 
-    python -m rlds_beam.pipelines.rlds_to_trajectories --input=DATASET --output=DIRECTORY --runner=DirectRunner
-
-`rlds-beam convert` writes the same items, and can resume.
+python -m rlds_beam.pipelines.rlds_to_trajectories --input=DATASET --output=DIRECTORY --runner=DirectRunner
 """
 
 from __future__ import annotations
@@ -11,20 +9,10 @@ import argparse
 from collections.abc import Sequence
 
 # isort: off
-from rlds_beam import CheckOptions
+from rlds_beam import CheckOptions, transforms as rb
 from rlds_beam.connectors import Connector
 from rlds_beam.trajectories import FrameOptions, ItemOptions
-from rlds_beam.transforms import (
-    ConnectEpisodes,
-    ConvertToTrajectories,
-    FindDuplicateEpisodes,
-    ReadFromRlds,
-    ValidateEpisodes,
-    WriteRejected,
-    WriteToTrajectoryRecords,
-    WriteToTrajectoryRecordsResult,
-)
-import apache_beam as beam  # after rlds_beam.transforms: imported first, Beam prints warnings
+import apache_beam as beam  # after rlds_beam: imported first, Beam prints warnings
 from apache_beam.options.pipeline_options import PipelineOptions
 
 __all__ = ["define_pipeline", "main"]
@@ -38,20 +26,20 @@ def define_pipeline(
     frames: FrameOptions | None = None,
     check: CheckOptions | None = None,
     connectors: Sequence[Connector] = (),
-) -> WriteToTrajectoryRecordsResult:
+) -> rb.WriteToTrajectoryRecordsResult:
     """Writes the items of the dataset `input` to `output`, with rejected episodes in `output/rejected`."""
-    read = ReadFromRlds(input)
-    connect = ConnectEpisodes(connectors, read.source)
-    convert = ConvertToTrajectories(connect.schema, frames, items)
-    write = WriteToTrajectoryRecords(output, convert.spec, source=connect.source)  # its name, rate, and robot
+    read = rb.ReadFromRlds(input)
+    connect = rb.ConnectEpisodes(connectors, read.source)
+    convert = rb.ConvertToTrajectories(connect.schema, frames, items)
+    write = rb.WriteToTrajectoryRecords(output, convert.spec, source=connect.source)  # its name, rate, and robot
     episodes = root | read  # shards in parallel -> Episode: T steps as columns, observation [T, ...]; an EpisodeKey
-    repeated = root | FindDuplicateEpisodes(read.source)  # one dict: the keys of episodes that repeat another one
-    checked = episodes | ValidateEpisodes(check, repeated)  # whole episodes: is_first on step 0, is_last on step T - 1
+    repeated = root | rb.FindDuplicateEpisodes(read.source)  # one dict: the keys of episodes that repeat another one
+    checked = episodes | rb.ValidateEpisodes(check, repeated)  # whole episodes, is_first on step 0, is_last on T - 1
     connected = checked.accepted | connect  # Episode: edited, split, or dropped
     converted = connected.episodes | convert  # Items: K pairs [K, 2, ...], or K padded sequences [K, L, ...]
-    written: WriteToTrajectoryRecordsResult = converted.items | write  # K tf.Examples of [L, ...]; a shard per bundle
+    written: rb.WriteToTrajectoryRecordsResult = converted.items | write  # K tf.Examples of [L, ...]
     rejected = (checked.rejected, connected.rejected, converted.rejected, written.rejected)
-    _ = rejected | beam.Flatten() | WriteRejected(output)  # the original bytes of each record, and the reason
+    _ = rejected | beam.Flatten() | rb.WriteRejected(output)  # the original bytes of each record, and the reason
     return written
 
 
