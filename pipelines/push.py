@@ -225,7 +225,7 @@ def _keep(config: PushConfig, done: PushOutcome) -> PushOutcome:
 def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict[str, Any]]:
     """Fills the tables of running servers; returns the tables' content, the report, and the metrics."""
     from rlds_beam.jobs.push import prepare
-    from rlds_beam.processing.range_summary import check_counts
+    from rlds_beam.processing.dataset import check_counts
     from rlds_beam.reverb.pushing import Pushed
     from rlds_beam.reverb.verifying import Verified
     from rlds_beam.runners.remote import run_for_result

@@ -107,7 +107,7 @@ def run_checks(
       NotVerifiedError: an input file changed during the run, or the counts do not add up.
       RldsBeamError: the dataset cannot be read at all, or the pipeline failed.
     """
-    from rlds_beam.processing.range_summary import check_counts
+    from rlds_beam.processing.dataset import check_counts
     from rlds_beam.processing.report import Report
     from rlds_beam.runners.remote import run_for_result
     from rlds_beam.terminal.job_progress import Progress, Total

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
-from rlds_beam.connectors.statistics.used_statistics import Format, leaf_of, statistics_in
+from rlds_beam.connectors.statistics.statistics_formats import Format, leaf_of, statistics_in
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option

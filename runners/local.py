@@ -48,7 +48,7 @@ class LocalRunner(Runner):
             )
 
     def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
-        from rlds_beam.runners.base import JobOptions
+        from rlds_beam.runners.beam_adapters import JobOptions
 
         self.check()
         workers = self.options.workers or paying_workers(seconds, _cores())

@@ -34,7 +34,7 @@ from rlds_beam.output.merging import GlobalIndices, with_ranges
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, add_files
 from rlds_beam.output.range_conversion import DatasetCommitter
 from rlds_beam.output.stored_episodes import EpisodePart, StoredEpisode, StoredRange, StoredRangeWriter, cut_ranges
-from rlds_beam.processing.range_summary import check_source
+from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.transforms.elements import check_element, in_global_window

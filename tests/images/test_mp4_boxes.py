@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlds_beam.images.headers import check_tables
+from rlds_beam.images.mp4_boxes import check_tables
 from rlds_beam.images.videos import Video
 
 COUNT, SIDE = 30, 64

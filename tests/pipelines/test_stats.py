@@ -10,7 +10,7 @@ from exchanging import read_back
 
 from rlds_beam.cli.main import main
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
-from rlds_beam.connectors.statistics.used_statistics import statistics_in
+from rlds_beam.connectors.statistics.statistics_formats import statistics_in
 from rlds_beam.testing import make_episode, write_dataset
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.drop_in.frame_blocks import NestedFrames
 from rlds_beam.drop_in.frame_writer import FrameWriter, KeySequence
+from rlds_beam.drop_in.nests import NestedFrames
 from rlds_beam.episodes.keys import LAST
 from rlds_beam.reverb.stream import InsertStream
 

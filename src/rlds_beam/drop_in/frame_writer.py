@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rlds_beam.drop_in.frame_blocks import FrameSpec, NestedFrames
+from rlds_beam.drop_in.nests import FrameSpec, NestedFrames
 from rlds_beam.reverb.encoding import GOLDEN, chunk_length_of, digest, mixed
 from rlds_beam.reverb.protocol import inserts
 from rlds_beam.reverb.protocol.inserts import Chunk, Keys

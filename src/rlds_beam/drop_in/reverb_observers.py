@@ -37,8 +37,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlds_beam.drop_in.base_observer import DEFAULT_TIMEOUT, Observer, episodes, is_boundary
-from rlds_beam.drop_in.frame_blocks import NestedFrames
 from rlds_beam.drop_in.frame_writer import FrameWriter
+from rlds_beam.drop_in.nests import NestedFrames
 from rlds_beam.trajectories.frames import padding_frames
 
 _logger = logging.getLogger(__name__)

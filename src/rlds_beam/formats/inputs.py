@@ -11,7 +11,7 @@ from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.formats.sources import open_input
-from rlds_beam.processing.range_summary import check_source
+from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import AGAIN, Snapshot

@@ -23,7 +23,8 @@ import numpy as np
 
 from rlds_beam import storage, watchdog
 from rlds_beam.errors import needs
-from rlds_beam.images.headers import MOST_PIXELS, check_tables
+from rlds_beam.images.headers import MOST_PIXELS
+from rlds_beam.images.mp4_boxes import check_tables
 from rlds_beam.lazy import lockless_property
 from rlds_beam.typing import Array
 

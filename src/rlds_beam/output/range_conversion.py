@@ -17,7 +17,7 @@ from rlds_beam.output.files import REPORT
 from rlds_beam.output.finishing import RangeFinisher
 from rlds_beam.output.merging import GlobalIndices
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
-from rlds_beam.processing.range_summary import check_counts
+from rlds_beam.processing.dataset import check_counts
 from rlds_beam.processing.ranges import Duplicates, write_range
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source

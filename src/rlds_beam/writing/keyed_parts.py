@@ -38,7 +38,7 @@ from rlds_beam.output.plans import OutputPlan, add_files
 from rlds_beam.output.range_conversion import DatasetCommitter
 from rlds_beam.output.record_writing import open_record_file
 from rlds_beam.output.shards import RejectedWriter, WrittenFile
-from rlds_beam.processing.range_summary import check_source
+from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange

@@ -27,7 +27,7 @@ from rlds_beam.formats.rlds.parts import (
 )
 from rlds_beam.output.range_conversion import DatasetCommitter
 from rlds_beam.output.shards import RejectedWriter
-from rlds_beam.processing.range_summary import check_source
+from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report
 from rlds_beam.writing.columns import ImageStorage

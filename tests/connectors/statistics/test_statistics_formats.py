@@ -10,7 +10,7 @@ import pytest
 
 from rlds_beam.connectors import Normalize, connect
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
-from rlds_beam.connectors.statistics.used_statistics import statistics_in
+from rlds_beam.connectors.statistics.statistics_formats import statistics_in
 from rlds_beam.testing import make_episode
 
 

@@ -1,9 +1,9 @@
-"""The statistics that connectors use: of a file in a known format, or of the rows that other connectors choose."""
+"""The statistics that connectors use: of a file, or of the rows that other connectors choose."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from rlds_beam.episodes.columns import below, is_numeric
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.text import did_you_mean
 from rlds_beam.typing import Array
 
 Leaf: TypeAlias = Mapping[str, Any]
@@ -132,84 +131,3 @@ def valid_rows(episode: Episode, path: str, fields: StepFields) -> Column:
     """
     count = real_transitions(episode)
     return episode.steps[path][: count + 1 if below(path, fields.obs) else count]
-
-
-_BOUNDS = {"mean": "mean", "std": "std", "max": "max", "min": "min"}
-_OPENVLA = {**_BOUNDS, "q01": "q01", "q99": "q99"}
-_OCTO = {**_BOUNDS, "p01": "q01", "p99": "q99"}
-_OPENPI = {"mean": "mean", "std": "std", "q01": "q01", "q99": "q99"}
-_LEROBOT = ("min", "max", "mean", "std", "q01", "q10", "q50", "q90", "q99")
-
-Format = Literal["own", "openvla", "openvla_dataset", "octo", "openpi", "lerobot"]
-
-
-def statistics_in(
-    format: str, content: Mapping[str, Any], *, action: str = "action", proprio: str | None = None
-) -> dict[str, Any]:
-    """Converts the statistics of a dataset to a project's file format.
-
-    Args:
-      format: one of `Format`.
-      content: `DatasetStatistics.to_json()`, plus the name of the dataset as `dataset`.
-      action, proprio: the fields of the action and of the robot's state. `proprio` is optional for OpenVLA (zeros
-        without it) and Octo.
-
-    Raises:
-      UsageError: the format or a field does not exist.
-    """
-    if format == "own":
-        return dict(content)
-    if format == "lerobot":
-        return {_feature(path): _lerobot(leaf) for path, leaf in content["fields"].items()}
-    counts = {"num_transitions": content["transitions"], "num_trajectories": content["episodes"]}
-    of_action = leaf_of(content, action, "--action")
-    of_state = None if proprio is None else leaf_of(content, proprio, "--proprio")
-    if format in ("openvla", "openvla_dataset"):
-        chosen = _picked(of_action, _OPENVLA)
-        state = _picked(of_state, _OPENVLA) if of_state else {name: _zeros(value) for name, value in chosen.items()}
-        if format == "openvla_dataset":
-            return {"action": chosen, "proprio": state, **counts}
-        # A model maps masked dimensions from [-1, 1] back to [q01, q99], so constant dimensions to their value.
-        mask = [True] * len(of_action["mean"])
-        return {content["dataset"].split("/")[0]: {"action": {**chosen, "mask": mask}, "proprio": state, **counts}}
-    if format == "octo":
-        state = {"proprio": _picked(of_state, _OCTO)} if of_state else {}
-        return {"action": _picked(of_action, _OCTO), **state, **counts}
-    if format == "openpi":
-        if of_state is None:
-            raise UsageError(
-                "--format=openpi: norm_stats.json needs the robot's state; name its field with --proprio=PATH"
-            )
-        return {"norm_stats": {"state": _picked(of_state, _OPENPI), "actions": _picked(of_action, _OPENPI)}}
-    formats = get_args(Format)
-    raise UsageError(f"--format={format}: expected one of {', '.join(formats)}{did_you_mean(format, formats)}")
-
-
-def leaf_of(content: Mapping[str, Any], path: str, flag: str) -> Mapping[str, Any]:
-    """The statistics of a vector field; raises UsageError if there are none."""
-    if path not in content["fields"]:
-        near = did_you_mean(path, content["fields"])
-        raise UsageError(f"{flag}={path}: no such numeric field, only {', '.join(content['fields']) or 'none'}{near}")
-    leaf: Mapping[str, Any] = content["fields"][path]
-    if not isinstance(leaf["mean"], list):
-        raise UsageError(f"{flag}={path}: the field is a scalar, but the format needs a vector")
-    return leaf
-
-
-def _picked(leaf: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    return {theirs: leaf[ours] for theirs, ours in names.items()}
-
-
-def _zeros(value: Any) -> Any:
-    return [_zeros(item) for item in value] if isinstance(value, list) else 0.0
-
-
-def _feature(path: str) -> str:
-    """LeRobot's feature name: `observation.state`; `next.reward` for the reward after an observation."""
-    return {"reward": "next.reward"}.get(path, path.replace("/", "."))
-
-
-def _lerobot(leaf: Mapping[str, Any]) -> dict[str, Any]:
-    """One leaf in LeRobot's format, in which every statistic has at least one axis."""
-    values = {name: leaf[name] if isinstance(leaf[name], list) else [leaf[name]] for name in _LEROBOT}
-    return {**values, "count": [leaf["count"]]}
