@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from rlds_beam import plugins
-from rlds_beam.errors import UsageError, naming_memory
+from rlds_beam.errors import UsageError, naming_limits
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES
 from rlds_beam.options import Options, in_python, names_of, sections
 from rlds_beam.pipelines.check import CheckConfig
@@ -75,7 +75,7 @@ def _takes(config_class: type[Options]) -> Callable[[Function], Function]:
         for field in (field for _, fields in listed for field in fields):
             keyword = parameter(field.name, parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
             named.setdefault(field.name, keyword)
-        calling = cast(Function, naming_memory()(quiet(function)))
+        calling = cast(Function, naming_limits()(quiet(function)))
         whole = _Signature([*paths, *named.values()], return_annotation=signature.return_annotation)
         vars(calling)["__signature__"] = whole
         about = introspection.cleandoc(function.__doc__ or "")

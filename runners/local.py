@@ -14,10 +14,10 @@ from typing import Any
 
 import rlds_beam.errors
 from rlds_beam import worker_status
-from rlds_beam.errors import DiskError, OutOfMemoryError, RldsBeamError, UsageError
+from rlds_beam.errors import NO_MORE_THREADS, DiskError, OutOfMemoryError, RldsBeamError, UsageError, no_more_threads
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.runners.base import Define, Runner
-from rlds_beam.runners.threads import NO_MORE_THREADS, no_more_threads, run_watched, thread_errors
+from rlds_beam.runners.threads import run_watched, thread_errors
 from rlds_beam.runners.worker_processes import worker_processes
 from rlds_beam.worker_status import Done
 

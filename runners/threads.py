@@ -11,21 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rlds_beam import watchdog
-from rlds_beam.errors import NoMoreThreadsError, RldsBeamError
+from rlds_beam.errors import NO_MORE_THREADS, RldsBeamError, no_more_threads
 from rlds_beam.worker_status import is_verbose
 
-NO_MORE_THREADS = "can't start new thread"
-"""Python's message if the system starts no more threads."""
-
 _JOIN_SECONDS = 1.0
-
-
-def no_more_threads() -> NoMoreThreadsError:
-    """The error if the system starts no more threads or processes."""
-    return NoMoreThreadsError(
-        "the system starts no more threads or processes for this user: raise the limit (ulimit -u, or the container's "
-        "limit), or use fewer --workers; finished work is kept"
-    )
 
 
 @contextlib.contextmanager

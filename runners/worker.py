@@ -68,7 +68,7 @@ def _end_without_threads() -> None:
         try:
             start(thread)
         except RuntimeError as error:
-            print(error, file=sys.stderr, flush=True)  # the runner recognizes it (`threads.NO_MORE_THREADS`)
+            print(error, file=sys.stderr, flush=True)  # the runner recognizes it (`errors.NO_MORE_THREADS`)
             os._exit(1)
 
     threading.Thread.start = start_or_end  # type: ignore[assignment,method-assign]

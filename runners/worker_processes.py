@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rlds_beam import watchdog
-from rlds_beam.errors import RldsBeamError
+from rlds_beam.errors import NO_MORE_THREADS, RldsBeamError, no_more_threads
 from rlds_beam.output.scratch import PREFIX, ScratchDirectory
-from rlds_beam.runners.threads import NO_MORE_THREADS, no_more_threads
 from rlds_beam.watchdog.watcher import Watch
 from rlds_beam.worker_status import Done, Note, command, read_notes
 

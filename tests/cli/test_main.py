@@ -355,6 +355,16 @@ def test_an_internal_error_keeps_its_traceback(run, source, monkeypatch):
         run("inspect", source)
 
 
+def test_no_more_threads_is_one_line_anywhere(run, source, monkeypatch):
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", start)
+    code, out, err = run("inspect", source)
+    assert (code, out) == (1, "")
+    assert err.startswith("rlds-beam: the system starts no more threads") and len(err.splitlines()) == 1
+
+
 def test_quiet_prints_errors_only(run, source, tmp_path):
     assert run("convert", source, tmp_path / "out", "-q") == (0, "", "")
     code, out, err = run("convert", tmp_path / "nowhere", tmp_path / "again", "--quiet")

@@ -18,7 +18,7 @@ from typing import cast
 from rlds_beam import lazy, watchdog, worker_status
 from rlds_beam.cli import flags
 from rlds_beam.cli.parsers import JOBS, MISSING, command_parser, job_parser
-from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_memory, pip_install
+from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_limits, pip_install
 from rlds_beam.runners import quiet
 from rlds_beam.runners.process_setup import choose_kernels, keep_freed_memory
 from rlds_beam.terminal.displays import Kind, heartbeat
@@ -166,7 +166,7 @@ def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
     lasting = not hasattr(config, "json")  # browse and serve run until they are interrupted
     kind: Kind = "none" if silent or lasting else getattr(config, "progress", "auto")
     discarded = silent and not getattr(config, "json", False)
-    with naming_memory(), _logging(verbose), _sigterm_as_ctrl_c(), _stdout(discarded), heartbeat(name, kind):
+    with naming_limits(), _logging(verbose), _sigterm_as_ctrl_c(), _stdout(discarded), heartbeat(name, kind):
         return job.main(config)
 
 
