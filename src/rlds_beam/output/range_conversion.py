@@ -108,7 +108,7 @@ class DatasetCommitter:
       check: the same as for the ranges.
       output: the output.
       ranges: all ranges of the plan.
-      dataset_report: the report on the dataset as a whole (`processing.range_summary.check_source`).
+      dataset_report: the report on the dataset as a whole (`processing.dataset.check_source`).
       plan: the job's `OutputPlan.digest`.
       snapshot: a snapshot of the source's files.
     """

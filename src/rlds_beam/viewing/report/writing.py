@@ -42,7 +42,7 @@ class Input:
     Attributes:
       source: the dataset.
       settings: how it is shown.
-      dataset_report: the report on the dataset as a whole (`processing.range_summary.check_source`).
+      dataset_report: the report on the dataset as a whole (`processing.dataset.check_source`).
     """
 
     source: Source
