@@ -228,7 +228,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
     from rlds_beam.processing.dataset import check_counts
     from rlds_beam.reverb.pushing import Pushed
     from rlds_beam.reverb.verifying import Verified
-    from rlds_beam.runners.remote import run_for_result
+    from rlds_beam.runners.results import run_for_result
     from rlds_beam.terminal.job_progress import Progress, Total
 
     job = prepare(config, source, on_wait=_on_wait)

@@ -140,7 +140,7 @@ def report(config: ReportConfig) -> ReportOutcome:
     from rlds_beam.pipelines.running import shared_directory
     from rlds_beam.processing.report import Report
     from rlds_beam.runners import check
-    from rlds_beam.runners.remote import run_for_result
+    from rlds_beam.runners.results import run_for_result
     from rlds_beam.terminal import outcome
     from rlds_beam.terminal.job_progress import Progress, Total
 

@@ -109,7 +109,7 @@ def run_checks(
     """
     from rlds_beam.processing.dataset import check_counts
     from rlds_beam.processing.report import Report
-    from rlds_beam.runners.remote import run_for_result
+    from rlds_beam.runners.results import run_for_result
     from rlds_beam.terminal.job_progress import Progress, Total
 
     report, snapshot = opened.report, opened.snapshot()

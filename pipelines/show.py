@@ -101,9 +101,9 @@ def show(config: ShowConfig) -> ShownEpisode:
 def main(config: ShowConfig) -> int:
     """Runs the command: prints the episode and returns the exit code."""
     from rlds_beam.terminal.tables import cut, print_styled
-    from rlds_beam.viewing import thumbnails as terminal
+    from rlds_beam.viewing import pictures as terminal
     from rlds_beam.viewing.files import DEFAULT_FPS
-    from rlds_beam.viewing.thumbnails import strip
+    from rlds_beam.viewing.pictures import strip
 
     shown = show(config)
     if config.output is not None:
@@ -127,7 +127,7 @@ def main(config: ShowConfig) -> int:
 
 def _order_lines(shown: ShownEpisode) -> list[str]:
     """How to read a picture of both orders of channels, and how to swap them."""
-    from rlds_beam.viewing.thumbnails import cameras_of
+    from rlds_beam.viewing.pictures import cameras_of
 
     cameras = cameras_of(shown.episode)
     named = ", ".join(printable(camera, 100) for camera in cameras)

@@ -17,7 +17,7 @@ from PIL import Image
 import rlds_beam
 from rlds_beam import Dataset, EncodedImages, Episode, mix_batches, open_dataset
 from rlds_beam.datasets.batches import _Buffers
-from rlds_beam.datasets.steps import decode_resized, resize_into
+from rlds_beam.datasets.pixels import decode_resized, resize_into
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.images.encoding import encode_jpeg, encode_png

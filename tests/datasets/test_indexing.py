@@ -27,7 +27,7 @@ from rlds_beam import Dataset, open_dataset
 from rlds_beam.connectors import DropFields, EpisodeConnector, FlipChannels, MinimumLength, Normalize, ResizeImages
 from rlds_beam.datasets import indexing
 from rlds_beam.encoding.tfds.rlds_dataset import write_dataset as write_with_schema
-from rlds_beam.episodes.keys import FLAGS
+from rlds_beam.episodes.schema import FLAGS
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.terminal import job_progress
 from rlds_beam.terminal.displays import PlainLines, Status

@@ -27,7 +27,7 @@ from picture_files import (
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.validating import validate_episode
-from rlds_beam.datasets.steps import decode_resized
+from rlds_beam.datasets.pixels import decode_resized
 from rlds_beam.errors import BadEpisode
 from rlds_beam.images.checking import check_images
 from rlds_beam.images.decoding import _fast_png, decode_image

@@ -140,7 +140,7 @@ def test_a_format_that_cannot_be_written_is_refused_before_the_dataset_is_read(
         raise AssertionError("the dataset was read")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rlds_beam.runners.remote.run_for_result", read)
+    monkeypatch.setattr("rlds_beam.runners.results.run_for_result", read)
     try:
         code = main(["stats", str(source), *flags])
     except SystemExit as error:  # from argparse

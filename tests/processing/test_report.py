@@ -18,7 +18,7 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError, Violation
 from rlds_beam.processing.report import SAMPLES, Report
 from rlds_beam.runners.base import read_metrics
-from rlds_beam.runners.remote import hand_over, handed_over
+from rlds_beam.runners.results import hand_over, handed_over
 from rlds_beam.terminal import outcome
 from rlds_beam.terminal.options import parse_max_rejected
 from rlds_beam.testing import BREAKABLE, make_episode

@@ -8,7 +8,7 @@ import pytest
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.terminal.tables import thin
 from rlds_beam.testing import make_episode
-from rlds_beam.viewing.curves import MOST_DIMENSIONS, curves_of
+from rlds_beam.viewing.facts import MOST_DIMENSIONS, curves_of
 
 
 def test_states_come_first_and_embeddings_last() -> None:

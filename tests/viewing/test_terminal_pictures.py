@@ -9,7 +9,7 @@ import imagecodecs
 import numpy as np
 import pytest
 
-from rlds_beam.viewing.thumbnails import Images, picture, protocol_for
+from rlds_beam.viewing.pictures import Images, picture, protocol_for
 
 
 @pytest.mark.parametrize(

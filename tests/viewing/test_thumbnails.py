@@ -15,7 +15,7 @@ from rlds_beam.images.encoding import encode_jpeg, encode_png
 from rlds_beam.images.thumbnails import Thumbnail, small_pixels, spread, thumbnail
 from rlds_beam.testing import make_episode
 from rlds_beam.typing import Array
-from rlds_beam.viewing.thumbnails import faults_of, frames_of, strip
+from rlds_beam.viewing.pictures import faults_of, frames_of, strip
 
 
 def gradient(height: int, width: int) -> Array:

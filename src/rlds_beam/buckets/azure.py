@@ -46,7 +46,7 @@ class Azure(ObjectStore):
         transport = RequestsTransport(session=session, session_owner=False)
         options = {"transport": transport, "retry_policy": retries, "max_single_get_size": 1 << 40, **_OFTEN}
         self.url, self._anonymous = "Azure", False
-        with self.explained("az://", BucketAccessError):
+        with self.explain_errors("az://", BucketAccessError):
             if written := os.environ.get("AZURE_STORAGE_CONNECTION_STRING"):
                 try:
                     self._client = BlobServiceClient.from_connection_string(written, **options)

@@ -45,7 +45,7 @@ class Gcs(ObjectStore):
         credentials, project = _credentials()
         self._anonymous = credentials is None
         self.url = os.environ.get("STORAGE_EMULATOR_HOST", "https://storage.googleapis.com")
-        with self.explained("gs://", BucketAccessError):
+        with self.explain_errors("gs://", BucketAccessError):
             if credentials is None:
                 self._client = storage.Client.create_anonymous_client()
             else:
@@ -56,7 +56,7 @@ class Gcs(ObjectStore):
         self._brief = {"max_results": 1, "timeout": _CHECK_TIMEOUT, "retry": DEFAULT_RETRY.with_timeout(_CHECK_SECONDS)}
 
     def open(self, bucket: str, name: str) -> tuple[int, str, bytes]:
-        blob = self._reloaded(bucket, name)
+        blob = self._reload(bucket, name)
         if not blob.generation:
             raise WrongAnswer("does not say the generation of the object")
         return blob.size, blob.generation, b""
@@ -70,7 +70,7 @@ class Gcs(ObjectStore):
         self._blob(bucket, name).upload_from_file(file, size=size, checksum="crc32c", **self._often)
 
     def head(self, bucket: str, name: str) -> tuple[Any, str]:
-        blob = self._reloaded(bucket, name)
+        blob = self._reload(bucket, name)
         return blob.size, blob.crc32c or ""
 
     def pages(self, bucket: str, prefix: str, *, below: bool, brief: bool = False) -> Iterator[Page]:
@@ -91,7 +91,7 @@ class Gcs(ObjectStore):
     def _blob(self, bucket: str, name: str) -> Any:
         return self._client.bucket(bucket).blob(name)
 
-    def _reloaded(self, bucket: str, name: str) -> Any:
+    def _reload(self, bucket: str, name: str) -> Any:
         """An object with its size, generation, and checksum."""
         blob = self._blob(bucket, name)
         blob.reload(**self._often)

@@ -116,12 +116,12 @@ class ObjectStore(Store):
     def call(
         self, path: str, function: Callable[[], Result], kind: type[BucketError] = BucketError, **limits: Any
     ) -> Result:
-        """Makes requests for a path, within the limits of `within`; raises what `explained` raises."""
-        with self.explained(path, kind):
+        """Makes requests for a path, within the limits of `within`; raises what `explain_errors` raises."""
+        with self.explain_errors(path, kind):
             return base.within(function, path, self.url, **limits)
 
     @contextlib.contextmanager
-    def explained(self, path: str, kind: type[BucketError] = BucketError) -> Iterator[None]:
+    def explain_errors(self, path: str, kind: type[BucketError] = BucketError) -> Iterator[None]:
         """Converts the library's errors to `kind`, or to FileNotFoundError."""
         try:
             yield

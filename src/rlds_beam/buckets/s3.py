@@ -44,7 +44,7 @@ class S3(ObjectStore):
         self._errors: Any = botocore.exceptions
         self.own_errors = self._errors.ClientError
         self.url = "AWS"
-        with self.explained("s3://", BucketAccessError):
+        with self.explain_errors("s3://", BucketAccessError):
             session = boto3.session.Session()
             self._anonymous = session.get_credentials() is None
             config = Config(

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlds_beam.episodes.columns import is_float
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import FLAGS
+from rlds_beam.episodes.schema import FLAGS
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array
 

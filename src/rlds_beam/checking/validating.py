@@ -18,8 +18,8 @@ from rlds_beam.checking.rules import ADVICE, RULES, VALUE_RULES
 from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict
 from rlds_beam.episodes.columns import is_float
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import FLAGS, EpisodeKey
-from rlds_beam.episodes.schema import named_dimension
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import FLAGS, named_dimension
 from rlds_beam.errors import BadEpisode, FailedRuleError, Violation
 from rlds_beam.images.checking import check_images
 from rlds_beam.images.encoded_images import EncodedImages

@@ -18,8 +18,8 @@ from rlds_beam.connectors.given_meaning import fits, name_fields, names_after
 from rlds_beam.connectors.learner.batching import by_module
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import PROBE, episode_flags
-from rlds_beam.episodes.schema import Field, Schema, text_field
+from rlds_beam.episodes.keys import PROBE
+from rlds_beam.episodes.schema import Field, Schema, episode_flags, text_field
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.user_functions import raised

@@ -24,7 +24,7 @@ import numpy as np
 
 from rlds_beam.datasets.base import Indices, Rows, starts_of
 from rlds_beam.datasets.order import Drawn, Plan, Sampler
-from rlds_beam.datasets.steps import copy_into, decode_into, decode_resized, resize_into
+from rlds_beam.datasets.pixels import copy_into, decode_into, decode_resized, resize_into
 from rlds_beam.datasets.windows import IS_PAD, KeptSteps, window
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.schema import Field

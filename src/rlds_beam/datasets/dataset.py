@@ -15,7 +15,6 @@ from rlds_beam.datasets.steps import IndexedSteps
 from rlds_beam.datasets.windows import Size
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.keys import tree
 from rlds_beam.episodes.schema import Field, fields_text
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.arrays.options import LastStep
@@ -24,7 +23,7 @@ from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.lazy import Viewable
 from rlds_beam.options import Options, check_names
-from rlds_beam.text import count
+from rlds_beam.text import count, tree
 from rlds_beam.typing import Array
 
 Row = dict[str, Any]

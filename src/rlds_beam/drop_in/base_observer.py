@@ -11,7 +11,7 @@ import numpy as np
 
 from rlds_beam.drop_in.frame_writer import FrameWriter, KeySequence
 from rlds_beam.drop_in.nests import NestedFrames
-from rlds_beam.episodes.keys import LAST
+from rlds_beam.episodes.schema import LAST
 from rlds_beam.reverb.stream import InsertStream
 
 DEFAULT_TIMEOUT = 60.0

@@ -18,7 +18,7 @@ from tensorflow.python.data.ops import interleave_op
 from tf_agents.trajectories import trajectory
 
 from rlds_beam.drop_in.whole_episodes import whole_episodes
-from rlds_beam.episodes.keys import FIRST, FLAGS, LAST, MID
+from rlds_beam.episodes.schema import FIRST, FLAGS, LAST, MID
 
 PolicyInfoFn = Callable[[dict[str, Any], dict[str, Any]], Any]
 """(current_step, next_step) -> the policy_info of one frame, a nest of tensors."""

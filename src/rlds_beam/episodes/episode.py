@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam.episodes.keys import EpisodeKey, tree, type_text
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.lazy import Viewable
-from rlds_beam.text import count, format_size, printable
+from rlds_beam.text import count, format_size, printable, tree, type_text
 
 Column: TypeAlias = "np.ndarray[Any, Any] | EncodedImages"
 """One field of all steps, with leading axis T; images are `EncodedImages` until pixels are needed."""

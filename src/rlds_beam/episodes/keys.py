@@ -1,15 +1,9 @@
-"""Episode keys, which are the same on every run and worker; the names of flags and metadata."""
+"""Episode keys, which are the same on every run and worker."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
-
-import numpy as np
-
-from rlds_beam.text import printable
-from rlds_beam.typing import Array
 
 _PATTERN = re.compile(r"(?P<dataset>[^:]+):(?P<split>[^:]+):(?P<shard>\d+)@(?P<position>\d+)(\.(?P<part>\d+))?")
 
@@ -66,50 +60,3 @@ class EpisodeKey:
 
 PROBE = EpisodeKey("probe/1.0.0", "train", 0, 0)
 """The key of the episode of zeros with which connectors are tried."""
-
-
-FLAGS = ("is_first", "is_last", "is_terminal")
-"""The RLDS step flags."""
-
-FIRST, MID, LAST = 0, 1, 2
-"""Step type values."""
-
-
-def episode_flags(length: int, *, last: bool = True, terminal: bool = True) -> dict[str, Array]:
-    """The flags of an episode's steps, bool [T]; `last` and `terminal` set the flags of the last step."""
-    index = np.arange(length)
-    end = index == length - 1
-    return {"is_first": index == 0, "is_last": end & last, "is_terminal": end & terminal}
-
-
-def tree(groups: Mapping[str, Mapping[str, str]]) -> str:
-    """Trees of paths, each with a text: one tree for each group that has any."""
-    lines: list[tuple[str, str]] = []
-    for name, texts in groups.items():
-        if texts:
-            lines.append((name, ""))
-            lines += _branches({tuple(path.split("/")): text for path, text in texts.items()}, "")
-    width = max((len(name) for name, text in lines if text), default=0)
-    return "\n".join(f"{name:{width}}  {text}".rstrip() for name, text in lines)
-
-
-def shape_text(shape: tuple[int | None, ...]) -> str:
-    """A shape as numpy writes it, with unknown sizes as question marks: `(7,)`, `(?, 3)`, `()`."""
-    dims = ", ".join("?" if size is None else str(size) for size in shape)
-    return f"({dims}{',' if len(shape) == 1 else ''})"
-
-
-def type_text(dtype: str, shape: tuple[int | None, ...]) -> str:
-    """A dtype and a shape: `float32 (7,)`, `bool`."""
-    return f"{dtype} {shape_text(shape)}" if shape else dtype
-
-
-def _branches(texts: Mapping[tuple[str, ...], str], indent: str) -> Iterable[tuple[str, str]]:
-    """The lines below a node: each with the name, and the text of a leaf."""
-    names = list(dict.fromkeys(path[0] for path in texts))
-    for name in names:
-        last = name == names[-1]
-        yield f"{indent}{'└── ' if last else '├── '}{printable(name)}", texts.get((name,), "")
-        below = {path[1:]: text for path, text in texts.items() if path[0] == name and len(path) > 1}
-        if below:
-            yield from _branches(below, indent + ("    " if last else "│   "))

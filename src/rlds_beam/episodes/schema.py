@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_beam.episodes.keys import FLAGS, tree, type_text
 from rlds_beam.errors import UsageError
 from rlds_beam.lazy import Viewable
-from rlds_beam.text import printable
+from rlds_beam.text import printable, tree, type_text
+from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Episode
+
+FLAGS = ("is_first", "is_last", "is_terminal")
+"""The RLDS step flags."""
+
+FIRST, MID, LAST = 0, 1, 2
+"""Step type values."""
 
 REQUIRED_STEP_FIELDS = ("observation", "action", "reward", "discount", *FLAGS)
 """The RLDS step fields that a TF-Agents trajectory needs (leaves, or prefixes of leaves)."""
@@ -281,3 +287,10 @@ def _index_and_name(shape: Sequence[int], dimension: int, names: Sequence[str]) 
     place = [int(i) for i in np.unravel_index(dimension, tuple(shape))]
     name = f" {printable(names[place[-1]], _MAX_NAME)}" if len(names) == shape[-1] else ""
     return ",".join(map(str, place)), name
+
+
+def episode_flags(length: int, *, last: bool = True, terminal: bool = True) -> dict[str, Array]:
+    """The flags of an episode's steps, bool [T]; `last` and `terminal` set the flags of the last step."""
+    index = np.arange(length)
+    end = index == length - 1
+    return {"is_first": index == 0, "is_last": end & last, "is_terminal": end & terminal}

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey, episode_flags
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import episode_flags
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg
 

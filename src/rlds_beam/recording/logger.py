@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from rlds_beam.episodes.columns import changed, violation_of
-from rlds_beam.episodes.keys import FIRST, LAST, MID, episode_flags
+from rlds_beam.episodes.schema import FIRST, LAST, MID, episode_flags
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.environments import Environment, Outcome
 from rlds_beam.recording.spaces import Structure, to_spec

@@ -31,7 +31,8 @@ import numpy as np
 
 from rlds_beam.episodes.columns import concatenate, is_text, zeros_like
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import FIRST, LAST, MID, EpisodeKey
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import FIRST, LAST, MID
 from rlds_beam.trajectories.keeping import Kept
 from rlds_beam.trajectories.leaves import TrajectoryLayout, cast_columns, layout, policy_info_columns
 from rlds_beam.trajectories.options import FrameOptions

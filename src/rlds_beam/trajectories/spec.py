@@ -16,8 +16,8 @@ from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.encoding.wire import delimited, integer, text
 from rlds_beam.episodes.columns import nest, nest_order
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import FLAGS, EpisodeKey, episode_flags
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import FLAGS, Field, Schema, episode_flags
 from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.trajectories.frames import Frames, to_frames

@@ -12,13 +12,14 @@ from rlds_beam.checking.rules import ADVICE
 from rlds_beam.checking.signals import SIGNALS, Finding
 from rlds_beam.datasets.base import STEPS
 from rlds_beam.episodes.episode import Column, Episode, kind_of_column, kind_of_value
-from rlds_beam.episodes.keys import FLAGS, EpisodeKey
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import FLAGS
 from rlds_beam.errors import Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.terminal.tables import sparkline
 from rlds_beam.text import count, printable
 from rlds_beam.viewing import html
-from rlds_beam.viewing.curves import (
+from rlds_beam.viewing.facts import (
     Curve,
     curves_of,
     flags_of,
@@ -29,7 +30,7 @@ from rlds_beam.viewing.curves import (
     text_of,
 )
 from rlds_beam.viewing.html import View
-from rlds_beam.viewing.thumbnails import cameras_of, faults_of, frames_of
+from rlds_beam.viewing.pictures import cameras_of, faults_of, frames_of
 
 _OPEN_LINES = 16
 """Maximum dimensions of a field with a sparkline each."""

@@ -22,8 +22,8 @@ from rlds_beam.images.thumbnails import image_of, row_of, small_pixels, stack_ro
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.text import joined
 from rlds_beam.typing import Array
-from rlds_beam.viewing.curves import curves_of, instruction_of
-from rlds_beam.viewing.thumbnails import cameras_of, draw_curves, strip, with_cursor
+from rlds_beam.viewing.facts import curves_of, instruction_of
+from rlds_beam.viewing.pictures import cameras_of, draw_curves, strip, with_cursor
 
 DEFAULT_FPS = 10.0
 """The rate of a video if the dataset says none."""

@@ -17,7 +17,7 @@ from rlds_beam.images.thumbnails import Thumbnail
 from rlds_beam.terminal.tables import thin
 from rlds_beam.text import escape_controls, printable
 from rlds_beam.typing import Array
-from rlds_beam.viewing.curves import Curve, range_of
+from rlds_beam.viewing.facts import Curve, range_of
 
 _LINE = "1px solid rgba(128,128,128,.35)"
 _CARD = f"border:{_LINE};border-radius:6px;margin:4px 0;padding:8px 12px;max-width:64em;font-size:13px;line-height:1.45"

@@ -10,7 +10,6 @@ import numpy as np
 from rlds_beam.checking.rules import ADVICE, RULES
 from rlds_beam.datasets.dataset import Dataset
 from rlds_beam.encoding.example.columns import objects
-from rlds_beam.episodes.keys import tree
 from rlds_beam.episodes.schema import Schema, fields_text, named_dimension, schema_tree, shown_dimensions
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.images.encoded_images import EncodedImages
@@ -18,7 +17,7 @@ from rlds_beam.images.thumbnails import Thumbnail, spread, thumbnail
 from rlds_beam.processing.report import Report, RuleCount, outcomes_of
 from rlds_beam.reading.base import Source
 from rlds_beam.terminal.tables import table_lines
-from rlds_beam.text import count, format_size, join_lines
+from rlds_beam.text import count, format_size, join_lines, tree
 from rlds_beam.viewing import html
 
 _FIRST_FRAMES, _HEIGHT = 6, 96

@@ -12,8 +12,7 @@ import numpy as np
 from rlds_beam.checking.rates import is_clock
 from rlds_beam.checking.signals.motion import Laid, Motion
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import FLAGS
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.schema import FLAGS, Field, Schema
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_beam.checking.rates import IDLE, LEAST_IDLE
+from rlds_beam.checking.idle import IDLE, MIN_IDLE_STEPS
 from rlds_beam.checking.signals import images, texts
 from rlds_beam.checking.signals.context import Context, is_gripper, measure_lag
 from rlds_beam.checking.signals.motion import Laid, Motion, lay, longest_runs
@@ -118,7 +118,7 @@ def _moves(context: Context, motions: Mapping[str, Motion], laid: Laid) -> Array
 
 
 def idle_share(context: Context, motions: Mapping[str, Motion], laid: Laid) -> dict[str, Array]:
-    """The share of steps in runs of at least `LEAST_IDLE` idle steps (`checking.rates`), and the longest run.
+    """The share of steps in runs of at least `MIN_IDLE_STEPS` idle steps (`checking.idle`), and the longest run.
 
     In an idle step, neither an action nor a state changes by `IDLE` or more.
     """
@@ -128,7 +128,7 @@ def idle_share(context: Context, motions: Mapping[str, Motion], laid: Laid) -> d
     for motion in motions.values():
         idle &= motion.sizes.max(axis=0) < IDLE
     idle[laid.starts] = False
-    total, _, first, stop = longest_runs(idle, laid, LEAST_IDLE, with_total=True)
+    total, _, first, stop = longest_runs(idle, laid, MIN_IDLE_STEPS, with_total=True)
     return {"idle_share": total / laid.lengths, "idle_share@step": first, "idle_share@stop": stop}
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlds_beam.checking.rates import runs
+from rlds_beam.checking.idle import runs
 from rlds_beam.typing import Array
 
 _AT_ONCE = 256 << 10

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.checking.rates import IDLE, LEAST_IDLE, idle_steps, runs
+from rlds_beam.checking.idle import IDLE, MIN_IDLE_STEPS, idle_steps, runs
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.dropping import text_of, values_of, vectors
 from rlds_beam.connectors.cleaning.keeping_steps import slice_steps
@@ -45,7 +45,7 @@ class IdleRule:
 
     field: str = "action_dict/joint_velocity"
     threshold: float = IDLE
-    min_idle: int = LEAST_IDLE
+    min_idle: int = MIN_IDLE_STEPS
     min_moving: int = 16
     trim: int = 10
 

@@ -12,7 +12,7 @@ from rlds_beam.connectors.cleaning.keeping_steps import ended
 from rlds_beam.connectors.fields import StepFields, agent_of, leaves, module_of, terminateds, transitions
 from rlds_beam.episodes.columns import concatenate, flatten, is_text, nest
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import episode_flags
+from rlds_beam.episodes.schema import episode_flags
 from rlds_beam.errors import RldsBeamError, needs
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array

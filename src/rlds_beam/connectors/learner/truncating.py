@@ -8,7 +8,7 @@ from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import below, concatenate, zeros_like
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import FLAGS
+from rlds_beam.episodes.schema import FLAGS
 
 
 class AddOneTsToEpisodesAndTruncate(EpisodeConnector):

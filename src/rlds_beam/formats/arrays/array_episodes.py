@@ -13,8 +13,8 @@ from rlds_beam.encoding.base import Damage, Headers, Record
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.episodes.columns import zeros_like
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import FLAGS, EpisodeKey
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import FLAGS, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE
 from rlds_beam.formats.arrays.packed_arrays import pack, unpack

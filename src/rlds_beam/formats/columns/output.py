@@ -20,8 +20,7 @@ from rlds_beam.encoding.tfds.features import features_json
 from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.keys import FLAGS
-from rlds_beam.episodes.schema import Field
+from rlds_beam.episodes.schema import FLAGS, Field
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.columns.options import ColumnsFormat, ColumnsOptions
 from rlds_beam.formats.columns.row_files import RowFile, measure_rows, open_row_file, parquet_metadata

@@ -20,7 +20,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import FLAGS
+from rlds_beam.episodes.schema import FLAGS
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.hdf5_writing import EpisodeDataset, check_h5py, object_bytes, write_hdf5
 from rlds_beam.formats.arrays.leaves import (

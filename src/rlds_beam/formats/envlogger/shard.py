@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.episodes.keys import FIRST, LAST
+from rlds_beam.episodes.schema import FIRST, LAST
 from rlds_beam.errors import needs
 from rlds_beam.formats.envlogger.riegeli import Gap, RiegeliChunk, bridge, riegeli_file, scan
 from rlds_beam.output.scratch import ScratchDirectory

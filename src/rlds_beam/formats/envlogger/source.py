@@ -28,8 +28,7 @@ from rlds_beam import naming, storage
 from rlds_beam.encoding.base import Damage, Record
 from rlds_beam.episodes.columns import exact_cast, zeros_like
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.keys import LAST
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.schema import LAST, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, needs
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field
 from rlds_beam.formats.arrays.packed_arrays import unpack

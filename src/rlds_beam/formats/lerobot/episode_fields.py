@@ -20,8 +20,7 @@ from typing import Any
 
 from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, Maybe, check_json
 from rlds_beam.encoding.tfds.features import DTYPES
-from rlds_beam.episodes.keys import FLAGS
-from rlds_beam.episodes.schema import MAX_NAME, Field, Schema, by_path, is_name, text_field
+from rlds_beam.episodes.schema import FLAGS, MAX_NAME, Field, Schema, by_path, is_name, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.lerobot import layout

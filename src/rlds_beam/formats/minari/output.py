@@ -24,8 +24,7 @@ from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import FLAGS
-from rlds_beam.episodes.schema import ADD_ACTIONS, Field
+from rlds_beam.episodes.schema import ADD_ACTIONS, FLAGS, Field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.hdf5_writing import EpisodeDataset, check_h5py, object_bytes, write_hdf5
 from rlds_beam.formats.arrays.leaves import (

@@ -46,7 +46,7 @@ from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features, shards_of, splits_of
 from rlds_beam.formats.minari import gym_spaces
 from rlds_beam.formats.minari.arrow import ARROW, MinariArrowFormat
-from rlds_beam.formats.minari.gym_spaces import known_environment
+from rlds_beam.formats.minari.environments import known_environment
 from rlds_beam.formats.minari.output import MAIN, METADATA, OWN
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlds_beam.encoding.checked_json import TEXT, Kind, check_json, parse_yaml
-from rlds_beam.episodes.keys import FLAGS
+from rlds_beam.episodes.schema import FLAGS
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean, shortened
 

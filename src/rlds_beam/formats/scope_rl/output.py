@@ -24,8 +24,7 @@ import numpy as np
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.columns import below, text_bytes
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import FLAGS
-from rlds_beam.episodes.schema import Schema
+from rlds_beam.episodes.schema import FLAGS, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.leaves import (
     LeafColumn,

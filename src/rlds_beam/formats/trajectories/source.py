@@ -27,8 +27,8 @@ from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.encoding.wire import MalformedError, WireMessage
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import FIRST, LAST, EpisodeKey
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import FIRST, LAST, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, number_field
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features, splits_of

@@ -15,7 +15,7 @@ from rlds_beam.errors import BucketError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
 from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE
 from rlds_beam.formats.arrays.parts import pngs
-from rlds_beam.formats.zarr.metadata import CodecError, ZarrArray, decode_chunk, most_encoded, read_array
+from rlds_beam.formats.zarr.arrays import CodecError, ZarrArray, decode_chunk, most_encoded, read_array
 from rlds_beam.formats.zarr.stores import ENDS, ZarrStore, is_zip, open_store, root_of, version_of
 from rlds_beam.text import shortened
 from rlds_beam.typing import Array

@@ -21,8 +21,7 @@ from rlds_beam import naming, storage
 from rlds_beam.encoding.checked_json import TEXT, Kind, check_json, parsing
 from rlds_beam.episodes.columns import exact_cast, exact_flags
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.keys import FLAGS
-from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
+from rlds_beam.episodes.schema import FLAGS, Field, Schema, by_path, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import (
     FLAG_FIELDS,
@@ -36,7 +35,7 @@ from rlds_beam.formats.arrays.array_episodes import (
 from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE
 from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, find_files, no_features, splits_of
-from rlds_beam.formats.zarr.metadata import ZarrArray, attributes, read_array
+from rlds_beam.formats.zarr.arrays import ZarrArray, attributes, read_array
 from rlds_beam.formats.zarr.options import ZarrSourceOptions
 from rlds_beam.formats.zarr.reading import ZarrFormat, array_of
 from rlds_beam.formats.zarr.stores import (

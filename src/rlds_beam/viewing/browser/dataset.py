@@ -30,7 +30,7 @@ from rlds_beam.viewing.browser.rows import RowsSource
 from rlds_beam.viewing.browser.scanning import Table, TableOptions
 from rlds_beam.viewing.browser.table import LISTED, METADATA, Query, TableRows
 from rlds_beam.viewing.browser.values import column_values, json_value
-from rlds_beam.viewing.curves import Curve, curves_of, stored_instruction
+from rlds_beam.viewing.facts import Curve, curves_of, stored_instruction
 
 Json = dict[str, Any]
 

@@ -23,7 +23,7 @@ from rlds_beam.output.plans import read_plan
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.viewing.curves import Curve, curves_of
+from rlds_beam.viewing.facts import Curve, curves_of
 from rlds_beam.viewing.report.showing import Limits, picture_of, series_of
 from rlds_beam.viewing.report.views import BeforeAfter
 

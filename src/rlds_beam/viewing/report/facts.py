@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from rlds_beam.checking.rules import ADVICE, POLICIES, RULES
-from rlds_beam.episodes.keys import shape_text
 from rlds_beam.episodes.schema import Field
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source, Split
-from rlds_beam.text import printable
+from rlds_beam.text import printable, shape_text
 from rlds_beam.viewing.report.document import DatasetFacts, FieldRow, SplitRow
 from rlds_beam.viewing.report.sections import RejectedSample, RuleSection
 from rlds_beam.viewing.report.views import Facts

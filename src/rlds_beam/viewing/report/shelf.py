@@ -14,7 +14,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import Violation
 from rlds_beam.text import printable
-from rlds_beam.viewing.curves import LONGEST_TEXT, instruction_of
+from rlds_beam.viewing.facts import LONGEST_TEXT, instruction_of
 from rlds_beam.viewing.report.showing import Limits, cell_of, size_of, view_of
 from rlds_beam.viewing.report.views import EpisodeView, GridCell, Mark
 

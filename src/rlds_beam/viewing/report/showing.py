@@ -14,9 +14,9 @@ from rlds_beam.episodes.schema import shown_dimensions
 from rlds_beam.images.thumbnails import Thumbnail, image_of, spread, thumbnail
 from rlds_beam.terminal.tables import thin
 from rlds_beam.text import printable
-from rlds_beam.viewing.curves import LONGEST_TEXT, Curve, curves_of
+from rlds_beam.viewing.facts import LONGEST_TEXT, Curve, curves_of
+from rlds_beam.viewing.pictures import cameras_of
 from rlds_beam.viewing.report.views import CameraStrip, EpisodeView, Facts, GridCell, Mark, Picture, Series
-from rlds_beam.viewing.thumbnails import cameras_of
 
 _EXCERPT = 256
 """Bytes of an unreadable record that are shown."""

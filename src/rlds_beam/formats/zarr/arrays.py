@@ -1,4 +1,4 @@
-"""The metadata of zarr arrays, versions 2 (`.zarray`) and 3 (`zarr.json`), checked before anything is allocated."""
+"""Zarr arrays, versions 2 (`.zarray`) and 3 (`zarr.json`): codecs, and metadata checked before it allocates anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numeric fields of an episode as curves, and facts about it."""
+"""What is known of an episode at a glance: instruction, return, flags, and its numeric fields as curves."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import numpy as np
 from rlds_beam.connectors.fields import transitions
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import FLAGS
-from rlds_beam.episodes.schema import MAX_UNFOLDED, Schema, dimension_labels
+from rlds_beam.episodes.schema import FLAGS, MAX_UNFOLDED, Schema, dimension_labels
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import is_image
 from rlds_beam.text import count, duration, printable

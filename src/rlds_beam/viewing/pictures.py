@@ -1,4 +1,4 @@
-"""Small JPEGs of an episode's images, curves as pixels, and both in a terminal."""
+"""Pictures of an episode: small JPEGs of its images, curves as pixels, and both in a terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rlds_beam.images.thumbnails import (
     thumbnail,
 )
 from rlds_beam.typing import Array
-from rlds_beam.viewing.curves import Curve
+from rlds_beam.viewing.facts import Curve
 
 
 def cameras_of(episode: Episode) -> list[str]:
