@@ -1,4 +1,4 @@
-"""Zarr arrays, versions 2 (`.zarray`) and 3 (`zarr.json`): codecs, and metadata checked before it allocates anything."""
+"""Zarr arrays, versions 2 (`.zarray`) and 3 (`zarr.json`): codecs, and metadata, checked before it is trusted."""
 
 from __future__ import annotations
 
