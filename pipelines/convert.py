@@ -101,7 +101,7 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
       RldsBeamError: the pipeline failed.
     """
     from rlds_beam.jobs.convert import prepare
-    from rlds_beam.output.lock import locked
+    from rlds_beam.output.lock import lock_output
     from rlds_beam.runners import check
     from rlds_beam.terminal.job_progress import planning
 
@@ -109,7 +109,7 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
     check(config)
     with planning(config.command, config.progress):
         job = prepare(config)
-    with locked(job.directory):
+    with lock_output(job.directory):
         status = job.status(config.overwrite)
         if status.complete:
             job.remove_temporary()

@@ -79,7 +79,7 @@ def _takes(config_class: type[Options]) -> Callable[[Function], Function]:
         whole = _Signature([*paths, *named.values()], return_annotation=signature.return_annotation)
         vars(calling)["__signature__"] = whole
         about = introspection.cleandoc(function.__doc__ or "")
-        calling.__doc__ = "\n\n".join([about, OPTIONS, *(_listed(*one) for one in [*listed, *_formats(config_class)])])
+        calling.__doc__ = "\n\n".join([about, OPTIONS, *(_list(*one) for one in [*listed, *_formats(config_class)])])
         return calling
 
     return decorate
@@ -117,7 +117,7 @@ def _formats(config_class: type[Options]) -> Iterable[tuple[str, Sequence[Any]]]
         yield "Formats of the output (to)", [(name, FORMATS[name].about) for name in OUTPUTS]
 
 
-def _listed(title: str, entries: Sequence[Any]) -> str:
+def _list(title: str, entries: Sequence[Any]) -> str:
     """A title, and options or formats, one per line."""
     lines = [title + ":"] if title else []
     for entry in entries:

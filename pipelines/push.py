@@ -92,7 +92,7 @@ def define_pipeline(root: Any, config: PushConfig, job: PushJob | None = None) -
     # Only the list of ranges is spread over the workers; episodes are never shuffled.
     ranges = root | "Ranges" >> beam.Create(job.open(config.rejected), reshuffle=True)
     duplicates = _duplicates(root, config, job)
-    pushed = ranges | PushRanges(job.pusher, job.target, duplicates, _fitted(root, job, duplicates))
+    pushed = ranges | PushRanges(job.pusher, job.target, duplicates, _fit(root, job, duplicates))
     return pushed | VerifyTables(job.target, job.baseline)
 
 
@@ -103,10 +103,10 @@ def _define_count(root: Any, config: PushConfig, job: PushJob) -> Any:
 
     ranges = root | "Ranges" >> beam.Create(job.input.ranges, reshuffle=True)
     duplicates = _duplicates(root, config, job)
-    return ranges | CountItems(job.pusher, duplicates, _fitted(root, job, duplicates))
+    return ranges | CountItems(job.pusher, duplicates, _fit(root, job, duplicates))
 
 
-def _fitted(root: Any, job: PushJob, duplicates: Any) -> Any:
+def _fit(root: Any, job: PushJob, duplicates: Any) -> Any:
     from rlds_beam.transforms.jobs.fitting import FitConnectors
 
     fitter = job.input.fitter

@@ -122,7 +122,7 @@ def prepare(config: ReportConfig) -> tuple[ReportWriter, tuple[OpenedInput, ...]
     paths = [config.input] if config.second is None else [config.input, config.second]
     inputs, opened = [], []
     for path in paths[0 if conversion is None or conversion.is_read else 1 :]:
-        own = with_preset(dataclasses.replace(config.for_input(storage.pinned(path)), second=None))
+        own = with_preset(dataclasses.replace(config.for_input(storage.pin(path)), second=None))
         one = prepare_input(own)
         inputs.append(Input(one.source, _settings(own, own.source_format, len(paths), one.connecting), one.report))
         opened.append(one)

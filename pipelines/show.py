@@ -78,7 +78,7 @@ def show(config: ShowConfig) -> ShownEpisode:
         files.kind_of_file(config.output)
         outcome.check_writable(config.output, "--output", config.path)
     own = {field.name: getattr(config, field.name) for field in dataclasses.fields(SourceOptions)}
-    opened = showing.opened(config.path, {name: value for name, value in own.items() if value is not None})
+    opened = showing.open_viewed(config.path, {name: value for name, value in own.items() if value is not None})
     number = int(config.episode) if re.fullmatch(r"-?\d{1,18}", config.episode) else None
     if not isinstance(opened, Dataset):
         shown = showing.shown_episode(opened, config.episode if number is None else number)

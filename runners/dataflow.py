@@ -41,30 +41,30 @@ def check(options: RunOptions) -> None:
       UsageError: something is missing or cannot work on a worker; the message says what to do.
     """
     if options.workers is not None:
-        raise _refused("--workers", "sets local processes; use -- --num_workers=N or --max_num_workers=N")
+        raise _refuse("--workers", "sets local processes; use -- --num_workers=N or --max_num_workers=N")
     _check_paths(options)
     _check_servers(getattr(options, "reverb", ()))
     flags = _parse(options)
     if not flags.get("project"):
-        raise _refused("--project", "is missing: name the Google Cloud project of the job")
+        raise _refuse("--project", "is missing: name the Google Cloud project of the job")
     if not flags.get("region"):
-        raise _refused("--region", "is missing: name a region, best that of the buckets, for example us-central1")
+        raise _refuse("--region", "is missing: name a region, best that of the buckets, for example us-central1")
     for name in ("temp_location", "staging_location"):
         # If Beam cannot use the given location, it silently creates another bucket.
         if not _DIRECTORY.fullmatch(flags.get(name) or ""):
-            raise _refused(
+            raise _refuse(
                 f"--{name}", "is missing: give a gs://BUCKET/DIRECTORY that the job and its workers can write to"
             )
     if not flags.get("sdk_container_image") and not any(flags.get(name) for name in _SUPPLIES):
-        raise _refused(
+        raise _refuse(
             "--worker_container",
             "is missing: name an image that contains rlds-beam (examples/dataflow shows how to build it) or, to try a "
             "checkout, add -- --setup_file=./setup.py",
         )
     if flags.get("setup_file") == "setup.py":
-        raise _refused("--setup_file=setup.py", "fails in Beam: write ./setup.py")
+        raise _refuse("--setup_file=setup.py", "fails in Beam: write ./setup.py")
     if flags.get("template_location"):
-        raise _refused("--template_location", "is not supported: the pending work is known only when the job starts")
+        raise _refuse("--template_location", "is not supported: the pending work is known only when the job starts")
     _check_installed()
 
 
@@ -72,19 +72,19 @@ def _check_paths(options: RunOptions) -> None:
     for name, (flag, what_to_do) in _PATHS.items():
         for path in filter(None, (getattr(options, name, None) or "").split(",")):
             if not _in_store(path):
-                raise _refused(f"{flag}{path}", f"is a path on this machine, which workers cannot read; {what_to_do}")
+                raise _refuse(f"{flag}{path}", f"is a path on this machine, which workers cannot read; {what_to_do}")
 
 
 def _check_servers(servers: tuple[str, ...]) -> None:
     for server in servers:
         if server == "embedded":
-            raise _refused(
+            raise _refuse(
                 "--reverb=embedded",
                 "starts a server on this machine, which workers cannot reach; start `rlds-beam serve --host=0.0.0.0` "
                 "on a machine in their network, and give its address",
             )
         if _is_loopback(server):
-            raise _refused(
+            raise _refuse(
                 f"--reverb={server}",
                 "is a loopback address, which on a worker is the worker itself; give the server's address in the "
                 "workers' network",
@@ -112,7 +112,7 @@ def _check_installed() -> None:
             raise missing("gcp", f"--runner=dataflow needs {module}")
 
 
-def _refused(what: str, why: str) -> UsageError:
+def _refuse(what: str, why: str) -> UsageError:
     return UsageError(f"--runner=dataflow: {what} {why}")
 
 

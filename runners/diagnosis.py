@@ -27,10 +27,10 @@ _PYTHONS = ((3, 11), (3, 14))
 _IMPORTED = ("apache_beam", "google_crc32c", "grpc", "imagecodecs", "numpy", "pyarrow", "simplejpeg", "xxhash")
 _IMPORT_SECONDS = 120.0
 
-_LEAST_DISK = 1 << 30
-_LEAST_SHARED_MEMORY = 16 << 20
-_LEAST_FILES = 1024
-_LEAST_PROCESSES = 256
+_MIN_DISK = 1 << 30
+_MIN_SHARED_MEMORY = 16 << 20
+_MIN_FILES = 1024
+_MIN_PROCESSES = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,7 @@ def extras() -> Iterator[Diagnosis]:
         if not wrong:
             yield Diagnosis(f"[{extra}]", "ok", purpose)
             continue
-        yield Diagnosis(f"[{extra}]", "absent", f"{purpose}; {_listed(wrong)}", install(extra))
+        yield Diagnosis(f"[{extra}]", "absent", f"{purpose}; {_list(wrong)}", install(extra))
 
 
 def entry_points() -> Iterator[Diagnosis]:
@@ -130,7 +130,7 @@ def entry_points() -> Iterator[Diagnosis]:
                 yield Diagnosis(check, "ok", where)
 
 
-def _listed(unmet: Sequence[str]) -> str:
+def _list(unmet: Sequence[str]) -> str:
     """Unmet requirements as one text: `numpy 2.1.0 is installed, <2 is needed; not installed: h5py, scipy`."""
     ending = " is not installed"
     absent = [requirement.removesuffix(ending) for requirement in unmet if requirement.endswith(ending)]
@@ -191,7 +191,7 @@ def disk(path: str) -> Diagnosis:
             free = shutil.disk_usage(path).free
     except OSError as error:
         return Diagnosis(name, "problem", f"cannot be written to: {error}", "use another directory, or set TMPDIR")
-    if free < _LEAST_DISK:
+    if free < _MIN_DISK:
         remedy = "free some space: pairs take twice the bytes of the frames (`rlds-beam inspect` counts the items)"
         return Diagnosis(name, "problem", f"{format_size(free)} free", remedy)
     return Diagnosis(name, "ok", f"{format_size(free)} free")
@@ -206,7 +206,7 @@ def shared_memory(path: str = "/dev/shm") -> Diagnosis:
             free = shutil.disk_usage(path).free
     except OSError as error:
         return Diagnosis(name, "problem", f"{path} cannot be used: {error}", remedy)
-    if free < _LEAST_SHARED_MEMORY:
+    if free < _MIN_SHARED_MEMORY:
         return Diagnosis(name, "problem", f"{format_size(free)} free in {path}", remedy)
     return Diagnosis(name, "ok", f"{format_size(free)} free in {path}")
 
@@ -214,10 +214,8 @@ def shared_memory(path: str = "/dev/shm") -> Diagnosis:
 def open_files() -> Diagnosis:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     detail = f"{_limit(soft)} at a time"
-    if soft != resource.RLIM_INFINITY and soft < _LEAST_FILES:
-        return Diagnosis(
-            "open files", "problem", detail, f"ulimit -n {_LEAST_FILES} (the hard limit is {_limit(hard)})"
-        )
+    if soft != resource.RLIM_INFINITY and soft < _MIN_FILES:
+        return Diagnosis("open files", "problem", detail, f"ulimit -n {_MIN_FILES} (the hard limit is {_limit(hard)})")
     return Diagnosis("open files", "ok", detail)
 
 
@@ -231,7 +229,7 @@ def processes() -> Diagnosis:
         pass
     least = min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=resource.RLIM_INFINITY)
     detail = f"{_limit(least)} at a time, on {len(os.sched_getaffinity(0))} cores"
-    if least != resource.RLIM_INFINITY and least < _LEAST_PROCESSES:
+    if least != resource.RLIM_INFINITY and least < _MIN_PROCESSES:
         return Diagnosis("processes", "problem", detail, "raise ulimit -u, or the container's --pids-limit")
     return Diagnosis("processes", "ok", detail)
 

@@ -29,7 +29,7 @@ _SECONDS = 15.0
 _MAVEN_SECONDS = 1800.0
 """Seconds that Maven may take for a jar of 200 MB on a slow connection."""
 
-_LEAST_JAVA = 11
+_MIN_JAVA = 11
 
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
 
@@ -133,15 +133,15 @@ def find_java(launcher: str) -> str:
     path = shutil.which(launcher)
     if path is None:
         raise UsageError(
-            f"no {launcher} on the PATH, which Beam's job server for Flink needs: install Java {_LEAST_JAVA} or later "
+            f"no {launcher} on the PATH, which Beam's job server for Flink needs: install Java {_MIN_JAVA} or later "
             "(Debian: apt install openjdk-17-jre-headless), or name one with -- --job_server_java_launcher=PATH"
         )
     said = subprocess.run([path, "-version"], capture_output=True, text=True, check=False).stderr
     match = re.search(r'version "(?:1\.)?(\d+)', said)
     if match is None:
         raise UsageError(f"{path} is not a working Java; `{path} -version` says: {' '.join(said.split()) or 'nothing'}")
-    if int(match[1]) < _LEAST_JAVA:
-        raise UsageError(f"{path} is Java {match[1]}; Beam's job server for Flink needs {_LEAST_JAVA} or later")
+    if int(match[1]) < _MIN_JAVA:
+        raise UsageError(f"{path} is Java {match[1]}; Beam's job server for Flink needs {_MIN_JAVA} or later")
     return path
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the options' numbers in glibc's malloc.h
 _KEPT = 128 << 20
-_LARGEST = 32 << 20  # glibc accepts no more
+_MAX = 32 << 20  # glibc accepts no more
 
 
 def keep_freed_memory() -> None:
@@ -30,7 +30,7 @@ def keep_freed_memory() -> None:
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, _LARGEST)
+        mallopt(_MMAP_THRESHOLD, _MAX)
         mallopt(_TRIM_THRESHOLD, _KEPT)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.pvalue import TaggedOutput
 
-from rlds_beam.checking.duplicates import Duplicates, marked
+from rlds_beam.checking.duplicates import Duplicates, mark_duplicate
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.verdicts import Rejection, count_verdict
 from rlds_beam.connectors.base import Batch
@@ -91,7 +91,12 @@ class _CheckFn(beam.DoFn):
         batches: list[Batch] = []
         ignored = self._connecting.ignored_values()
         record = check_and_connect(
-            marked(episode, duplicates), self._options, self._fitted, ignored, batches.append, sound=episode.sound
+            mark_duplicate(episode, duplicates),
+            self._options,
+            self._fitted,
+            ignored,
+            batches.append,
+            sound=episode.sound,
         )
         verdict = record.verdict
         self._report.add(record)

@@ -12,7 +12,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import PBegin
 from apache_beam.transforms.core import RestrictionProvider
 
-from rlds_beam.checking.screening import screened
+from rlds_beam.checking.screening import screen_batches
 from rlds_beam.encoding.base import Damage, Record
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
@@ -105,12 +105,12 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
             segment = dataclasses.replace(segment, start=start, stop=restriction.stop)
         elif not tracker.try_claim(restriction.start):
             return
-        records = self._claimed(segment, tracker, restriction.stop, splittable)
-        for episode, sound in screened(self._reader.decode_batches(split, segment, records)):
+        records = self._claim(segment, tracker, restriction.stop, splittable)
+        for episode, sound in screen_batches(self._reader.decode_batches(split, segment, records)):
             yield episode.with_sound(sound)
             del episode  # not held while the next one is read
 
-    def _claimed(self, segment: Segment, tracker: Any, stop: int, splittable: bool) -> Iterator[Record | Damage]:
+    def _claim(self, segment: Segment, tracker: Any, stop: int, splittable: bool) -> Iterator[Record | Damage]:
         """Yields the records of a segment until one is not claimed: it belongs to the reader of the rest."""
         claimed = not splittable
         for record in read_segment(self._reader.files, segment):

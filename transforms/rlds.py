@@ -21,7 +21,7 @@ from rlds_beam.transforms.elements import in_global_window
 from rlds_beam.writing.columns import ImageEncoding, ImageStorage
 from rlds_beam.writing.episodes import ArrayEpisodes
 from rlds_beam.writing.keyed_parts import KeyedBundle, KeyedWriter, ShardPlan, Written
-from rlds_beam.writing.range_writer import refused
+from rlds_beam.writing.range_writer import describe_refusal
 from rlds_beam.writing.source import SHARD_BYTES, WriteSettings
 
 
@@ -76,7 +76,7 @@ class WriteToRlds(beam.PTransform):
             self._episodes = ArrayEpisodes.of_first(like, ImageStorage.of(images), schema)
         except BadEpisode as bad:
             key = EpisodeKey(self._settings.dataset, split, 0, 0)
-            raise refused(Rejection(key, bad.violations[0].rule, bad.violations, b""), "like") from None
+            raise describe_refusal(Rejection(key, bad.violations[0].rule, bad.violations, b""), "like") from None
         self._split, self._strict = split, strict
 
     def expand(self, episodes: Any) -> Any:

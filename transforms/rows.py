@@ -47,7 +47,7 @@ class EpisodesToRows(beam.PTransform[Episode, beam.Row]):
     def __init__(self, read: Source | Schema, fields: Sequence[str] | None = None):
         super().__init__()
         self._schema = read if isinstance(read, Schema) else read.schema
-        self._fields = _columns(_selected(self._schema, fields))
+        self._fields = _columns(_select(self._schema, fields))
 
     def expand(self, episodes: beam.PCollection[Episode]) -> beam.PCollection[beam.Row]:
         types = [("episode", str), ("step", int), *((name, _type_of(field)) for name, field in self._fields.items())]
@@ -67,7 +67,7 @@ class _ToRowsFn(beam.DoFn):
             yield beam.Row(episode=key, step=step, **dict(zip(self._fields, values, strict=True)))
 
 
-def _selected(schema: Schema, paths: Sequence[str] | None) -> list[Field]:
+def _select(schema: Schema, paths: Sequence[str] | None) -> list[Field]:
     if paths is None:
         return [field for field in schema.steps.values() if field.encoding not in _IMAGES and len(field.shape) < 2]
     for path in paths:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from loading_data import BATCH, Array, Frames, Sample
 
-MOST = 8.0
+MAX = 8.0
 """The largest mean difference of an image, of 255: that of video frames is below it, that of other frames far above."""
 
 
@@ -56,7 +56,7 @@ def check(batch: Mapping[str, Any], frames: Frames, sample: Sample) -> float:
     pixels = images * 255 if images.dtype == np.float32 else images
     wanted = np.stack([[_reference(frames, int(n), size) for n in row] for row in past])
     difference = np.abs(pixels.reshape(wanted.shape) - wanted).mean((2, 3, 4))
-    assert difference.max() < MOST, f"the images differ by {difference.max():.1f} of 255"
+    assert difference.max() < MAX, f"the images differ by {difference.max():.1f} of 255"
     return float(difference.mean())
 
 

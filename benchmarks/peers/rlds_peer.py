@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SIZE, LEAST, QUALITY = 256, 64, 95
+SIZE, MIN, QUALITY = 256, 64, 95
 
 
 TIMES = 3
@@ -81,12 +81,12 @@ def mod(directory: Path, room: Path, episodes: int) -> dict[str, float]:
     import tensorflow_datasets as tfds
 
     def is_image(feature: Any) -> bool:
-        return isinstance(feature, tfds.features.Image) and min(feature.shape[:2]) >= LEAST
+        return isinstance(feature, tfds.features.Image) and min(feature.shape[:2]) >= MIN
 
     def resized(step: Any) -> Any:
         observation = dict(step["observation"])
         for name, image in observation.items():
-            if len(image.shape) == 3 and min(image.shape[:2]) >= LEAST:
+            if len(image.shape) == 3 and min(image.shape[:2]) >= MIN:
                 image = tf.image.resize(image, (SIZE, SIZE), method="lanczos3", antialias=True)
                 observation[name] = tf.cast(tf.clip_by_value(tf.round(image), 0, 255), tf.uint8)
         return {**step, "observation": observation}

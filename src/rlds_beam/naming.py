@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rlds_beam.errors import UsageError
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 
 _NAME = re.compile(r"[\w+-][\w.+-]*")
 _NAME_BYTES = 100
@@ -17,7 +17,7 @@ _FILE_NAME_BYTES = 255
 _NUMBERED = r"\d{5}-of-\d{5}"
 
 
-def numbered(index: int, of: int) -> str:
+def format_shard_number(index: int, of: int) -> str:
     """`00003-of-00010`."""
     return f"{index:05d}-of-{of:05d}"
 
@@ -62,7 +62,7 @@ def check_name(name: object, what: str) -> str:
     if isinstance(name, str) and _NAME.fullmatch(name) and len(name.encode()) <= _NAME_BYTES:
         return name
     raise UsageError(
-        f"{what} is {shortened(repr(name), 80)}; it becomes part of file names, so it may only contain "
+        f"{what} is {shorten(repr(name), 80)}; it becomes part of file names, so it may only contain "
         f"letters, digits, _, -, +, and . (not first), at most {_NAME_BYTES} bytes"
     )
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from rlds_beam import lazy
 from rlds_beam.errors import UsageError
-from rlds_beam.text import did_you_mean, joined
+from rlds_beam.text import did_you_mean, join_texts
 from rlds_beam.user_functions import by_value, name_of
 
 __all__ = ["Options", "option"]
@@ -142,7 +142,7 @@ class Options:
             if given and group.field in values:
                 raise UsageError(f"{next(iter(given))} and {group.field} were both given: use one of them")
             if given:
-                values[group.field] = _made(group, given)
+                values[group.field] = _make(group, given)
         for name in options:
             if name not in own:
                 belongs = belongs_to(cls, name, groups)
@@ -189,7 +189,7 @@ def _unknown(config_class: type[Options], name: str, groups: Sequence[Group] = (
     if nearest is None:
         return f"unknown option {name}"
     value = f'="{nearest.value}"' if nearest.value else ""
-    place = f", an option of {joined([in_python(choice) for choice in nearest.choices])}" if nearest.choices else ""
+    place = f", an option of {join_texts([in_python(choice) for choice in nearest.choices])}" if nearest.choices else ""
     return f"unknown option {name}; did you mean {nearest.name}{value}{place}?"
 
 
@@ -248,7 +248,7 @@ def belongs_to(config_class: type[Options], name: str, chosen: tuple[Group, ...]
     if not owners:
         return None
     instead = [group.choice for group in chosen if group.field in {owner.field for owner in owners}]
-    choices = joined([owner.choice for owner in owners])
+    choices = join_texts([owner.choice for owner in owners])
     return f"--{flag_name(name)} is an option of {choices}" + (f", not {' or '.join(instead)}" if instead else "")
 
 
@@ -296,7 +296,7 @@ class Nearest(NamedTuple):
 
     def __str__(self) -> str:
         flag = f"--{flag_name(self.name)}{'=' * bool(self.value)}{self.value}"
-        return f"{flag}, an option of {joined(self.choices)}" if self.choices else flag
+        return f"{flag}, an option of {join_texts(self.choices)}" if self.choices else flag
 
 
 def nearest_option(
@@ -342,7 +342,7 @@ def flag_name(name: str) -> str:
     return name.rstrip("_")
 
 
-def _made(group: Group, values: Mapping[str, Any]) -> Options:
+def _make(group: Group, values: Mapping[str, Any]) -> Options:
     """Makes a group's options; turns a ValueError of a user's `__post_init__` into a UsageError."""
     try:
         return group.options_class.create(**values)
@@ -354,9 +354,9 @@ def _made(group: Group, values: Mapping[str, Any]) -> Options:
 
 def _take_group(value: Any, group: Group) -> Options:
     if value is None:
-        return _made(group, {})
+        return _make(group, {})
     if isinstance(value, Mapping):
-        return _made(group, value)
+        return _make(group, value)
     if type(value) is not group.options_class:
         raise UsageError(f"{group.choice} takes {group.options_class.__name__}, not {type(value).__name__}")
     return value

@@ -20,14 +20,14 @@ from typing import Any, Literal
 
 from rlds_beam import lazy
 from rlds_beam.errors import UsageError
-from rlds_beam.user_functions import raised
+from rlds_beam.user_functions import describe_error
 
 Kind = Literal["formats", "connectors", "commands"]
 KINDS: tuple[Kind, ...] = ("formats", "connectors", "commands")
 
 
 @functools.cache
-def _declared(kind: Kind) -> dict[str, list[EntryPoint]]:
+def _read_declared(kind: Kind) -> dict[str, list[EntryPoint]]:
     """The entry points by name; several, if several packages declare that name."""
     found: dict[str, list[EntryPoint]] = {}
     for entry in sorted(entry_points(group=f"rlds_beam.{kind}"), key=lambda entry: (entry.name, _package(entry))):
@@ -37,12 +37,12 @@ def _declared(kind: Kind) -> dict[str, list[EntryPoint]]:
 
 def names(kind: Kind) -> list[str]:
     """The names that installed packages declare, also of those that cannot be loaded."""
-    return list(_declared(kind))
+    return list(_read_declared(kind))
 
 
 def packages(kind: Kind, name: str) -> list[str]:
     """The packages that declare a name, each with its version."""
-    return [_package(entry) for entry in _declared(kind).get(name, ())]
+    return [_package(entry) for entry in _read_declared(kind).get(name, ())]
 
 
 @functools.cache
@@ -52,7 +52,7 @@ def find(kind: Kind, name: str) -> Any:
     Raises:
       UsageError: several packages declare the name, or the object cannot be imported.
     """
-    entries = _declared(kind).get(name, ())
+    entries = _read_declared(kind).get(name, ())
     if not entries:
         return None
     if len(entries) > 1:
@@ -63,7 +63,7 @@ def find(kind: Kind, name: str) -> Any:
         return entries[0].load()
     except Exception as error:
         declared = f"{entries[0].value} (entry point rlds_beam.{kind} of {_package(entries[0])})"
-        raise UsageError(f"{name}: {declared} {raised(error)}") from error
+        raise UsageError(f"{name}: {declared} {describe_error(error)}") from error
 
 
 def find_connector(name: str) -> Any:
@@ -71,7 +71,7 @@ def find_connector(name: str) -> Any:
     return find("connectors", name)
 
 
-def loaded(kind: Kind) -> dict[str, Any]:
+def load_all(kind: Kind) -> dict[str, Any]:
     """All objects that installed packages declare, by name, without those that `find` refuses (see `doctor`)."""
     found = {}
     for name in names(kind):

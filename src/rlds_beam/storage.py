@@ -43,14 +43,14 @@ def scheme(path: str) -> str | None:
 
 
 @overload
-def pinned(input: str) -> str: ...
+def pin(input: str) -> str: ...
 @overload
-def pinned(input: str | Sequence[str]) -> str | Sequence[str]: ...
-def pinned(input: str | Sequence[str]) -> str | Sequence[str]:
+def pin(input: str | Sequence[str]) -> str | Sequence[str]: ...
+def pin(input: str | Sequence[str]) -> str | Sequence[str]:
     """An input with the current commit in each of its `hf://` paths, so that all later reads see the same files."""
     if not any(scheme(path) == "hf" for path in ([input] if isinstance(input, str) else input)):
         return input
-    paths = [store_of(path).pinned(path) if scheme(path) == "hf" else path for path in paths_in(input)]
+    paths = [store_of(path).pin(path) if scheme(path) == "hf" else path for path in paths_in(input)]
     return ",".join(paths) if isinstance(input, str) else paths
 
 

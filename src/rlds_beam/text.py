@@ -26,7 +26,7 @@ def format_size(number: int) -> str:
     return f"{number} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
-def shortened(value: object, most: int = 200) -> str:
+def shorten(value: object, most: int = 200) -> str:
     """A value or an error as one line of at most `most` characters."""
     text = " ".join(str(value).split())
     return text if len(text) <= most else f"{text[: most - 3]}..."
@@ -37,7 +37,7 @@ def printable(text: object, most: int = 200) -> str:
 
     Terminals obey control characters, and those that change the direction of text hide what it says.
     """
-    return escape_controls(shortened(text.decode(errors="replace") if isinstance(text, bytes) else text, most))
+    return escape_controls(shorten(text.decode(errors="replace") if isinstance(text, bytes) else text, most))
 
 
 def escape_controls(text: str, keep: str = "\n\t") -> str:
@@ -75,7 +75,7 @@ class EscapingStream:
     """
 
     def __init__(self, stream: TextIO):
-        self.unescaped = unescaped(stream)
+        self.unescaped = raw_stream(stream)
 
     def write(self, text: str) -> int:
         """Writes text; returns its length."""
@@ -90,7 +90,7 @@ class EscapingStream:
         return getattr(self.unescaped, name)
 
 
-def unescaped(stream: TextIO) -> TextIO:
+def raw_stream(stream: TextIO) -> TextIO:
     """The stream that takes control characters, for colors and pictures of our own; escape all other text before."""
     return stream.unescaped if isinstance(stream, EscapingStream) else stream
 
@@ -108,7 +108,7 @@ def did_you_mean(name: str, names: Iterable[str], most: int = 1, otherwise: str 
     return f"; {otherwise}" if otherwise else ""
 
 
-def joined(texts: Sequence[str]) -> str:
+def join_texts(texts: Sequence[str]) -> str:
     """All texts: `a, b and c`."""
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 

@@ -183,13 +183,13 @@ def resolve(name: str, flag: str = "--policy_info_fn", *, callable_only: bool = 
     Raises:
       UsageError: it does not exist.
     """
-    value: Any = name.value if isinstance(name, ByValue) else _imported(name, flag)
+    value: Any = name.value if isinstance(name, ByValue) else _import(name, flag)
     if callable_only and not callable(value):
         raise UsageError(f"{flag}={name}: it is a {type(value).__name__}, not a function")
     return cast("Callable[..., Any]", value)
 
 
-def raised(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Describes an error of the user's code: `raised ValueError: no such key (my_source.py, line 12)`."""
     said = " ".join(str(error).split())
     place = next(iter(traceback.extract_tb(error.__traceback__)[-1:]), None)
@@ -197,7 +197,7 @@ def raised(error: BaseException) -> str:
     return f"raised {type(error).__name__}{': ' if said else ''}{said}{where}"
 
 
-def called(factory: Callable[..., Any], flag: str, hint: str, **arguments: Any) -> Any:
+def call_factory(factory: Callable[..., Any], flag: str, hint: str, **arguments: Any) -> Any:
     """Calls the user's factory; raises UsageError if it does not accept these arguments."""
     try:
         inspect.signature(factory).bind(**arguments)
@@ -209,7 +209,7 @@ def called(factory: Callable[..., Any], flag: str, hint: str, **arguments: Any) 
 
 
 @functools.lru_cache(maxsize=8)
-def _imported(name: str, flag: str) -> Callable[..., Any]:
+def _import(name: str, flag: str) -> Callable[..., Any]:
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise UsageError(f"{flag}={name}: expected module:function, for example my_module:my_function")

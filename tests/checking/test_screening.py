@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.screening import are_sound, screened
+from rlds_beam.checking.screening import are_sound, screen_batches
 from rlds_beam.checking.validating import validate_episode
 from rlds_beam.checking.verdicts import IgnoredValues, Verdict
 from rlds_beam.episodes.episode import Episode
@@ -48,7 +48,7 @@ def test_sound_episodes_break_no_rule(chosen: list[tuple[int, str]]) -> None:
     sound = are_sound(episodes)
     for options in OPTIONS:
         for ignored in IGNORED:
-            for episode, flag in screened([[*episodes]]):
+            for episode, flag in screen_batches([[*episodes]]):
                 assert flag == sound
                 expected = described(validate_episode(episode, options, ignored))
                 assert described(validate_episode(episode, options, ignored, sound=flag)) == expected

@@ -12,7 +12,7 @@ import pytest
 from rlds_beam import connectors
 from rlds_beam.connectors import Batch
 from rlds_beam.connectors.base import Connector, EpisodeConnector
-from rlds_beam.connectors.configuration import described
+from rlds_beam.connectors.configuration import describe_connector
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.images.encoded_images import EncodedImages
@@ -174,7 +174,7 @@ def test_model_outputs_are_not_modified(name):
     again = pickle.loads(pickle.dumps(piece))(copy.deepcopy(running))
     assert batch_content(piece(running)) == batch_content(again)
     assert batch_content(running) == untouched
-    assert described(piece)["name"] == name
+    assert describe_connector(piece)["name"] == name
 
 
 class _InPlace(EpisodeConnector):

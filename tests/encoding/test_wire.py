@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam.encoding.wire import (
-    LONGEST_VARINT,
+    MAX_VARINT_BYTES,
     MalformedError,
     are_fixed_varints,
     decode_fixed_varints,
@@ -44,7 +44,7 @@ def test_lists_of_varints(numbers: list[int]) -> None:
 def test_varints_of_equal_width(numbers: list[int]) -> None:
     values = np.array(numbers, np.int64)
     width = varint_width(max(number % 2**64 for number in numbers))
-    for groups in (fixed_varints(values, width), fixed_varints(values, LONGEST_VARINT)):
+    for groups in (fixed_varints(values, width), fixed_varints(values, MAX_VARINT_BYTES)):
         assert are_fixed_varints(groups).all()
         np.testing.assert_array_equal(decode_fixed_varints(groups), values)
         np.testing.assert_array_equal(decode_varints(groups.tobytes()), values)

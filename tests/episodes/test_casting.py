@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlds_beam.cli.main import main
-from rlds_beam.episodes.columns import changed
+from rlds_beam.episodes.columns import find_changed
 from rlds_beam.errors import UsageError
 from rlds_beam.testing import make_episode, read_items, read_rejected, write_dataset
 from rlds_beam.trajectories.options import FrameOptions
@@ -49,7 +49,7 @@ def test_changed(source, new, rounding):
         if source.kind in "iu" and not np.iinfo(source).min <= int(value) <= np.iinfo(source).max:
             continue
         array = np.array([int(value) if source.kind in "iu" else value]).astype(source)
-        found = changed(array, array.astype(new), rounding=rounding).tolist()
+        found = find_changed(array, array.astype(new), rounding=rounding).tolist()
         assert found == [is_changed(array[0], new, rounding)], (value, source, new)
 
 

@@ -126,7 +126,7 @@ def _installed(site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> I
 
 
 def _forget() -> None:
-    plugins._declared.cache_clear()
+    plugins._read_declared.cache_clear()
     plugins.find.cache_clear()
 
 

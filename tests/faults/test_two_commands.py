@@ -75,13 +75,16 @@ def test_the_output_of_many_commands_is_that_of_one_with_exit_code_0(source, tmp
 
 
 def test_only_one_command_holds_the_lock(tmp_path):
-    with lock.locked(str(tmp_path / "new")):
-        with pytest.raises(UsageError, match="another rlds-beam is writing into"), lock.locked(str(tmp_path / "new")):
+    with lock.lock_output(str(tmp_path / "new")):
+        with (
+            pytest.raises(UsageError, match="another rlds-beam is writing into"),
+            lock.lock_output(str(tmp_path / "new")),
+        ):
             pass
         assert [path.name for path in (tmp_path / "new").iterdir()] == [".rlds-beam.lock"]
     assert not (tmp_path / "new").exists()  # nothing was written
     (tmp_path / "old").mkdir()
-    with lock.locked(str(tmp_path / "old")):
+    with lock.lock_output(str(tmp_path / "old")):
         pass
     assert not list((tmp_path / "old").iterdir())
 

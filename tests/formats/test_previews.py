@@ -13,7 +13,7 @@ from processes import run
 
 import rlds_beam
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.output.preview import PREVIEW, joined, part_of
+from rlds_beam.output.preview import PREVIEW, join_previews, part_of
 from rlds_beam.testing import make_episode, write_dataset
 
 LINK = f"]({PREVIEW})"
@@ -69,7 +69,9 @@ def test_a_damaged_image_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_parts() -> None:
-    assert part_of([]) == part_of([np.zeros((0, 9, 9, 3), np.uint8)]) == joined([]) == joined([b""]) == b""
+    assert (
+        part_of([]) == part_of([np.zeros((0, 9, 9, 3), np.uint8)]) == join_previews([]) == join_previews([b""]) == b""
+    )
     depth = np.arange(3 * 20 * 30, dtype=np.uint16).reshape(3, 20, 30)
     part = part_of([depth, np.zeros((3, 20, 10, 3), np.uint8)])
-    assert simplejpeg.decode_jpeg(joined([b"", part, part])).shape == (2 * (2 * 96 + 2) + 2, 3 * 144 + 2 * 2, 3)
+    assert simplejpeg.decode_jpeg(join_previews([b"", part, part])).shape == (2 * (2 * 96 + 2) + 2, 3 * 144 + 2 * 2, 3)

@@ -283,7 +283,7 @@ def test_thousands_of_entries_are_not_all_looked_at(tmp_path: Path, monkeypatch:
     for i in range(3000):
         (tmp_path / f"{i:05}").mkdir()
     looked: list[str] = []
-    monkeypatch.setattr("rlds_beam.formats.recognizing._held", looked.append)
+    monkeypatch.setattr("rlds_beam.formats.recognizing._recognize_written", looked.append)
     with pytest.raises(UsageError, match="in the 200 files and directories below"):
         recognize(tmp_path)
     assert len(looked) == 201

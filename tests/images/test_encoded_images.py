@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.encoding.example.reading import Feature
-from rlds_beam.encoding.wire import delimited
+from rlds_beam.encoding.wire import encode_delimited
 from rlds_beam.images.checking import check_images
 from rlds_beam.images.encoded_images import EncodedImages, StoredImages
 from rlds_beam.images.encoding import encode_jpeg
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def both(images: list[bytes]) -> tuple[EncodedImages, StoredImages]:
-    record = b"before" + b"".join(delimited(1, image) for image in images) + b"after"
+    record = b"before" + b"".join(encode_delimited(1, image) for image in images) + b"after"
     starts, stops, _ = Feature("bytes", record, 6, len(record) - 5).spans()
     return EncodedImages(objects(images), (8, 8, 3)), StoredImages(record, starts, stops, (8, 8, 3))
 

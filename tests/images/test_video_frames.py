@@ -181,7 +181,7 @@ def test_what_is_checked_before_decoding(directory, tmp_path, monkeypatch):
         video_frames(str(directory / "depth"), 0, FPS, 3, "x", (HEIGHT, WIDTH, 3), "uint8", "png")
     with pytest.raises(BadEpisode, match="depth maps have 12 bits"):
         video_frames(str(directory / "av1"), 0, FPS, 3, "x", (HEIGHT, WIDTH, 1), "uint16", "png", scale=Depth())
-    videos._scanned.cache_clear()
+    videos._scan.cache_clear()
     monkeypatch.setattr(videos.storage, "size", lambda path: 10)
     with pytest.raises(BadEpisode, match="more packets than it has bytes"):
         column(directory / "av1")

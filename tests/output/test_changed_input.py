@@ -92,7 +92,7 @@ def module(tmp_path, monkeypatch):
 
     def forget() -> None:
         sys.modules.pop(name, None)
-        user_functions._imported.cache_clear()
+        user_functions._import.cache_clear()
         importlib.invalidate_caches()
         linecache.clearcache()
         shutil.rmtree("__pycache__", ignore_errors=True)

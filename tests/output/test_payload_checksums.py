@@ -11,7 +11,7 @@ from rlds_beam.encoding.base import CheckedRecord, Damage, Record
 from rlds_beam.encoding.tfrecord import rows as tfrecord_rows
 from rlds_beam.encoding.tfrecord.file import read_records
 from rlds_beam.encoding.tfrecord.framing import masked_crc
-from rlds_beam.encoding.tfrecord.rows import frame, frame_all, framed
+from rlds_beam.encoding.tfrecord.rows import frame, frame_all, frame_record
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output.record_writing import TFRecordFileWriter
@@ -50,7 +50,7 @@ def test_a_copy_of_an_episode_has_no_checksum():
 def test_a_file_reuses_the_known_checksum(tmp_path, monkeypatch):
     expected = frame_all(PAYLOADS)
     crcs = [masked_crc(payload) for payload in PAYLOADS]
-    assert b"".join(piece for payload in PAYLOADS for piece in framed(payload)) == expected
+    assert b"".join(piece for payload in PAYLOADS for piece in frame_record(payload)) == expected
     monkeypatch.setattr(tfrecord_rows, "masked_crc", lambda data: pytest.fail("the checksum was computed again"))
     file = TFRecordFileWriter(str(tmp_path / "copy"))
     for payload, crc in zip(PAYLOADS, crcs, strict=True):

@@ -262,9 +262,7 @@ def test_a_command_names_the_extra_in_one_line(case: str, tmp_path: Path, capsys
     without(module)
     assert main(arguments(tmp_path)) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(
-        rf"rlds-beam: .+: pip install '\.\[{extra}\]' \(in the checkout\)(, on Python 3\.11 .*)?", line
-    )
+    assert re.fullmatch(rf"rlds-beam: .+: pip install '\.\[{extra}\]' \(in the checkout\)(, on Python 3\.11 .*)?", line)
 
 
 def test_two_workers_name_the_extra_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,7 +147,7 @@ def test_a_damaged_file_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     expected = [reader.episode("train", segment, record) for record in records]
     for size, most in ((1 << 20, 64), (4_000, 64), (1 << 20, 3), (1, 64)):
         monkeypatch.setattr(reading, "BATCH_BYTES", size)
-        monkeypatch.setattr(reading, "MOST_RECORDS", most)
+        monkeypatch.setattr(reading, "MAX_RECORDS", most)
         batches = [*reader.batches("train", segment)]
         assert all(len(b) == 1 or (len(b) <= most and sum(len(e.payload) for e in b) <= size) for b in batches)
         found = [one for batch in batches for one in batch]

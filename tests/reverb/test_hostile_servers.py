@@ -17,7 +17,7 @@ import reverb
 from hostile import HostileRelay, response
 from pushes import Push, dataset, held, one_table
 
-from rlds_beam.encoding.wire import delimited, integer, varint
+from rlds_beam.encoding.wire import encode_delimited, integer, varint
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.reverb.connection import Connection, ServerError
 from rlds_beam.reverb.encoding import ItemEncoder
@@ -100,11 +100,11 @@ def cut_short(call: int, answers: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def a_key_without_end(call: int, answers: Iterator[bytes]) -> Iterator[bytes]:
-    return iter([delimited(1, b"\x80" * 3)])
+    return iter([encode_delimited(1, b"\x80" * 3)])
 
 
 def a_key_too_long(call: int, answers: Iterator[bytes]) -> Iterator[bytes]:
-    return iter([delimited(1, b"\x80" * 20 + b"\0")])
+    return iter([encode_delimited(1, b"\x80" * 20 + b"\0")])
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_any_order_and_any_encoding_are_accepted(clean: str) -> None:
         while keys:
             some = [keys.pop() for _ in range(min(len(keys), 3))]
             unpacked = b"".join(b"\x08" + varint(key) for key in some[1:])
-            yield integer(9, 5) + response(some[0]) + unpacked + delimited(12, b"new")
+            yield integer(9, 5) + response(some[0]) + unpacked + encode_delimited(12, b"new")
 
     with HostileRelay(clean, shuffled) as relay:
         stream = InsertStream(relay.address, timeout=30)
@@ -250,8 +250,8 @@ def test_the_command_reports_it_in_one_line(clean: str, tmp_path: Any, capsys: A
 def test_a_signature_without_bottom_is_refused(clean: str) -> None:
     nest = b""
     for _ in range(2000):
-        nest = delimited(51, delimited(1, nest))
-    info = delimited(2, delimited(6, nest))
+        nest = encode_delimited(51, encode_delimited(1, nest))
+    info = encode_delimited(2, encode_delimited(6, nest))
     with (
         HostileRelay(clean, wrong, info) as relay,
         Connection(relay.address) as connection,

@@ -260,11 +260,11 @@ def test_a_request_contains_all_that_its_items_need(server) -> None:
 
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=50))
 def test_acknowledged_keys_are_read_back(keys: list[int]) -> None:
-    from rlds_beam.encoding.wire import delimited, varint
+    from rlds_beam.encoding.wire import encode_delimited, varint
 
     half = len(keys) // 2
     parts = (keys[:half], keys[half:])
-    responses = [delimited(1, b"".join(map(varint, part))) if part else b"" for part in parts]
+    responses = [encode_delimited(1, b"".join(map(varint, part))) if part else b"" for part in parts]
     packed = [inserts.acknowledged_keys(response) for response in responses]
     assert inserts.decode_keys(packed).tolist() == keys
     assert [inserts.count_keys(part) for part in packed] == [half, len(keys) - half]

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import settings
 
 ALL = bool(os.environ.get("RLDS_BEAM_ALL_CASES"))
-_FEWEST = 5
+_MIN = 5
 
 
 def cases(count: int) -> int:
     """Returns how many of `count` cases to try in this run."""
-    return count if ALL else max(count // 4, min(count, _FEWEST))
+    return count if ALL else max(count // 4, min(count, _MIN))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

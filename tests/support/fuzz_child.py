@@ -32,7 +32,7 @@ from rlds_beam.errors import BadEpisode, RldsBeamError
 from rlds_beam.formats.sources import open_input
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.jobs.convert import prepare
-from rlds_beam.output.lock import locked
+from rlds_beam.output.lock import lock_output
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
@@ -96,7 +96,7 @@ class Child:
 
     def convert(self, where: Path) -> None:
         job = prepare(self.config(where))
-        with locked(job.directory):
+        with lock_output(job.directory):
             for work in job.open():
                 job.converter.convert(work, {})
             report = job.committer.commit()

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from rlds_beam.encoding.wire import delimited, varint
+from rlds_beam.encoding.wire import encode_delimited, varint
 from rlds_beam.reverb.protocol.info import SERVER_INFO
 from rlds_beam.reverb.protocol.inserts import METHOD
 
@@ -65,4 +65,4 @@ class HostileRelay(grpc.GenericRpcHandler):
 
 def response(*keys: int) -> bytes:
     """Builds an InsertStreamResponse that acknowledges these keys."""
-    return delimited(1, b"".join(map(varint, keys)))
+    return encode_delimited(1, b"".join(map(varint, keys)))

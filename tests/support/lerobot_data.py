@@ -115,14 +115,14 @@ def read_episodes(path: str, kind: str) -> list[Episode]:
 def convert_here(source: object, path: object, **options: Any) -> Report:
     """Runs `convert --to=lerobot` in this process, without a pipeline."""
     from rlds_beam.jobs.convert import prepare
-    from rlds_beam.output.lock import locked
+    from rlds_beam.output.lock import lock_output
     from rlds_beam.pipelines.convert import ConvertConfig
 
     given = {"to": "lerobot", **options}
     if given["to"] == "lerobot":
         given.setdefault("fps", FPS)
     job = prepare(ConvertConfig.create(str(source), str(path), **given))
-    with locked(job.directory):
+    with lock_output(job.directory):
         for work in job.open(given.get("overwrite", False)):
             job.converter.convert(work, {})
         return job.committer.commit()

@@ -51,7 +51,7 @@ def test_every_split_point_gives_each_record_once(shard):
 @pytest.mark.parametrize("together", [1, 3, 64])
 @pytest.mark.parametrize("fraction", [0.0, 0.05, 0.3, 0.5, 0.77, 0.99])
 def test_a_split_while_reading_gives_each_record_once(shard, fraction, together, monkeypatch):
-    monkeypatch.setattr(reader, "MOST_RECORDS", together)
+    monkeypatch.setattr(reader, "MAX_RECORDS", together)
     source, file = shard
     read = _ReadEpisodesFn(EpisodeReader(source))
     piece = ("train", Segment(file))

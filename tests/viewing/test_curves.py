@@ -8,7 +8,7 @@ import pytest
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.terminal.tables import thin
 from rlds_beam.testing import make_episode
-from rlds_beam.viewing.facts import MOST_DIMENSIONS, curves_of
+from rlds_beam.viewing.facts import MAX_DIMENSIONS, curves_of
 
 
 def test_states_come_first_and_embeddings_last() -> None:
@@ -32,8 +32,8 @@ def test_states_come_first_and_embeddings_last() -> None:
     by_path = {curve.path: curve for curve in curves}
     assert by_path["reward"].labels == () and by_path["reward"].values.shape == (5, 1)
     assert by_path["action_matrix"].labels == ("0,0", "0,1", "1,0", "1,1")
-    assert by_path["language_embedding"].values.shape == (5, MOST_DIMENSIONS)
-    assert by_path["language_embedding"].left_out == 512 - MOST_DIMENSIONS
+    assert by_path["language_embedding"].values.shape == (5, MAX_DIMENSIONS)
+    assert by_path["language_embedding"].left_out == 512 - MAX_DIMENSIONS
     assert all(curve.values.dtype == np.float64 for curve in curves)
     assert [curve.path for curve in curves_of(episode, Schema({"action": Field("action", "float32", (2,))}))] == [
         "action"

@@ -51,7 +51,7 @@ class FitConnectors(beam.PTransform):
                 | f"All {i}" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
             )
             results = gathered | f"Fit {i}" >> beam.Map(_append, beam.pvalue.AsSingleton(results))
-        return results if self._keep is None else results | "Keep" >> beam.Map(_kept, self._keep)
+        return results if self._keep is None else results | "Keep" >> beam.Map(_keep, self._keep)
 
 
 def as_results(fitted: Any) -> Any:
@@ -71,6 +71,6 @@ def _append(gathered: Sequence[tuple[str, Accumulator]], results: Results) -> Re
     return (*results, first.merge(*others).finish())
 
 
-def _kept(results: Results, keep: Callable[[Any], None]) -> Results:
+def _keep(results: Results, keep: Callable[[Any], None]) -> Results:
     keep(results)
     return results

@@ -115,14 +115,14 @@ class _FinishRanges(beam.PTransform):
     def expand(self, done: Any) -> Any:
         return (
             done
-            | "Number" >> beam.FlatMap(_numbered, self._finisher)
+            | "Number" >> beam.FlatMap(_number, self._finisher)
             | "Spread" >> beam.Reshuffle()
             | "Finish" >> beam.Map(_finish, self._finisher)
             | "Finished" >> beam.CombineGlobally(beam.combiners.CountCombineFn())
         )
 
 
-def _numbered(done: int, finisher: RangeFinisher) -> Iterable[tuple[RangeCommit, Any]]:
+def _number(done: int, finisher: RangeFinisher) -> Iterable[tuple[RangeCommit, Any]]:
     del done
     return finisher.commits()
 

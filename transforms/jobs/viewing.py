@@ -38,7 +38,7 @@ class WriteDatasetReport(beam.PTransform):
         for place, (dataset, connecting) in enumerate(zip(self._writer.inputs, self._connecting, strict=True)):
             checking = CheckDataset(dataset.source, dataset.summarizer(connecting, self._directory), self._directory)
             summary = root | f"Check{place}" >> checking
-            gathered.append(summary | f"Found{place}" >> beam.Map(_found, place, self._directory))
+            gathered.append(summary | f"Found{place}" >> beam.Map(_find, place, self._directory))
         all_gathered = gathered | beam.Flatten(pipeline=root.pipeline)
         return start | "Write" >> beam.Map(_write, self._writer, AsList(all_gathered))
 
@@ -50,7 +50,7 @@ class _Found(NamedTuple):
     summary: Shared[RangeSummary]
 
 
-def _found(summary: RangeSummary, place: int, directory: str | None) -> _Found:
+def _find(summary: RangeSummary, place: int, directory: str | None) -> _Found:
     return _Found(place, Shared(summary, directory))
 
 

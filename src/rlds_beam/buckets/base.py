@@ -73,7 +73,7 @@ class Store(abc.ABC):
         """The part of a path that `check` is about: the bucket."""
         return bucket_of(path)
 
-    def pinned(self, path: str) -> str:
+    def pin(self, path: str) -> str:
         """The same path with the current version in it, if the store has versions of whole directories."""
         return path
 

@@ -32,9 +32,9 @@ _ATTEMPTS = 8
 _TIMEOUT = 60.0
 _MAX_REDIRECTS = 8
 _REDIRECTS = (301, 302, 303, 307, 308)
-_MAX_WHOLE = 8 << 20
+_MAX_WHOLE_BYTES = 8 << 20
 """Maximum size in bytes of a file that a Hub may send whole although only a part was asked for."""
-_LONGEST_WAIT = 330.0
+_MAX_WAIT_SECONDS = 330.0
 """The longest wait in seconds that a rate limit may ask for; the Hub counts requests in windows of five minutes."""
 _CLIENTS = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
 """The packages whose errors mean that a connection failed; which one depends on the version of `huggingface_hub`."""
@@ -106,7 +106,7 @@ class Hub(Store):
     def check(self, path: str) -> None:
         self._commit(hub_path(path))
 
-    def pinned(self, path: str) -> str:
+    def pin(self, path: str) -> str:
         place = hub_path(path)
         return place.at(self._commit(place, again=True))
 
@@ -247,7 +247,7 @@ class Hub(Store):
         ranged = {} if extent is None else {"Range": f"bytes={extent[0]}-{extent[1] - 1}"}
         for _ in range(_MAX_REDIRECTS + 1):
             headers = self._headers if self.is_own(url) else {"Accept-Encoding": "identity"}
-            with _streamed(session, url, {**headers, **ranged}) as (answer, parts):
+            with _stream(session, url, {**headers, **ranged}) as (answer, parts):
                 target = answer.headers.get("location")
                 if answer.status_code in _REDIRECTS and target:
                     there = urljoin(url, target)
@@ -297,7 +297,7 @@ class Hub(Store):
                     "HF_ENDPOINT"
                 ) from lost
             asked = None if answer is None or answer.status_code != 429 else _wait_asked(answer.headers)
-            if asked is not None and waited + asked <= _LONGEST_WAIT:
+            if asked is not None and waited + asked <= _MAX_WAIT_SECONDS:
                 waited, attempt = waited + asked, attempt - 1
                 time.sleep(asked)
                 continue
@@ -393,7 +393,7 @@ class _File:
 
 
 @contextlib.contextmanager
-def _streamed(session: Any, url: str, headers: Mapping[str, str]) -> Iterator[tuple[Any, Iterator[bytes]]]:
+def _stream(session: Any, url: str, headers: Mapping[str, str]) -> Iterator[tuple[Any, Iterator[bytes]]]:
     """Sends a GET request without redirects; yields the response, and the parts of its body as they arrive."""
     if callable(getattr(session, "stream", None)):  # httpx
         with session.stream("GET", url, headers=headers, timeout=_TIMEOUT, follow_redirects=False) as answer:
@@ -428,7 +428,7 @@ def _limit_answer(answer: Any) -> None:
 
 def _body(answer: Any, parts: Iterator[bytes], extent: tuple[int, int] | None) -> bytes:
     """The body of a successful answer; raises WrongAnswer if it is longer than what was asked for."""
-    most = base.MAX_ANSWER_BYTES if extent is None else _MAX_WHOLE
+    most = base.MAX_ANSWER_BYTES if extent is None else _MAX_WHOLE_BYTES
     if extent is not None and answer.status_code == 206:
         most = extent[1] - extent[0]
     if (encoding := answer.headers.get("content-encoding", "identity")) != "identity":

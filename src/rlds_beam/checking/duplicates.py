@@ -190,7 +190,7 @@ def find_duplicates(source: Source, framing: Framing, segments: Sequence[tuple[s
     return duplicates_among(source.dataset, (confirm(source.files, *suspect) for suspect in suspects))
 
 
-def marked(episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Episode:
+def mark_duplicate(episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Episode:
     """Adds the fault `duplicate_episode` to the episode if it is a duplicate."""
     original = duplicates.get(episode.key)
     if original is None:

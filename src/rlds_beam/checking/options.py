@@ -6,7 +6,7 @@ import dataclasses
 
 from rlds_beam.checking.rules import POLICIES, RENAMED, REPORTED, RULES, Policy
 from rlds_beam.errors import UsageError
-from rlds_beam.images.headers import MOST_PIXELS
+from rlds_beam.images.headers import MAX_PIXELS
 from rlds_beam.options import Options, option
 from rlds_beam.text import did_you_mean
 
@@ -23,7 +23,7 @@ class CheckOptions(Options):
     accept: tuple[str, ...] = option((), "rules that episodes may break (comma-separated)", metavar="RULES")
     repair: tuple[str, ...] = option((), "rules whose violations are repaired, if possible", metavar="RULES")
     fail: tuple[str, ...] = option((), "rules whose first violation ends the job", metavar="RULES")
-    max_image_pixels: int = option(MOST_PIXELS, "most pixels of an image", least=1)
+    max_image_pixels: int = option(MAX_PIXELS, "most pixels of an image", least=1)
     decode_images: bool = option(False, "decode every image to check it, not only its header")
     propensity_fn: str | None = option(
         None,
@@ -53,7 +53,7 @@ class CheckOptions(Options):
         return (
             self.check_unused
             or self.decode_images
-            or self.max_image_pixels != MOST_PIXELS
+            or self.max_image_pixels != MAX_PIXELS
             or self.reject is not None
             or self.propensity_fn is not None
             or not _IMAGE_RULES.isdisjoint(self.fail)

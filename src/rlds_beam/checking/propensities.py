@@ -11,7 +11,7 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import RldsBeamError, UsageError, Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array
-from rlds_beam.user_functions import raised, resolve
+from rlds_beam.user_functions import describe_error, resolve
 
 NAMES = ("propensity", "pscore")
 """The step fields that may hold propensities: ours and SCOPE-RL's."""
@@ -117,7 +117,7 @@ def propensities_of(name: str, episode: Episode, flag: str = "--propensity_fn") 
         returned = function(steps)
     except Exception as error:
         raise RldsBeamError(
-            f"{flag}={name} {raised(error)}, called with the {len(episode)} steps of {episode.key}"
+            f"{flag}={name} {describe_error(error)}, called with the {len(episode)} steps of {episode.key}"
         ) from error
     values = np.asarray(returned)
     if values.shape != (len(episode),) or values.dtype.kind not in "fiu":

@@ -18,7 +18,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array
 
 
-def screened(batches: Iterable[list[Episode]]) -> Iterator[tuple[Episode, bool]]:
+def screen_batches(batches: Iterable[list[Episode]]) -> Iterator[tuple[Episode, bool]]:
     """Yields the episodes of each batch in order, each with whether its numbers are sound (`are_sound`).
 
     Empties the batches, so that each episode is freed before the next one is read.

@@ -127,7 +127,7 @@ class Addable(Protocol):
     def add(self: Counts, other: Counts, /) -> Counts: ...
 
 
-def merged(parts: Iterable[Mapping[str, Counts]]) -> dict[str, Counts]:
+def merge_counts(parts: Iterable[Mapping[str, Counts]]) -> dict[str, Counts]:
     """Adds the counts by name, in order of first appearance."""
     total: dict[str, Counts] = {}
     for part in parts:

@@ -42,26 +42,26 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def add_usage(self, usage: str | None, *args: Any, **kwargs: Any) -> None:
         if usage is not None:  # a part in brackets stays on one line
             usage = re.sub(r"\[.*?\]", lambda part: part[0].replace(" ", "\xa0"), usage)
-            usage = _wrapped(usage, WIDTH - 7, indent=" " * 7).replace("\xa0", " ")
+            usage = _wrap(usage, WIDTH - 7, indent=" " * 7).replace("\xa0", " ")
         super().add_usage(usage, *args, **kwargs)
 
     def start_section(self, heading: str | None) -> None:
-        super().start_section(None if heading is None else _wrapped(heading, WIDTH - 1))
+        super().start_section(None if heading is None else _wrap(heading, WIDTH - 1))
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        return _wrapped(" ".join(text.split()), width).splitlines()
+        return _wrap(" ".join(text.split()), width).splitlines()
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         del width, indent
-        return "\n".join(line if line.startswith(" ") else _wrapped(line) for line in text.splitlines())
+        return "\n".join(line if line.startswith(" ") else _wrap(line) for line in text.splitlines())
 
 
 def fill(text: str, first: str = "", indent: str = "") -> str:
     """A paragraph of at most `WIDTH` columns; `first` begins its first line, `indent` the others."""
-    return _wrapped(text, WIDTH, first, indent)
+    return _wrap(text, WIDTH, first, indent)
 
 
-def _wrapped(text: str, width: int = WIDTH, first: str = "", indent: str = "") -> str:
+def _wrap(text: str, width: int = WIDTH, first: str = "", indent: str = "") -> str:
     """Text in lines of at most `width` columns; a flag or a path is not broken at a hyphen."""
     return textwrap.fill(text, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
 
@@ -280,7 +280,7 @@ def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], 
     elif field.metadata.get("repeated"):
         group.add_argument(flag, action="append", default=[], metavar=metavar(field, hint), **given)
     else:
-        convert = _checked(_converter(hint, field), flag)
+        convert = _check(_converter(hint, field), flag)
         group.add_argument(*short, flag, type=convert, default=field.default, metavar=metavar(field, hint), **given)
 
 
@@ -292,7 +292,7 @@ def metavar(field: dataclasses.Field[Any], hint: Any) -> str:
     return str(field.metadata.get("metavar", "N" if "parse" in field.metadata else kind))
 
 
-def _checked(convert: Callable[[str], Any], flag: str) -> Callable[[str], Any]:
+def _check(convert: Callable[[str], Any], flag: str) -> Callable[[str], Any]:
     """The converter of a flag; argparse reports its errors unchanged."""
 
     def checked(text: str) -> Any:

@@ -38,7 +38,7 @@ _LEFT = {
 _STORES = ("apache_beam", "azure", "boto3", "botocore", "google", "httplib2", "requests", "urllib3")
 """Packages whose errors are about buckets and connections."""
 
-_MOST_SHOWN = 1500
+_MAX_ERROR_CHARACTERS = 1500
 """Longest error, in characters."""
 
 _PIPE_CLOSED = 128 + signal.SIGPIPE
@@ -96,7 +96,7 @@ def _after_interruption(arguments: list[str]) -> str:
 def _failed(arguments: list[str], kind: str, text: str, code: int) -> int:
     """Prints an error in one line, and as JSON with `--json`; returns the exit code."""
     text = without_secrets(text)
-    text = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    text = text if len(text) <= _MAX_ERROR_CHARACTERS else f"{text[:_MAX_ERROR_CHARACTERS]}..."
     print(f"rlds-beam: {text}", file=sys.stderr)
     if "--json" in _split(arguments)[0]:
         with contextlib.suppress(OSError):

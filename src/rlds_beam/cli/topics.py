@@ -16,7 +16,7 @@ from rlds_beam.connectors.catalog import connector_names
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.registry import formats, output_group, source_group
 from rlds_beam.options import Group, Options
-from rlds_beam.text import did_you_mean, joined
+from rlds_beam.text import did_you_mean, join_texts
 
 if TYPE_CHECKING:
     from rlds_beam.checking.signals.base import Signal
@@ -69,7 +69,7 @@ def _overview() -> str:
 
 def _rules(word: str) -> str:
     if word:
-        return "\n\n".join(map(_rule, _found(word, RULE_GROUPS, "rules")))
+        return "\n\n".join(map(_rule, _find(word, RULE_GROUPS, "rules")))
     groups = [(title, ", ".join(rules)) for title, rules in RULE_GROUPS.items()]
     policies = [
         ("--repair=RULES", "repair the episode; possible for the rules marked repair"),
@@ -107,7 +107,7 @@ def _signals(word: str) -> str:
 
     groups = {group: [one.name for one in QUALITY.values() if one.group == group] for group in GROUPS}
     if word:
-        return "\n\n".join(_signal(QUALITY[name]) for name in _found(word, groups, "signals"))
+        return "\n\n".join(_signal(QUALITY[name]) for name in _find(word, groups, "signals"))
     marked = {name: f"{name}{'*' * QUALITY[name].relative}" for name in QUALITY}
     rows = [(group, ", ".join(marked[name] for name in names)) for group, names in groups.items()]
     return "\n\n".join(
@@ -146,7 +146,7 @@ def names_of(topic: str) -> list[str]:
     return list({"rules": [*RULES], "formats": [*formats()]}.get(topic, ()))
 
 
-def _found(word: str, groups: Mapping[str, Sequence[str]], topic: str) -> list[str]:
+def _find(word: str, groups: Mapping[str, Sequence[str]], topic: str) -> list[str]:
     """The name that a word is, or the names of the groups whose titles contain it.
 
     Raises:
@@ -162,7 +162,7 @@ def _found(word: str, groups: Mapping[str, Sequence[str]], topic: str) -> list[s
 
 def _formats(word: str) -> str:
     if word:
-        return "\n\n".join(map(_format, _found(word, {"formats": list(formats())}, "formats")))
+        return "\n\n".join(map(_format, _find(word, {"formats": list(formats())}, "formats")))
     return "\n\n".join(
         [
             flags.fill(
@@ -208,7 +208,7 @@ def _connectors(word: str) -> str:
     groups = {title: names(modules) for title, modules in SECTIONS.items()}
     groups |= {"Of other packages": others} if (others := plugins.names("connectors")) else {}
     if word:
-        found = _found(word, groups, "connectors")
+        found = _find(word, groups, "connectors")
         if found != [word]:
             return "\n".join(f"{name}\n{flags.fill(summary(name), '    ', '    ')}" for name in found)
         arguments = re.sub(r": '([^']*)'", r": \1", str(inspect.signature(connector_class(word)))).removesuffix(
@@ -294,8 +294,8 @@ def _runner(options_class: type[Options], about: str, example: str) -> str:
             flags.commands(example),
             parser.format_help().partition("\n\n")[2].strip(),
             flags.fill(
-                f"{joined(jobs)} take these options; Beam's own flags go after --. With --dry_run, {joined(dry)} only "
-                "check whether the job could run."
+                f"{join_texts(jobs)} take these options; Beam's own flags go after --. "
+                f"With --dry_run, {join_texts(dry)} only check whether the job could run."
             ),
         ]
     )

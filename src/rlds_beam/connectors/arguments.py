@@ -39,12 +39,12 @@ def accepts(hint: Any, value: Any) -> bool:
     return kind is not collections.abc.Callable or callable(value)
 
 
-def described(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
     """Describes an annotated type: `an int`, `a list of numbers or null`."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, types.UnionType) or origin is typing.Union:
         return " or ".join(
-            dict.fromkeys(_MODULE_FUNCTION if one is str and _callable(inner) else described(one) for one in inner)
+            dict.fromkeys(_MODULE_FUNCTION if one is str and _callable(inner) else describe_type(one) for one in inner)
         )
     if origin is typing.Literal:
         return " or ".join(map(str, inner))

@@ -143,7 +143,7 @@ class ColumnConnector(abc.ABC):
         for i, episode in enumerate(batch.episodes):
             added = self.add(upcoming(episode) if batch.running else episode, columns[i], batch.fields)
             if not isinstance(added, Mapping):
-                returned(self, "add", added, "a dict of the new columns, or {} for none", episode.key)
+                refuse_returned(self, "add", added, "a dict of the new columns, or {} for none", episode.key)
             if batch.running:
                 added = {name: values[-1:] for name, values in added.items()}
             if batch.time is not None and batch.starts[i] is not None:
@@ -166,13 +166,15 @@ def edit_each(connector: Connector, batch: Batch, edit: Edit) -> Batch:
         result = edit(episode, batch.fields)
         parts = [result] if isinstance(result, Episode) else list(result) if isinstance(result, Iterable) else None
         if parts is None or not all(isinstance(part, Episode) for part in parts):
-            returned(connector, "edit", result, "the episode, or [] to drop it", episode.key)
+            refuse_returned(connector, "edit", result, "the episode, or [] to drop it", episode.key)
         none += not parts
         edited += parts
     return _with_dropped(batch.replace(episodes=tuple(edited), columns=()), name_of(connector), none)
 
 
-def returned(connector: Connector, method: str, value: Any, wanted: str, key: EpisodeKey | None = None) -> NoReturn:
+def refuse_returned(
+    connector: Connector, method: str, value: Any, wanted: str, key: EpisodeKey | None = None
+) -> NoReturn:
     """Raises RldsBeamError for a connector's method that returned the wrong type; empty `method`: the connector."""
     kind = type(value).__name__
     what = "None" if value is None else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
@@ -223,7 +225,7 @@ def run(connectors: Sequence[Connector], batch: Batch) -> Batch:
     for connector in connectors:
         before, batch = batch, connector(batch)
         if not isinstance(batch, Batch):
-            returned(connector, "", batch, "the batch, edited by batch.replace(...)", _key(before))
+            refuse_returned(connector, "", batch, "the batch, edited by batch.replace(...)", _key(before))
         less = len(before.episodes) - len(batch.episodes)
         if less > 0 and batch.dropped == before.dropped:  # a plain function, which does not count what it drops
             batch = _with_dropped(batch, name_of(connector), less)

@@ -10,7 +10,7 @@ from typing import Any
 from rlds_beam import plugins
 from rlds_beam.connectors import CONNECTORS
 from rlds_beam.errors import UsageError
-from rlds_beam.text import did_you_mean, shortened
+from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.user_functions import check_configurable
 
 SECTIONS = {
@@ -59,7 +59,7 @@ def connector_class(name: str, where: str = "help connectors") -> Any:
         return getattr(importlib.import_module(f"rlds_beam.connectors.{CONNECTORS[name]}"), name)
     found = plugins.find("connectors", name)
     if found is None:
-        raise UsageError(f"{where}: there is no connector {shortened(name)}{did_you_mean(name, connector_names())}")
+        raise UsageError(f"{where}: there is no connector {shorten(name)}{did_you_mean(name, connector_names())}")
     check_configurable(found, name, where)
     return found
 

@@ -22,12 +22,12 @@ from rlds_beam.connectors.given_meaning import Names, check_names, parse_names
 from rlds_beam.encoding.checked_json import parse_json, parse_yaml
 from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.reading.base import Source
-from rlds_beam.text import count, did_you_mean, shortened
+from rlds_beam.text import count, did_you_mean, shorten
 from rlds_beam.user_functions import (
     ByValue,
     check_configurable,
+    describe_error,
     name_of,
-    raised,
     resolve,
     resolve_configurable,
     version_of,
@@ -73,7 +73,7 @@ class Configuration:
     def plan(self) -> dict[str, Any]:
         """What the result depends on besides the episodes, as JSON: names, arguments, and versions of user code."""
         return {
-            "connectors": [described(connector) for connector in self.connectors],
+            "connectors": [describe_connector(connector) for connector in self.connectors],
             "fields": dataclasses.asdict(self.fields),
             **({"names": {path: [*names] for path, names in self.names.items()}} if self.names else {}),
         }
@@ -99,7 +99,7 @@ def load(name: str) -> Configuration:
       UsageError: the file, the function, the connector, or an argument does not exist.
     """
     if not isinstance(name, ByValue) and is_inline(name):
-        return parse(entries(name), f"--connectors={shortened(name)}")
+        return parse(entries(name), f"--connectors={shorten(name)}")
     if isinstance(name, ByValue) or not name.endswith((".yaml", ".yml", ".json")):
         if ":" not in name and not isinstance(name, ByValue):
             raise UsageError(
@@ -114,7 +114,7 @@ def load(name: str) -> Configuration:
         text = storage.read_text(name)
     except OSError as error:
         raise UsageError(f"--connectors={name}: {error.strerror or error}") from error
-    return parse(_loaded(text, name), f"--connectors={name}")
+    return parse(_load(text, name), f"--connectors={name}")
 
 
 def _of_class(connector_class: type, name: str) -> Any:
@@ -125,7 +125,7 @@ def _of_class(connector_class: type, name: str) -> Any:
     try:
         return connector_class()
     except Exception as error:  # raised by user code
-        raise UsageError(f"--connectors={name}: {raised(error)}") from error
+        raise UsageError(f"--connectors={name}: {describe_error(error)}") from error
 
 
 def parse(content: Any, where: str) -> Configuration:
@@ -160,7 +160,7 @@ def flat(connectors: Any) -> tuple[Connector, ...]:
     return (cast(Connector, connectors),)
 
 
-def described(connector: Connector) -> dict[str, Any]:
+def describe_connector(connector: Connector) -> dict[str, Any]:
     """Describes a connector as JSON, so that a change to it or to its code can be detected."""
     of: Any = connector if isinstance(connector, types.FunctionType) else type(connector)
     if of.__module__.startswith(f"{__package__}."):
@@ -186,7 +186,7 @@ def _plain(value: Any) -> Any:
     return f"sha256:{hashlib.sha256(pickle.dumps(value, protocol=4)).hexdigest()}"
 
 
-def _loaded(text: str, name: str) -> Any:
+def _load(text: str, name: str) -> Any:
     where = f"--connectors={name}"
     return parse_json(text, where) if name.endswith(".json") else parse_yaml(text, where)
 
@@ -198,7 +198,7 @@ def _connector(entry: Any, where: str) -> Connector:
         ((name, given),) = entry.items()
     if not isinstance(name, str) or not isinstance(given, Mapping | None):
         raise UsageError(
-            f"{where}: {shortened(repr(entry))}: expected the name of a connector, or its name with a mapping of "
+            f"{where}: {shorten(repr(entry))}: expected the name of a connector, or its name with a mapping of "
             "arguments"
         )
     make: Any
@@ -225,7 +225,7 @@ def _construct(make: Callable[..., Any], given: Mapping[str, Any], where: str) -
         if not arguments.accepts(hints.get(name, Any), value):
             hint = arguments.number_hint(value)
             raise UsageError(
-                f"{where}: {name}: expected {arguments.described(hints[name])}, got {shortened(repr(value))}{hint}"
+                f"{where}: {name}: expected {arguments.describe_type(hints[name])}, got {shorten(repr(value))}{hint}"
             )
         values[name] = tuple(value) if isinstance(value, list) else value
     try:
@@ -246,7 +246,7 @@ def _check_names(given: Mapping[str, Any], known: Any, where: str, what: str) ->
         if name not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             hint = did_you_mean(str(name), known, otherwise=takes)
-            raise UsageError(f"{where}: there is no {what} {shortened(name)}{hint}")
+            raise UsageError(f"{where}: there is no {what} {shorten(name)}{hint}")
 
 
 def is_inline(text: str) -> bool:
@@ -262,7 +262,7 @@ def entries(text: str) -> list[dict[str, dict[str, Any]]]:
     Raises:
       UsageError: the text is no such list, a connector does not exist, or it takes fewer arguments.
     """
-    where = f"--connectors={shortened(text)}"
+    where = f"--connectors={shorten(text)}"
     try:
         parsed = ast.parse(f"[{text}]", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -277,7 +277,7 @@ def _entry(node: ast.expr, where: str) -> dict[str, dict[str, Any]]:
     function = node if call is None else call.func
     if not isinstance(function, ast.Name):
         raise UsageError(
-            f"{where}: {shortened(ast.unparse(node))}: expected the name of a connector; those without an entry point "
+            f"{where}: {shorten(ast.unparse(node))}: expected the name of a connector; those without an entry point "
             "go into a file of connectors"
         )
     name = function.id

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rlds_beam.checking.verdicts import merged, numbers_from_json, sums
+from rlds_beam.checking.verdicts import merge_counts, numbers_from_json, sums
 from rlds_beam.connectors.listed import Listed, listed_lines
 from rlds_beam.text import count, some
 
@@ -147,7 +147,7 @@ class Dropped:
 
 def merge_dropped(parts: Iterable[Mapping[str, Dropped]]) -> dict[str, Dropped]:
     """Adds the counts by connector, sorted by name."""
-    return dict(sorted(merged(parts).items()))
+    return dict(sorted(merge_counts(parts).items()))
 
 
 def dropped_from_json(content: Mapping[str, Mapping[str, Any]]) -> dict[str, Dropped]:

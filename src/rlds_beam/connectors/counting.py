@@ -12,10 +12,10 @@ from rlds_beam.connectors.cleaning.listing import list_of
 from rlds_beam.connectors.connected import Connected
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 
 
-def counted(connector: Connector, before: Batch, after: Batch) -> Connected:
+def count_changes(connector: Connector, before: Batch, after: Batch) -> Connected:
     """Returns what a connector did to a batch.
 
     A column counts as unchanged if it is the same object. Values are not compared, so this is cheap.
@@ -27,7 +27,7 @@ def counted(connector: Connector, before: Batch, after: Batch) -> Connected:
         same = of_key.get(episode.key)
         if same is episode:
             continue
-        paths = None if same is None or len(same) != len(episode) else _changed(same, episode)
+        paths = None if same is None or len(same) != len(episode) else _find_changed(same, episode)
         changed += paths is None or bool(paths)
         fields |= paths or set()
     added = {name for columns in after.columns for name in columns}
@@ -58,7 +58,7 @@ def counted_rejected(connectors: Sequence[Connector], key: EpisodeKey) -> tuple[
     )
 
 
-def _changed(one: Episode, other: Episode) -> set[str]:
+def _find_changed(one: Episode, other: Episode) -> set[str]:
     """The fields whose values are different objects."""
     return _differ(one.steps, other.steps) | _differ(one.metadata, other.metadata)
 
@@ -71,17 +71,17 @@ def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
 
 @functools.lru_cache(maxsize=64)
 def _arguments_of(connector: Hashable) -> str:
-    return _described(connector)
+    return _describe(connector)
 
 
 def _arguments(connector: Connector) -> str:
     try:
         return _arguments_of(cast(Hashable, connector))
     except TypeError:  # it cannot be hashed
-        return _described(connector)
+        return _describe(connector)
 
 
-def _described(connector: object) -> str:
+def _describe(connector: object) -> str:
     if not dataclasses.is_dataclass(connector) or isinstance(connector, type):
         return ""
     given = []
@@ -91,4 +91,4 @@ def _described(connector: object) -> str:
         if field.repr and isinstance(value, (bool, int, float, str, tuple, list)) and value != default:
             given.append(f"{field.name}={value!r}")
     text = ", ".join(given)
-    return shortened(text, 60)
+    return shorten(text, 60)

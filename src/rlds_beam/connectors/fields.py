@@ -70,11 +70,11 @@ def leaves(episode: Episode, field: str, column: str) -> dict[str, Column]:
     Returns:
       The columns by new name; empty if the episode has no such field.
     """
-    return {name: episode.steps[path] for path, name in renamed(tuple(episode.steps), field, column)}
+    return {name: episode.steps[path] for path, name in name_leaves(tuple(episode.steps), field, column)}
 
 
 @functools.lru_cache(maxsize=1024)  # episodes of a dataset have the same paths
-def renamed(paths: tuple[str, ...], field: str, column: str) -> tuple[tuple[str, str], ...]:
+def name_leaves(paths: tuple[str, ...], field: str, column: str) -> tuple[tuple[str, str], ...]:
     """The paths of a step field's leaves, each with its column name."""
     return tuple((path, column + path[len(field) :]) for path in paths if below(path, field))
 

@@ -16,7 +16,7 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.reading.base import Source
-from rlds_beam.text import did_you_mean, shortened
+from rlds_beam.text import did_you_mean, shorten
 
 Names = Mapping[str, tuple[str, ...]]
 
@@ -35,7 +35,7 @@ def parse_names(entries: Sequence[str]) -> Names:
     for entry in entries:
         path, equals, text = entry.partition("=")
         if not (path and equals and text):
-            raise UsageError(f"--names={shortened(entry)}: expected FIELD=NAME,NAME,... or FIELD=FILE")
+            raise UsageError(f"--names={shorten(entry)}: expected FIELD=NAME,NAME,... or FIELD=FILE")
         if path in names:
             raise UsageError(f"--names={path}=...: given twice for this field; give all its names at once")
         names[path] = check_names(_read_names(text, f"--names={path}"), f"--names={path}")

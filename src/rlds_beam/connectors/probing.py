@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, Columns, Connector, full_name_of, returned, run
+from rlds_beam.connectors.base import Batch, Columns, Connector, full_name_of, refuse_returned, run
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.fields import agent_of, module_of
 from rlds_beam.connectors.fitting import FittedConnector
@@ -22,12 +22,12 @@ from rlds_beam.episodes.keys import PROBE
 from rlds_beam.episodes.schema import Field, Schema, episode_flags, text_field
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
-from rlds_beam.user_functions import raised
+from rlds_beam.user_functions import describe_error
 
 _LENGTHS = (3, 300)
 """Numbers of steps of the two test episodes; the longer one is shortened if its steps are large."""
 
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 """The most bytes of a test episode."""
 
 _UNKNOWN = (1, 2)
@@ -80,14 +80,14 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
     schema = name_fields(schema, of_input)
     numeric = [field for field in schema.steps.values() if field.encoding not in ("png", "jpeg", "text")]
     step_bytes = sum(field.known_size * field.numpy_dtype.itemsize for field in numeric)
-    most = max(_LENGTHS[0] + 1, _MOST_BYTES // max(1, step_bytes))
+    most = max(_LENGTHS[0] + 1, _MAX_BYTES // max(1, step_bytes))
     batches = [
         Batch((_zeros(schema, min(length, most), unknown),), fields=configuration.fields)
         for length, unknown in zip(_LENGTHS, _UNKNOWN, strict=True)
     ]
     connectors = []
     for connector in configuration.connectors:
-        connector = _fitted(connector, batches[0])
+        connector = _fit(connector, batches[0])
         connectors.append(connector)
         batches = [_after(connector, batch) for batch in batches]
     probed = _zeros(schema, _LENGTHS[0], _UNKNOWN[0])
@@ -132,7 +132,7 @@ def _with_names(
     return {path: field.with_names(names.get((module, path), ())) for path, field in fields.items()}
 
 
-def _fitted(connector: Connector, batch: Batch) -> Connector:
+def _fit(connector: Connector, batch: Batch) -> Connector:
     if not isinstance(connector, FittedConnector) or connector.fitted:
         return connector
     with _naming(connector):
@@ -140,7 +140,7 @@ def _fitted(connector: Connector, batch: Batch) -> Connector:
         accumulator.add(batch)
         fitted = connector.fit(accumulator.finish())
         if not callable(fitted):
-            returned(connector, "fit", fitted, "the fitted connector", batch.episodes[0].key)
+            refuse_returned(connector, "fit", fitted, "the fitted connector", batch.episodes[0].key)
         return fitted
 
 
@@ -172,7 +172,7 @@ def _naming(connector: Connector) -> Iterator[None]:
         raise
     except Exception as error:
         name = full_name_of(connector)
-        raise UsageError(f"--connectors: {name} {raised(error)} in the dry run on zeros") from error
+        raise UsageError(f"--connectors: {name} {describe_error(error)} in the dry run on zeros") from error
 
 
 def _zeros(schema: Schema, length: int, unknown: int) -> Episode:

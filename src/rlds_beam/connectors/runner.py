@@ -12,7 +12,7 @@ from rlds_beam.connectors.base import Batch, Connector, full_name_of, run
 from rlds_beam.connectors.cleaning.listing import check_lists, list_of
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.connected import Connected
-from rlds_beam.connectors.counting import counted, counted_rejected
+from rlds_beam.connectors.counting import count_changes, counted_rejected
 from rlds_beam.connectors.fields import module_of
 from rlds_beam.connectors.fitting import Accumulator, FittedConnector
 from rlds_beam.connectors.given_meaning import with_attributes
@@ -24,7 +24,7 @@ from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import LastAction, Source
 from rlds_beam.text import some
-from rlds_beam.user_functions import raised
+from rlds_beam.user_functions import describe_error
 
 _SAME = "It must return the same {} for every episode."
 
@@ -163,8 +163,8 @@ class ConnectorRunner:
                 raise
             except Exception as error:
                 name = full_name_of(connector)
-                raise RldsBeamError(f"--connectors: {name} {raised(error)} for {episodes[0].key}") from error
-            connected.append(counted(connector, before, batch))
+                raise RldsBeamError(f"--connectors: {name} {describe_error(error)} for {episodes[0].key}") from error
+            connected.append(count_changes(connector, before, batch))
             if not batch.episodes:
                 connected += counted_rejected(connectors[len(connected) :], episodes[0].key)
                 break

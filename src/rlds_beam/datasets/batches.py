@@ -155,7 +155,7 @@ class Batches(Iterator[dict[str, Any]]):
             self.close()
             raise
         self._delivered = state
-        return {path: _converted(array, self._content.arrays) for path, array in batch.items()}
+        return {path: _convert(array, self._content.arrays) for path, array in batch.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last delivered batch, as JSON; `load_state_dict` resumes there."""
@@ -212,7 +212,7 @@ class _Filling:
             task.result()
         for path, array in self._arrays.items():
             if array.dtype == object and self._content.fields.get(path, _NO_FIELD).encoding in _IMAGES:
-                self._arrays[path] = _stacked(array, path)
+                self._arrays[path] = _stack(array, path)
         return self._arrays
 
     def fill(self, pool: ThreadPoolExecutor, part: MixedDataset, rows: Indices, slots: Indices) -> None:
@@ -370,7 +370,7 @@ def _references(arrays: list[Array], i: int) -> int:
     return sys.getrefcount(arrays[i])
 
 
-def _stacked(images: Array, path: str) -> Array:
+def _stack(images: Array, path: str) -> Array:
     shapes = {image.shape for image in images.flat}
     if len(shapes) > 1:
         raise UsageError(
@@ -380,7 +380,7 @@ def _stacked(images: Array, path: str) -> Array:
     return stacked.reshape(*images.shape, *shapes.pop())
 
 
-def _converted(array: Array, arrays: Arrays) -> Any:
+def _convert(array: Array, arrays: Arrays) -> Any:
     """The array for a library; text stays numpy, and so do 64 bits in JAX unless `jax_enable_x64` is set."""
     if arrays == "numpy" or array.dtype == object:
         return array

@@ -311,14 +311,14 @@ def _pixels(images: EncodedImages, path: str, jpeg: Jpeg) -> Array:
     """Decodes to [k, H, W, C], or [k, L, H, W, C] for rows of several images; an object array if shapes differ."""
     if isinstance(images, VideoFrames) and images.is_direct:
         return images.stacked()
-    decoded = [_decoded(row, images, path, jpeg) for row in images.data]
+    decoded = [_decode(row, images, path, jpeg) for row in images.data]
     shapes = {image.shape for image in decoded}
     if len(shapes) == 1:
         return np.stack(decoded)
     return objects(decoded) if decoded else np.empty((0, *(d or 0 for d in images.shape)), images.dtype)
 
 
-def _decoded(row: Any, images: EncodedImages, path: str, jpeg: Jpeg) -> Array:
+def _decode(row: Any, images: EncodedImages, path: str, jpeg: Jpeg) -> Array:
     """The pixels of one image or of a row's images; zeros for `ZERO_IMAGE`."""
     if isinstance(row, VideoFrames):
         return row.decode(path)

@@ -27,9 +27,9 @@ import numpy as np
 
 from rlds_beam import storage, worker_status
 from rlds_beam._version import __version__
-from rlds_beam.checking.duplicates import Duplicates, duplicates_among, find_duplicates, marked
+from rlds_beam.checking.duplicates import Duplicates, duplicates_among, find_duplicates, mark_duplicate
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.screening import screened
+from rlds_beam.checking.screening import screen_batches
 from rlds_beam.checking.verdicts import count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
@@ -264,8 +264,8 @@ class _Builder:
         for segment in work.segments:
             path = segment.shard.path
             file = self._numbers[path] if _is_addressable(self._source, path) else None
-            for episode, sound in screened(reader.batches(work.split, segment)):
-                episode = marked(episode, duplicates)
+            for episode, sound in screen_batches(reader.batches(work.split, segment)):
+                episode = mark_duplicate(episode, duplicates)
                 made: list[tuple[int, list[Any]]] = []
 
                 def write(batch: Batch, made: Any = made, segment: Any = segment, file: int | None = file) -> None:
@@ -293,12 +293,12 @@ class _Builder:
                 values.append([bytes(text) for text in np.ravel(found)])
             elif column.kind == "images":
                 images = EncodedImages(objects(found), field.shape) if column.per_episode else found
-                values.append(self._located(images, path, origin))
+                values.append(self._locate(images, path, origin))
             else:
                 values.append(_arrays(found, field))
         return values
 
-    def _located(self, images: EncodedImages, path: str, origin: _Origin) -> Located:
+    def _locate(self, images: EncodedImages, path: str, origin: _Origin) -> Located:
         edits, blobs, frames = None, dict[int, bytes](), None
         if isinstance(images, EditedImages):
             edits, images = images.edits, images.source

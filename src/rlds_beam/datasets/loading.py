@@ -91,7 +91,7 @@ def batches_of(
     for path, field in fields.items():
         if field.encoding in _IMAGES and None in field.shape[:-3]:
             raise UsageError(f"{path} has a different number of images in each row: choose other columns")
-    parts = [MixedDataset(d.rows, d.name, d.jpeg, _kept(d.rows, last_step)) for d in datasets]
+    parts = [MixedDataset(d.rows, d.name, d.jpeg, _keep(d.rows, last_step)) for d in datasets]
     plan = Plan(
         tuple(map(len, parts)),
         batch_size,
@@ -115,7 +115,7 @@ def _next_observations(fields: Mapping[str, Field]) -> dict[str, str]:
     return {f"next_{path}": path for path in paths}
 
 
-def _kept(rows: Rows, last_step: LastStep | None) -> KeptSteps | None:
+def _keep(rows: Rows, last_step: LastStep | None) -> KeptSteps | None:
     """The steps that are rows of batches; None for all."""
     if last_step == "keep" or starts_of(rows) is None:
         return None
@@ -150,7 +150,7 @@ def _common_fields(
             if mine != other:
                 hint = ", or give image_size" if field.encoding in _IMAGES and size is None else ""
                 raise UsageError(
-                    f"{path} is {_described(known)} in {first.name}, but {_described(field)} in {dataset.name}: choose "
+                    f"{path} is {_describe(known)} in {first.name}, but {_describe(field)} in {dataset.name}: choose "
                     f"other columns, or edit it with connectors{hint}"
                 )
     if not fields:
@@ -158,7 +158,7 @@ def _common_fields(
     return fields
 
 
-def _described(field: Field) -> str:
+def _describe(field: Field) -> str:
     return f"{field.dtype} {tuple('?' if n is None else n for n in field.shape)}"
 
 
@@ -274,10 +274,10 @@ class ExampleRows:
                 f"{path}, among {len(payloads)} records from number {number} on: {error}; the manifest describes "
                 "different records: convert the dataset again"
             ) from error
-        return {path: _stacked(columns, self.stacks[path]) if path in self.stacks else columns[path] for path in wanted}
+        return {path: _stack(columns, self.stacks[path]) if path in self.stacks else columns[path] for path in wanted}
 
 
-def _stacked(columns: Mapping[str, Column], names: Sequence[str]) -> Column:
+def _stack(columns: Mapping[str, Column], names: Sequence[str]) -> Column:
     """Stacks the images of several fields into one column, [k, len(names)]."""
     parts = [columns[name] for name in names]
     first = parts[0]

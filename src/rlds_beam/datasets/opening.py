@@ -115,7 +115,7 @@ def open_dataset(
     source = open_input(given)
     if unit != "steps" and source.random_access and not options.keys() - _OF_INPUT:
         return Dataset(_episode_rows(source), where, images, jpeg)
-    return Dataset(_indexed(source, given, unit), where, images, jpeg)
+    return Dataset(_index(source, given, unit), where, images, jpeg)
 
 
 def _is_module(path: str) -> bool:
@@ -183,7 +183,7 @@ def _episodes(source: Source, split: Split) -> EpisodeRows:
     return EpisodeRows(RecordFiles(files, source.files), source.schema, source.decoder, split.start, count)
 
 
-def _indexed(source: Source, options: LoadOptions, unit: Unit | None) -> Rows:
+def _index(source: Source, options: LoadOptions, unit: Unit | None) -> Rows:
     """The steps or episodes of an indexed dataset."""
     opened = prepare_input(options, source)
     recipe = Recipe(source, CheckOptions.of(opened.check), opened.connecting)

@@ -31,11 +31,11 @@ _U64 = np.uint64
 _MASK = (1 << 64) - 1
 
 
-def permuted(positions: Indices, count: int, seed: int) -> Indices:
+def permute(positions: Indices, count: int, seed: int) -> Indices:
     """The values of a pseudorandom permutation of 0 to `count` - 1 at these positions."""
     half = max(1, (max(count - 1, 1).bit_length() + 1) // 2)
     mask, shift = _U64((1 << half) - 1), _U64(half)
-    keys = [_U64(_mixed(seed + (i + 1) * 0x9E3779B97F4A7C15 & _MASK)) for i in range(_ROUNDS)]
+    keys = [_U64(_mix(seed + (i + 1) * 0x9E3779B97F4A7C15 & _MASK)) for i in range(_ROUNDS)]
     values = positions.astype(_U64)
     outside = np.arange(len(values))
     with np.errstate(over="ignore"):
@@ -48,7 +48,7 @@ def permuted(positions: Indices, count: int, seed: int) -> Indices:
     return values.astype(np.int64)
 
 
-def _mixed(value: int) -> int:
+def _mix(value: int) -> int:
     """The finalizer of SplitMix64."""
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
@@ -222,8 +222,8 @@ class Sampler:
         kept = self._blocks.get(dataset)
         if kept is not None and kept[0] == (epoch, block):
             return kept[1]
-        count, seed = self._plan.counts[dataset], _mixed(self._plan.seed & _MASK)
+        count, seed = self._plan.counts[dataset], _mix(self._plan.seed & _MASK)
         positions = np.arange(block * _BLOCK, min((block + 1) * _BLOCK, count))
-        rows = permuted(positions, count, _mixed(seed + dataset & _MASK) ^ _mixed(epoch))
+        rows = permute(positions, count, _mix(seed + dataset & _MASK) ^ _mix(epoch))
         self._blocks[dataset] = (epoch, block), rows
         return rows

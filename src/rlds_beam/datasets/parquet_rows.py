@@ -89,9 +89,9 @@ class ParquetRowReader:
         if not parts:
             return {name: from_arrow(self.fields[name], _empty(self.fields[name])) for name in wanted}
         back = np.argsort(np.concatenate([which for which, _ in parts]), kind="stable")
-        return {name: self._joined(name, [columns[name] for _, columns in parts])[back] for name in wanted}
+        return {name: self._join(name, [columns[name] for _, columns in parts])[back] for name in wanted}
 
-    def _joined(self, name: str, parts: Sequence[Array | Column]) -> Column:
+    def _join(self, name: str, parts: Sequence[Array | Column]) -> Column:
         if all(isinstance(part, np.ndarray) and part.dtype == PLACE for part in parts):
             return self._read(name, np.concatenate(cast("list[Array]", parts)))
         return concatenate(
@@ -119,7 +119,7 @@ class ParquetRowReader:
             for name in missing:
                 key = file, group, name
                 column = from_arrow(self.fields[name], table.column(name).combine_chunks())
-                places = self._located(column, file, opened.chunks.get(name, {}).get(group))
+                places = self._locate(column, file, opened.chunks.get(name, {}).get(group))
                 if places is None:
                     self._columns.put(key, column, table.column(name).nbytes)
                     columns[name] = column
@@ -127,7 +127,7 @@ class ParquetRowReader:
                     columns[name] = self._places[key] = places
         return columns
 
-    def _located(self, column: Column, file: int, chunk: tuple[int, int] | None) -> Array | None:
+    def _locate(self, column: Column, file: int, chunk: tuple[int, int] | None) -> Array | None:
         """The places of images; None if the file does not hold all of them as they are."""
         if chunk is None or not isinstance(column, EncodedImages):
             return None

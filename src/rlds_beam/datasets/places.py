@@ -121,7 +121,7 @@ _LENGTH = 4
 """Bytes before each value of a Parquet page."""
 _NEAR = 1 << 20
 """How far after the image before it an image is searched, in bytes, besides those of images that were not found."""
-_MOST_MISSED = 8
+_MAX_MISSED = 8
 """Images in a row that are not found before the next span is searched."""
 
 
@@ -157,7 +157,7 @@ def find_images(images: Iterable[bytes], spans: Sequence[Span]) -> dict[bytes, P
                     place = content.find(image, at, min(stop, near))
                 if place >= 0 and place + len(image) <= stop:
                     found[image], at, skipped, i = (file, place), place + len(image), 0, j + 1
-                elif j - i >= _MOST_MISSED:
+                elif j - i >= _MAX_MISSED:
                     break
                 else:
                     skipped += len(image)

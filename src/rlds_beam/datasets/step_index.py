@@ -174,7 +174,7 @@ class IndexWriter:
             elif column.kind == "text":
                 self._write(column.file("codes"), self._codes(column, value))
             else:
-                self._write(column.file("places"), self._placed(value))
+                self._write(column.file("places"), self._place(value))
                 if column.kind == "arrays":
                     self._write(column.file("shapes"), value.shapes)
         self.episodes += 1
@@ -193,7 +193,7 @@ class IndexWriter:
             codes.append(code)
         return np.array(codes, np.int32)
 
-    def _placed(self, located: Located) -> Array:
+    def _place(self, located: Located) -> Array:
         places = located.places
         located.number(places)
         for row, data in located.blobs.items():

@@ -92,7 +92,7 @@ class IndexedSteps:
             return _text(parts[0][rows], parts[1], parts[2])
         places = parts[0][rows]
         if column.kind == "images":
-            return self._edited(path, self._images(field, places), places["edit"])
+            return self._edit(path, self._images(field, places), places["edit"])
         data = self._reader.read(places)
         shapes = parts[1][rows]
         values = (np.frombuffer(item, field.numpy_dtype) for item in data)
@@ -118,7 +118,7 @@ class IndexedSteps:
         data[framed] = frames[framed].data
         return frames.with_data(data)
 
-    def _edited(self, path: str, images: EncodedImages, edits: Array) -> EncodedImages:
+    def _edit(self, path: str, images: EncodedImages, edits: Array) -> EncodedImages:
         """The images with their pending edits."""
         if path not in self.edited or not edits.any():
             return images

@@ -27,7 +27,7 @@ from rlds_beam.reverb.protocol.inserts import Chunk, Keys
 from rlds_beam.reverb.slicing import REQUEST_BYTES, Portion, SlicedItems, message, portions
 from rlds_beam.reverb.stream import InsertStream
 
-_MOST_WAITING = 8
+_MAX_WAITING = 8
 """The most frames without a chunk while an item waits for one. A request costs as much as about ten frames."""
 
 _SECONDS_APART = 1e-3
@@ -194,7 +194,7 @@ class FrameWriter:
 
     def _is_time(self) -> bool:
         """Whether waiting items should be sent: there are many frames, or the server is idle."""
-        if self._loose >= _MOST_WAITING:
+        if self._loose >= _MAX_WAITING:
             return True
         idle = self._stream is None or self._stream.idle
         return idle and time.monotonic() - self._sent_at >= _SECONDS_APART
@@ -235,7 +235,7 @@ class FrameWriter:
             return
         assert self._spec is not None
         horizon = self._horizon()
-        for portion in portions(_joined(ready), self._chunks, self._tables, len(self._spec.paths), horizon=horizon):
+        for portion in portions(_join(ready), self._chunks, self._tables, len(self._spec.paths), horizon=horizon):
             self._outgoing.append(portion)
             self._outgoing_bytes += portion.size
         self._chunks = [chunk for chunk in self._chunks if chunk.end > horizon]
@@ -286,7 +286,7 @@ class FrameWriter:
         return min(ahead, self._queue[0].start) if self._queue else ahead
 
 
-def _joined(parts: list[SlicedItems]) -> SlicedItems:
+def _join(parts: list[SlicedItems]) -> SlicedItems:
     if len(parts) == 1:
         return parts[0]
     return SlicedItems(

@@ -82,12 +82,12 @@ def to_arrow(field: Field, column: Column, rows: int) -> pa.Array:
     if field.encoding in IMAGES:
         dims = field.shape[:-3]
         flat = [image for images in images_of(field, column) for image in images]
-        return _nested(pa.array(flat, pa.binary()), _sizes(cast(EncodedImages, column).data, dims), field)
+        return _nest(pa.array(flat, pa.binary()), _sizes(cast(EncodedImages, column).data, dims), field)
     if isinstance(column, EncodedImages):
         raise ValueError(f"{field.path} holds encoded images, but expected {field}")
     if field.dtype == "string":
         texts = [text for row in texts_of(column, field.path) for text in row]
-        return _nested(_strings(texts, field.path), _sizes(column, dims), field)
+        return _nest(_strings(texts, field.path), _sizes(column, dims), field)
     if column.dtype == object and None in dims:
         parts = [np.asarray(value) for value in column]
         for part in parts:
@@ -97,7 +97,7 @@ def to_arrow(field: Field, column: Column, rows: int) -> pa.Array:
         _check(field, column.dtype, column.shape[1:])
         flat_values = np.ascontiguousarray(column).ravel()
     values = pa.array(flat_values.astype(_WIDER.get(field.dtype, field.dtype), copy=False))
-    return _nested(values, _sizes(column, dims), field)
+    return _nest(values, _sizes(column, dims), field)
 
 
 def _check(field: Field, dtype: Any, shape: tuple[int, ...]) -> None:
@@ -136,7 +136,7 @@ def is_nested(column: Array) -> bool:
     return column.ndim > 1
 
 
-def _nested(values: pa.Array, sizes: list[Array], field: Field) -> pa.Array:
+def _nest(values: pa.Array, sizes: list[Array], field: Field) -> pa.Array:
     """Wraps flat values into lists, innermost dimension first."""
     import pyarrow as pa
 
@@ -156,7 +156,7 @@ def _nested(values: pa.Array, sizes: list[Array], field: Field) -> pa.Array:
 def from_arrow(field: Field, array: pa.Array) -> Column:
     """The inverse of `to_arrow`; text is bytes."""
     rows, dims = len(array), field.shape[:-3] if field.encoding in IMAGES else field.shape
-    shapes, values = _unnested(array, dims)
+    shapes, values = _unnest(array, dims)
     if field.encoding in IMAGES or field.dtype == "string":
         flat = objects([v if isinstance(v, bytes) else v.encode() for v in values.to_pylist()])
     else:
@@ -172,7 +172,7 @@ def from_arrow(field: Field, array: pa.Array) -> Column:
     return column
 
 
-def _unnested(array: pa.Array, dims: Sequence[int | None]) -> tuple[Array, pa.Array]:
+def _unnest(array: pa.Array, dims: Sequence[int | None]) -> tuple[Array, pa.Array]:
     """The shape of each row, [rows, dims], and the flat values. Within a row, lists of a level have equal lengths."""
     import pyarrow as pa
 
@@ -201,7 +201,7 @@ def ipc_bytes(table: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def flattened(column: Any) -> tuple[Any, tuple[int, ...]]:
+def flatten_lists(column: Any) -> tuple[Any, tuple[int, ...]]:
     """Flattens nested lists into one Arrow array; also returns their shape, (rows, ...).
 
     Raises:
@@ -226,10 +226,10 @@ def flattened(column: Any) -> tuple[Any, tuple[int, ...]]:
 
 
 def numbers(column: Any) -> Array:
-    """Converts numbers to [rows, ...]. Raises ValueError as `flattened`, and for values that are not numbers."""
+    """Converts numbers to [rows, ...]. Raises ValueError as `flatten_lists`, and for values that are not numbers."""
     import pyarrow as pa
 
-    array, shape = flattened(column)
+    array, shape = flatten_lists(column)
     kind = array.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise ValueError(f"{kind} values, but expected numbers")
@@ -238,10 +238,10 @@ def numbers(column: Any) -> Array:
 
 
 def texts(column: Any) -> list[bytes]:
-    """Converts text to a flat list. Raises ValueError as `flattened`, and for values that are not text."""
+    """Converts text to a flat list. Raises ValueError as `flatten_lists`, and for values that are not text."""
     import pyarrow as pa
 
-    array, _ = flattened(column)
+    array, _ = flatten_lists(column)
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
         raise ValueError(f"{array.type} values, but expected text")
     return [text.encode() for text in array.to_pylist()]

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from rlds_beam import naming, storage
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ def parse_json(text: str | bytes, where: str) -> Any:
     except RecursionError:
         raise UsageError(f"{where}: cannot read this JSON: it has more than {_DEPTH} levels") from None
     except ValueError as error:
-        raise UsageError(f"{where}: not valid JSON: {shortened(error)}") from None
+        raise UsageError(f"{where}: not valid JSON: {shorten(error)}") from None
     return content
 
 
@@ -121,7 +121,7 @@ def parsing(path: str) -> Iterator[None]:
     except RldsBeamError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        detail = f"there is no {shortened(error)}" if isinstance(error, KeyError) else shortened(error)
+        detail = f"there is no {shorten(error)}" if isinstance(error, KeyError) else shorten(error)
         raise UsageError(f"{path} is damaged or not written by rlds-beam: {detail}") from error
 
 
@@ -164,10 +164,10 @@ def _short(value: Any) -> str:
         text = json.dumps(value, default=repr)
     except ValueError:  # an integer with more digits than Python prints
         text = "a very large number"
-    return shortened(text, 40)
+    return shorten(text, 40)
 
 
-_MOST_NODES = 1_000_000
+_MAX_NODES = 1_000_000
 """Maximum lists, mappings, and values; nested aliases can expand a few lines to billions."""
 
 
@@ -181,15 +181,15 @@ def parse_yaml(text: str, where: str) -> Any:
 
     try:
         content = yaml.safe_load(text)
-        check_depth(content, _MOST_NODES)
+        check_depth(content, _MAX_NODES)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f"line {mark.line + 1}: " if mark else ""
         raise UsageError(f"{where}: not valid YAML: {line}{error.problem or error.context}") from None
     except yaml.YAMLError as error:
-        raise UsageError(f"{where}: not valid YAML: {shortened(error)}") from None
+        raise UsageError(f"{where}: not valid YAML: {shorten(error)}") from None
     except RecursionError:
         raise UsageError(f"{where}: cannot read this YAML: it is nested too deeply or too large") from None
     except ValueError as error:  # a number with thousands of digits, or an invalid date
-        raise UsageError(f"{where}: not valid YAML: {shortened(error)}") from None
+        raise UsageError(f"{where}: not valid YAML: {shorten(error)}") from None
     return content

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 
 UNREADABLE = (LookupError, OSError, TypeError, ValueError)
 """Errors that pyarrow raises for damaged files, and for columns that are missing or have other types."""
@@ -18,10 +18,10 @@ UNREADABLE = (LookupError, OSError, TypeError, ValueError)
 _FREE = 10_000_000
 """Values and bytes allowed for a file of any size."""
 
-_MOST_VALUES = 64
+_MAX_VALUES = 64
 """Maximum values per byte of a file; a run of equal values takes almost no space."""
 
-_MOST_RATIO = 2000
+_MAX_RATIO = 2000
 """Maximum compression ratio."""
 
 _MAX_REPEATED_BYTES = 512 << 20
@@ -48,7 +48,7 @@ def naming_damage(path: str) -> Iterator[None]:
         yield
     except UNREADABLE as error:
         raise RldsBeamError(
-            f"cannot read {path}: {shortened(error)}; fetch the file again, or convert the dataset again"
+            f"cannot read {path}: {shorten(error)}; fetch the file again, or convert the dataset again"
         ) from error
 
 
@@ -71,7 +71,7 @@ def check_promises(metadata: Any, size: int) -> None:
     data = sum(group.total_byte_size for group in groups)
     if rows != metadata.num_rows or min([0, *(group.num_rows for group in groups)]) < 0:
         raise OSError(f"the metadata claims {metadata.num_rows:,} rows, but the row groups have {rows:,}")
-    if max(rows, values) > _FREE + _MOST_VALUES * size or data > _FREE + _MOST_RATIO * size:
+    if max(rows, values) > _FREE + _MAX_VALUES * size or data > _FREE + _MAX_RATIO * size:
         raise OSError(f"the metadata claims {rows:,} rows, {values:,} values, {data:,} bytes in {size:,} bytes of file")
 
 

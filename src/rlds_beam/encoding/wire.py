@@ -23,10 +23,10 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 VARINT, I64, LEN, I32 = 0, 1, 2, 5
 """Wire types, named as in the source."""
 
-LONGEST_VARINT = 10
+MAX_VARINT_BYTES = 10
 """Maximum bytes of a 64-bit number."""
 
-LONGEST_SIZE = 5
+MAX_SIZE_BYTES = 5
 """Maximum bytes of a length or tag."""
 
 BLOCK = 1 << 16
@@ -56,10 +56,10 @@ def integer(field: int, value: int) -> bytes:
 
 def text(field: int, value: str | None) -> bytes:
     """Encodes a string field. The empty string is omitted, as in proto3."""
-    return delimited(field, value.encode()) if value else b""
+    return encode_delimited(field, value.encode()) if value else b""
 
 
-def delimited(field: int, payload: bytes) -> bytes:
+def encode_delimited(field: int, payload: bytes) -> bytes:
     """Encodes a field of bytes, a packed list, or a message, even if empty."""
     return tag_and_length(field, len(payload)) + payload
 
@@ -103,7 +103,9 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
         if tag >= 0x80:
             begin = at - 1
             tag, at = read_varint(data, begin, end)
-            if at > begin + LONGEST_SIZE or not data[at - 1]:  # some readers reject tags that are longer than necessary
+            if (
+                at > begin + MAX_SIZE_BYTES or not data[at - 1]
+            ):  # some readers reject tags that are longer than necessary
                 raise MalformedError(f"a tag of {at - begin} bytes before byte {at}")
         wire = tag & 7
         if wire == LEN:
@@ -138,7 +140,7 @@ def read_size(data: bytes, at: int, end: int) -> tuple[int, int]:
     else:
         begin = at
         size, at = read_varint(data, at, end)
-        if at > begin + LONGEST_SIZE:
+        if at > begin + MAX_SIZE_BYTES:
             raise MalformedError(f"a length of {at - begin} bytes before byte {at}")
     if size > end - at:
         raise MalformedError(f"a field of {size} bytes at byte {at}, but only {end - at} bytes are left")

@@ -42,7 +42,7 @@ def exact_cast(values: Array, dtype: np.dtype[Any], path: str, rule: str = "wron
         raise BadEpisode(Violation(rule, f"{actual}, but the schema says {expected}", path))
     with np.errstate(all="ignore"):
         cast = values.astype(dtype)
-        bad = changed(values, cast)
+        bad = find_changed(values, cast)
     if bad.any():
         raise BadEpisode(violation_of(rule, path, values, cast, bad))
     return cast
@@ -58,7 +58,7 @@ def is_number(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "biuf" or dtype.name == "bfloat16"
 
 
-def changed(old: Array, new: Array, *, rounding: bool = False) -> Array:
+def find_changed(old: Array, new: Array, *, rounding: bool = False) -> Array:
     """Finds values that a cast changed: bool of the same shape.
 
     Args:
@@ -95,7 +95,7 @@ def violation_of(rule: str, path: str, old: Array, new: Array, bad: Array) -> Vi
     """The violation for values that a cast changed.
 
     Args:
-      bad: the result of `changed`; at least one is True.
+      bad: the result of `find_changed`; at least one is True.
     """
     if not bad.ndim:
         return Violation(rule, f"{old[()]} becomes {new[()]} as {new.dtype.name}", path)

@@ -30,13 +30,13 @@ REQUIRED_STEP_FIELDS = ("observation", "action", "reward", "discount", *FLAGS)
 ADD_ACTIONS = "if the data has none, add them: for example with the connector NextStateAsAction"
 """What to do if there are no actions."""
 
-LEAST_IMAGE = 16
+MIN_IMAGE_PIXELS = 16
 """Minimum side of a uint8 array to be considered an image, in pixels."""
 
 MAX_NAME = 255
 """Maximum characters of the name of a dimension, or of a robot."""
 
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 """Maximum declared bytes of a step, or of the episode-level fields. An 8K RGB image has 95 MiB."""
 
 
@@ -94,7 +94,7 @@ class Field:
         if self.dtype != "uint8" or len(self.shape) != 3 or None in self.shape:
             return False
         height, width, channels = self.closed_shape
-        return min(height, width) >= LEAST_IMAGE and channels in (1, 3, 4)
+        return min(height, width) >= MIN_IMAGE_PIXELS and channels in (1, 3, 4)
 
     def to_json(self) -> dict[str, Any]:
         """The field as JSON; an unknown dimension is null."""
@@ -178,14 +178,14 @@ class Schema(Viewable):
         """Checks the declared size before allocation; unknown dimensions count as 1.
 
         Raises:
-          UsageError: a step, or the episode-level fields, exceed `MOST_BYTES`; names `where` and the largest field.
+          UsageError: a step, or the episode-level fields, exceed `MAX_BYTES`; names `where` and the largest field.
         """
         for what, fields in (("a step", self.steps), ("the episode-level fields", self.metadata)):
             sizes = {path: field.known_size * field.numpy_dtype.itemsize for path, field in fields.items()}
-            if sum(sizes.values()) > MOST_BYTES:
+            if sum(sizes.values()) > MAX_BYTES:
                 largest = max(sizes, key=lambda path: sizes[path])
                 raise UsageError(
-                    f"{where}: {fields[largest]} is too large: the limit for {what} is {MOST_BYTES >> 20} MiB"
+                    f"{where}: {fields[largest]} is too large: the limit for {what} is {MAX_BYTES >> 20} MiB"
                 )
 
     def check(self, episode: Episode) -> None:

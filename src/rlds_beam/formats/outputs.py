@@ -15,10 +15,10 @@ from rlds_beam.formats.own_classes import create_own_output
 from rlds_beam.formats.registry import OUTPUTS, output_class
 from rlds_beam.output.base import Output
 from rlds_beam.reading.base import Source
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 
 _MEANING = ("names", "robot_type", "task", "task_file")
-_MOST_BYTES = 230
+_MAX_BYTES = 230
 """Maximum bytes of a name: file systems allow 255, and a file's name gets an ending, and more while it is written."""
 
 
@@ -51,7 +51,7 @@ def _check_stored_names(output: Output, to: str) -> None:
             why = f"it would be stored as {name}, and so would {taken[name]}"
         if why is not None:
             raise UsageError(
-                f"--to={to}: the field {shortened(path, 60)!r} cannot be stored: {why}. Rename it with --connectors"
+                f"--to={to}: the field {shorten(path, 60)!r} cannot be stored: {why}. Rename it with --connectors"
             )
         taken[name] = path
 
@@ -63,7 +63,7 @@ def _unusable(name: str) -> str | None:
     if any(unicodedata.category(character).startswith("C") for character in name):
         return "its name contains a control character"
     size = len(name.encode())
-    return f"its name has {size} bytes, more than {_MOST_BYTES}" if size > _MOST_BYTES else None
+    return f"its name has {size} bytes, more than {_MAX_BYTES}" if size > _MAX_BYTES else None
 
 
 def configuration_for(options: Any, schema: Schema) -> Configuration:

@@ -15,8 +15,8 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.output.base import Description, Output
 from rlds_beam.reading.base import LastAction, Source, Split
 from rlds_beam.reading.plan import WorkRange
-from rlds_beam.text import joined
-from rlds_beam.user_functions import raised
+from rlds_beam.text import join_texts
+from rlds_beam.user_functions import describe_error
 
 
 def create_own_output(kind: type[Output], to: str, *arguments: Any) -> Output:
@@ -26,21 +26,21 @@ def create_own_output(kind: type[Output], to: str, *arguments: Any) -> Output:
       UsageError: the class lacks a method of the contract (`output.base.Output`), or its `create` fails.
     """
     if inspect.isabstract(kind):
-        missing = joined(sorted(kind.__abstractmethods__))
+        missing = join_texts(sorted(kind.__abstractmethods__))
         raise UsageError(f"--to={to}: it lacks {missing}; see rlds_beam.output.Output")
-    output: Output = _returned(f"--to={to}: its create", Output, lambda: kind.create(*arguments))
+    output: Output = _check_return(f"--to={to}: its create", Output, lambda: kind.create(*arguments))
     return output
 
 
 def check_own_output(output: Output, ranges: Sequence[WorkRange], to: str) -> None:
     """Raises UsageError if the plan, the description or the file names of a user's output cannot be used."""
-    plan = _returned(f"--to={to}: its plan", dict, output.plan)
+    plan = _check_return(f"--to={to}: its plan", dict, output.plan)
     try:
         json.dumps(plan)
     except (TypeError, ValueError) as error:
         raise UsageError(f"--to={to}: its plan is not JSON: {error}") from error
-    _returned(f"--to={to}: its describe", Description, output.describe)
-    names = _returned(f"--to={to}: its file names", list, lambda: output.all_files(ranges))
+    _check_return(f"--to={to}: its describe", Description, output.describe)
+    names = _check_return(f"--to={to}: its file names", list, lambda: output.all_files(ranges))
     for name, times in collections.Counter(names).items():
         if not isinstance(name, str):
             raise UsageError(f"--to={to}: a file name is {name!r}, not text")
@@ -48,14 +48,14 @@ def check_own_output(output: Output, ranges: Sequence[WorkRange], to: str) -> No
             raise UsageError(f"--to={to}: {times} files have the name {name!r}: `file` must return a name per range")
 
 
-def _returned(what: str, expected: type[Any], call: Callable[[], Any]) -> Any:
+def _check_return(what: str, expected: type[Any], call: Callable[[], Any]) -> Any:
     """What a user's method returns. Raises UsageError if it raises, or returns another type."""
     try:
         value = call()
     except RldsBeamError:
         raise
     except Exception as error:
-        raise UsageError(f"{what} {raised(error)}") from error
+        raise UsageError(f"{what} {describe_error(error)}") from error
     if not isinstance(value, expected):
         raise UsageError(f"{what} returned {value!r:.60}, expected {expected.__name__}")
     return value
@@ -93,7 +93,7 @@ def checked_source(source: Any, from_: str) -> Source:
     except (RldsBeamError, MemoryError):
         raise
     except Exception as error:
-        raise UsageError(f"{where}: its plan {raised(error)}") from error
+        raise UsageError(f"{where}: its plan {describe_error(error)}") from error
     if not type(files).__module__.startswith("rlds_beam."):
         object.__setattr__(source, "files", NamedFiles(files, where))
     return source
@@ -110,7 +110,7 @@ def _attribute(of: Any, name: str, where: str) -> Any:
     except (RldsBeamError, MemoryError):
         raise
     except Exception as error:  # raised by a property
-        raise UsageError(f"{where}: its {name} {raised(error)}") from error
+        raise UsageError(f"{where}: its {name} {describe_error(error)}") from error
 
 
 def _a(value: Any) -> str:
@@ -136,25 +136,25 @@ class NamedFiles:
         if name.startswith("_"):  # also called while unpickling
             raise AttributeError(name)
         value = getattr(self._files, name)
-        return functools.partial(self._called, name) if callable(value) else value
+        return functools.partial(self._call, name) if callable(value) else value
 
-    def _called(self, name: str, *arguments: Any, **named: Any) -> Any:
+    def _call(self, name: str, *arguments: Any, **named: Any) -> Any:
         try:
             return getattr(self._files, name)(*arguments, **named)
         except (RldsBeamError, MemoryError):
             raise
         except Exception as error:
-            raise RldsBeamError(f"{self._where}: files.{name} {raised(error)}") from error
+            raise RldsBeamError(f"{self._where}: files.{name} {describe_error(error)}") from error
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
-        records = self._called("read", path, start, stop)
+        records = self._call("read", path, start, stop)
         while True:
             try:
                 record = next(records, None)
             except (RldsBeamError, MemoryError):
                 raise
             except Exception as error:
-                raise RldsBeamError(f"{self._where}: files.read {raised(error)}, reading {path}") from error
+                raise RldsBeamError(f"{self._where}: files.read {describe_error(error)}, reading {path}") from error
             if record is None:
                 return
             if not isinstance(record, (Record, Damage)) or not isinstance(record.payload, bytes):

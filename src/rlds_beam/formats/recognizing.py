@@ -29,18 +29,18 @@ from rlds_beam.formats.registry import (
 from rlds_beam.output.directory import Holding, holding
 from rlds_beam.output.files import PLAN
 from rlds_beam.reading.looking import holds, listing_once, names_in
-from rlds_beam.text import count, joined, printable
-from rlds_beam.user_functions import raised
+from rlds_beam.text import count, join_texts, printable
+from rlds_beam.user_functions import describe_error
 
 _LEVELS = 2
 """How far below a directory datasets are looked for."""
-_MOST_LOOKS = {True: 24, False: 200}
+_MAX_LOOKS = {True: 24, False: 200}
 """Maximum number of files and directories to look at there: in a bucket, and on a disk."""
 _WHOLE = (FEATURES, "metadata.yaml", PLAN)
 """Files that tell that their directory is one dataset."""
-_MOST_FILES = 24
+_MAX_FILES = 24
 """Maximum number of files to look at in such a directory, and in each of its subdirectories."""
-_MOST_NAMED = 10
+_MAX_NAMED = 10
 """Maximum number of datasets that an error lists."""
 
 
@@ -77,7 +77,7 @@ def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
       UsageError: the format is unknown or ambiguous, or the input is a directory of several datasets.
     """
     given = as_input(input)
-    first = next(iter(storage.paths_in(storage.pinned(given))), "")
+    first = next(iter(storage.paths_in(storage.pin(given))), "")
     with listing_once():
         if _is_directory(first):
             _check_readable(first)
@@ -123,7 +123,7 @@ def _recognize_one(path: str) -> Recognized | None:
     Raises:
       UsageError: it could be several formats, or the file that tells cannot be read.
     """
-    held = _held(path)
+    held = _recognize_written(path)
     if held is not None:
         readable = _is_readable(held) or (held.to == RLDS and FEATURES in names_in(path))
         writer = f"{PLAN} of {_writer(held)}"
@@ -133,7 +133,7 @@ def _recognize_one(path: str) -> Recognized | None:
         reasons, others = _claims(path, {name: known for name, known in formats().items() if name not in FORMATS})
         trouble += others
     if len(reasons) > 1:
-        both = joined([f"{name} ({why})" for name, why in reasons.items()])
+        both = join_texts([f"{name} ({why})" for name, why in reasons.items()])
         raise UsageError(f"{path} could be {both}: choose one, for example --from={next(iter(reasons))}")
     for name, reason in reasons.items():
         return Recognized(path, name, reason, path)
@@ -156,14 +156,14 @@ def _claims(path: str, known: Mapping[str, Format]) -> tuple[dict[str, str], lis
         except Exception as error:
             if name in FORMATS:
                 raise
-            trouble.append(UsageError(f"--from={name}: its recognize {raised(error)}"))
+            trouble.append(UsageError(f"--from={name}: its recognize {describe_error(error)}"))
         else:
             if why is not None:
                 reasons[name] = why
     return reasons, trouble
 
 
-def _held(path: str) -> Holding | None:
+def _recognize_written(path: str) -> Holding | None:
     """What rlds-beam wrote; None if it did not, or if its plan cannot be read."""
     try:
         held = holding(path) if PLAN in names_in(path) else None
@@ -214,7 +214,7 @@ def _recognize_below(directory: str) -> Recognized:
     Raises:
       UsageError: there are several, or none.
     """
-    most = _MOST_LOOKS[storage.scheme(directory) is not None]
+    most = _MAX_LOOKS[storage.scheme(directory) is not None]
     found: list[Recognized] = []
     trouble: UsageError | None = None
     looked = 0
@@ -241,14 +241,14 @@ def _check_subdirectories(directory: str, found: Recognized) -> None:
     Raises:
       UsageError: a subdirectory holds a dataset that the source of these files does not read.
     """
-    most = _MOST_LOOKS[storage.scheme(directory) is not None]
+    most = _MAX_LOOKS[storage.scheme(directory) is not None]
     paths = [storage.join(directory, name) for name in names_in(directory) if not name.startswith((".", "_"))]
     is_directory = {path: _is_directory(path) for path in paths[:most]}
     below = [one for path in paths[:most] if is_directory[path] for one in _first_in(path)]
     if all(_is_read_with(found, child) for child in below):
         return
     files = [path for path in paths[:most] if not is_directory[path]]
-    if any(one.format == found.format for path in files[:_MOST_FILES] for one in _first_in(path)):
+    if any(one.format == found.format for path in files[:_MAX_FILES] for one in _first_in(path)):
         below.insert(0, found)
     raise _several(directory, below, len(paths) > most)
 
@@ -267,7 +267,7 @@ def _first_in(directory: str) -> list[Recognized]:
             return [found]
     except UsageError:
         return []
-    looks = itertools.islice(_below(directory, _LEVELS, {_identity(directory)}), _MOST_FILES)
+    looks = itertools.islice(_below(directory, _LEVELS, {_identity(directory)}), _MAX_FILES)
     return [look for look in looks if isinstance(look, Recognized)][:1]
 
 
@@ -304,8 +304,8 @@ def _identity(path: str) -> object:
 def _several(directory: str, found: Sequence[Recognized], incomplete: bool) -> UsageError:
     """The error for a directory of datasets: what they are, and the command for the first one."""
     inside = {match: printable(match.dataset.removeprefix(directory).strip("/"), 80) or "." for match in found}
-    listed = [f"  {inside[match]}  {match}" for match in found[:_MOST_NAMED]]
-    more = [f"  and {len(found) - _MOST_NAMED:,} more"] if found[_MOST_NAMED:] else []
+    listed = [f"  {inside[match]}  {match}" for match in found[:_MAX_NAMED]]
+    more = [f"  and {len(found) - _MAX_NAMED:,} more"] if found[_MAX_NAMED:] else []
     total = f"{'at least ' if incomplete else ''}{count(len(found), 'dataset')}"
     itself = next((match for match in found if match.dataset == directory), None)
     command = f"rlds-beam inspect {shlex.quote(next(match.dataset for match in found if match is not itself))}"

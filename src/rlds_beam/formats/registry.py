@@ -235,7 +235,7 @@ def find_format(name: str) -> Format | None:
 
 def formats() -> dict[str, Format]:
     """All formats: the built-in ones, then those of other packages, which cannot replace a built-in name."""
-    others = {name: known for name, known in plugins.loaded("formats").items() if isinstance(known, Format)}
+    others = {name: known for name, known in plugins.load_all("formats").items() if isinstance(known, Format)}
     return {**FORMATS, **{name: known for name, known in others.items() if name not in FORMATS}}
 
 
@@ -305,7 +305,7 @@ def source_group(from_: str) -> Group:
     if from_ in SOURCES:
         return Group("from_options", f"--from={from_}", _options_class(FORMATS[from_].source_options))
     declared = source_class(from_).options_class
-    return Group("from_options", f"--from={from_}", _checked(declared, f"--from={from_}"))
+    return Group("from_options", f"--from={from_}", _check(declared, f"--from={from_}"))
 
 
 def output_group(to: str) -> Group:
@@ -316,7 +316,7 @@ def output_group(to: str) -> Group:
     """
     if to in OUTPUTS:
         return Group("to_options", f"--to={to}", _options_class(FORMATS[to].output_options))
-    return Group("to_options", f"--to={to}", _checked(output_class(to).options_class, f"--to={to}"))
+    return Group("to_options", f"--to={to}", _check(output_class(to).options_class, f"--to={to}"))
 
 
 @functools.cache
@@ -330,7 +330,7 @@ def _is_flag_type(hint: Any) -> bool:
     return hint in (bool, int, float, str) or hint == tuple[str, ...]
 
 
-def _checked(declared: Any, where: str) -> type[Options]:
+def _check(declared: Any, where: str) -> type[Options]:
     """The options that a user's class declares. Raises UsageError if they cannot be flags."""
     if not (isinstance(declared, type) and issubclass(declared, Options)):
         raise UsageError(f"{where}: its options_class is not a dataclass and subclass of rlds_beam.options.Options")

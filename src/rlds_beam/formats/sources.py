@@ -17,8 +17,8 @@ from rlds_beam.formats.registry import SOURCES, source_class
 from rlds_beam.options import Options, check_names
 from rlds_beam.output.directory import holding
 from rlds_beam.reading.base import Source
-from rlds_beam.text import shortened
-from rlds_beam.user_functions import raised
+from rlds_beam.text import shorten
+from rlds_beam.user_functions import describe_error
 
 _ENCODINGS = (*ENCODINGS, "text", "png", "jpeg")
 
@@ -70,12 +70,12 @@ def _open(
     kind = source_class(from_)
     own = {} if kind.options_class is Options else {"options": options or kind.options_class()}
     with _naming(input, from_):
-        source = kind.open(storage.pinned(input), split=split, features=features, **own)
+        source = kind.open(storage.pin(input), split=split, features=features, **own)
     if from_ not in SOURCES:
         source = checked_source(source, from_)
-    _check_fields(source.schema, f"--from={from_}: {named(input)}")
-    source.schema.check_size(named(input))
-    source.schema.check_flags(named(input))
+    _check_fields(source.schema, f"--from={from_}: {describe_input(input)}")
+    source.schema.check_size(describe_input(input))
+    source.schema.check_flags(describe_input(input))
     for name in str(source.dataset).split("/"):
         naming.check_name(name, f"--from={from_}: {input}: the name of the dataset ({source.dataset})")
     for one in source.splits:
@@ -108,13 +108,15 @@ def _naming(input: str | Sequence[str], from_: str) -> Iterator[None]:
         raise
     except Exception as error:
         if from_ not in SOURCES:
-            raise UsageError(f"--from={from_}: its open {raised(error)}, given {named(input)}") from error
-        remote = storage.scheme(named(input)) is not None
+            raise UsageError(
+                f"--from={from_}: its open {describe_error(error)}, given {describe_input(input)}"
+            ) from error
+        remote = storage.scheme(describe_input(input)) is not None
         if remote and not isinstance(error, (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)):
             raise  # the bucket cannot be reached, or does not exist
         detail = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        where = getattr(error, "filename", None) or named(input)
-        raise UsageError(f"{where} cannot be read with --from={from_}: {shortened(detail or error)}") from error
+        where = getattr(error, "filename", None) or describe_input(input)
+        raise UsageError(f"{where} cannot be read with --from={from_}: {shorten(detail or error)}") from error
 
 
 @contextlib.contextmanager
@@ -129,7 +131,7 @@ def naming_outputs(path: str, *formats: str) -> Iterator[None]:
         raise
 
 
-def named(input: str | Sequence[str]) -> str:
+def describe_input(input: str | Sequence[str]) -> str:
     """The input as given, for messages."""
     return input if isinstance(input, str) else ",".join(input)
 

@@ -113,7 +113,7 @@ class Repository:
     def head(self) -> str | None:
         """The commit of the branch; None if there is no such branch."""
         try:
-            return hub_path(self._hub.pinned(f"{self.path}@{quote(self.branch, safe='')}")).revision
+            return hub_path(self._hub.pin(f"{self.path}@{quote(self.branch, safe='')}")).revision
         except NoSuchRevision:
             return None
 

@@ -9,7 +9,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import JPEG_END, UndecodableImageError, alike, read_image_header
 from rlds_beam.images.video_frames import VideoFrames
 
-_MOST_KNOWN = 256
+_MAX_KNOWN = 256
 _good: dict[tuple[int | None, ...], bytes] = {}
 """The start of the last good JPEG, by the declared size and the maximum number of pixels."""
 
@@ -46,7 +46,7 @@ def check_images(images: EncodedImages, max_pixels: int, field: str | None = Non
         if not (good and data.startswith(good) and data.endswith(JPEG_END)):
             good = _check_image(data, step, images.shape[:2], max_pixels, field, violations) or good
     if good:
-        if len(_good) > _MOST_KNOWN:
+        if len(_good) > _MAX_KNOWN:
             _good.clear()
         _good[asked] = good
     return list(violations.values())

@@ -25,7 +25,7 @@ _PNG_CHANNELS = {0: 1, 2: 3, 6: 4}  # color type -> channels, without palette an
 # Chunks that do not affect how the pixels are stored. (As TensorFlow calls it, libpng does no color correction.)
 _PNG_REMARKS = frozenset(b"IEND bKGD cHRM eXIf gAMA iCCP iTXt pHYs sBIT sRGB tEXt tIME zTXt".split())
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
-_MOST_INFLATION = 1032  # the maximum compression ratio of deflate
+_MAX_INFLATION = 1032  # the maximum compression ratio of deflate
 _STORED_BLOCK = 65535  # the maximum bytes of an uncompressed deflate block
 _silencing = threading.Lock()
 
@@ -89,7 +89,7 @@ def _fast_png(data: bytes, channels: int | None, dtype: str) -> Array | None:
     if depth != (8 if dtype == "uint8" else 16) or stored is None or channels not in (stored, None):
         return None
     # Do not allocate if the header claims more pixels than the data can hold.
-    if height * width * stored * (depth // 8) > _MOST_INFLATION * len(data):
+    if height * width * stored * (depth // 8) > _MAX_INFLATION * len(data):
         raise UndecodableImageError("the PNG has too few scanlines")
     import imagecodecs
 

@@ -111,7 +111,7 @@ _FEW = 64
 """Below this number of images, comparing one by one is faster than vectorized."""
 
 
-_MOST_SHAPES = 256
+_MAX_SHAPES = 256
 _asked: dict[tuple[int | None, ...], tuple[bytes, bytes]] = {}
 """The arguments of the last call of `StoredImages.unlike`, by the shape of the column."""
 
@@ -208,7 +208,7 @@ class StoredImages(EncodedImages):
         known: tuple[bytes, bytes, list[int]] | None = self.__dict__.get("_last")
         if known is None or known[:2] != (start, end):
             known = self.__dict__["_last"] = start, end, self._unlike(start, end)
-            if len(_asked) > _MOST_SHAPES:
+            if len(_asked) > _MAX_SHAPES:
                 _asked.clear()
             _asked[(*self.shape,)] = start, end
         return known[2]

@@ -10,7 +10,7 @@ import zlib
 from typing import NamedTuple
 
 _PNG_CHUNK = struct.Struct(">I4s")  # size of the content, kind
-MOST_PIXELS = 1 << 24
+MAX_PIXELS = 1 << 24
 """Default maximum pixels of an image to decode (4096x4096, 50 MB of RGB); `--max_image_pixels` changes it. A few kB of
 PNG, JPEG, or video can decode to any number of pixels."""
 

@@ -201,7 +201,7 @@ class EditedImages(EncodedImages):
     def data(self) -> Array:
         """The edited images, encoded: object array [T] of `bytes`. Raises BadEpisode if one cannot be decoded."""
         images = np.full(len(self.source), ZERO_IMAGE, object)
-        for steps, pixels in self._edited():
+        for steps, pixels in self._edit():
             encoded = encode_jpeg(pixels, self.quality) if self.encoding == "jpeg" else encode_png(pixels)
             images[steps] = np.fromiter(encoded, object, len(encoded))
         return images
@@ -227,7 +227,7 @@ class EditedImages(EncodedImages):
     def with_data(self, data: Array) -> EncodedImages:
         return EncodedImages(data, self.shape, self.dtype, self.encoding)
 
-    def _edited(self) -> Iterator[tuple[Array, Array]]:
+    def _edit(self) -> Iterator[tuple[Array, Array]]:
         """Batches of steps and their edited pixels; images of zeros are skipped."""
         size = int(np.prod([d or 512 for d in self.source.shape]))
         for some, pixels in self.source.parts(max(1, _AT_ONCE // max(1, size)), self.path):

@@ -14,7 +14,7 @@ from rlds_beam.images.headers import UndecodableImageError, check_scans, read_im
 from rlds_beam.images.resizing import resize_colors
 from rlds_beam.typing import Array
 
-MOST_PIXELS = 1 << 26
+MAX_PIXELS = 1 << 26
 """Maximum pixels to decode; a larger image is shown as a placeholder. (A JPEG is decoded at 1/8 of its size.)"""
 
 QUALITY = 80
@@ -56,7 +56,7 @@ def small_pixels(image: bytes | Array, height: int) -> tuple[Array, str | None]:
     """
     try:
         if isinstance(image, bytes | memoryview):
-            pixels, fault = _decoded(bytes(image), height)
+            pixels, fault = _decode(bytes(image), height)
         else:
             pixels, fault = _as_colors(np.asarray(image)), None
         return _shrunk(pixels, height), fault
@@ -88,7 +88,7 @@ def spread(length: int, count: int) -> list[int]:
 
 def row_of(pictures: Sequence[Array], height: int) -> Array:
     """Pictures side by side, resized to `height` rows."""
-    fitted = [_fitted(picture, height) for picture in pictures]
+    fitted = [_fit_height(picture, height) for picture in pictures]
     spaced = [np.pad(picture, ((0, 0), (0, _GAP), (0, 0)), constant_values=255) for picture in fitted]
     return np.asarray(np.concatenate(spaced, axis=1)[:, :-_GAP])
 
@@ -102,14 +102,14 @@ def stack_rows(rows: Sequence[Array]) -> Array:
     return np.asarray(np.concatenate(padded)[:-_GAP])
 
 
-def _decoded(data: bytes, height: int) -> tuple[Array, str | None]:
+def _decode(data: bytes, height: int) -> tuple[Array, str | None]:
     """The pixels of a stored image, and what is wrong with it although it can be shown."""
     if not data:
         raise UndecodableImageError("the image is empty")
     if data.startswith(b"\xff\xd8\xff"):
         return _decoded_jpeg(data, height)
     header = read_image_header(data)
-    if header.height * header.width > MOST_PIXELS:
+    if header.height * header.width > MAX_PIXELS:
         raise UndecodableImageError(f"{header.width}x{header.height} pixels are too many to show")
     if data.startswith(b"\x89PNG"):
         import imagecodecs
@@ -128,7 +128,7 @@ def _decoded_jpeg(data: bytes, height: int) -> tuple[Array, str | None]:
     check_scans(data)
     try:
         rows, columns, *_ = simplejpeg.decode_jpeg_header(data, min_height=height, min_factor=1, strict=False)
-        if rows * columns > MOST_PIXELS:
+        if rows * columns > MAX_PIXELS:
             raise UndecodableImageError(f"{columns}x{rows} pixels are too many to show")
         try:
             return simplejpeg.decode_jpeg(data, min_height=height, fastdct=True), None
@@ -167,15 +167,15 @@ def _shrunk(pixels: Array, height: int) -> Array:
     """Resizes to at most `height` rows and `_WIDEST` times as many columns."""
     rows, columns = pixels.shape[:2]
     scale = min(1.0, height / rows, _WIDEST * height / columns)
-    return pixels if scale == 1.0 else _resized(pixels, scale)
+    return pixels if scale == 1.0 else _resize(pixels, scale)
 
 
-def _fitted(pixels: Array, height: int) -> Array:
+def _fit_height(pixels: Array, height: int) -> Array:
     """Resizes to exactly `height` rows."""
-    return pixels if len(pixels) == height else _resized(pixels, height / len(pixels), height)
+    return pixels if len(pixels) == height else _resize(pixels, height / len(pixels), height)
 
 
-def _resized(pixels: Array, scale: float, height: int | None = None) -> Array:
+def _resize(pixels: Array, scale: float, height: int | None = None) -> Array:
     rows, columns = (max(1, round(size * scale)) for size in pixels.shape[:2])
     return np.asarray(resize_colors(pixels[None], height or rows, columns)[0])
 

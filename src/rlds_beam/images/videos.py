@@ -23,7 +23,7 @@ import numpy as np
 
 from rlds_beam import storage, watchdog
 from rlds_beam.errors import needs
-from rlds_beam.images.headers import MOST_PIXELS
+from rlds_beam.images.headers import MAX_PIXELS
 from rlds_beam.images.mp4_boxes import check_tables
 from rlds_beam.lazy import lockless_property
 from rlds_beam.typing import Array
@@ -85,7 +85,7 @@ class Video:
         Raises:
           OSError, ValueError, av.FFmpegError: it cannot be read.
         """
-        return _scanned(path, storage.stamp(path) or storage.checksum(path) or storage.size(path))
+        return _scan(path, storage.stamp(path) or storage.checksum(path) or storage.size(path))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Video.of, (self.path,)
@@ -93,7 +93,7 @@ class Video:
     @contextlib.contextmanager
     def template(self) -> Iterator[Any]:
         """The stream of PyAV, for a file to which packets are copied. Raises ValueError if the file has changed."""
-        with _opened(self.path) as (_, stream):
+        with _open(self.path) as (_, stream):
             if _codec_of(stream) != self.codec:
                 raise ValueError(_CHANGED)
             yield stream
@@ -142,11 +142,11 @@ class Video:
                     packet.pts = None if time == _NO_TIME else time
                     with watchdog.reading(self.path, _LIBRARY):
                         frames = decoder.decode(packet)
-                    yield from _taken(frames, wanted, times[start])
+                    yield from _take(frames, wanted, times[start])
                 if wanted:  # frames that the decoder holds back to put them in order
                     with watchdog.reading(self.path, _LIBRARY):
                         frames = decoder.decode(None)
-                    yield from _taken(frames, wanted, times[start])
+                    yield from _take(frames, wanted, times[start])
             if wanted:
                 raise ValueError(f"frame {min(wanted.values())} cannot be decoded")
 
@@ -182,7 +182,7 @@ class Video:
         return np.flatnonzero(self.packets["key"])
 
 
-def _taken(frames: list[Any], wanted: dict[int, int], first: int) -> Iterator[tuple[int, Any]]:
+def _take(frames: list[Any], wanted: dict[int, int], first: int) -> Iterator[tuple[int, Any]]:
     """The wanted frames of those that were decoded.
 
     Args:
@@ -203,7 +203,7 @@ def _taken(frames: list[Any], wanted: dict[int, int], first: int) -> Iterator[tu
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[tuple[Any, Any]]:
+def _open(path: str) -> Iterator[tuple[Any, Any]]:
     """A video's container, and its stream, whose decoder does not run threads."""
     with needs("lerobot", "reading videos needs PyAV"):
         import av
@@ -218,11 +218,11 @@ def _opened(path: str) -> Iterator[tuple[Any, Any]]:
         stream = container.streams.video[0]
         codec = stream.codec_context
         codec.thread_type, codec.thread_count = "NONE", 1
-        if codec.width * codec.height > MOST_PIXELS:
-            raise ValueError(f"its frames have {codec.width}x{codec.height} pixels; the limit is {MOST_PIXELS:,}")
+        if codec.width * codec.height > MAX_PIXELS:
+            raise ValueError(f"its frames have {codec.width}x{codec.height} pixels; the limit is {MAX_PIXELS:,}")
         if codec.format is None:
             raise ValueError("its pixel format is unknown")
-        codec.options = {"max_pixels": str(MOST_PIXELS)}  # a later frame may have another size
+        codec.options = {"max_pixels": str(MAX_PIXELS)}  # a later frame may have another size
         yield container, stream
 
 
@@ -244,10 +244,10 @@ def _codec_of(stream: Any) -> str:
 
 
 @functools.lru_cache(maxsize=32)
-def _scanned(path: str, stamp: object) -> Video:
+def _scan(path: str, stamp: object) -> Video:
     del stamp
     most, entries = storage.size(path), list[tuple[Any, ...]]()
-    with _opened(path) as (container, stream):
+    with _open(path) as (container, stream):
         verbatim = "mp4" in container.format.name
         for packet in _packets(path, container, stream):
             if hasattr(packet, "has_sidedata") and packet.has_sidedata("new_extradata"):  # newer PyAV
@@ -283,7 +283,7 @@ def _packets_of_file(path: str, packets: Array, start: int, stop: int) -> Iterat
     """Reads packets by their places; through the container, if it does not store them as they are (Matroska)."""
     wanted = packets[start:stop]
     if (wanted["offset"] < 0).any():
-        yield from _demuxed(path, wanted["crc"].tolist(), start)
+        yield from _demux(path, wanted["crc"].tolist(), start)
         return
     offsets, sizes, checksums = (wanted[name].tolist() for name in ("offset", "size", "crc"))
     with storage.open_read(path) as file:
@@ -302,8 +302,8 @@ def _packets_of_file(path: str, packets: Array, start: int, stop: int) -> Iterat
             i = j
 
 
-def _demuxed(path: str, checksums: list[int], start: int) -> Iterator[bytes]:
-    with _opened(path) as (container, stream):
+def _demux(path: str, checksums: list[int], start: int) -> Iterator[bytes]:
+    with _open(path) as (container, stream):
         for number, data in enumerate(map(bytes, _packets(path, container, stream))):
             if start <= number < start + len(checksums):
                 if google_crc32c.value(data) != checksums[number - start]:
@@ -316,7 +316,7 @@ def _demuxed(path: str, checksums: list[int], start: int) -> Iterator[bytes]:
 
 # Decoders
 
-_MOST_IDLE = 8
+_MAX_IDLE = 8
 """Idle decoders kept for each codec, and codecs."""
 
 _idle: dict[str, deque[Any]] = {}
@@ -325,13 +325,13 @@ _idle: dict[str, deque[Any]] = {}
 @contextlib.contextmanager
 def _decoder(video: Video) -> Iterator[Any]:
     """An idle decoder for a video, or another one. They keep no file open, and run no threads."""
-    if len(_idle) > _MOST_IDLE:
+    if len(_idle) > _MAX_IDLE:
         _idle.clear()
-    idle = _idle.setdefault(video.codec, deque(maxlen=_MOST_IDLE))
+    idle = _idle.setdefault(video.codec, deque(maxlen=_MAX_IDLE))
     try:
         decoder = idle.pop()
     except IndexError:
-        with _opened(video.path) as (_, stream):
+        with _open(video.path) as (_, stream):
             if _codec_of(stream) != video.codec:
                 raise ValueError(_CHANGED) from None
             decoder = stream.codec_context

@@ -11,7 +11,7 @@ from rlds_beam.episodes.schema import shown_dimensions
 from rlds_beam.jobs.overview import Camera, Overview, Values
 from rlds_beam.reading.meaning import is_action
 from rlds_beam.terminal.tables import table_lines
-from rlds_beam.text import count, duration, format_size, joined, printable, some
+from rlds_beam.text import count, duration, format_size, join_texts, printable, some
 
 if TYPE_CHECKING:
     from rlds_beam.reading.base import Source
@@ -72,7 +72,7 @@ def _episodes(overview: Overview) -> str:
 
 def _rate(source: Source) -> str:
     if source.fps is None and len(source.rates) > 1:
-        return joined([f"{rate:g}" for rate in source.rates]) + " Hz"
+        return join_texts([f"{rate:g}" for rate in source.rates]) + " Hz"
     return f"{source.fps:g} Hz" if source.fps else "unknown"
 
 

@@ -25,7 +25,7 @@ from rlds_beam.output.commits import read_commits
 from rlds_beam.output.files import COMMITS, REPORT
 from rlds_beam.output.finishing import RangeFinisher
 from rlds_beam.output.fitted import read_fitted, write_fitted
-from rlds_beam.output.lock import locked
+from rlds_beam.output.lock import lock_output
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.merging import MergesRanges, with_ranges
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan
@@ -129,7 +129,7 @@ class ConvertJob:
 
         Does not find duplicates, and connectors must not need fitting.
         """
-        with locked(self.directory):
+        with lock_output(self.directory):
             for work in self.open(overwrite):
                 self.converter.convert(work, {})
             return self.committer.commit()

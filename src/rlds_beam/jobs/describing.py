@@ -37,10 +37,10 @@ def balance_lines(balance: Balance) -> list[str]:
 
 def record_lines(records: Iterable[str], left_out: Mapping[str, str], record: str = "frame") -> list[str]:
     """The fields of a record, and the fields left out."""
-    return [record, *_aligned(list(records)), *(f"  left out: {line}" for line in left_out_lines(left_out))]
+    return [record, *_align(list(records)), *(f"  left out: {line}" for line in left_out_lines(left_out))]
 
 
-def _aligned(fields: Sequence[str]) -> list[str]:
+def _align(fields: Sequence[str]) -> list[str]:
     """Fields, `action: float32(2)`, in two columns."""
     if not all(": " in field for field in fields):
         return [f"  {field}" for field in fields]

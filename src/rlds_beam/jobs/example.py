@@ -16,7 +16,7 @@ from rlds_beam.images.encoding import encode_jpeg
 NAME, VERSION = "point_mass", "1.0.0"
 
 _STEP_SECONDS = 0.1
-_LONGEST = 24
+_MAX_STEPS = 24
 """Steps after which an episode is truncated: it ends, but not in a terminal state."""
 
 _NEAR = 0.05
@@ -45,7 +45,7 @@ def _episode(rng: np.random.Generator, number: int, *, ends: bool) -> Episode:
     positions, velocities = [position], [velocity]
     actions: list[Any] = []
     rewards: list[Any] = []
-    while len(actions) < _LONGEST and (np.linalg.norm(goal - position) > _NEAR or len(actions) < 4):
+    while len(actions) < _MAX_STEPS and (np.linalg.norm(goal - position) > _NEAR or len(actions) < 4):
         action = np.clip(4 * (goal - position) - 2.5 * velocity + rng.normal(0, 0.5, 2), -2, 2)
         velocity = velocity + _STEP_SECONDS * action
         position = position + _STEP_SECONDS * velocity
@@ -54,7 +54,7 @@ def _episode(rng: np.random.Generator, number: int, *, ends: bool) -> Episode:
         actions.append(action)
         rewards.append(-np.linalg.norm(goal - position))
     steps = len(positions)
-    terminal = len(actions) < _LONGEST and ends
+    terminal = len(actions) < _MAX_STEPS and ends
     # In RLDS, the last step holds the last observation; its action, reward and discount are void.
     columns = {
         "observation/position": np.array(positions, np.float32),
@@ -79,13 +79,13 @@ _HALF_WIDTH = 1.25
 _BACKGROUND, _GOAL, _POINT = (236, 239, 241), (76, 175, 80), (26, 35, 126)
 _GOAL_RADIUS, _POINT_RADIUS = 9.0, 5.0
 
-_MOST_IDLE = 4
+_MAX_IDLE_STEPS = 4
 
 
 def with_camera(episode: Episode) -> Episode:
     """Adds `observation/image` (JPEG), `language_instruction`, and 0 to 4 idle steps at the start."""
     number = episode.key.position
-    idle = number % (_MOST_IDLE + 1)
+    idle = number % (_MAX_IDLE_STEPS + 1)
     was = np.maximum(np.arange(-idle, len(episode)), 0)
     steps: dict[str, Any] = {path: column[was] for path, column in episode.steps.items()}
     start, goal = steps["observation/position"][0], steps["observation/goal"][0]

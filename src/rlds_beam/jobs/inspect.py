@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.checking.duplicates import find_duplicates, marked
+from rlds_beam.checking.duplicates import find_duplicates, mark_duplicate
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.cleaning.presets import PRESETS, suggested
+from rlds_beam.connectors.cleaning.presets import PRESETS, suggest_presets
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.schema import schema_tree
 from rlds_beam.errors import UsageError
@@ -117,7 +117,7 @@ class Survey(Viewable):
             "items": self.items,
             "output_bytes": self.size,
             "error": self.error,
-            **({"presets": presets} if (presets := suggested(source.dataset, source.schema)) else {}),
+            **({"presets": presets} if (presets := suggest_presets(source.dataset, source.schema)) else {}),
         }
 
 
@@ -208,7 +208,7 @@ def conversion_lines(survey: Survey) -> list[str]:
         lines += record_lines(*survey.output.describe())
     else:
         lines += f"cannot be converted: {survey.error}".split("\n")
-    names = suggested(survey.source.dataset, survey.source.schema)
+    names = suggest_presets(survey.source.dataset, survey.source.schema)
     return lines + [f"--preset={name} fixes it: {PRESETS[name].fault}" for name in names]
 
 
@@ -257,7 +257,7 @@ class _Sample:
                 self.complete = False
                 return
             batches: list[Batch] = []
-            episode = marked(episode, self.duplicates)
+            episode = mark_duplicate(episode, self.duplicates)
             self.about.add(episode)
             self.report.add(check_and_connect(episode, self.check, self.connecting, self.ignored, batches.append))
             began = began or bool(batches)

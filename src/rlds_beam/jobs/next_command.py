@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from rlds_beam.connectors.cleaning.presets import suggested
+from rlds_beam.connectors.cleaning.presets import suggest_presets
 from rlds_beam.formats.registry import LEROBOT, RLDS, TRAJECTORIES
 from rlds_beam.jobs.inspect import Survey
 from rlds_beam.options import options_given
@@ -35,7 +35,7 @@ def next_command(config: Any, survey: Survey) -> str:
     if config.from_options is not None:
         given = options_given(config.from_options, type(config.from_options))
         words += [_flag(name, getattr(config.from_options, name)) for name in given]
-    presets = suggested(source.dataset, source.schema) if config.preset is None else [config.preset]
+    presets = suggest_presets(source.dataset, source.schema) if config.preset is None else [config.preset]
     words += [f"--preset={name}" for name in presets]
     needs_end = "missing_is_last" in survey.sampled.rules and not presets
     words += ["--repair=missing_is_last"] if needs_end else []

@@ -45,7 +45,7 @@ class RangeCommit:
     @property
     def range(self) -> str:
         """`str(work_range)`."""
-        return f"{self.split}-{naming.numbered(self.index, self.of)}"
+        return f"{self.split}-{naming.format_shard_number(self.index, self.of)}"
 
     @property
     def items(self) -> int:

@@ -57,12 +57,12 @@ class RangeFinisher:
             now = commits.read_again(self.output.directory, commit)
             finished = now
             if now.numbers != numbers:
-                finished = dataclasses.replace(self._finished(now, numbers), numbers=numbers)
+                finished = dataclasses.replace(self._finish(now, numbers), numbers=numbers)
                 commits.write_commit(self.output.directory, finished)
         written = self.output.files(self._works[commit.range])
         remove_parts(self.output.directory, {*written} - {*finished.names})
 
-    def _finished(self, commit: RangeCommit, numbers: Any) -> RangeCommit:
+    def _finish(self, commit: RangeCommit, numbers: Any) -> RangeCommit:
         """Calls `finish_range`, which may be a user's, and checks its result."""
         paths = {file.file: storage.below(self.output.directory, file.file) for file in commit.files}
         stamps = {file: storage.stamp(path) for file, path in paths.items()}

@@ -26,7 +26,7 @@ _NO_FILE = {errno.ELOOP, errno.EISDIR, errno.ENXIO}
 
 
 @contextlib.contextmanager
-def locked(directory: str) -> Iterator[None]:
+def lock_output(directory: str) -> Iterator[None]:
     """Holds the lock of an output directory, which is created if needed.
 
     Raises:

@@ -18,7 +18,7 @@ from rlds_beam.encoding.checked_json import ANY, FILE, FILE_PATH, Kind, check_js
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.errors import UsageError
 from rlds_beam.output.files import CHECKSUMS, COMMITS, FITTED, LOCK, MANIFEST, PARTS, PLAN, REJECTED, REPORT, to_json
-from rlds_beam.text import shortened, some
+from rlds_beam.text import shorten, some
 
 _KIND = "rlds-beam plan"
 OUTPUT_FORMAT = 1
@@ -33,7 +33,7 @@ _SCHEMA = {"plan": {"*": ANY}, "files": [_OWN_PATH], "name?": FILE}
 _METADATA = (FEATURES, DATASET_INFO, REPORT, FITTED, CHECKSUMS)
 _FINGERPRINTS = {"content": "the input", "functions": "the code"}
 """Parts of a plan that hold fingerprints, and what these identify."""
-_LONGEST = 255 - len("..01234567.tmp")
+_MAX_NAME_BYTES = 255 - len("..01234567.tmp")
 """The longest file name in bytes; its temporary name must also fit."""
 
 
@@ -120,13 +120,15 @@ def _check_files(plan: OutputPlan, files: Iterable[str]) -> None:
     taken = {PLAN, MANIFEST, LOCK, *_METADATA, *plan.files}
     clash = [directory for directory in plan.directories if directory in taken or directory in RESERVED]
     for file in (*clash, *files):
-        too_long = any(len(name.encode(errors="replace")) > _LONGEST for name in str(file).split("/"))
+        too_long = any(len(name.encode(errors="replace")) > _MAX_NAME_BYTES for name in str(file).split("/"))
         if file in clash or file in (PLAN, MANIFEST, LOCK) or too_long or not naming.is_file_path(file):
             why = (
-                f"its name has more than {_LONGEST} bytes" if too_long else "that name is not allowed or already taken"
+                f"its name has more than {_MAX_NAME_BYTES} bytes"
+                if too_long
+                else "that name is not allowed or already taken"
             )
             raise UsageError(
-                f"the output would contain {shortened(file, 100)!r}, but {why}: rename the split, field, camera, or "
+                f"the output would contain {shorten(file, 100)!r}, but {why}: rename the split, field, camera, or "
                 "module that it is named after"
             )
 
@@ -204,12 +206,12 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 def _difference(path: str, old: Any, new: Any) -> str:
     kind, _, name = path.partition(".")
     if kind not in _FINGERPRINTS or not name or old is None or new is None:
-        return f"{path} was {shortened(json.dumps(old), 60)} and is now {shortened(json.dumps(new), 60)}"
-    changed = [name] if kind != "content" else _changed(old, new)
+        return f"{path} was {shorten(json.dumps(old), 60)} and is now {shorten(json.dumps(new), 60)}"
+    changed = [name] if kind != "content" else _find_changed(old, new)
     return f"{_FINGERPRINTS[kind]} has changed: {some(changed)}"
 
 
-def _changed(old: Any, new: Any) -> list[str]:
+def _find_changed(old: Any, new: Any) -> list[str]:
     """The files whose fingerprint changed; both lists hold names and fingerprints."""
     known = {json.dumps(entry) for entry in old} if isinstance(old, list) else set()
     return [file for file, content in new if json.dumps([file, content]) not in known]

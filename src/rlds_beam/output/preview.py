@@ -29,7 +29,7 @@ def part_of(cameras: Sequence[Column]) -> bytes:
     return bytes(thumbnail(stack_rows(rows), _HEIGHT * _CAMERAS)) if rows else b""
 
 
-def joined(parts: Iterable[bytes]) -> bytes:
+def join_previews(parts: Iterable[bytes]) -> bytes:
     """The preview: the first few parts that are not empty, below each other; empty if there are none."""
     first = itertools.islice((part for part in parts if part), _EPISODES)
     rows = [small_pixels(part, _HEIGHT * _CAMERAS)[0] for part in first]

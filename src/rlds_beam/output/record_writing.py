@@ -9,7 +9,7 @@ from typing import Protocol
 
 from rlds_beam import storage
 from rlds_beam.encoding.arrayrecord import num_records, open_writer
-from rlds_beam.encoding.tfrecord.rows import framed
+from rlds_beam.encoding.tfrecord.rows import frame_record
 from rlds_beam.output.checksums import Checksum, checksum_of
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.output.shards import ShardInfo, ShardWriter
@@ -46,7 +46,7 @@ class TFRecordFileWriter:
         self._shard = ShardWriter(path)
 
     def add(self, payload: bytes, key: object, crc: int | None = None) -> None:
-        self._shard.write(framed(payload, crc), 1, key)
+        self._shard.write(frame_record(payload, crc), 1, key)
 
     def commit(self) -> ShardInfo:
         return self._shard.commit()

@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rlds_beam.checking.duplicates import marked
+from rlds_beam.checking.duplicates import mark_duplicate
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.screening import screened
+from rlds_beam.checking.screening import screen_batches
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.checking.verdicts import count_verdict
 from rlds_beam.connectors.base import Batch
@@ -104,8 +104,8 @@ class RangeSummarizer:
                     groups.add(accepted)
 
         for segment in work.segments:
-            for episode, sound in screened(self.reader.batches(work.split, segment)):
-                episode = marked(episode, duplicates)
+            for episode, sound in screen_batches(self.reader.batches(work.split, segment)):
+                episode = mark_duplicate(episode, duplicates)
                 record = check_and_connect(episode, self.check, connecting, ignored, add, sound=sound)
                 report.add(record)
                 count_verdict(record.verdict)

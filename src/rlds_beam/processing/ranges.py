@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from rlds_beam.checking.duplicates import marked
+from rlds_beam.checking.duplicates import mark_duplicate
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.screening import screened
+from rlds_beam.checking.screening import screen_batches
 from rlds_beam.checking.validating import validate_episode
 from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict, count_verdict
 from rlds_beam.connectors.base import Batch
@@ -106,8 +106,8 @@ def write_range(
     """
     report = Report()
     for segment in work.segments:
-        for episode, sound in screened(reader.batches(work.split, segment)):
-            episode = marked(episode, duplicates)
+        for episode, sound in screen_batches(reader.batches(work.split, segment)):
+            episode = mark_duplicate(episode, duplicates)
             record = check_and_connect(episode, check, connecting, ignored, writer.write, sound=sound)
             report.add(record)
             count_verdict(record.verdict)
@@ -139,8 +139,8 @@ class RangeFitter:
         accumulator = connecting.accumulator()
         check = dataclasses.replace(self.check, fail=())  # failing is up to the conversion
         for segment in work.segments:
-            for episode, sound in screened(self.reader.batches(work.split, segment)):
-                verdict = validate_episode(marked(episode, duplicates), check, self.ignored, sound=sound)
+            for episode, sound in screen_batches(self.reader.batches(work.split, segment)):
+                verdict = validate_episode(mark_duplicate(episode, duplicates), check, self.ignored, sound=sound)
                 if verdict.rejected is None:
                     with contextlib.suppress(BadEpisode):  # it will be rejected
                         connecting.accumulate(accumulator, verdict.episodes)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from rlds_beam.checking.rules import ADVICE, REPORTED, RULES
-from rlds_beam.checking.verdicts import Verdict, merged, numbers_from_json, sums
+from rlds_beam.checking.verdicts import Verdict, merge_counts, numbers_from_json, sums
 from rlds_beam.connectors.connected import (
     Connected,
     Dropped,
@@ -160,7 +160,7 @@ class Report(Viewable):
     def merge(self, *others: Report) -> Report:
         """Returns the sum as a new report; order and grouping do not matter."""
         reports = (self, *others)
-        rules = merged(report.rules for report in reports)
+        rules = merge_counts(report.rules for report in reports)
         shards: Counter[str] = Counter()
         for report in reports:
             shards.update(report.shards)

@@ -67,7 +67,7 @@ def _reader(field: Field, episode_level: bool) -> Callable[[Feature], Column | N
     if field.encoding in _IMAGES:
         return functools.partial(_images, field)
     if field.encoding in ("bytes", "zlib"):
-        return functools.partial(_encoded, field)
+        return functools.partial(_encode, field)
     values = _strings if field.dtype == "string" else _floats if field.dtype in _FLOATS else _integers
     if episode_level and None in field.shape:
         return functools.partial(_open_value, values, field)
@@ -170,7 +170,7 @@ def check_kind(field: Field, feature: Feature, kind: str) -> None:
         raise WrongValueError(f"a {feature.kind} list, but {field.dtype} ({field.encoding}) is stored in a {kind} list")
 
 
-def _encoded(field: Field, feature: Feature) -> Column:
+def _encode(field: Field, feature: Feature) -> Column:
     """Tensors stored as one byte string per step, plain or zlib."""
     values = _strings(field, feature)
     known = field.known_size * field.numpy_dtype.itemsize

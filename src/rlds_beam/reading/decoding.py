@@ -129,7 +129,7 @@ class EpisodeDecoder:
             steps |= slow
             metadata |= slow_metadata
         if len(steps) < len(self._steps) or self._slow is not None:
-            steps = {path: _filled(steps.get(path), field, record.length) for path, field in self.schema.steps.items()}
+            steps = {path: _fill(steps.get(path), field, record.length) for path, field in self.schema.steps.items()}
         return Episode(key=record.key, steps=steps, metadata=metadata, payload=payload)
 
 
@@ -266,7 +266,7 @@ def _check_rows(rows: Feature) -> None:
         raise WrongValueError(f"its row lengths are a {rows.kind} list, not an int64 list")
 
 
-def _filled(column: Column | None, field: Field, length: int) -> Column:
+def _fill(column: Column | None, field: Field, length: int) -> Column:
     """The column, or the default for a column without values.
 
     A column has no values if a dimension is 0, or for `DEFAULT_DISCOUNT`, the only step field that may be missing.

@@ -107,7 +107,7 @@ class Framing:
         fingerprints = storage.at_once(self._content, shards, shards[0].path)
         if not any(companions):
             return fingerprints
-        return [_joined(fingerprint, paths) for fingerprint, paths in zip(fingerprints, companions, strict=True)]
+        return [_join(fingerprint, paths) for fingerprint, paths in zip(fingerprints, companions, strict=True)]
 
     def _content(self, shard: Shard) -> str | None:
         with reading_shard(shard):
@@ -163,7 +163,7 @@ def _xxh3_of_file(path: str, sampled: bool = False) -> str:
     return f"xxh3-128:{digest.hexdigest()}"
 
 
-def _joined(content: str | None, companions: Sequence[str]) -> str | None:
+def _join(content: str | None, companions: Sequence[str]) -> str | None:
     """A shard's fingerprint combined with those of its companions."""
     if content is None or not companions:
         return content

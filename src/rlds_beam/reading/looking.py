@@ -12,11 +12,11 @@ from rlds_beam import storage
 
 _DEPTH = 8
 """How far below a directory `first_file` looks."""
-_MOST_BELOW = 3
+_MAX_BELOW = 3
 """Maximum number of directories in each directory that it looks into."""
-MOST_TRIED = 4
+MAX_TRIED = 4
 """Directories of a directory in which a name is looked for."""
-_MOST_LISTED = {True: 12, False: 60}
+_MAX_LISTED = {True: 12, False: 60}
 """Maximum number of directories that it lists: in a bucket, and on a disk."""
 _FILE = re.compile(r"^[._]|\.[A-Za-z]\w{1,9}$")
 """Names of files and hidden directories: not of directories that hold data."""
@@ -70,7 +70,7 @@ def holds(path: str, pattern: str) -> bool:
     if folders == ["**"]:
         return first_file(path, (name.removeprefix("*"),)) is not None
     if folders == ["*"]:
-        return any(name in names_below(path, folder) for folder in names_in(path)[:MOST_TRIED])
+        return any(name in names_below(path, folder) for folder in names_in(path)[:MAX_TRIED])
     if name.startswith("+"):
         return not names_in(path) and storage.exists(path + name[1:])
     names = names_below(path, *folders)
@@ -83,7 +83,7 @@ def first_file(path: str, endings: tuple[str, ...]) -> str | None:
     """The path itself, or the first file below it whose name has one of these endings; looks into few directories."""
     if path.endswith(endings):
         return path
-    left = _MOST_LISTED[storage.scheme(path) is not None]
+    left = _MAX_LISTED[storage.scheme(path) is not None]
     waiting = [(path, 0)]
     while waiting and left:
         left -= 1
@@ -92,6 +92,6 @@ def first_file(path: str, endings: tuple[str, ...]) -> str | None:
         if (found := next((name for name in names if name.endswith(endings)), None)) is not None:
             return storage.join(directory, found)
         if depth < _DEPTH:
-            below = [name for name in names if not _FILE.search(name)][:_MOST_BELOW]
+            below = [name for name in names if not _FILE.search(name)][:_MAX_BELOW]
             waiting += [(storage.join(directory, name), depth + 1) for name in reversed(below)]
     return None

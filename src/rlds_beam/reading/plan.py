@@ -45,7 +45,7 @@ class WorkRange:
     @property
     def number(self) -> str:
         """`00003-of-00010`."""
-        return naming.numbered(self.index, self.of)
+        return naming.format_shard_number(self.index, self.of)
 
     def __str__(self) -> str:
         return f"{self.split}-{self.number}"

@@ -13,10 +13,10 @@ from rlds_beam.errors import BadEpisode, RldsBeamError, Violation
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.decoding import EpisodeDecoder
-from rlds_beam.user_functions import raised
+from rlds_beam.user_functions import describe_error
 from rlds_beam.worker_status import working_on
 
-BATCH_BYTES, MOST_RECORDS = 1 << 20, 64
+BATCH_BYTES, MAX_RECORDS = 1 << 20, 64
 """Maximum size of a batch: its records stay in the cache between reading, checking, and writing."""
 
 
@@ -65,7 +65,7 @@ class EpisodeReader:
     def batches(self, split: str, segment: Segment) -> Iterator[list[Episode]]:
         """Reads episodes as `read` does, several short ones at a time: they are cheaper to decode and check together.
 
-        A batch has at most `MOST_RECORDS` episodes of `BATCH_BYTES`, or one longer episode.
+        A batch has at most `MAX_RECORDS` episodes of `BATCH_BYTES`, or one longer episode.
         """
         with working_on(stretch(self.files, segment)):  # also while the last batch is checked and written
             records = self.files.read(segment.shard.path, segment.start, segment.stop)
@@ -82,7 +82,7 @@ class EpisodeReader:
 
     def _together_or_alone(self, records: Iterable[Record | Damage]) -> Iterator[list[Record | Damage]]:
         """The records in batches."""
-        most = 1 if self._together is None else MOST_RECORDS
+        most = 1 if self._together is None else MAX_RECORDS
         waiting: list[Record | Damage] = []
         size = 0
         for record in records:
@@ -154,7 +154,7 @@ class EpisodeReader:
         except (RldsBeamError, MemoryError, OSError):
             raise
         except Exception as error:  # a user's decoder may raise anything
-            return BadEpisode(Violation("not_an_example", f"{self._source}: its decoder {raised(error)}"))
+            return BadEpisode(Violation("not_an_example", f"{self._source}: its decoder {describe_error(error)}"))
         if not isinstance(episode, Episode):
             return BadEpisode(Violation("not_an_example", f"{self._source}: its decoder returned {episode!r:.80}"))
         return episode

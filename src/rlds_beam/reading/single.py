@@ -60,17 +60,17 @@ def episode_at(source: Source, number: int) -> Episode:
     Raises:
       UsageError: the dataset has no such episode.
     """
-    left = number if number >= 0 else number + sum(high - low for _, _, low, high in _counted(source))
-    for split, shard, low, high in _counted(source) if left >= 0 else ():
+    left = number if number >= 0 else number + sum(high - low for _, _, low, high in _count(source))
+    for split, shard, low, high in _count(source) if left >= 0 else ():
         if left < high - low:
             position, _ = source.files.positions(shard.path, low + left, low + left + 1)
             return read_episode(source, EpisodeKey(source.dataset, split, shard.index, position))
         left -= high - low
-    total = sum(high - low for _, _, low, high in _counted(source))
+    total = sum(high - low for _, _, low, high in _count(source))
     raise UsageError(f"episode {number}: {source.dataset} has {count(total, 'episode')}, numbered from 0")
 
 
-def _counted(source: Source) -> Iterator[tuple[str, Shard, int, int]]:
+def _count(source: Source) -> Iterator[tuple[str, Shard, int, int]]:
     """The split, the shard, and the range of records of each shard."""
     for split in source.splits:
         if split.sliced:

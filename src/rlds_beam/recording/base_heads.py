@@ -17,7 +17,7 @@ from rlds_beam.recording.distributions import Actions, Distribution
 from rlds_beam.recording.models import as_base
 from rlds_beam.recording.policies import BehaviorPolicy
 from rlds_beam.recording.spaces import SpaceLeaf, Structure
-from rlds_beam.recording.states import State, replay, taken
+from rlds_beam.recording.states import State, replay, take_rows
 from rlds_beam.typing import Array
 
 
@@ -81,7 +81,7 @@ class BaseHead(BehaviorPolicy):
 
     def replay(self, observations: Any, lengths: Array, state: State) -> Distribution:
         def step(rows: Array, before: State) -> tuple[Array, State]:
-            return self.base.advance(taken(observations, rows), before)
+            return self.base.advance(take_rows(observations, rows), before)
 
         return self.of(self.base.given(replay(step, lengths, state)), observations)
 

@@ -21,7 +21,7 @@ from rlds_beam.recording.logger import recorded_as
 from rlds_beam.recording.models import is_model, load_module
 from rlds_beam.recording.policies import Acted, HistoryPolicy
 from rlds_beam.recording.spaces import Structure
-from rlds_beam.recording.states import State, check_state, replay, stacked, taken
+from rlds_beam.recording.states import State, check_state, replay, stack_states, take_rows
 from rlds_beam.typing import Array
 from rlds_beam.user_functions import resolve
 
@@ -126,11 +126,11 @@ class ModulePolicy(HistoryPolicy):
             return as_numpy(self._outputs(columns, None)[0]["action_dist_inputs"])
 
         def step(rows: Array, before: State) -> tuple[Array, State]:
-            outputs, after = self._outputs({name: taken(value, rows) for name, value in columns.items()}, before)
+            outputs, after = self._outputs({name: take_rows(value, rows) for name, value in columns.items()}, before)
             assert after is not None
             return as_numpy(outputs["action_dist_inputs"]), after
 
-        return replay(step, lengths, stacked([initial] * len(lengths)))
+        return replay(step, lengths, stack_states([initial] * len(lengths)))
 
     @property
     def _loaded(self) -> Model:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.encoding.tfds.rlds_dataset import as_column, encode_feature, join_entries
-from rlds_beam.encoding.wire import delimited, varint
+from rlds_beam.encoding.wire import encode_delimited, varint
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import FLAGS, Field, Schema
@@ -50,8 +50,10 @@ class EpisodeEncoder:
 
     def __init__(self, schema: Schema):
         # The entries of a tf.Example are in the order of their names: "episode_metadata/..." before "steps/...".
-        self._steps = [(delimited(1, f"steps/{path}".encode()), field) for path, field in sorted(schema.steps.items())]
-        self._metadata = [(delimited(1, path.encode()), path) for path in sorted(schema.metadata)]
+        self._steps = [
+            (encode_delimited(1, f"steps/{path}".encode()), field) for path, field in sorted(schema.steps.items())
+        ]
+        self._metadata = [(encode_delimited(1, path.encode()), path) for path in sorted(schema.metadata)]
 
     def encode(self, columns: Mapping[str, Array], metadata: Mapping[str, str | int]) -> RecordedPayload:
         """Encodes an episode as a record.
@@ -67,13 +69,13 @@ class EpisodeEncoder:
             value = metadata[path.removeprefix(_EPISODE)]
             if isinstance(value, str):
                 values[path] = value.encode()
-                entries.append(name + delimited(2, delimited(1, delimited(1, values[path]))))
+                entries.append(name + encode_delimited(2, encode_delimited(1, encode_delimited(1, values[path]))))
             else:
                 values[path] = np.int64(value)
-                entries.append(name + delimited(2, delimited(3, delimited(1, varint(value)))))
+                entries.append(name + encode_delimited(2, encode_delimited(3, encode_delimited(1, varint(value)))))
         for name, field in self._steps:
             steps[field.path] = column = _column(columns[field.path], field)
-            entries.append(name + delimited(2, encode_feature(column, field)))
+            entries.append(name + encode_delimited(2, encode_feature(column, field)))
         payload = RecordedPayload(join_entries(entries))
         payload.steps, payload.metadata = steps, values
         return payload

@@ -14,7 +14,7 @@ import numpy as np
 from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.recording import simulators
 from rlds_beam.recording.spaces import Structure, from_space, from_spec
-from rlds_beam.user_functions import ByValue, called, raised, resolve
+from rlds_beam.user_functions import ByValue, call_factory, describe_error, resolve
 
 KINDS = ("gymnasium", "gym", "dm_control")
 """The known prefixes of a name; any other name is a `module:function`."""
@@ -182,7 +182,7 @@ class NamedEnvironment(Environment):
         except RldsBeamError:
             raise
         except Exception as error:
-            raise RldsBeamError(f"--env={self._name}: reset {raised(error)}") from error
+            raise RldsBeamError(f"--env={self._name}: reset {describe_error(error)}") from error
 
     def step(self, action: Any) -> Outcome:
         try:
@@ -190,7 +190,7 @@ class NamedEnvironment(Environment):
         except RldsBeamError:
             raise
         except Exception as error:
-            raise RldsBeamError(f"--env={self._name}: step {raised(error)}") from error
+            raise RldsBeamError(f"--env={self._name}: step {describe_error(error)}") from error
 
     def close(self) -> None:
         self._env.close()
@@ -259,7 +259,7 @@ def _of_factory(name: str, config: Mapping[str, Any]) -> Environment:
     hint = "a factory takes the arguments of --env_config, and optionally a seed"
 
     def make(**more: int) -> Any:
-        return called(factory, f"--env={name}", hint, **config, **more)
+        return call_factory(factory, f"--env={name}", hint, **config, **more)
 
     if "seed" in inspect.signature(factory).parameters:
         return NewEachEpisode(lambda seed: as_environment(make(seed=seed), name, seeded=True))

@@ -18,7 +18,7 @@ from rlds_beam.recording.heads import HEADS, OnlineHead
 from rlds_beam.recording.models import fingerprint, has_distribution, is_model
 from rlds_beam.recording.policies import BehaviorPolicy, Random
 from rlds_beam.text import did_you_mean
-from rlds_beam.user_functions import ByValue, called, resolve, resolve_configurable, version_of
+from rlds_beam.user_functions import ByValue, call_factory, resolve, resolve_configurable, version_of
 
 _POLICIES: dict[str, type[Any]] = {**HEADS, "ModulePolicy": ModulePolicy}
 _CALL = re.compile(r"(?P<head>\w+)\((?P<arguments>.*)\)", re.DOTALL)
@@ -81,7 +81,7 @@ def _load(name: str) -> list[BehaviorPolicy]:
         )
     policy_object: Any = resolve(name, "--policy", callable_only=False)
     if callable(policy_object) and not isinstance(policy_object, BehaviorPolicy):
-        policy_object = called(policy_object, f"--policy={name}", "put a head around a function of observations")
+        policy_object = call_factory(policy_object, f"--policy={name}", "put a head around a function of observations")
     return [as_policy(policy_object, name)]
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rlds_beam.episodes.columns import changed, violation_of
+from rlds_beam.episodes.columns import find_changed, violation_of
 from rlds_beam.episodes.schema import FIRST, LAST, MID, episode_flags
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.environments import Environment, Outcome
@@ -252,7 +252,7 @@ def recorded_as(values: Array, dtype: np.dtype[Any], what: str) -> Array:
         return values
     with np.errstate(all="ignore"):
         cast = values.astype(dtype)
-        bad = changed(values, cast, rounding=True)
+        bad = find_changed(values, cast, rounding=True)
     if bad.any():
         raise UsageError(f"{what}: {violation_of('cast', what, values, cast, bad).detail}")
     return cast

@@ -16,7 +16,7 @@ from rlds_beam.errors import UsageError, needs
 from rlds_beam.output.checksums import Checksum
 from rlds_beam.recording.bases import BasePolicy, Function, Predictor, StatefulFunction
 from rlds_beam.recording.states import State, check_state, leaves_of, like
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 from rlds_beam.user_functions import resolve
 
@@ -263,7 +263,7 @@ class StableBaselinesPolicy(BasePolicy):
         try:
             loaded = getattr(stable_baselines3, algorithm).load(path, device="cpu", custom_objects=_NOT_FOR_ACTING)
         except Exception as error:
-            raise UsageError(f"--policy: sb3:{path}: cannot be loaded as {algorithm}: {shortened(error)}") from error
+            raise UsageError(f"--policy: sb3:{path}: cannot be loaded as {algorithm}: {shorten(error)}") from error
         self._policy, self._torch, self._path = loaded.policy, torch, path
 
     def __repr__(self) -> str:

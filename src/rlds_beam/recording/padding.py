@@ -43,28 +43,28 @@ def mask_padding(
         density = np.asarray(logged["pscore"]).reshape(len(padding), -1)[:, 0]
         logged["pscore"] = np.ones(np.shape(logged["action"]))
         logged["pscore"][:, 0] = np.where(padding, 1 / math.sqrt(2 * math.pi * bandwidth**2), density)
-        logged["action"] = _replaced(logged["action"], padding, 0.0)
+        logged["action"] = _replace(logged["action"], padding, 0.0)
     stored = np.eye(logged["n_actions"])[logged["action"][padding]] if discrete else None
     values = {
         "evaluation_policy_action_dist": stored,
         "evaluation_policy_action": None if discrete else 0.0,
         "state_action_value_prediction": 0.0,
     }
-    return logged, {policy: _masked(inputs, padding, values) for policy, inputs in input_dict.items()}
+    return logged, {policy: _mask(inputs, padding, values) for policy, inputs in input_dict.items()}
 
 
-def _masked(inputs: Mapping[str, Any], padding: Array, values: Mapping[str, Any]) -> dict[str, Any]:
+def _mask(inputs: Mapping[str, Any], padding: Array, values: Mapping[str, Any]) -> dict[str, Any]:
     masked = dict(inputs)
     for key, value in values.items():
         if inputs.get(key) is not None and value is not None:
             if len(inputs[key]) != len(padding):
                 rows = f"{len(inputs[key]):,} rows, but the logged dataset has {len(padding):,}"
                 raise UsageError(f"mask_padding: {key} has {rows}")
-            masked[key] = _replaced(inputs[key], padding, value)
+            masked[key] = _replace(inputs[key], padding, value)
     return masked
 
 
-def _replaced(array: Any, rows: Array, value: Any) -> Array:
+def _replace(array: Any, rows: Array, value: Any) -> Array:
     changed = np.array(array, np.float64)
     changed[rows] = value
     return changed

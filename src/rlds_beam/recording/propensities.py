@@ -14,7 +14,7 @@ from rlds_beam.recording.distributions import Distribution, Propensity
 from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy
 from rlds_beam.recording.settings import PROPENSITY
 from rlds_beam.recording.spaces import Structure
-from rlds_beam.recording.states import State, stacked
+from rlds_beam.recording.states import State, stack_states
 from rlds_beam.typing import Array
 
 MIXTURE = ("mixture_propensity", "log_mixture_propensity")
@@ -56,7 +56,7 @@ class Together(NamedTuple):
         initial = policy.initial_state()
         if initial is None:
             return policy.distribution(self.observations)
-        state = self.state if acted and self.state is not None else stacked([initial] * len(self.episodes))
+        state = self.state if acted and self.state is not None else stack_states([initial] * len(self.episodes))
         return policy.replay(self.observations, self.lengths, state)
 
 
@@ -79,7 +79,7 @@ def together(
         joined(PROPENSITY) if known else None,
         np.array([len(columns["reward"]) - 1 for columns in episodes]),
         episodes,
-        stacked(of_each) if of_each else None,
+        stack_states(of_each) if of_each else None,
     )
 
 

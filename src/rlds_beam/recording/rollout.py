@@ -18,7 +18,7 @@ from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy
 from rlds_beam.recording.seeds import Address, Noise, environment_seed, warm_up
 from rlds_beam.recording.settings import INFO, LOG_PROPENSITY, PROPENSITY, RecordedEpisode, RolloutSettings
 from rlds_beam.recording.spaces import SpaceLeaf
-from rlds_beam.recording.states import State, stacked, unstacked
+from rlds_beam.recording.states import State, stack_states, unstack_states
 from rlds_beam.typing import Array
 
 _NO_LIMIT = 1 << 60
@@ -97,9 +97,9 @@ class _Acting:
             _keep(slots, acted.state)
             self._step(slots, acted.stored, acted.for_env, acted.propensity)
         else:
-            self._step(slots, *self._chosen(slots))
+            self._step(slots, *self._choose(slots))
 
-    def _chosen(self, slots: Sequence[_Slot]) -> tuple[Actions, Actions, Propensity | None]:
+    def _choose(self, slots: Sequence[_Slot]) -> tuple[Actions, Actions, Propensity | None]:
         """A memoryless policy's actions to store, its actions for the environments, and the propensities."""
         count = len(slots)
         for row, slot in enumerate(slots):
@@ -116,10 +116,10 @@ class _Acting:
         sampled = distribution.sample(self._uniform[:count], self._normal[:count])
         self._check(sampled, count)
         pairs = list(zip(self._action.leaves, sampled, strict=True))
-        stored = tuple(_stored(leaf, values, clip=not self._unclipped) for leaf, values in pairs)
+        stored = tuple(_to_stored(leaf, values, clip=not self._unclipped) for leaf, values in pairs)
         for_env = stored
         if self._unclipped:
-            for_env = tuple(_stored(leaf, v, clip=True) for leaf, v in zip(self._action.leaves, stored, strict=True))
+            for_env = tuple(_to_stored(leaf, v, clip=True) for leaf, v in zip(self._action.leaves, stored, strict=True))
         return stored, for_env, distribution.propensity(stored) if self._policy.has_propensity else None
 
     def _check(self, actions: Actions, count: int) -> None:
@@ -145,12 +145,12 @@ class _Acting:
 def _states(slots: Sequence[_Slot]) -> State | None:
     """The policy's state in each environment; None for a policy without a state."""
     states = [slot.state for slot in slots if slot.state is not None]
-    return stacked(states) if states else None
+    return stack_states(states) if states else None
 
 
 def _keep(slots: Sequence[_Slot], state: State | None) -> None:
     if state is not None:
-        for slot, own in zip(slots, unstacked(state, len(slots)), strict=True):
+        for slot, own in zip(slots, unstack_states(state, len(slots)), strict=True):
             slot.state = own
 
 
@@ -159,7 +159,7 @@ def _rows(values: Array) -> Any:
     return values.tolist() if values.ndim == 1 and values.dtype.kind in "iu" else values
 
 
-def _stored(leaf: SpaceLeaf, values: Array, *, clip: bool) -> Array:
+def _to_stored(leaf: SpaceLeaf, values: Array, *, clip: bool) -> Array:
     """Actions in the dtype to store, clipped to the bounds if `clip`."""
     if clip and leaf.kind == "box":
         values = np.clip(values, leaf.low, leaf.high)

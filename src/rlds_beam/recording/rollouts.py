@@ -157,7 +157,7 @@ class _Recorder:
         recordings = roll_out(
             files.make, self._policy, files.settings, rollout.addresses, files.metadata, envlogger=files.envlogger
         )
-        for group in _grouped(recordings):
+        for group in _group(recordings):
             yield from self._checked(group)
         self._check_counts()
 
@@ -199,7 +199,7 @@ class _Recorder:
             )
 
 
-def _grouped(recordings: Iterable[RecordedEpisode]) -> Iterator[list[RecordedEpisode]]:
+def _group(recordings: Iterable[RecordedEpisode]) -> Iterator[list[RecordedEpisode]]:
     """Groups the recordings into about `_STEPS_TOGETHER` steps each."""
     group: list[RecordedEpisode] = []
     steps = 0

@@ -87,7 +87,7 @@ class Structure:
     @classmethod
     def of(cls, tree: Any) -> Structure:
         """Creates the structure of a tree, and sets the paths of its leaves."""
-        named = _named(tree, ())
+        named = _with_name(tree, ())
         return cls(named, tuple(_leaves(named)))
 
     @property
@@ -117,12 +117,12 @@ class Structure:
         return _build(self.tree, iter(values))
 
 
-def _named(tree: Any, path: tuple[str, ...]) -> Any:
+def _with_name(tree: Any, path: tuple[str, ...]) -> Any:
     if isinstance(tree, SpaceLeaf):
         return dataclasses.replace(tree, path="/".join(path))
     if isinstance(tree, Mapping):
-        return {name: _named(part, (*path, str(name).replace("/", "_"))) for name, part in tree.items()}
-    return tuple(_named(part, (*path, str(i))) for i, part in enumerate(tree))
+        return {name: _with_name(part, (*path, str(name).replace("/", "_"))) for name, part in tree.items()}
+    return tuple(_with_name(part, (*path, str(i))) for i, part in enumerate(tree))
 
 
 def _leaves(tree: Any) -> list[SpaceLeaf]:

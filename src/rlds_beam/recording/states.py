@@ -53,22 +53,22 @@ def check_state(policy: object, before: State, after: State) -> None:
         )
 
 
-def stacked(states: Sequence[State]) -> State:
+def stack_states(states: Sequence[State]) -> State:
     """Stacks the states of several environments."""
     return tuple(np.stack(leaf) for leaf in zip(*states, strict=True))
 
 
-def unstacked(state: State, count: int) -> list[State]:
+def unstack_states(state: State, count: int) -> list[State]:
     """The state of each environment."""
     return [tuple(leaf[i] for leaf in state) for i in range(count)]
 
 
-def taken(nested: Any, rows: Any) -> Any:
+def take_rows(nested: Any, rows: Any) -> Any:
     """These rows of an array, or of arrays nested in dicts and tuples."""
     if isinstance(nested, dict):
-        return {name: taken(part, rows) for name, part in nested.items()}
+        return {name: take_rows(part, rows) for name, part in nested.items()}
     if isinstance(nested, tuple):
-        return tuple(taken(part, rows) for part in nested)
+        return tuple(take_rows(part, rows) for part in nested)
     return nested[rows]
 
 

@@ -18,7 +18,7 @@ Answer = TypeVar("Answer")
 _AT_ONCE = 0.5
 """Seconds after which the user is told that the server is slow to answer."""
 
-_LONGEST_DETAILS = 300
+_MAX_DETAILS_CHARACTERS = 300
 """Maximum characters of a server's message in an error."""
 
 _OPTIONS = (
@@ -120,7 +120,7 @@ class Connection:
 def details_of(error: grpc.RpcError) -> str:
     """A server's message as one printable line, because its content is not trusted."""
     words = "".join(c if c.isprintable() else " " for c in str(error.details())).split()
-    return " ".join(words)[:_LONGEST_DETAILS]
+    return " ".join(words)[:_MAX_DETAILS_CHARACTERS]
 
 
 def server_error(address: str, error: grpc.RpcError, timeout: float) -> ServerError:

@@ -124,7 +124,7 @@ class ItemEncoder:
         if not windows.count:
             return Cut([], windows, priorities, seeds)
         self._check(columns, windows)
-        length, count = self._aligned(windows), len(columns[0])
+        length, count = self._align(windows), len(columns[0])
         skipped = windows.start // length * length  # frames before the first window
         begins = range(skipped, count, length)
         keys = np.uint64(chunk_seed) + np.arange(len(begins), dtype=np.uint64) * np.uint64(GOLDEN)
@@ -165,7 +165,7 @@ class ItemEncoder:
                     f"column {i} is {column.dtype}{list(column.shape)}; the items need {dtype}{[needed, *shape]}"
                 )
 
-    def _aligned(self, windows: Windows) -> int:
+    def _align(self, windows: Windows) -> int:
         """The chunk length; if windows do not overlap, rounded so that chunks end with a window."""
         length = self._chunk_length
         if windows.count > 1 and windows.stride >= windows.length and not windows.start:

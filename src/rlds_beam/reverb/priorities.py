@@ -22,7 +22,7 @@ from rlds_beam.episodes.schema import LAST
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import did_you_mean
-from rlds_beam.trajectories.frames import Frames, padded
+from rlds_beam.trajectories.frames import Frames, pad_column
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 from rlds_beam.typing import Array
@@ -101,15 +101,15 @@ class LeafPriority:
     def of(self, items: Items) -> Array:
         if not len(items):
             return np.zeros(0)
-        values = cast(Array, _windowed(items, self.path)).reshape(len(items), -1).astype(np.float64)
+        values = cast(Array, _window(items, self.path)).reshape(len(items), -1).astype(np.float64)
         if "step_type" not in items.frames.columns:  # a row of columns has one value
-            return _checked(values[:, 0], self.path)
-        counts = cast(Array, _windowed(items, "step_type")) != LAST
+            return _check(values[:, 0], self.path)
+        counts = cast(Array, _window(items, "step_type")) != LAST
         counts[:, -1] = False
         counts[:, 0] |= ~counts.any(axis=1)
         with np.errstate(invalid="ignore", over="ignore"):  # NaN and infinity are rejected below
             means = np.where(counts, values, 0).sum(axis=1) / counts.sum(axis=1)
-        return _checked(means, self.path)
+        return _check(means, self.path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,10 +142,10 @@ class FunctionPriority:
             ) from error
 
     def of(self, items: Items) -> Array:
-        return _checked(self._call(items), self.name) if len(items) else np.zeros(0)
+        return _check(self._call(items), self.name) if len(items) else np.zeros(0)
 
     def _call(self, items: Items) -> Array:
-        columns = nest({path: _windowed(items, path) for path in items.frames.columns})
+        columns = nest({path: _window(items, path) for path in items.frames.columns})
         values = np.asarray(resolve(self.name, _FLAG)(columns))
         if values.dtype.kind not in "fiu" or values.shape != (len(items),):
             raise UsageError(
@@ -155,10 +155,10 @@ class FunctionPriority:
         return values.astype(np.float64)
 
 
-def _windowed(items: Items, path: str) -> Column:
+def _window(items: Items, path: str) -> Column:
     """`items.gather(path)` as a view, without copying frames that several items share."""
     windows = items.windows
-    column = padded(path, items.frames[path], windows.padding)
+    column = pad_column(path, items.frames[path], windows.padding)
     if isinstance(column, EncodedImages):
         return column.with_data(_views(column.data, windows))
     return _views(column, windows)
@@ -170,7 +170,7 @@ def _views(values: Array, windows: Windows) -> Array:
     return np.moveaxis(views, -1, 1)[windows.start : stop : windows.stride]
 
 
-def _checked(values: Array, source: str) -> Array:
+def _check(values: Array, source: str) -> Array:
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if len(bad):
         more = f" ({len(bad)} such items)" if len(bad) > 1 else ""

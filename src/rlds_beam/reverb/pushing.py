@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlds_beam.checking.duplicates import marked
+from rlds_beam.checking.duplicates import mark_duplicate
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
@@ -115,7 +115,7 @@ class EpisodePusher:
             if rejected is not None:
                 rejected.commit()
         report.bytes_written, report.unused = writer.sent_bytes - sent, items.unused_steps
-        return _pushed(report, items.due, writer.acknowledged - before, self.target)
+        return _push(report, items.due, writer.acknowledged - before, self.target)
 
     def count(
         self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Sequence[Any] = ()
@@ -131,7 +131,7 @@ class EpisodePusher:
             for record in self.reader.read(work.split, segment):
                 key = record.key
                 batches: list[Batch] = []
-                check_and_connect(marked(record, duplicates), self.check, connecting, ignored, batches.append)
+                check_and_connect(mark_duplicate(record, duplicates), self.check, connecting, ignored, batches.append)
                 for batch in batches:
                     items, more = self.conversion.count(batch)
                     predicted[self.target.server_of(key)] += items
@@ -172,7 +172,7 @@ class ItemPusher:
             predicted[self.target.server_of(items.frames.key)] += len(items)
         writer.flush()
         report = Report(bytes_written=writer.sent_bytes - sent)
-        return _pushed(report, predicted, writer.acknowledged - before, self.target)
+        return _push(report, predicted, writer.acknowledged - before, self.target)
 
     def count(self, work: ConvertedRange, duplicates: object, results: object = ()) -> Pushed:
         """Counts the range's items for each server."""
@@ -186,7 +186,7 @@ class ItemPusher:
 Pusher = EpisodePusher | ItemPusher
 
 
-def _pushed(report: Report, predicted: Counter[str], acknowledged: Counter[str], target: ReverbTarget) -> Pushed:
+def _push(report: Report, predicted: Counter[str], acknowledged: Counter[str], target: ReverbTarget) -> Pushed:
     report.items_predicted = predicted.total() * len(target.tables)
     report.items_written = acknowledged.total() * len(target.tables)
     return Pushed(report, dict(+predicted), dict(+acknowledged))

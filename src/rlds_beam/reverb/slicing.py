@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from rlds_beam.encoding.wire import delimited, varint
+from rlds_beam.encoding.wire import encode_delimited, varint
 from rlds_beam.reverb.protocol import inserts
 from rlds_beam.reverb.protocol.inserts import Chunk, Keys, Request, Slices
 from rlds_beam.typing import Array
@@ -72,7 +72,7 @@ def message(portions: Sequence[Portion], kept: Collection[int] = ()) -> Request:
     rows = [row for portion in portions for row in portion.rows]
     keep = b"".join(map(varint, portions[-1].keep))
     keys = np.concatenate([portion.keys for portion in portions])
-    return Request([*new, *rows], keys, delimited(3, keep) if keep else b"", there)
+    return Request([*new, *rows], keys, encode_delimited(3, keep) if keep else b"", there)
 
 
 def portions(

@@ -15,7 +15,7 @@ from rlds_beam.reverb.encoding import Cut, ItemEncoder, chunk_length_of, digest
 from rlds_beam.reverb.protocol.inserts import Request
 from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.reverb.target import ReverbTarget
-from rlds_beam.trajectories.frames import padded
+from rlds_beam.trajectories.frames import pad_column
 from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.record_layout import pixels_of
 from rlds_beam.typing import Array
@@ -175,7 +175,7 @@ class RequestEncoder:
         """A leaf of the frames, followed by the padding frames that the windows need."""
         column = items.frames[path]
         values = pixels_of(column, self._target.spec[path]) if isinstance(column, EncodedImages) else column
-        return padded(path, values, items.windows.padding)
+        return pad_column(path, values, items.windows.padding)
 
 
 def _checksum(column: Array) -> str:

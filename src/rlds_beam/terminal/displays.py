@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TextIO
 
-from rlds_beam.text import escape_controls, unescaped
+from rlds_beam.text import escape_controls, raw_stream
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -28,7 +28,7 @@ MAX_SILENT_SECONDS = 30.0
 JSON_SECONDS = 5.0
 """Seconds between two lines of JSON."""
 
-LONGEST_BAR, SHORTEST_BAR = 40, 8
+MAX_BAR_COLUMNS, MIN_BAR_COLUMNS = 40, 8
 """Columns of the bar; it is left out if the line has fewer to spare."""
 
 _TRACK = "display:inline-block;width:16em;height:.6em;border-radius:.3em;background:rgba(128,128,128,.3)"
@@ -101,7 +101,7 @@ def display_for(kind: Kind, stream: TextIO | None = None) -> Display:
     if kind == "auto" and in_notebook():
         return NotebookBar(stream)
     if kind == "auto" and stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown"):
-        return Bar(unescaped(stream))
+        return Bar(raw_stream(stream))
     return PlainLines(stream)
 
 
@@ -257,20 +257,20 @@ def bar_line(status: Status, width: int, ascii_only: bool = False) -> Text:
     """A status in one line of at most `width` columns.
 
     `convert ━━━━━━━━━━━━────── 40%  40 of 100 parts, 400,000 steps, 3 rejected, 2:40 left`: the bar gives way to the
-    facts until it has `SHORTEST_BAR` columns; then facts leave the line, those of the highest rank first.
+    facts until it has `MIN_BAR_COLUMNS` columns; then facts leave the line, those of the highest rank first.
     """
     from rich.text import Text
 
     percent = "" if status.fraction is None else f" {status.fraction:4.0%}"
     facts = list(status.facts)
-    least = len(status.name) + (SHORTEST_BAR + 1 + len(percent) if percent else 0)
-    while facts and least + len(_joined(facts)) > width:
+    least = len(status.name) + (MIN_BAR_COLUMNS + 1 + len(percent) if percent else 0)
+    while facts and least + len(_join(facts)) > width:
         facts.remove(max(facts, key=lambda fact: fact.rank))
     line = Text(status.name, style="bold", no_wrap=True, overflow="ellipsis", end="")
     if status.fraction is not None:
-        spare = width - len(status.name) - 1 - len(percent) - len(_joined(facts))
-        if spare >= SHORTEST_BAR:
-            line.append(" ").append_text(_bar(status.fraction, min(spare, LONGEST_BAR), ascii_only))
+        spare = width - len(status.name) - 1 - len(percent) - len(_join(facts))
+        if spare >= MIN_BAR_COLUMNS:
+            line.append(" ").append_text(_bar(status.fraction, min(spare, MAX_BAR_COLUMNS), ascii_only))
         line.append(percent, style="not bold")
     for number, fact in enumerate(facts):
         line.append(", " if number else "  ", style="not bold").append(
@@ -280,7 +280,7 @@ def bar_line(status: Status, width: int, ascii_only: bool = False) -> Text:
     return line
 
 
-def _joined(facts: list[Fact]) -> str:
+def _join(facts: list[Fact]) -> str:
     return "  " + ", ".join(fact.text for fact in facts) if facts else ""
 
 

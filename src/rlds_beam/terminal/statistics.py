@@ -12,11 +12,11 @@ import numpy as np
 
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.dataset import DatasetFinding
-from rlds_beam.checking.signals.results import grouped
+from rlds_beam.checking.signals.results import group_reasons
 from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.schema import MAX_UNFOLDED, named_dimension, shown_dimensions
 from rlds_beam.terminal.tables import sparkline, table_lines
-from rlds_beam.text import count, shortened
+from rlds_beam.text import count, shorten
 
 Row: TypeAlias = "tuple[str, ...]"
 """The cells of a dimension: its name, `_COLUMNS`, and a histogram."""
@@ -28,7 +28,7 @@ _COLUMNS = ("mean", "std", "min", "q01", "q50", "q99", "max")
 _DEVIATION = 4
 """Calibration deviations up to this are attributed to chance; for one action, chance exceeds it once in 750 cases."""
 
-_SHORTEST, _LONGEST = 12, 28
+_MIN, _MAX = 12, 28
 """The fewest rows of a table on a low terminal, and the most on any other."""
 
 _OTHER_LINES = 12
@@ -96,7 +96,7 @@ def _fitting(numbers: Mapping[str, int], size: tuple[int, int] | None) -> dict[s
     Lengths, returns, and the first fields are always printed, the others if a screen has room; of a field with more
     dimensions the first ones, in the room that is left.
     """
-    room = _LONGEST if size is None else min(max(size[1] - _OTHER_LINES, _SHORTEST), _LONGEST)
+    room = _MAX if size is None else min(max(size[1] - _OTHER_LINES, _MIN), _MAX)
     taken = dict.fromkeys(numbers, 0)
     order = sorted(numbers, key=lambda path: (path not in OF_EPISODES, numbers[path] > MAX_UNFOLDED))
     for place, path in enumerate(order):
@@ -167,7 +167,7 @@ def signal_lines(signals: Mapping[str, Summary]) -> list[str]:
     return [
         *lines,
         *_names("within    ", [name for name, one in signals.items() if one["measured"] and not one["beyond"]]),
-        *(line for label, text in grouped(reasons) for line in _filled(f"{label:<10}", text)),
+        *(line for label, text in group_reasons(reasons) for line in _fill(f"{label:<10}", text)),
         *(["details   --signal=NAME shows the worst episodes of a signal"] if found else []),
     ]
 
@@ -181,15 +181,15 @@ def worst_lines(name: str, summary: Summary) -> list[str]:
     """
     signal = SIGNALS[name]
     lines = [
-        *_filled("signal    ", f"{name}: {signal.summary} ({signal.unit})"),
+        *_fill("signal    ", f"{name}: {signal.summary} ({signal.unit})"),
         f"threshold {threshold_of(name, summary)}: {summary['beyond']:,} of {count(summary['measured'], 'episode')}",
-        *_filled("remedy    ", signal.remedy),
+        *_fill("remedy    ", signal.remedy),
     ]
     if not summary["measured"]:
         label, _, need = summary["unmeasured"].partition(": ")
         return [*lines, f"{label:<10}{need}"]
     rows = [
-        (_number(one["value"]), one["field"] or "", _place(one), one["key"], shortened(one["instruction"] or "", 40))
+        (_number(one["value"]), one["field"] or "", _place(one), one["key"], shorten(one["instruction"] or "", 40))
         for one in summary["worst"]
     ]
     return [*lines, *table_lines(("value", "field", "step", "episode", "instruction"), rows)]
@@ -203,7 +203,7 @@ def finding_lines(findings: Sequence[DatasetFinding]) -> list[str]:
     for finding in findings:
         checks.setdefault(finding.check, []).append(finding)
     rows = [
-        (name, shortened(first.field, 30) + (f" and {len(others)} more" if others else ""), first.detail)
+        (name, shorten(first.field, 30) + (f" and {len(others)} more" if others else ""), first.detail)
         for name, (first, *others) in checks.items()
     ]
     table = table_lines(("dataset", "field", "found"), rows, _WIDTH)
@@ -228,8 +228,8 @@ def _place(worst: Summary) -> str:
 
 
 def _names(title: str, names: list[str]) -> list[str]:
-    return _filled(title, ", ".join(names)) if names else []
+    return _fill(title, ", ".join(names)) if names else []
 
 
-def _filled(title: str, text: str) -> list[str]:
+def _fill(title: str, text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent=title, subsequent_indent=" " * len(title), break_on_hyphens=False)

@@ -12,13 +12,13 @@ from typing import Any, Literal, TextIO
 
 import numpy as np
 
-from rlds_beam.text import printable, unescaped
+from rlds_beam.text import printable, raw_stream
 from rlds_beam.typing import Array
 
-SHORTEST_TEXT = 16
+MIN_TEXT_COLUMNS = 16
 """Columns of a text at least, before others leave a table that is too wide."""
 
-_MOST_TEXT = 2000
+_MAX_CELL_CHARACTERS = 2000
 """Longest text of a cell, in characters."""
 
 _NUMBER = re.compile(r"[-+]?(\d[\d,.]*(e[-+]?\d+)?|inf)( [kMGT]?B|%)?|nan")
@@ -38,7 +38,7 @@ def table_lines(
         the first one first; then lines are cut.
       drop: names of columns that may be left out.
     """
-    cells = [[printable(cell, _MOST_TEXT) for cell in row] for row in (header, *rows)]
+    cells = [[printable(cell, _MAX_CELL_CHARACTERS) for cell in row] for row in (header, *rows)]
     columns = [list(column) for column in zip(*cells, strict=True)]
     remaining = list(drop)
     while width is not None and _width(columns) > width and remaining:
@@ -48,7 +48,7 @@ def table_lines(
         columns = [column for column in columns if column[0] != name]
     if width is not None and _width(columns) > width:
         _shorten(columns, width)
-    padded = [_padded(column) for column in columns]
+    padded = [_pad(column) for column in columns]
     lines = ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
     return lines if width is None else [cut(line, width) for line in lines]
 
@@ -85,24 +85,24 @@ def _width(columns: Sequence[Sequence[str]]) -> int:
 
 def _texts(columns: Sequence[list[str]]) -> list[int]:
     """The columns of text that may be shortened, the longest first."""
-    texts = [i for i, column in enumerate(columns) if not _is_number(column) and _size(column) > SHORTEST_TEXT]
+    texts = [i for i, column in enumerate(columns) if not _is_number(column) and _size(column) > MIN_TEXT_COLUMNS]
     return sorted(texts, key=lambda i: -_size(columns[i]))
 
 
 def _fits(columns: Sequence[list[str]], width: int) -> bool:
     """Whether the table fits if texts are shortened."""
-    return _width(columns) - sum(_size(columns[i]) - SHORTEST_TEXT for i in _texts(columns)) <= width
+    return _width(columns) - sum(_size(columns[i]) - MIN_TEXT_COLUMNS for i in _texts(columns)) <= width
 
 
 def _shorten(columns: list[list[str]], width: int) -> None:
     for i in _texts(columns):
         excess = _width(columns) - width
         if excess > 0:
-            size = max(SHORTEST_TEXT, _size(columns[i]) - excess)
+            size = max(MIN_TEXT_COLUMNS, _size(columns[i]) - excess)
             columns[i] = [cut(cell, size) for cell in columns[i]]
 
 
-def _padded(column: Sequence[str]) -> list[str]:
+def _pad(column: Sequence[str]) -> list[str]:
     size, right = _size(column), _is_number(column)
     spaces = [" " * (size - columns_of(cell)) for cell in column]
     return [space + cell if right else cell + space for cell, space in zip(column, spaces, strict=True)]
@@ -122,7 +122,7 @@ def terminal_size(stream: TextIO | None = None) -> tuple[int, int] | None:
 
 def print_styled(text: str) -> None:
     """Prints our own colors or pictures; control characters of any other text must be escaped before."""
-    print(text, file=unescaped(sys.stdout))
+    print(text, file=raw_stream(sys.stdout))
 
 
 def styled(text: str, style: Style, stream: TextIO | None = None) -> str:

@@ -35,14 +35,14 @@ _EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.link", "os.rmdir", 
 _CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
-def prepared(input: str | Path, output: str | Path, options: Mapping[str, Any]) -> ConvertJob:
+def prepare_conversion(input: str | Path, output: str | Path, options: Mapping[str, Any]) -> ConvertJob:
     """The conversion that `rlds_beam.convert(input, output, **options)` runs."""
     return prepare(ConvertOptions.create(str(input), str(output), **options))
 
 
 def convert(input: str | Path, output: str | Path, options: Mapping[str, Any]) -> Report:
     """Converts range by range and returns the report."""
-    return prepared(input, output, options).convert_here()
+    return prepare_conversion(input, output, options).convert_here()
 
 
 def files_in(directory: Path) -> dict[str, bytes]:

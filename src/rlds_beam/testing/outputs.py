@@ -21,7 +21,7 @@ from rlds_beam.testing.conversions import (
     check_report,
     convert,
     files_in,
-    prepared,
+    prepare_conversion,
 )
 
 _UNUSUAL_FIELDS: Mapping[str, Callable[[int], Any]] = {
@@ -73,7 +73,7 @@ class OutputTests:
     def test_equal_plans_give_equal_bytes(self, tmp_path: Path) -> None:
         """Also in another process."""
         data = self._data(tmp_path)
-        first, again = (prepared(data, tmp_path / name, self._options()) for name in ("first", "again"))
+        first, again = (prepare_conversion(data, tmp_path / name, self._options()) for name in ("first", "again"))
         assert json.dumps(first.output.plan()) == json.dumps(again.output.plan())
         check_report(first.convert_here())
         pickle.loads(pickle.dumps(again)).convert_here()
@@ -101,7 +101,7 @@ class OutputTests:
         data = self._data(tmp_path)
         convert(data, tmp_path / "whole", self._options())
         for name in ("lost", "cut"):
-            job = prepared(data, tmp_path / name, self._options())
+            job = prepare_conversion(data, tmp_path / name, self._options())
             for work in job.open():
                 job.converter.convert(work, {})
             for file in job.output.files(job.ranges[1]):
@@ -143,5 +143,5 @@ class OutputTests:
         data, other = self._data(tmp_path), "numpy" if self.output == "rlds" else "rlds"
         convert(data, tmp_path / "clean", {"to": other})
         convert(data, tmp_path / "out", self._options())
-        prepared(data, tmp_path / "out", {"to": other, "overwrite": True}).convert_here(overwrite=True)
+        prepare_conversion(data, tmp_path / "out", {"to": other, "overwrite": True}).convert_here(overwrite=True)
         assert files_in(tmp_path / "out").keys() == files_in(tmp_path / "clean").keys()

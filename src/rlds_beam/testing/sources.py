@@ -24,7 +24,7 @@ from rlds_beam.testing.conversions import (
     content_of,
     convert,
     files_in,
-    prepared,
+    prepare_conversion,
 )
 
 _MAX_CUTS = 300
@@ -158,7 +158,7 @@ class SourceTests:
 
     def _can_be_cut(self, data: str, directory: Path, shards: int | None) -> bool:
         try:
-            prepared(data, directory / "unused", self._options(shards=shards))
+            prepare_conversion(data, directory / "unused", self._options(shards=shards))
         except UsageError:
             return shards is None
         return True

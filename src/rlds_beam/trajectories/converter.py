@@ -236,10 +236,10 @@ class Converter(Generic[T]):
             return frames
         # Items of the next episode may contain frames of this one, so decode and check its images first.
         return dataclasses.replace(
-            frames, columns={path: self._settled(path, column) for path, column in frames.columns.items()}
+            frames, columns={path: self._to_output_form(path, column) for path, column in frames.columns.items()}
         )
 
-    def _settled(self, path: str, column: Column) -> Column:
+    def _to_output_form(self, path: str, column: Column) -> Column:
         """Converts a column of images to its output form."""
         if not isinstance(column, EncodedImages):
             return column

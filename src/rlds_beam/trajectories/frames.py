@@ -91,7 +91,7 @@ def padding_frames(path: str, column: AnyColumn, count: int) -> AnyColumn:
     return cast(AnyColumn, padding)
 
 
-def padded(path: str, column: AnyColumn, count: int) -> AnyColumn:
+def pad_column(path: str, column: AnyColumn, count: int) -> AnyColumn:
     """Appends `count` padding frames to a column; returns the column itself if `count` is 0."""
     return cast(AnyColumn, concatenate([column, padding_frames(path, column, count)])) if count else column
 

@@ -28,7 +28,7 @@ import numpy as np
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import BadEpisode, UsageError, Violation
-from rlds_beam.trajectories.frames import Frames, padded
+from rlds_beam.trajectories.frames import Frames, pad_column
 from rlds_beam.trajectories.options import ItemOptions
 
 Index = np.ndarray[Any, np.dtype[np.int64]]
@@ -155,7 +155,7 @@ class Items:
     def gather(self, path: str) -> Column:
         """Returns one leaf of all items: an array [K, L, ...], or EncodedImages whose `data` is [K, L]."""
         # PAD = -1 points to one padding frame at the end.
-        return padded(path, self.frames[path], min(1, self.windows.padding))[self.index]
+        return pad_column(path, self.frames[path], min(1, self.windows.padding))[self.index]
 
 
 class ItemMaker:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.encoding.wire import delimited, packed_varints, text
+from rlds_beam.encoding.wire import encode_delimited, packed_varints, text
 from rlds_beam.episodes.columns import all_below, below, text_bytes
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import Field, Schema
@@ -62,14 +62,14 @@ class Kept:
     def entry(self, values: np.ndarray[Any, Any]) -> bytes:
         """The entry of Features.feature for the values of one item."""
         if self.field.dtype == "string":
-            kind, content = 1, b"".join(delimited(1, text_bytes(v, self.field.path)) for v in values.reshape(-1))
+            kind, content = 1, b"".join(encode_delimited(1, text_bytes(v, self.field.path)) for v in values.reshape(-1))
         elif self.field.dtype == "float32":
-            kind, content = 2, delimited(1, np.ascontiguousarray(values, "<f4").tobytes())
+            kind, content = 2, encode_delimited(1, np.ascontiguousarray(values, "<f4").tobytes())
         elif self.field.dtype == "int64":
-            kind, content = 3, delimited(1, packed_varints(values.reshape(-1)))
+            kind, content = 3, encode_delimited(1, packed_varints(values.reshape(-1)))
         else:
-            kind, content = 1, delimited(1, np.ascontiguousarray(values).tobytes())
-        return delimited(1, text(1, self.field.path) + delimited(2, delimited(kind, content)))
+            kind, content = 1, encode_delimited(1, np.ascontiguousarray(values).tobytes())
+        return encode_delimited(1, text(1, self.field.path) + encode_delimited(2, encode_delimited(kind, content)))
 
 
 def keep_fields(names: Iterable[str], schema: Schema, leaves: Iterable[str]) -> tuple[Kept, ...]:

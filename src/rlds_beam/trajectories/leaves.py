@@ -10,8 +10,8 @@ import numpy as np
 
 from rlds_beam.episodes.columns import (
     all_below,
-    changed,
     concatenate,
+    find_changed,
     flatten,
     nest,
     nest_order,
@@ -26,7 +26,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import did_you_mean
 from rlds_beam.trajectories.options import Cast, FrameOptions
 from rlds_beam.typing import Array
-from rlds_beam.user_functions import raised, resolve
+from rlds_beam.user_functions import describe_error, resolve
 
 Names = tuple[str, ...]
 
@@ -64,7 +64,7 @@ def _layout(paths: Names, text: Names, observation_fields: Names, policy_info_fi
             raise UsageError(f"a trajectory needs {name}, but the steps only have {', '.join(paths)}{hint}")
     asked = [f"observation/{name}" for name in observation_fields]
     every = all_below(paths, "observation")
-    observation = _chosen("observation_fields", asked, paths, "observation/") if asked else every
+    observation = _choose("observation_fields", asked, paths, "observation/") if asked else every
     _refuse_text("observation_fields", observation if asked else [], text)
     left_out = [path for path in observation if path in text]
     observation = [path for path in observation if path not in text]
@@ -75,7 +75,7 @@ def _layout(paths: Names, text: Names, observation_fields: Names, policy_info_fi
     for path in (*all_below(paths, "action"), *all_below(paths, "reward"), "discount"):
         if path in text:
             raise UsageError(f"{path} is text, but a trajectory can only hold numbers; convert it to numbers first")
-    carried = _chosen("policy_info_fields", policy_info_fields, paths, "")
+    carried = _choose("policy_info_fields", policy_info_fields, paths, "")
     _refuse_text("policy_info_fields", carried, text)
     return TrajectoryLayout(
         observation=tuple(nest_order(observation)),
@@ -86,7 +86,7 @@ def _layout(paths: Names, text: Names, observation_fields: Names, policy_info_fi
     )
 
 
-def _chosen(flag: str, names: Iterable[str], paths: Names, prefix: str) -> list[str]:
+def _choose(flag: str, names: Iterable[str], paths: Names, prefix: str) -> list[str]:
     """The leaves at or below the names; `prefix` is what users omit."""
     chosen: dict[str, None] = {}
     for name in names:
@@ -138,7 +138,7 @@ def cast_columns(
             if (
                 not casting.lossy
                 and new is not column
-                and (bad := changed(column[meant], new[meant], rounding=True)).any()
+                and (bad := find_changed(column[meant], new[meant], rounding=True)).any()
             ):
                 violations.append(violation_of("cast", path, column[meant], new[meant], bad))
     if violations:
@@ -191,9 +191,9 @@ def policy_info_columns(
         raise
     except Exception as error:
         raise RldsBeamError(
-            f"--policy_info_fn={name} {raised(error)}, called with the {count} steps of {key}"
+            f"--policy_info_fn={name} {describe_error(error)}, called with the {count} steps of {key}"
         ) from error
-    columns: dict[str, Column] = {path: _checked(name, path, values, count) for path, values in returned.items()}
+    columns: dict[str, Column] = {path: _check(name, path, values, count) for path, values in returned.items()}
     twice = sorted(columns.keys() & fields.keys())
     if twice or (fields and "policy_info" in columns):
         what = twice[0] if twice else "an array without a name"
@@ -205,7 +205,7 @@ def policy_info_columns(
     return {path: columns[path] for path in nest_order(columns)}
 
 
-def _checked(name: str, path: str, values: Any, count: int) -> np.ndarray[Any, Any]:
+def _check(name: str, path: str, values: Any, count: int) -> np.ndarray[Any, Any]:
     array = np.asarray(values)
     if array.dtype.kind in "OSU":
         raise UsageError(

@@ -35,7 +35,7 @@ from rlds_beam.encoding.example.templates import (
 from rlds_beam.encoding.tfrecord.rows import FramedRows, framed_blocks
 from rlds_beam.encoding.wire import fixed_varints, varint_width
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.trajectories.frames import padded
+from rlds_beam.trajectories.frames import pad_column
 from rlds_beam.trajectories.keeping import Kept, kept_entries
 from rlds_beam.trajectories.options import Images
 from rlds_beam.trajectories.record_layout import is_jpeg, jpegs_of, pixels_of, record_fields, zero_jpeg
@@ -162,11 +162,11 @@ class TrajectoryEncoder:
         if whole:
             return (room.finish(rows).reshape(-1).data for room, rows in blocks)
         fixed = [row for room, rows in blocks for row in _rows(room.payload[:rows])]
-        return framed_blocks(examples_of([fixed, *self._jpeg_entries(group), *_kept(group)]))
+        return framed_blocks(examples_of([fixed, *self._jpeg_entries(group), *_keep(group)]))
 
     def _check_sizes(self, prepared: PreparedItems) -> None:
         """Raises BadEpisode if an item is 2 GiB or more."""
-        pieces = [*self._jpeg_entries([prepared]), *_kept([prepared])]
+        pieces = [*self._jpeg_entries([prepared]), *_keep([prepared])]
         check_example(
             entries_size(prepared.holes)
             + max(map(sum, zip(*(map(len, part) for part in pieces), strict=True)), default=0)
@@ -207,7 +207,7 @@ class TrajectoryEncoder:
                 yield column
 
 
-def _kept(group: Sequence[PreparedItems]) -> Iterator[Sequence[bytes]]:
+def _keep(group: Sequence[PreparedItems]) -> Iterator[Sequence[bytes]]:
     """Yields the entries of the kept fields of each item."""
     if group[0].kept:
         yield [entry for episode in group for entry in episode.kept]
@@ -245,7 +245,7 @@ def _source(leaf: SpecLeaf, column: Column, padding: int) -> Bytes:
             f"{leaf.path} is {values.dtype.name}{list(values.shape[1:])}, but the dataset's trajectories have "
             f"{leaf.dtype}{list(leaf.shape)}"
         )
-    values = padded(leaf.path, values, padding)
+    values = pad_column(leaf.path, values, padding)
     if leaf.dtype == "int64":
         # All as wide as the widest, so that all records of an episode have the same size.
         numbers = values.astype("<i8", copy=False).view(np.uint64)

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlds_beam.encoding.tensor_types import DATA_TYPES
 from rlds_beam.encoding.tfrecord.rows import frame
-from rlds_beam.encoding.wire import delimited, integer, text
+from rlds_beam.encoding.wire import encode_delimited, integer, text
 from rlds_beam.episodes.columns import nest, nest_order
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.keys import EpisodeKey
@@ -24,7 +24,7 @@ from rlds_beam.trajectories.frames import Frames, to_frames
 from rlds_beam.trajectories.keeping import Kept, keep_fields
 from rlds_beam.trajectories.leaves import layout
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
-from rlds_beam.user_functions import raised
+from rlds_beam.user_functions import describe_error
 
 Shape = tuple[int | None, ...]
 
@@ -230,7 +230,7 @@ def _zero_frames(schema: Schema, options: FrameOptions) -> Frames:
     except RldsBeamError as error:
         raise UsageError(
             f"--policy_info_fn={options.policy_info_fn}: in a dry run on an episode of two zero steps, it "
-            f"{raised(error.__cause__ or error)}"
+            f"{describe_error(error.__cause__ or error)}"
         ) from error
 
 
@@ -294,8 +294,8 @@ def encode_spec(fields: Iterable[Field]) -> bytes:
             raise UsageError(f"{path} is not in a field of Trajectory; the fields are {', '.join(TRAJECTORY_FIELDS)}")
     tree: Tree = nest(leaves)
     # A field without leaves, usually policy_info, is the empty tuple.
-    pairs = (text(1, name) + delimited(2, _value(tree.get(name, {}))) for name in TRAJECTORY_FIELDS)
-    return delimited(_NAMED_TUPLE, text(1, "Trajectory") + b"".join(delimited(2, pair) for pair in pairs))
+    pairs = (text(1, name) + encode_delimited(2, _value(tree.get(name, {}))) for name in TRAJECTORY_FIELDS)
+    return encode_delimited(_NAMED_TUPLE, text(1, "Trajectory") + b"".join(encode_delimited(2, pair) for pair in pairs))
 
 
 def is_tuple(names: Iterable[str]) -> bool:
@@ -308,20 +308,20 @@ def _value(node: Mapping[str, Tree | Field] | Field) -> bytes:
     if isinstance(node, Field):
         return _tensor_spec(node)
     if is_tuple(node):
-        items = (delimited(1, _value(node[str(i)])) for i in range(len(node)))
-        return delimited(_TUPLE, b"".join(items))
-    entries = (text(1, name) + delimited(2, _value(child)) for name, child in sorted(node.items()))
-    return delimited(_DICT, b"".join(delimited(1, entry) for entry in entries))
+        items = (encode_delimited(1, _value(node[str(i)])) for i in range(len(node)))
+        return encode_delimited(_TUPLE, b"".join(items))
+    entries = (text(1, name) + encode_delimited(2, _value(child)) for name, child in sorted(node.items()))
+    return encode_delimited(_DICT, b"".join(encode_delimited(1, entry) for entry in entries))
 
 
 def _tensor_spec(field: Field) -> bytes:
-    dims = (delimited(2, integer(1, -1 if size is None else size)) for size in field.shape)
-    spec = text(1, _NAMES.get(field.path)) + delimited(2, b"".join(dims)) + integer(3, DATA_TYPES[field.dtype])
+    dims = (encode_delimited(2, integer(1, -1 if size is None else size)) for size in field.shape)
+    spec = text(1, _NAMES.get(field.path)) + encode_delimited(2, b"".join(dims)) + integer(3, DATA_TYPES[field.dtype])
     if field.path != "discount":
-        return delimited(_TENSOR_SPEC, spec)
-    return delimited(_BOUNDED_SPEC, spec + delimited(4, _scalar(0.0)) + delimited(5, _scalar(1.0)))
+        return encode_delimited(_TENSOR_SPEC, spec)
+    return encode_delimited(_BOUNDED_SPEC, spec + encode_delimited(4, _scalar(0.0)) + encode_delimited(5, _scalar(1.0)))
 
 
 def _scalar(value: float) -> bytes:
     """A float32 TensorProto of shape ()."""
-    return integer(1, _FLOAT) + delimited(2, b"") + delimited(5, struct.pack("<f", value))
+    return integer(1, _FLOAT) + encode_delimited(2, b"") + encode_delimited(5, struct.pack("<f", value))

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rlds_beam.checking.verdicts import merged, numbers_from_json, sums
+from rlds_beam.checking.verdicts import merge_counts, numbers_from_json, sums
 from rlds_beam.text import count
 from rlds_beam.trajectories.items import item_count
 from rlds_beam.trajectories.options import ItemOptions
@@ -51,7 +51,7 @@ class UnusedSteps:
 
 def merge_unused(parts: Iterable[Mapping[str, UnusedSteps]]) -> dict[str, UnusedSteps]:
     """Adds the counts by reason, in the order of `REASONS`."""
-    total = merged(parts)
+    total = merge_counts(parts)
     return {reason: total[reason] for reason in REASONS if reason in total}
 
 
@@ -96,7 +96,9 @@ class Coverage:
             return
         items = item_count(frames, self._options)
         if items:
-            self._count(steps, covered(steps, items, self._options) if self._options.length else steps, "between_items")
+            self._count(
+                steps, count_covered(steps, items, self._options) if self._options.length else steps, "between_items"
+            )
         else:
             self._count(steps, 0, "too_short" if self._options.length else "bypassed")
 
@@ -104,7 +106,7 @@ class Coverage:
         """Ends the stream of episodes and counts its steps."""
         items = item_count(self._frames, self._options) if self._stream else 0
         for start, steps in self._stream:
-            used = covered(start + steps, items, self._options) - covered(start, items, self._options)
+            used = count_covered(start + steps, items, self._options) - count_covered(start, items, self._options)
             self._count(steps, used, "between_items" if items else "too_short")
         self._stream, self._frames = [], 0
 
@@ -114,7 +116,7 @@ class Coverage:
             self.unused = merge_unused([self.unused, {reason: one}])
 
 
-def covered(x: int, items: int, options: ItemOptions) -> int:
+def count_covered(x: int, items: int, options: ItemOptions) -> int:
     """The number of frames before frame `x` that are in one of the `items` windows."""
     length, stride = options.length or 0, options.stride
     if not items:

@@ -34,9 +34,9 @@ from rlds_beam.viewing.pictures import cameras_of, faults_of, frames_of
 
 _OPEN_LINES = 16
 """Maximum dimensions of a field with a sparkline each."""
-_MOST_CAMERAS, _FRAMES, _HEIGHT = 4, 8, 96
-_MOST_PLOTS = 12
-_LEAST_WIDTH = 16
+_MAX_CAMERAS, _FRAMES, _HEIGHT = 4, 8, 96
+_MAX_PLOTS = 12
+_MIN_WIDTH_COLUMNS = 16
 
 Row = tuple[str, str, str]
 """A field, a dimension, and a text."""
@@ -87,22 +87,22 @@ class ShownEpisode:
     def html(self) -> str:
         """The episode as HTML."""
         episode = self.episode
-        frames, hidden = frames_of(episode, _FRAMES, _HEIGHT, _MOST_CAMERAS), cameras_of(episode)[_MOST_CAMERAS:]
+        frames, hidden = frames_of(episode, _FRAMES, _HEIGHT, _MAX_CAMERAS), cameras_of(episode)[_MAX_CAMERAS:]
         strips = [html.pictures(path, [(f"step {step}", jpeg) for step, jpeg in some]) for path, some in frames.items()]
         marks = {v.field: (v.step, f"{v.rule}: {v.detail}") for v in self.violations if v.step is not None}
         curves = [curve for curve in curves_of(episode, names=self.names) if not curve.is_embedding]
-        plots = [html.plot(curve, [marks[curve.path]] if curve.path in marks else ()) for curve in curves[:_MOST_PLOTS]]
+        plots = [html.plot(curve, [marks[curve.path]] if curve.path in marks else ()) for curve in curves[:_MAX_PLOTS]]
         fields = [(path, kind_of_column(column)) for path, column in episode.steps.items()]
         metadata = [(path, kind_of_value(value, 300)) for path, value in sorted(episode.metadata.items())]
         more = [count(len(hidden), "more camera")] if hidden else []
-        more += [count(len(curves) - _MOST_PLOTS, "more field")] if len(curves) > _MOST_PLOTS else []
+        more += [count(len(curves) - _MAX_PLOTS, "more field")] if len(curves) > _MAX_PLOTS else []
         return html.card(
             self.title,
             html.line(summary_of(episode, self.fps) if len(episode) > 1 else ""),
             html.quote(instruction_of(episode)),
             *(html.line(f"{v.rule}: {_detail(v)}. {ADVICE.get(v.rule, '')}", fault=True) for v in self.violations),
             *(html.line(finding_text(finding)) for finding in self.findings),
-            *(html.line(fault, fault=True) for fault in faults_of(frames)[:_MOST_CAMERAS]),
+            *(html.line(fault, fault=True) for fault in faults_of(frames)[:_MAX_CAMERAS]),
             *strips,
             *plots,
             html.line(f"not shown: {', '.join(more)}" if more else ""),
@@ -116,7 +116,7 @@ class ShownEpisode:
         names = max((len(row[0]) for row in rows), default=0)
         labels = max((len(row[1]) for row in rows), default=0)
         ranges = [range_of(c.values[:, i]) for c in drawn.values() for i in range(c.values.shape[1])]
-        room = max(_LEAST_WIDTH, width - names - labels - 4 - max(map(len, ranges), default=0))
+        room = max(_MIN_WIDTH_COLUMNS, width - names - labels - 4 - max(map(len, ranges), default=0))
         marks = {v.field: v for v in self.violations if v.step is not None}
         if rows:
             yield ""

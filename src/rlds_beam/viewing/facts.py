@@ -18,7 +18,7 @@ from rlds_beam.images.thumbnails import is_image
 from rlds_beam.text import count, duration, printable
 from rlds_beam.typing import Array
 
-MOST_DIMENSIONS = 64
+MAX_DIMENSIONS = 64
 """Maximum dimensions of a curve."""
 
 _STATE_WORDS = ("state", "proprio", "joint", "pose", "position", "qpos")
@@ -32,7 +32,7 @@ class Curve:
       path: the field's path.
       labels: the label of each dimension (`dimension_labels`); empty for a scalar.
       values: float64 [T, D]; may contain NaN and infinity.
-      left_out: the number of dimensions beyond `MOST_DIMENSIONS`.
+      left_out: the number of dimensions beyond `MAX_DIMENSIONS`.
     """
 
     path: str
@@ -72,7 +72,7 @@ def _is_curve(column: Array) -> bool:
 def _curve(path: str, column: Array, names: Sequence[str]) -> Curve:
     shape = column.shape[1:]
     flat = column.reshape(len(column), int(np.prod(shape)))
-    kept = min(flat.shape[1], MOST_DIMENSIONS)
+    kept = min(flat.shape[1], MAX_DIMENSIONS)
     labels = dimension_labels(shape, kept, names) if shape else []
     return Curve(path, tuple(labels), flat[:, :kept].astype(np.float64), flat.shape[1] - kept)
 
@@ -88,14 +88,14 @@ def _rank(curve: Curve) -> tuple[int, str]:
     return 4, path
 
 
-LONGEST_TEXT = 500
+MAX_TEXT_CHARACTERS = 500
 """Maximum characters of a text of the dataset."""
 
 
 def instruction_of(episode: Episode) -> str:
     """The instruction or task as one safe line; empty if there is none."""
     value = stored_instruction(episode)
-    return "" if value is None else printable(value, LONGEST_TEXT)
+    return "" if value is None else printable(value, MAX_TEXT_CHARACTERS)
 
 
 def stored_instruction(episode: Episode) -> bytes | str | None:

@@ -20,7 +20,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg, encode_png
 from rlds_beam.images.thumbnails import image_of, row_of, small_pixels, stack_rows
 from rlds_beam.output.scratch import ScratchDirectory
-from rlds_beam.text import joined
+from rlds_beam.text import join_texts
 from rlds_beam.typing import Array
 from rlds_beam.viewing.facts import curves_of, instruction_of
 from rlds_beam.viewing.pictures import cameras_of, draw_curves, strip, with_cursor
@@ -31,8 +31,8 @@ DEFAULT_FPS = 10.0
 _STRIP_HEIGHT, _VIDEO_HEIGHT, _PLOT_HEIGHT = 128, 256, 64
 _GIF_HEIGHT, MAX_GIF_FRAMES, _MAX_GIF_FPS = 192, 200, 50
 """A GIF of two cameras has a few MB. Viewers slow down frames that are shown for less than 0.02 s."""
-_MOST_PLOTS = 8
-_LEAST_WIDTH = 480
+_MAX_PLOTS = 8
+_MIN_WIDTH_PIXELS = 480
 """Pixels of a plot without pictures."""
 
 
@@ -64,7 +64,7 @@ def kind_of_file(path: str) -> str:
     """
     ending = os.path.splitext(path)[1].lower()
     if ending not in WRITERS:
-        raise UsageError(f"--output={path}: its name must end with {joined([*WRITERS]).replace(' and ', ' or ')}")
+        raise UsageError(f"--output={path}: its name must end with {join_texts([*WRITERS]).replace(' and ', ' or ')}")
     return ending
 
 
@@ -99,7 +99,7 @@ def _strip(episode: Episode, options: FileOptions) -> Array:
     )
     if pixels.size and not options.curves:
         return pixels
-    plots = _plots(episode, max(pixels.shape[1], _LEAST_WIDTH))
+    plots = _plots(episode, max(pixels.shape[1], _MIN_WIDTH_PIXELS))
     if not pixels.size and not plots.size:
         raise UsageError(f"{episode.key} has neither images nor numbers to draw")
     return plots if not pixels.size else np.concatenate([_wide(pixels, plots.shape[1]), plots])
@@ -142,7 +142,7 @@ def _gif(episode: Episode, options: FileOptions) -> bytes:
     frames = _frames(episode, options._replace(height=options.height or _GIF_HEIGHT))
     parts: list[bytes] = []
     for frame in itertools.islice(frames, 0, None, every):
-        image = bytes(imagecodecs.gif_encode(_indexed(frame), colormap=_PALETTE, out=2 * frame.size + 4096))
+        image = bytes(imagecodecs.gif_encode(_dither(frame), colormap=_PALETTE, out=2 * frame.size + 4096))
         if not parts:
             screen = image[6:_GIF_HEADER]  # the size, and the colors of all frames
             parts.append(b"GIF89a" + screen + b"\x21\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00")
@@ -151,7 +151,7 @@ def _gif(episode: Episode, options: FileOptions) -> bytes:
     return b"".join([*parts, b";"])
 
 
-def _indexed(pixels: Array) -> Array:
+def _dither(pixels: Array) -> Array:
     """The color in `_PALETTE` of each pixel, dithered: banding is less visible."""
     height, width, _ = pixels.shape
     shift = np.tile(_BAYER, (height // 4 + 1, width // 4 + 1))[:height, :width, None]
@@ -177,7 +177,7 @@ def _frames(episode: Episode, options: FileOptions) -> Iterator[Array]:
     plots: Array | None = None
     for step in range(steps):
         images = [small_pixels(image_of(episode.steps[path], step), height)[0] for path in cameras]
-        frame = row_of(images, height) if images else np.zeros((0, _LEAST_WIDTH, 3), np.uint8)
+        frame = row_of(images, height) if images else np.zeros((0, _MIN_WIDTH_PIXELS, 3), np.uint8)
         if size is None:
             size = frame.shape[0], frame.shape[1]
             plots = _plots(episode, size[1]) if options.curves else None
@@ -234,7 +234,7 @@ def _plots(episode: Episode, width: int) -> Array:
     curves = [
         curve for curve in curves_of(episode) if not curve.is_embedding and (curve.values != curve.values[:1]).any()
     ]
-    return draw_curves(curves[:_MOST_PLOTS], _PLOT_HEIGHT, width)
+    return draw_curves(curves[:_MAX_PLOTS], _PLOT_HEIGHT, width)
 
 
 def _wide(pixels: Array, width: int) -> Array:

@@ -130,11 +130,11 @@ def plot(curve: Curve, marks: Iterable[tuple[int, str]] = ()) -> str:
         f'<span style="{_MONO}">{escape(curve.path)}</span> <span style="{_FAINT};font-size:11px">{escape(note)}</span>'
     )
     marks = list(marks)
-    drawn = _drawn(curve, values, marks) if marks or (values != values[:1]).any() else ""
+    drawn = _draw(curve, values, marks) if marks or (values != values[:1]).any() else ""
     return f'<div style="margin-top:4px">{heading}{drawn}</div>'
 
 
-def _drawn(curve: Curve, values: Array, marks: Iterable[tuple[int, str]]) -> str:
+def _draw(curve: Curve, values: Array, marks: Iterable[tuple[int, str]]) -> str:
     known = values[np.isfinite(values)]
     low, high = (known.min(), known.max()) if known.size else (0.0, 0.0)
     steps, thinned = thin(values, _POINTS)

@@ -61,7 +61,7 @@ def show(value: Any, episode: int | str | None = None, **options: Unpack[keyword
       UsageError: there is no such dataset or episode, or the value cannot be shown.
     """
     if isinstance(value, (str, os.PathLike)):
-        value = opened(os.fspath(value), options)
+        value = open_viewed(os.fspath(value), options)
     elif options:
         raise UsageError(f"{next(iter(options))} is for the path of a dataset, not for {_kind(value)}")
     if episode is None:
@@ -167,7 +167,7 @@ def shown_row(dataset: Dataset, number: int) -> ShownEpisode:
         raise UsageError(str(error)) from None
 
 
-def opened(path: str, options: Mapping[str, Any]) -> Source | Dataset:
+def open_viewed(path: str, options: Mapping[str, Any]) -> Source | Dataset:
     """Opens a path: as the source that `from_` names, or by default in its recognized format.
 
     Raises:

@@ -21,7 +21,7 @@ from rlds_beam.text import count, format_size, join_lines, tree
 from rlds_beam.viewing import html
 
 _FIRST_FRAMES, _HEIGHT = 6, 96
-_MOST_CAMERAS = 4
+_MAX_CAMERAS = 4
 _COLUMNS = ("mean", "std", "min", "q01", "q50", "q99", "max")
 
 
@@ -65,7 +65,7 @@ def report_html(report: Report, title: str = "", *lines: str) -> str:
 
 def statistics_html(content: Mapping[str, Any]) -> str:
     """The table of `DatasetStatistics.to_json()`: a row for each dimension."""
-    return html.card(_counted(content), html.table(_statistics(content), ("field", *_COLUMNS)))
+    return html.card(_count(content), html.table(_statistics(content), ("field", *_COLUMNS)))
 
 
 def statistics_text(content: Mapping[str, Any]) -> str:
@@ -73,10 +73,10 @@ def statistics_text(content: Mapping[str, Any]) -> str:
     rows = [
         [f"{value:.4g}" if isinstance(value, float) else str(value) for value in row] for row in _statistics(content)
     ]
-    return "\n".join([_counted(content), *table_lines(("", *_COLUMNS), rows)])
+    return "\n".join([_count(content), *table_lines(("", *_COLUMNS), rows)])
 
 
-def _counted(content: Mapping[str, Any]) -> str:
+def _count(content: Mapping[str, Any]) -> str:
     return f"{count(content['episodes'], 'episode')}, {count(content['transitions'], 'transition')}"
 
 
@@ -101,7 +101,7 @@ def _first_frames(dataset: Dataset) -> Iterator[str]:
     """The first image of some rows, for each camera."""
     cameras = [path for path, field in dataset.fields.items() if field.encoding in ("png", "jpeg")]
     rows = spread(len(dataset), _FIRST_FRAMES)
-    for path in cameras[:_MOST_CAMERAS] if rows else ():
+    for path in cameras[:_MAX_CAMERAS] if rows else ():
         try:
             images = dataset._rows.read(np.array(rows), [path])[path]
         except RldsBeamError as error:

@@ -16,7 +16,7 @@ from rlds_beam.formats.arrays.array_episodes import number_field
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg, encode_png
 from rlds_beam.images.headers import UndecodableImageError, read_image_header, read_pixel_format
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
 ImageEncoding = Literal["png", "jpeg", "raw"]
@@ -93,7 +93,7 @@ def as_value(path: str, value: Any, field: Field | None) -> Any:
     return array[()]
 
 
-def encoded(path: str, column: Column, field: Field | None, images: ImageStorage) -> Column:
+def encode_pixels(path: str, column: Column, field: Field | None, images: ImageStorage) -> Column:
     """The column as it is stored: pixels as PNG or JPEG. Raises BadEpisode if they cannot be encoded."""
     if isinstance(column, EncodedImages):
         return column if field is None else dataclasses.replace(column, shape=field.shape, encoding=field.encoding)
@@ -162,9 +162,9 @@ def _as_array(path: str, value: Any, field: Field | None) -> Array:
             array = np.asarray(value, object)
     except Exception as error:  # whatever a tensor library raises: for example a tensor on a GPU
         if isinstance(value, Sequence) and not own:
-            detail = f"the steps have different shapes, or are no numbers: {shortened(error)}"
+            detail = f"the steps have different shapes, or are no numbers: {shorten(error)}"
         else:
-            detail = f"a {type(value).__name__} that is no array: {shortened(error)}"
+            detail = f"a {type(value).__name__} that is no array: {shorten(error)}"
         raise wrong(path, detail) from None
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
@@ -195,7 +195,7 @@ def _text(path: str, value: Any) -> bytes:
         try:
             return value.encode()
         except UnicodeEncodeError:
-            raise wrong(path, f"{shortened(repr(value), 60)} is not valid Unicode") from None
+            raise wrong(path, f"{shorten(repr(value), 60)} is not valid Unicode") from None
     raise wrong(path, f"an object of type {type(value).__name__}, but expected numbers, text, or encoded images")
 
 

@@ -22,7 +22,7 @@ from rlds_beam.writing.columns import (
     Repeated,
     as_step_column,
     as_value,
-    encoded,
+    encode_pixels,
     field_of,
     field_of_numbers,
     value_field,
@@ -107,10 +107,10 @@ class ArrayEpisodes:
         found = _content(content)
         fields, values = self.schema.steps, self.schema.metadata
         given = {path: as_step_column(path, value, fields.get(path)) for path, value in found.steps.items()}
-        columns = _aligned(given)
+        columns = _align(given)
         length = len(next(iter(columns.values()))) if columns else 0
-        columns |= _derived(columns, found.ends, length)
-        stored = {path: encoded(path, columns[path], fields.get(path), self.images) for path in sorted(columns)}
+        columns |= _derive(columns, found.ends, length)
+        stored = {path: encode_pixels(path, columns[path], fields.get(path), self.images) for path in sorted(columns)}
         metadata = {path: as_value(path, value, values.get(path)) for path, value in sorted(found.metadata.items())}
         return Episode(key, stored, metadata)
 
@@ -162,7 +162,7 @@ def _of_steps(steps: Any) -> Any:
     return {path: [row[path] for row in rows] for path in rows[0]} if rows else {}
 
 
-def _aligned(given: Mapping[str, Column | Repeated]) -> dict[str, Column]:
+def _align(given: Mapping[str, Column | Repeated]) -> dict[str, Column]:
     """Columns of equal length: texts repeated, and void values for the last step if it has an observation alone."""
     lengths = {path: len(column) for path, column in given.items() if not isinstance(column, Repeated)}
     observed = [lengths[path] for path in all_below(lengths, "observation")] or list(lengths.values())
@@ -188,7 +188,7 @@ def _aligned(given: Mapping[str, Column | Repeated]) -> dict[str, Column]:
     return columns
 
 
-def _derived(columns: Mapping[str, Column], ends: Mapping[str, Any], length: int) -> dict[str, Array]:
+def _derive(columns: Mapping[str, Column], ends: Mapping[str, Any], length: int) -> dict[str, Array]:
     """The flags, reward, and discount that an episode lacks."""
     if ends and "is_terminal" in columns:
         detail = f"the episode has both is_terminal and {', '.join(ends)}: give one of them"

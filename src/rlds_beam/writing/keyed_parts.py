@@ -43,7 +43,7 @@ from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.writing.episodes import ArrayEpisodes
-from rlds_beam.writing.range_writer import refused
+from rlds_beam.writing.range_writer import describe_refusal
 from rlds_beam.writing.source import ArraySource, WriteSettings, ends_shard
 
 Key = str | int
@@ -198,7 +198,7 @@ class KeyedWriter:
             accepted = self.settings.check.policy(fault.rule) == "accept"
             if self.strict and not accepted:
                 rejection = Rejection(dataclasses.replace(original, position=position), fault.rule, (fault,), b"")
-                raise refused(rejection, repr(one.key))
+                raise describe_refusal(rejection, repr(one.key))
             violations = (*one.violations, fault)
             yield position, one._replace(violations=violations, rejected=None if accepted else fault.rule)
 
@@ -234,7 +234,7 @@ class KeyedBundle:
         verdict = check_and_connect(episode, writer.settings.check, self._connecting, self._ignored, encode).verdict
         rejected = verdict.rejected
         if rejected is not None and writer.strict:
-            raise refused(rejected, repr(key))
+            raise describe_refusal(rejected, repr(key))
         if rejected is not None:
             records = [(rejected.payload, 0)]
         elif not self._verified:

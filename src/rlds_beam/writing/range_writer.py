@@ -84,7 +84,7 @@ class ArrayWriter:
         record = check_and_connect(episode, self._settings.check, self._connecting, self._ignored, part.writer.write)
         rejected = record.verdict.rejected
         if rejected is not None and self._strict:
-            raise refused(rejected)
+            raise describe_refusal(rejected)
         part.report.add(record)
         if rejected is not None:
             part.rejected.add(rejected)
@@ -162,12 +162,12 @@ def first_schema(
             return ArrayEpisodes.of_first(content, images, declared), read
         except BadEpisode as bad:
             if strict:
-                raise refused(Rejection(key, bad.violations[0].rule, bad.violations, b"")) from None
+                raise describe_refusal(Rejection(key, bad.violations[0].rule, bad.violations, b"")) from None
             read[-1] = (key, Episode(key, {}, faults=bad.violations))
     return None, read
 
 
-def refused(rejection: Rejection, name: str | None = None) -> FailedRuleError:
+def describe_refusal(rejection: Rejection, name: str | None = None) -> FailedRuleError:
     """The error for a bad episode, called `name` or by its position."""
     key = rejection.key
     more = len(rejection.violations) - 1

@@ -17,7 +17,7 @@ from rlds_beam.formats.rlds.options import RldsOptions
 from rlds_beam.formats.rlds.parts import check_directory, remove_all
 from rlds_beam.lazy import Viewable
 from rlds_beam.options import Options, check_names
-from rlds_beam.output.lock import locked
+from rlds_beam.output.lock import lock_output
 from rlds_beam.processing.report import Report
 from rlds_beam.text import count, format_size, join_lines
 from rlds_beam.writing.columns import ImageEncoding, ImageStorage
@@ -111,7 +111,7 @@ def write_rlds(
     encodings, options = ImageStorage.of(images), RldsOptions(format=format)
     settings = WriteSettings.of(path, name, version, shard_bytes, options, description, check or CheckOptions())
     check_directory(path, overwrite=overwrite)
-    with locked(path):
+    with lock_output(path):
         contents = _contents(by_split, settings.dataset)
         converter, read = first_schema(contents, encodings, schema, strict=strict)
         if converter is None:

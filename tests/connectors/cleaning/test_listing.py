@@ -14,7 +14,7 @@ from directories import bytes_of
 import rlds_beam
 from rlds_beam import connectors as c
 from rlds_beam.cli.main import main
-from rlds_beam.connectors.configuration import described
+from rlds_beam.connectors.configuration import describe_connector
 from rlds_beam.connectors.listed import Listed
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Segment
@@ -117,7 +117,7 @@ def test_the_list_is_read_once(data, keys, tmp_path):
     connector = c.DropListedEpisodes(file)
     Path(file).unlink()
     again = pickle.loads(pickle.dumps(connector))
-    assert described(again) == described(connector)
+    assert describe_connector(again) == describe_connector(connector)
     assert again.edit(make_episode(5).replace(key=rlds_beam.EpisodeKey.parse(keys[1])), c.StepFields()) == []
 
 

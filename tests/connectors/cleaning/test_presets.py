@@ -6,7 +6,7 @@ import pytest
 
 import rlds_beam
 from rlds_beam.cli import main as cli
-from rlds_beam.connectors.cleaning.presets import PRESETS, suggested, with_preset
+from rlds_beam.connectors.cleaning.presets import PRESETS, suggest_presets, with_preset
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
@@ -24,8 +24,8 @@ def test_every_preset_is_valid(name):
     assert preset.fault and all(source.startswith("https://") for source in preset.source)
     fields = [path for one in preset.connectors for options in one.values() for path in _named(options)]
     schema = Schema({path: Field(path, "uint8") for path in fields})
-    assert all(name in suggested(f"{dataset}/0.1.0", schema) for dataset in preset.datasets)
-    assert not fields or name not in suggested(f"{name}/0.1.0", Schema({}))  # for example DROID's raw HDF5 files
+    assert all(name in suggest_presets(f"{dataset}/0.1.0", schema) for dataset in preset.datasets)
+    assert not fields or name not in suggest_presets(f"{name}/0.1.0", Schema({}))  # for example DROID's raw HDF5 files
 
 
 def _named(options):

@@ -15,7 +15,7 @@ from example_fuzz import Fuzz, Values, bits, by_protobuf, by_us
 
 from rlds_beam.encoding.example.reading import parse_example
 from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
-from rlds_beam.encoding.wire import MalformedError, delimited
+from rlds_beam.encoding.wire import MalformedError, encode_delimited
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import BadEpisode
 from rlds_beam.reading.decoding import EpisodeDecoder
@@ -71,31 +71,31 @@ def test_usual_messages_are_accepted():
     fuzz = Fuzz(SEED + 2)
     fuzz_example = [fuzz.features() for _ in range(200)]  # `odd` is 0: only usual messages
     for features in fuzz_example:
-        data = delimited(1, features)
+        data = encode_delimited(1, features)
         assert by_us(data) == by_protobuf(data) is not None
 
 
 def entry(key: bytes, feature: bytes) -> bytes:
-    return delimited(1, delimited(1, key) + delimited(2, feature))
+    return encode_delimited(1, encode_delimited(1, key) + encode_delimited(2, feature))
 
 
-FLOATS = delimited(1, np.float32([1, 2]).tobytes())
+FLOATS = encode_delimited(1, np.float32([1, 2]).tobytes())
 ODD = {
-    "packed twice": delimited(2, FLOATS + FLOATS),
-    "packed, then not": delimited(2, FLOATS + b"\x0d" + bytes(4)),
-    "not packed, then packed": delimited(2, b"\x0d" + bytes(4) + FLOATS),
-    "two lists": delimited(2, FLOATS) + delimited(2, FLOATS),
-    "lists of two kinds": delimited(1, b"") + delimited(2, FLOATS),
-    "an unknown field": delimited(2, FLOATS) + delimited(9, b"x"),
-    "one in the list": delimited(2, FLOATS + delimited(9, b"x")),
-    "part of a float": delimited(2, delimited(1, bytes(7))),
-    "a group": delimited(2, FLOATS) + b"\x4b\x4c",
+    "packed twice": encode_delimited(2, FLOATS + FLOATS),
+    "packed, then not": encode_delimited(2, FLOATS + b"\x0d" + bytes(4)),
+    "not packed, then packed": encode_delimited(2, b"\x0d" + bytes(4) + FLOATS),
+    "two lists": encode_delimited(2, FLOATS) + encode_delimited(2, FLOATS),
+    "lists of two kinds": encode_delimited(1, b"") + encode_delimited(2, FLOATS),
+    "an unknown field": encode_delimited(2, FLOATS) + encode_delimited(9, b"x"),
+    "one in the list": encode_delimited(2, FLOATS + encode_delimited(9, b"x")),
+    "part of a float": encode_delimited(2, encode_delimited(1, bytes(7))),
+    "a group": encode_delimited(2, FLOATS) + b"\x4b\x4c",
 }
 
 
 def test_a_tag_longer_than_necessary_is_malformed():
     """Protobuf accepts it, but TensorFlow skips it as unknown."""
-    data = delimited(1, entry(b"a", delimited(2, FLOATS)))
+    data = encode_delimited(1, entry(b"a", encode_delimited(2, FLOATS)))
     long = b"\x8a\x00" + data[1:]
     assert by_protobuf(long) == by_protobuf(data) == by_us(data)
     assert by_us(long) is None
@@ -103,14 +103,14 @@ def test_a_tag_longer_than_necessary_is_malformed():
 
 @pytest.mark.parametrize("odd", ODD)
 def test_messages_on_which_readers_disagree_are_malformed(odd):
-    data = delimited(1, entry(b"a", ODD[odd]))
+    data = encode_delimited(1, entry(b"a", ODD[odd]))
     with pytest.raises(MalformedError):
         parse_example(data)["a"].floats()
 
 
 def test_unpacked_numbers():
     numbers = b"".join(b"\x0d" + np.float32(i).tobytes() for i in range(3))
-    example = parse_example(delimited(1, entry(b"a", delimited(2, numbers))))
+    example = parse_example(encode_delimited(1, entry(b"a", encode_delimited(2, numbers))))
     assert example["a"].floats().tolist() == [0, 1, 2]
 
 
@@ -121,7 +121,7 @@ def test_a_malformed_list_makes_the_record_malformed(name: str) -> None:
     decoder, key = EpisodeDecoder(schema_of(episode)), EpisodeKey("a/1.0.0", "train", 0, 0)
     sound = encode_example(episode, schema_of(episode))
     assert len(decoder.decode(sound, key)) == 3
-    record: Any = sound + delimited(1, entry(name.encode(), delimited(2, delimited(1, bytes(7)))))
+    record: Any = sound + encode_delimited(1, entry(name.encode(), encode_delimited(2, encode_delimited(1, bytes(7)))))
     assert by_protobuf(record) is None
     with pytest.raises(BadEpisode) as bad:
         decoder.decode(record, key)
@@ -129,8 +129,8 @@ def test_a_malformed_list_makes_the_record_malformed(name: str) -> None:
 
 
 def test_both_entries_of_a_duplicate_key_must_be_valid() -> None:
-    bad, good = delimited(2, delimited(1, bytes(7))), delimited(2, FLOATS)
-    data = delimited(1, entry(b"a", bad) + entry(b"a", good))
+    bad, good = encode_delimited(2, encode_delimited(1, bytes(7))), encode_delimited(2, FLOATS)
+    data = encode_delimited(1, entry(b"a", bad) + entry(b"a", good))
     assert by_protobuf(data) is None
     with pytest.raises(MalformedError):
         parse_example(data)

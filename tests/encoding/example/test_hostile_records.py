@@ -6,14 +6,16 @@ import tracemalloc
 
 import pytest
 
-from rlds_beam.encoding.example.reading import MOST_STRINGS, parse_example
-from rlds_beam.encoding.wire import MalformedError, delimited
+from rlds_beam.encoding.example.reading import MAX_STRINGS, parse_example
+from rlds_beam.encoding.wire import MalformedError, encode_delimited
 
 COUNT = 1_000_000
 
 
 def example(kind: int, values: bytes) -> bytes:
-    return delimited(1, delimited(1, delimited(1, b"a") + delimited(2, delimited(kind, values))))
+    return encode_delimited(
+        1, encode_delimited(1, encode_delimited(1, b"a") + encode_delimited(2, encode_delimited(kind, values)))
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,6 @@ def test_lists_that_are_not_only_numbers(kind: int, values: bytes) -> None:
 
 
 def test_strings_are_counted() -> None:
-    assert len(parse_example(example(1, b"\n\0" * MOST_STRINGS))["a"].strings()) == MOST_STRINGS
+    assert len(parse_example(example(1, b"\n\0" * MAX_STRINGS))["a"].strings()) == MAX_STRINGS
     with pytest.raises(MalformedError, match="more than 2,097,152 strings"):
-        parse_example(example(1, b"\n\0" * (MOST_STRINGS + 1)))["a"].strings()
+        parse_example(example(1, b"\n\0" * (MAX_STRINGS + 1)))["a"].strings()

@@ -16,7 +16,7 @@ from rlds_beam.encoding.example import parsing as example_parsing
 from rlds_beam.encoding.example.parsing import ExampleParser
 from rlds_beam.encoding.example.reading import Feature, parse_example
 from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
-from rlds_beam.encoding.wire import MalformedError, delimited
+from rlds_beam.encoding.wire import MalformedError, encode_delimited
 from rlds_beam.testing import make_episode
 
 
@@ -89,7 +89,7 @@ def test_every_remembered_byte_matters(warm: ExampleParser) -> None:
 def test_unusual_examples_in_sequence() -> None:
     """Entries that are out of order, duplicate, without a kind, or in an unusual encoding."""
     fuzz, parser, order = Fuzz(5), ExampleParser(), random.Random(5)
-    examples = [fuzz.example() for _ in range(600)] + [delimited(1, fuzz.features()) for _ in range(200)]
+    examples = [fuzz.example() for _ in range(600)] + [encode_delimited(1, fuzz.features()) for _ in range(200)]
     check_all((order.choice(examples) for _ in range(2_000)), parser)
     check_all((one for example in examples for one in (example, example)), parser)
 
@@ -104,8 +104,12 @@ def test_a_similar_record_is_not_parsed_from_the_start(monkeypatch: pytest.Monke
 
 
 def test_keys_before_the_first_and_after_the_last() -> None:
-    entry = delimited(1, delimited(1, b"a") + delimited(2, delimited(2, delimited(1, np.float32([1]).tobytes()))))
+    entry = encode_delimited(
+        1,
+        encode_delimited(1, b"a")
+        + encode_delimited(2, encode_delimited(2, encode_delimited(1, np.float32([1]).tobytes()))),
+    )
     other = entry.replace(b"\x01a", b"\x01b")
     parser = ExampleParser()
     for entries in (entry, entry + other, entry, other + entry, other, entry + entry, b"", entry):
-        check_all([delimited(1, entries)], parser)
+        check_all([encode_delimited(1, entries)], parser)

@@ -199,7 +199,7 @@ def test_a_thread_that_ends_while_an_encoder_opens(tmp_path, monkeypatch):
 
 def test_a_video_of_huge_frames_is_not_decoded(source, output, tmp_path, monkeypatch):
     """A few kB of video can hold a frame of any size."""
-    monkeypatch.setattr(videos, "MOST_PIXELS", 16)
+    monkeypatch.setattr(videos, "MAX_PIXELS", 16)
     path = tmp_path / "copy.mp4"
     path.write_bytes(next(output[1].glob("videos/**/*.mp4")).read_bytes())
     with pytest.raises(BadEpisode, match="pixels; the limit is 16"):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from outputs import commit_dataset, commit_range, plan, shard_path
 
 from rlds_beam.encoding.tfrecord.rows import RecordRows, frame_all
-from rlds_beam.encoding.wire import MalformedError, delimited
+from rlds_beam.encoding.wire import MalformedError, encode_delimited
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
@@ -151,7 +151,7 @@ def record_of(leaves, item, order=1) -> bytes:
         if leaf.dtype == "int64":
             feature = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
         entries.append(tf.train.Features(feature={leaf.path: feature}).SerializeToString())
-    return delimited(1, b"".join(entries))
+    return encode_delimited(1, b"".join(entries))
 
 
 def payloads_of(spec, items) -> list[bytes]:

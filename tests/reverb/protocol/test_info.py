@@ -216,7 +216,7 @@ def test_an_answer_that_is_damaged_is_refused_or_read_as_protobuf_reads_it(serve
 @given(st.integers(-(2**63), 2**63 - 1), st.text(), st.floats(allow_nan=False), st.lists(st.text(), max_size=3))
 def test_hand_written_messages_read_back(number, text, double, parts):
     data = wire.integer(1, number) + wire.text(2, text) + b"\x19" + struct.pack("<d", double)
-    data += b"".join(wire.delimited(400, wire.text(1, part)) for part in parts)
+    data += b"".join(wire.encode_delimited(400, wire.text(1, part)) for part in parts)
     message = wire.WireMessage(data)
     assert (message.integer(1), message.text(2), message.double(3)) == (number, text, double)
     assert [child.text(1) for child in message.messages(400)] == parts

@@ -28,7 +28,7 @@ from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.viewing.browser.index import EpisodeIndex
 from rlds_beam.viewing.browser.scanning import Scan
-from rlds_beam.viewing.browser.table import MappedTable, Query, TableRows, mapped
+from rlds_beam.viewing.browser.table import MappedTable, Query, TableRows, map_parquet
 
 WORDS = ("push", "pull", "the Red cup", "schließen", "50% off_x", "")
 
@@ -69,7 +69,7 @@ def rows(request: pytest.FixtureRequest, dataset: Path, table: pa.Table, tmp_pat
     if request.param == "mapped":
         file = tmp_path_factory.mktemp("signals") / "signals.parquet"
         pq.write_table(table, file, row_group_size=13)
-        return TableRows(mapped(str(file)), index)
+        return TableRows(map_parquet(str(file)), index)
     return TableRows(MappedTable(table), index)
 
 

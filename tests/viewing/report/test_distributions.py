@@ -15,7 +15,7 @@ from rlds_beam.typing import Array
 from rlds_beam.viewing.report.comparing import ks_distance, stability_index
 from rlds_beam.viewing.report.distributions import BINS, distribution_of, edges_of, histogram_of
 from rlds_beam.viewing.report.sections import NumberDistribution
-from rlds_beam.viewing.report.shelf import sampled, worst_rows
+from rlds_beam.viewing.report.shelf import sample_keys, worst_rows
 
 NUMBERS = st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min_size=1, max_size=60)
 
@@ -102,9 +102,9 @@ def test_psi_is_zero_for_equal_samples_and_large_for_others() -> None:
 
 def test_the_sample_does_not_depend_on_the_order() -> None:
     keys = [f"a/1.0.0:train:00000@{i}" for i in range(1000)]
-    assert sampled(keys, 5) == sampled(reversed(keys), 5)
-    assert len(set(sampled(keys, 5))) == 5
-    assert sampled(keys, 5) == sampled(keys, 9)[:5]
+    assert sample_keys(keys, 5) == sample_keys(reversed(keys), 5)
+    assert len(set(sample_keys(keys, 5))) == 5
+    assert sample_keys(keys, 5) == sample_keys(keys, 9)[:5]
 
 
 @pytest.mark.parametrize("below", [False, True])

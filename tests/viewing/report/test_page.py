@@ -14,7 +14,7 @@ import report_documents as documents
 from rlds_beam.viewing.report import charts, numbers
 from rlds_beam.viewing.report.document import DatasetPart, ReportDocument
 from rlds_beam.viewing.report.page import render
-from rlds_beam.viewing.report.safe import MOST, code, json_data, visible
+from rlds_beam.viewing.report.safe import MAX_CHARACTERS, code, json_data, visible
 from rlds_beam.viewing.report.sections import Histogram
 
 TEMPLATES = Path(render.__code__.co_filename).parent / "templates"
@@ -183,7 +183,7 @@ def test_flags_are_not_divided_at_their_dashes() -> None:
 def test_hidden_characters_become_visible() -> None:
     assert visible("a\u202eb\x00\ud800") == "a\\u202eb\\u0000\\ud800"
     assert visible("سلام 🦾\n") == "سلام 🦾\n"
-    assert str(visible("x" * (MOST + 1000))).endswith("… (1,000 more characters)")
+    assert str(visible("x" * (MAX_CHARACTERS + 1000))).endswith("… (1,000 more characters)")
     assert visible(3) == 3
 
 
@@ -226,4 +226,4 @@ def test_charts_of_odd_histograms() -> None:
     assert charts.bins(Histogram((8.5, 9.5, 10.5), (3, 0))) == [("9", 3)]
     one_of_many = charts.bars(Histogram((0.0, 1.0, 2.0), (1, 10**6)), "")
     assert "v-3h" in one_of_many  # still seen
-    assert charts.stacked([("written", 0)], "") == ""
+    assert charts.stacked_bar([("written", 0)], "") == ""

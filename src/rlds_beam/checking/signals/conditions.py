@@ -27,7 +27,7 @@ from rlds_beam.checking.signals.episodes import measure
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError, Violation
-from rlds_beam.text import did_you_mean, shortened, some
+from rlds_beam.text import did_you_mean, shorten, some
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +49,7 @@ _TEXTS = ("key", "split", "instruction", "rule", "detail")
 _CONDITION = re.compile(
     r"""\s*(?P<name>[^\s<>=!'",]+)\s*((?P<op><=|>=|==|!=|<|>|=)\s*(?P<value>'[^']*'|"[^"]*"|[^\s<>=!'",]+))?\s*(,|$)"""
 )
-_MOST_CHARACTERS = 10_000
+_MAX_CHARACTERS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ def parse_conditions(text: str | Iterable[str]) -> tuple[Condition, ...]:
       UsageError: a condition is malformed, or names no signal.
     """
     texts = [text] if isinstance(text, str) else list(text)
-    return tuple(condition for one in texts for condition in _parsed(one))
+    return tuple(condition for one in texts for condition in _parse(one))
 
 
 def parse_reject(text: str) -> tuple[Condition, ...]:
@@ -108,15 +108,15 @@ def parse_reject(text: str) -> tuple[Condition, ...]:
         raise UsageError(f"--reject: {error}") from error
 
 
-def _parsed(text: str) -> list[Condition]:
+def _parse(text: str) -> list[Condition]:
     found, at = [], 0
-    if len(text) > _MOST_CHARACTERS:
-        raise UsageError(f"the conditions are too long: {len(text):,} characters; at most {_MOST_CHARACTERS:,}")
+    if len(text) > _MAX_CHARACTERS:
+        raise UsageError(f"the conditions are too long: {len(text):,} characters; at most {_MAX_CHARACTERS:,}")
     while at < len(text):
         match = _CONDITION.match(text, at)
         if match is None:
             raise UsageError(
-                f"{shortened(text[at:], 60)!r} is not a condition; expected for example frozen_camera > 0.2, "
+                f"{shorten(text[at:], 60)!r} is not a condition; expected for example frozen_camera > 0.2, "
                 "jump/action >= 8, or steps < 10; commas separate several, of which any is enough"
             )
         found.append(_condition(match["name"], match["op"], match["value"]))
@@ -130,18 +130,18 @@ def _condition(name: str, op: str | None, text: str | None) -> Condition:
     head = name.partition("/")[0]
     if head not in SIGNALS and name not in (*_NUMBERS, *_TEXTS) and not name.startswith("metadata/"):
         known = [*SIGNALS, *_NUMBERS, *_TEXTS]
-        raise UsageError(f"there is no signal {shortened(name, 60)!r}{did_you_mean(head, known)}")
+        raise UsageError(f"there is no signal {shorten(name, 60)!r}{did_you_mean(head, known)}")
     if text is None or op is None:
         if head not in SIGNALS:
-            raise UsageError(f"{shortened(name, 60)} needs a comparison, for example {name[:60]} > 10")
+            raise UsageError(f"{shorten(name, 60)} needs a comparison, for example {name[:60]} > 10")
         signal = SIGNALS[head]
         return Condition(name, "<" if signal.below else ">", float(signal.threshold))
     value = _value(text)
     op = "==" if op == "=" else op
     if isinstance(value, str) and (head in SIGNALS or name in _NUMBERS):
-        raise UsageError(f"{shortened(name, 60)} is a number, but {shortened(text, 60)} is not")
+        raise UsageError(f"{shorten(name, 60)} is a number, but {shorten(text, 60)} is not")
     if isinstance(value, str) and op not in ("==", "!="):
-        raise UsageError(f"{shortened(name, 60)} {op} {shortened(text, 60)}: texts can only be compared by == and !=")
+        raise UsageError(f"{shorten(name, 60)} {op} {shorten(text, 60)}: texts can only be compared by == and !=")
     return Condition(name, op, str(text.strip("'\"")) if name in _TEXTS else value)
 
 
@@ -194,7 +194,7 @@ def check_known(conditions: Sequence[Condition], columns: Collection[str]) -> No
     for condition in conditions:
         if condition.name not in columns:
             hint = did_you_mean(condition.name, columns)
-            raise UsageError(f"{condition}: the dataset has no {shortened(condition.name, 60)}{hint}")
+            raise UsageError(f"{condition}: the dataset has no {shorten(condition.name, 60)}{hint}")
 
 
 def check_fields(conditions: Sequence[Condition], schema: Schema, option: str = "--reject") -> None:
@@ -211,7 +211,7 @@ def check_fields(conditions: Sequence[Condition], schema: Schema, option: str = 
         if field and field not in known:
             hint = did_you_mean(field, known, otherwise=f"it has {some([*known])}" if known else "it has none")
             what = "episode-level field" if head == "metadata" else "field"
-            raise UsageError(f"{option}: {condition}: the dataset has no {what} {shortened(field, 60)}{hint}")
+            raise UsageError(f"{option}: {condition}: the dataset has no {what} {shorten(field, 60)}{hint}")
 
 
 def check_single(conditions: Sequence[Condition], option: str = "--reject") -> None:
@@ -260,5 +260,5 @@ def broken_conditions(episode: Episode, conditions: Sequence[Condition], context
     if found.signal is not None:
         field, step = field or row.get(f"{found.signal}@field"), row.get(f"{found.signal}@step")
         return Violation(RULE, f"{found.name} is {value:.3g} (rejected by {found})", field, step)
-    shown = f"{value:g}" if isinstance(value, float) else shortened(value, 60)
+    shown = f"{value:g}" if isinstance(value, float) else shorten(value, 60)
     return Violation(RULE, f"{found.name} is {shown} (rejected by {found})")

@@ -16,7 +16,7 @@ from rlds_beam.episodes.schema import FLAGS, Field, Schema
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array
 
-MOST_DIMENSIONS = 64
+MAX_DIMENSIONS = 64
 """Fields with more values per step are not motion but embeddings, point clouds, or audio."""
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -110,7 +110,7 @@ def _fields(values: Mapping[str, object]) -> tuple[Field, ...]:
 
 
 def _is_motion(field: Field) -> bool:
-    return field.dtype in _FLOATS and None not in field.shape and 0 < field.known_size <= MOST_DIMENSIONS
+    return field.dtype in _FLOATS and None not in field.shape and 0 < field.known_size <= MAX_DIMENSIONS
 
 
 def _is_camera(field: Field) -> bool:
@@ -126,7 +126,7 @@ def _is_text(field: Field) -> bool:
 
 MAX_LAG = 10
 """The largest lag that is tried, in steps."""
-_FEWEST = 15
+_MIN_STEPS = 15
 """Steps below which a correlation says nothing."""
 _MAX_PAIRS = 4
 _CORRELATED = 0.5
@@ -167,7 +167,7 @@ def measure_lag(context: Context, motions: Mapping[str, Motion], laid: Laid) -> 
         is_position = by_position.max(axis=0) > by_difference.max(axis=0)
         found = np.where(is_position, np.maximum(by_position.argmax(axis=0) - 1, 0), by_difference.argmax(axis=0))
         highest = np.maximum(by_difference.max(axis=0), by_position.max(axis=0))
-        better = (highest > best) & (highest >= _CORRELATED) & (laid.lengths >= _FEWEST)
+        better = (highest > best) & (highest >= _CORRELATED) & (laid.lengths >= _MIN_STEPS)
         best, lag = np.where(better, highest, best), np.where(better, found, lag)
         if number == 0:
             first_is_position[better & is_position] = 1
@@ -176,7 +176,7 @@ def measure_lag(context: Context, motions: Mapping[str, Motion], laid: Laid) -> 
 
 def _correlations(first: Array, second: Array, laid: Laid, shift: int) -> Array:
     """The correlation of first[t] with second[t + lag + shift] within each episode, (lags, E)."""
-    first, second = (_standardized(values, laid) for values in (first, second))
+    first, second = (_standardize(values, laid) for values in (first, second))
     room = laid.starts + laid.lengths
     until = np.repeat(room, laid.lengths) - np.arange(len(first))  # steps to the end of the episode
     found = np.zeros((MAX_LAG + 1, len(laid.starts)))
@@ -191,7 +191,7 @@ def _correlations(first: Array, second: Array, laid: Laid, shift: int) -> Array:
     return found
 
 
-def _standardized(values: Array, laid: Laid) -> Array:
+def _standardize(values: Array, laid: Laid) -> Array:
     centered: Array = values - np.repeat(np.add.reduceat(values, laid.starts) / laid.lengths, laid.lengths)
     power = np.sqrt(np.add.reduceat(np.square(centered), laid.starts) / laid.lengths)
     centered /= np.repeat(np.where(power > 0, power, 1.0), laid.lengths)

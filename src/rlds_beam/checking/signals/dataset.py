@@ -11,7 +11,7 @@ import numpy as np
 from rlds_beam.checking.signals.rows import SignalRows
 from rlds_beam.checking.signals.scoring import fields_of, group_scales
 from rlds_beam.episodes.schema import dimension_labels, shown_dimensions
-from rlds_beam.text import count, shortened
+from rlds_beam.text import count, shorten
 from rlds_beam.typing import Array
 
 DATASET_CHECKS: dict[str, str] = {
@@ -32,9 +32,9 @@ _REMEDIES = {
     "normalized": "do not normalize again, and keep the statistics that turn actions back",
     "scale_mismatch": "convert the units of one of them before merging",
 }
-_FEWEST = 10
+_MIN_EPISODES = 10
 _ID = re.compile(r"metadata/(.*[/_])?(episode_id|episode_index|uuid|uid|id)")
-_MOST_RATIO = 5.0
+_MAX_RATIO = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ def findings_of(rows: SignalRows, names: Mapping[str, Sequence[str]] = {}) -> li
     Args:
       names: the names of the values of fields, by path.
     """
-    if len(rows) < _FEWEST:
+    if len(rows) < _MIN_EPISODES:
         return []
     found = [*_of_metadata(rows), *_of_motion(rows, names), *_of_groups(rows)]
     order = list(DATASET_CHECKS)
@@ -75,12 +75,12 @@ def _of_metadata(rows: SignalRows) -> Iterator[DatasetFinding]:
     """A constant field may be right, but one was `building` in all 27.6 million rows (lerobot issue 4402)."""
     for name, values in rows.values.items():
         known = [value for value in values if value is not None]
-        if not name.startswith("metadata/") or len(known) < _FEWEST:
+        if not name.startswith("metadata/") or len(known) < _MIN_EPISODES:
             continue
         field, different = name.partition("/")[2], len(set(known))
         if different == 1 and not isinstance(known[0], bool):
             yield _finding(
-                "constant_metadata", field, f"{shortened(repr(known[0]), 60)} in all {count(len(known), 'episode')}"
+                "constant_metadata", field, f"{shorten(repr(known[0]), 60)} in all {count(len(known), 'episode')}"
             )
         if 1 < different < len(known) and _ID.fullmatch(name):
             yield _finding("repeated_id", field, f"{different:,} values in {count(len(known), 'episode')}")
@@ -93,7 +93,7 @@ def _of_metadata(rows: SignalRows) -> Iterator[DatasetFinding]:
 def _of_motion(rows: SignalRows, names: Mapping[str, Sequence[str]]) -> Iterator[DatasetFinding]:
     for path, field in fields_of(rows).items():
         known = ~np.isnan(field["low"]).any(axis=1)
-        if known.sum() < _FEWEST:
+        if known.sum() < _MIN_EPISODES:
             continue
         low, high = field["low"][known].min(axis=0), field["high"][known].max(axis=0)
         constant = np.flatnonzero(low == high)
@@ -103,12 +103,12 @@ def _of_motion(rows: SignalRows, names: Mapping[str, Sequence[str]]) -> Iterator
             shown = ", ".join(f"{labels[d]} (always {low[d]:g})" for d in constant[:number].tolist())
             more = f" and {len(constant) - number} more" if len(constant) > number else ""
             yield _finding("constant_dimension", path, f"of {len(low)} dimensions: {shown}{more}")
-        detail = _normalized(field, rows.numbers["steps"], known, low, high)
+        detail = _normalize(field, rows.numbers["steps"], known, low, high)
         if detail:
             yield _finding("normalized", path, detail)
 
 
-def _normalized(field: Mapping[str, Array], steps: Array, known: Array, low: Array, high: Array) -> str:
+def _normalize(field: Mapping[str, Array], steps: Array, known: Array, low: Array, high: Array) -> str:
     """How a field seems to have been normalized; empty if it was not.
 
     More than half of the dimensions that move, and at least two, have the bounds -1 and 1; or at least three have
@@ -130,9 +130,7 @@ def _of_groups(rows: SignalRows) -> Iterator[DatasetFinding]:
     groups, _, scales = group_scales(rows)
     for path, ratios in scales.items():
         for group, ratio in zip(groups, ratios.tolist(), strict=True):
-            if ratio > _MOST_RATIO:
+            if ratio > _MAX_RATIO:
                 others = "the others" if len(groups) > 2 else next(one for one in groups if one != group)
-                detail = (
-                    f"{shortened(repr(group), 60)}: {ratio:.3g} times larger or smaller than {shortened(others, 60)}"
-                )
+                detail = f"{shorten(repr(group), 60)}: {ratio:.3g} times larger or smaller than {shorten(others, 60)}"
                 yield _finding("scale_mismatch", path, detail)

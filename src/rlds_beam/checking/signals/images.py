@@ -25,7 +25,7 @@ _SIDE = 128
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
 
-def repeated(column: Column) -> list[int]:
+def find_repeated(column: Column) -> list[int]:
     """The steps whose image has the same bytes as the one before."""
     if isinstance(column, StoredImages):
         starts, stops = column.places
@@ -74,11 +74,11 @@ class Pixels(NamedTuple):
     blue: float
 
 
-def sampled(column: Column, count: int) -> list[Pixels]:
+def sample_images(column: Column, count: int) -> list[Pixels]:
     """The pixels of up to `count` evenly spaced images; damaged ones are skipped."""
     places = np.unique(np.linspace(0, len(column) - 1, min(count, len(column))).round().astype(int))
     images = (_image(column, int(t)) for t in places)
-    return [measured(image) for image in images if image is not None]
+    return [measure_image(image) for image in images if image is not None]
 
 
 def is_uniform(column: Column) -> bool:
@@ -93,7 +93,7 @@ def is_uniform(column: Column) -> bool:
 
 @functools.lru_cache(maxsize=16)  # padding is the same in all episodes
 def _is_uniform(data: bytes, channels: int | None) -> bool:
-    image = _decoded(data, channels)
+    image = _decode(data, channels)
     return image is not None and _has_one_color(image)
 
 
@@ -108,12 +108,12 @@ def _image(column: Column, step: int) -> Array | None:
             return frame
         return None
     if isinstance(column, EncodedImages):
-        return _decoded(column.image(step), column.shape[-1])
+        return _decode(column.image(step), column.shape[-1])
     image: Array = column[step]
     return image
 
 
-def _decoded(data: bytes, channels: int | None) -> Array | None:
+def _decode(data: bytes, channels: int | None) -> Array | None:
     try:
         if data.startswith(b"\xff\xd8\xff"):
             return _scaled_jpeg(data)
@@ -139,7 +139,7 @@ def _scaled_jpeg(data: bytes) -> Array:
     return image
 
 
-def measured(image: Array) -> Pixels:
+def measure_image(image: Array) -> Pixels:
     """Measures a uint8 image [H, W, C]."""
     stride = max(1, min(image.shape[:2]) // _SIDE)
     small = image[::stride, ::stride].astype(np.float32)

@@ -71,7 +71,7 @@ class MeasuredSteps:
             if len(known) == len(laid.lengths):
                 numbers |= {_column(name, path): found for name, found in clock_signals(known, laid).items()}
         for camera, steps in repeats.items():
-            numbers |= _repeated(camera, steps, context, motions, laid)
+            numbers |= _repeat(camera, steps, context, motions, laid)
         for signal, measure in _OF_MOTION.items():
             if context.wants(signal):
                 numbers |= measure(context, motions, laid)
@@ -84,7 +84,7 @@ def _column(name: str, path: str) -> str:
     return f"{'#' if signal == 'interval' else ''}{signal}/{path}{at}{place}"
 
 
-def _repeated(
+def _repeat(
     camera: str, steps: Sequence[list[int]], context: Context, motions: Mapping[str, Motion], laid: Laid
 ) -> dict[str, Array]:
     """Images that repeat while the robot moves: all of them, and the longest run.
@@ -157,7 +157,7 @@ _OF_MOTION = {"idle_share": idle_share, "lag": measure_lag, "gripper_chatter": g
 """The signals of motion that need steps, not only statistics of them."""
 
 
-_MOST_STEPS, _MOST_EPISODES, _MOST_BYTES = 1 << 13, 512, 8 << 20
+_MAX_STEPS, _MAX_EPISODES, _MAX_BYTES = 1 << 13, 512, 8 << 20
 
 
 class Block:
@@ -187,7 +187,7 @@ class Block:
     @property
     def full(self) -> bool:
         """Whether it is time to measure: columns are views of records, which stay in memory until then."""
-        return len(self) >= _MOST_EPISODES or self._steps >= _MOST_STEPS or self._bytes >= _MOST_BYTES
+        return len(self) >= _MAX_EPISODES or self._steps >= _MAX_STEPS or self._bytes >= _MAX_BYTES
 
     def add(self, episode: Episode, verdict: Verdict | None = None) -> None:
         """Adds an episode as read; with its verdict, if it was checked."""
@@ -258,14 +258,16 @@ class Block:
         return 0 if constant else xxhash.xxh3_64_intdigest(parts[0] if len(parts) == 1 else b"".join(parts)) or 1
 
     def _add_camera(self, path: str, column: Column | None, row: int) -> None:
-        repeats = [] if column is None else images.repeated(column)
+        repeats = [] if column is None else images.find_repeated(column)
         if column is not None and repeats and len(repeats) == len(column) - 1 and images.is_uniform(column):
             repeats = []  # padding in place of a camera, which `black_images` shows
         self._repeats[path].append(repeats)
         if isinstance(column, EncodedImages) and column.seconds is not None and self.context.fps:
             # lerobot-doctor's issue 7: 128 of 170 episodes drift. A video that is too short breaks a rule.
             self._put(f"video_length/{path}", row, abs(column.seconds * self.context.fps - len(column)))
-        pixels = images.sampled(column, self.context.decoded) if column is not None and self.context.decoded else []
+        pixels = (
+            images.sample_images(column, self.context.decoded) if column is not None and self.context.decoded else []
+        )
         if pixels:
             table = np.array(pixels, np.float64)
             black, overexposed, _, *color = table.mean(axis=0).tolist()

@@ -90,7 +90,7 @@ def lay(columns: Sequence[Array | None], laid: Laid, *, is_action: bool) -> Arra
         return None
     flat = [_flat(column) for column in known]
     if len(known) < len(columns) or len({one.shape[1] for one in flat}) > 1:
-        flat = _filled(columns, laid)
+        flat = _fill(columns, laid)
     values = np.ascontiguousarray(np.concatenate(flat).T)
     if is_action and len(laid.void):
         values[:, laid.void] = values[:, laid.void - 1]
@@ -104,7 +104,7 @@ def _flat(column: Array) -> Array:
     return wide.reshape(len(wide), -1)
 
 
-def _filled(columns: Sequence[Array | None], laid: Laid) -> list[Array]:
+def _fill(columns: Sequence[Array | None], laid: Laid) -> list[Array]:
     size = max(_flat(column).shape[1] for column in columns if column is not None)
     filled = []
     for column, length in zip(columns, laid.lengths, strict=True):
@@ -185,7 +185,7 @@ class Motion:
                 "low": self.low[of],
                 "high": self.high[of],
                 "end": values[:, laid.ends],
-                **_sampled(values, self.low[of], self.high[of], laid),
+                **_sample(values, self.low[of], self.high[of], laid),
             }
             return {**found, "jerk": _jerk(changes, laid)} if self.with_jerk else found
 
@@ -203,7 +203,7 @@ def _jerk(changes: Array, laid: Laid) -> Array:
     return np.asarray(np.add.reduceat(jerks, starts, axis=1) / counts)
 
 
-def _sampled(values: Array, low: Array, high: Array, laid: Laid) -> dict[str, Array]:
+def _sample(values: Array, low: Array, high: Array, laid: Laid) -> dict[str, Array]:
     """The means of the values and of their squares, and the share of values at the episode's own extremes, (D, E)."""
     places, counts, starts = laid.sample
     few = values if len(places) == values.shape[1] else values[:, places]

@@ -17,7 +17,7 @@ from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.scoring import MIN_EPISODES
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.errors import DiskError, RldsBeamError, UsageError
-from rlds_beam.text import did_you_mean, printable, shortened
+from rlds_beam.text import did_you_mean, printable, shorten
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WORST = 15
 """The number of episodes that a summary lists for each signal."""
 
-_MOST_TEXT = 100
+_MAX_CHARACTERS = 100
 """Characters of an instruction in a summary."""
 
 _ROWS = 1 << 16
@@ -101,7 +101,7 @@ def reasons_unmeasured(table: pa.Table, context: Context) -> dict[str, str]:
     return reasons
 
 
-def grouped(reasons: Mapping[str, str]) -> list[tuple[str, str]]:
+def group_reasons(reasons: Mapping[str, str]) -> list[tuple[str, str]]:
     """The labels and texts of `reasons_unmeasured`, one for each reason: `("no field", "jitter: need timestamps")`."""
     groups: dict[str, list[str]] = {}
     for name, reason in reasons.items():
@@ -145,7 +145,7 @@ def _summary(table: pa.Table, name: str, threshold: float, most: int) -> dict[st
     for episode in worst:  # the summary is small, and JSON has no infinity
         episode["value"] = float(np.nan_to_num(episode["value"]))
         episode["instruction"] = (
-            None if episode["instruction"] is None else shortened(episode["instruction"], _MOST_TEXT)
+            None if episode["instruction"] is None else shorten(episode["instruction"], _MAX_CHARACTERS)
         )
     return {
         "threshold": threshold,
@@ -184,7 +184,7 @@ class SignalsWriter:
           RldsBeamError: a file cannot be written.
         """
         table = measured.finish()
-        chosen = [] if self.reject is None else list(_chosen(table, self.reject))
+        chosen = [] if self.reject is None else list(_choose(table, self.reject))
         if self.output is not None:
             _write(self.output, "--output", parquet(table))
         if self.exclude is not None:
@@ -206,7 +206,7 @@ def parquet(table: pa.Table) -> bytes:
     return file.getvalue()
 
 
-def _chosen(table: pa.Table, reject: str) -> Iterator[str]:
+def _choose(table: pa.Table, reject: str) -> Iterator[str]:
     """The lines of the list of episodes: the key, and the condition that chose it as a remark."""
     conditions = parse_conditions(reject)
     check_known(conditions, table.column_names)

@@ -76,7 +76,7 @@ class SignalRows:
             )
 
         def vectors(name: tuple[str, str]) -> Array:
-            return np.concatenate(_padded([part.vectors.get(name) for part in parts], [len(part) for part in parts]))
+            return np.concatenate(_pad([part.vectors.get(name) for part in parts], [len(part) for part in parts]))
 
         def values(name: str) -> list[Any]:
             return [value for part in parts for value in part.values.get(name) or [None] * len(part)]
@@ -145,7 +145,7 @@ def _numbers(column: Array | None, size: int, kind: np.dtype[Any]) -> Array:
     return np.full(size, np.nan if kind.kind == "f" else 0, kind) if column is None else column
 
 
-def _padded(parts: Sequence[Array | None], sizes: Sequence[int]) -> list[Array]:
+def _pad(parts: Sequence[Array | None], sizes: Sequence[int]) -> list[Array]:
     """The vectors of all parts, with as many dimensions as the one with the most; missing ones are NaN."""
     most = max(part.shape[1] for part in parts if part is not None)
     full = []

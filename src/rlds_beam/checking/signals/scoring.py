@@ -43,7 +43,7 @@ def _largest(values: Array) -> tuple[Array, Array]:
     return np.where(np.isinf(largest), np.nan, largest), best
 
 
-def scored(rows: SignalRows, context: Context) -> dict[str, Array]:
+def score_episodes(rows: SignalRows, context: Context) -> dict[str, Array]:
     """The columns of all signals that compare episodes: name -> (E,)."""
     found: dict[str, Array] = {}
     if len(rows) < MIN_EPISODES:
@@ -249,11 +249,11 @@ def _cameras(rows: SignalRows, context: Context) -> dict[str, Array]:
         with np.errstate(divide="ignore", invalid="ignore"):
             found[f"blurred_images/{path}"] = np.minimum(usual / sharpness, 1e6) if usual > 0 else sharpness * np.nan
         color = np.stack([rows.numbers[f"#{name}/{path}"] for name in ("red", "green", "blue")], axis=1)
-        found[f"swapped_channels/{path}"] = _swapped(color)
+        found[f"swapped_channels/{path}"] = _swap(color)
     return found
 
 
-def _swapped(color: Array) -> Array:
+def _swap(color: Array) -> Array:
     """How much better the mean color (E, 3) fits the camera's usual one with red and blue exchanged.
 
     1 if it is the usual color, exchanged; -1 if it is the usual color. NaN if the usual color is gray: then nobody can

@@ -15,7 +15,7 @@ from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.dataset import DatasetFinding, findings_of
 from rlds_beam.checking.signals.measuring import Block
 from rlds_beam.checking.signals.rows import Columns, SignalRows
-from rlds_beam.checking.signals.scoring import scored
+from rlds_beam.checking.signals.scoring import score_episodes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.typing import Array
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 PLACES = ("@step", "@stop")
 """The ends of the columns that say where the worst is, [step, stop)."""
 
-_MOST_PARTS = 32
-_MOST_ROWS = 4096
+_MAX_PARTS = 32
+_MAX_ROWS = 4096
 """Rows that are kept in memory if there is a directory for files: about 6 MB."""
 
 
@@ -85,9 +85,9 @@ class EpisodeTable:
             self._compact()
 
     def _compact(self) -> None:
-        if self.directory is not None and sum(map(len, self._parts)) >= _MOST_ROWS:
+        if self.directory is not None and sum(map(len, self._parts)) >= _MAX_ROWS:
             self._spill()
-        if len(self._parts) > _MOST_PARTS:
+        if len(self._parts) > _MAX_PARTS:
             self._parts = [SignalRows.concatenate(self._parts).loaded()]
 
     def _spill(self) -> None:
@@ -105,7 +105,7 @@ class EpisodeTable:
     def finish(self) -> pa.Table:
         """The table, sorted by key, with the signals that compare episodes."""
         rows = self._rows()
-        scores = scored(rows, self.context)
+        scores = score_episodes(rows, self.context)
         columns = Columns([*rows.numbers, *scores], lambda name: scores[name] if name in scores else rows.numbers[name])
         return _table(rows, columns)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlds_beam.episodes.episode import Episode
 
-MOST_CHARACTERS = 1_000
+MAX_CHARACTERS = 1_000
 """Texts in the table are cut after this many."""
 
 GENERIC = frozenset(
@@ -75,9 +75,9 @@ _LENGTH = re.compile(
 
 
 def text_of(value: Any) -> str:
-    """A text of a dataset, as a str of at most `MOST_CHARACTERS`."""
+    """A text of a dataset, as a str of at most `MAX_CHARACTERS`."""
     data = value if isinstance(value, bytes) else str(value).encode(errors="replace")
-    return data.decode(errors="replace")[:MOST_CHARACTERS]
+    return data.decode(errors="replace")[:MAX_CHARACTERS]
 
 
 def is_generic(text: str) -> bool:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.cleaning.keeping_steps import ended, keep_steps, slice_steps
+from rlds_beam.connectors.cleaning.keeping_steps import end_episode, keep_steps, slice_steps
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.episodes.columns import all_below, below, changed, concatenate, is_numeric, violation_of, zeros_like
+from rlds_beam.episodes.columns import all_below, below, concatenate, find_changed, is_numeric, violation_of, zeros_like
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import BadEpisode, UsageError
 
@@ -98,7 +98,7 @@ class CastFields(EpisodeConnector):
         old = np.asarray(column)
         with np.errstate(all="ignore"):
             new = old.astype(self.dtype)
-            bad = changed(old, new, rounding=True)
+            bad = find_changed(old, new, rounding=True)
         if bad.any():
             raise BadEpisode(violation_of("cast", path, old, new, bad))
         return new
@@ -174,7 +174,7 @@ class ShiftAlignment(EpisodeConnector):
             for path, column in episode.steps.items()
         }
         if moved and not np.asarray(episode.steps["is_terminal"])[-1]:
-            steps = ended(steps, terminated=False)
+            steps = end_episode(steps, terminated=False)
         return episode.replace(steps=steps)
 
 

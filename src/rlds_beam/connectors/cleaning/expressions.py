@@ -38,7 +38,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs,
     "len": len,
 }
-_LONGEST = 10_000
+_MAX_CHARACTERS = 10_000
 """The most characters of an expression."""
 
 
@@ -57,8 +57,8 @@ class EpisodeCondition:
     def __init__(self, text: str, where: str = "a condition"):
         self._text, self._where = text, where
         try:
-            if len(text) > _LONGEST:
-                raise ValueError(f"it has more than {_LONGEST} characters")
+            if len(text) > _MAX_CHARACTERS:
+                raise ValueError(f"it has more than {_MAX_CHARACTERS} characters")
             self._tree = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise UsageError(f"{where}: {text!r} is not an expression: {error}") from None
@@ -122,14 +122,14 @@ class EpisodeCondition:
         if isinstance(node, ast.BinOp):
             return _ARITHMETIC[type(node.op)](self._value(node.left, episode), self._value(node.right, episode))
         if isinstance(node, ast.Compare):
-            return self._compared(node, episode)
+            return self._compare(node, episode)
         if isinstance(node, ast.Call):
             assert isinstance(node.func, ast.Name)
             given = [self._value(argument, episode) for argument in node.args]
             return self._field(str(given[0]), episode) if node.func.id == "field" else _FUNCTIONS[node.func.id](*given)
         return self._field("/".join(_names(node)), episode)
 
-    def _compared(self, node: ast.Compare, episode: Episode) -> bool:
+    def _compare(self, node: ast.Compare, episode: Episode) -> bool:
         left = self._value(node.left, episode)
         for op, right in zip(node.ops, node.comparators, strict=True):
             value = self._value(right, episode)

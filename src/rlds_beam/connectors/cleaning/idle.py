@@ -85,7 +85,7 @@ class DropIdleSteps(IdleRule, EpisodeConnector):
         check_mode(self.mode, "DropIdleSteps")
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
-        return _applied(episode, self.ranges(episode), self.trim, self.mode)
+        return _apply(episode, self.ranges(episode), self.trim, self.mode)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,8 +126,8 @@ class KeepRanges(EpisodeConnector):
             if self.missing == "fail" and not episode.key.of_probe:
                 raise UsageError(f"KeepRanges: {self.ranges} has no episode {name!r} ({episode.key})")
             ranges = [(0, len(episode))] if self.missing != "drop" else []
-            return _applied(episode, ranges, 0, self.mode)
-        return _applied(episode, [(start, min(stop, len(episode))) for start, stop in ranges], file.trim, self.mode)
+            return _apply(episode, ranges, 0, self.mode)
+        return _apply(episode, [(start, min(stop, len(episode))) for start, stop in ranges], file.trim, self.mode)
 
 
 def check_mode(mode: str, connector: str) -> None:
@@ -152,7 +152,7 @@ def _runs(mask: np.ndarray[Any, Any]) -> Ranges:
     return [(start, stop) for start, stop in runs(mask).tolist()]
 
 
-def _applied(episode: Episode, ranges: Ranges, trim: int, mode: str) -> Episode | list[Episode]:
+def _apply(episode: Episode, ranges: Ranges, trim: int, mode: str) -> Episode | list[Episode]:
     kept = [(start, stop - trim) for start, stop in ranges if stop - trim > start]
     if mode == "split":
         return [slice_steps(episode, start, stop) for start, stop in kept]

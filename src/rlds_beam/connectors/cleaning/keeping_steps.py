@@ -43,9 +43,9 @@ def keep_steps(episode: Episode, kept: Array, fields: StepFields) -> Episode | l
     starts[-1] = len(episode) - 1
     starts[0] = 0
     for path in all_below(episode.steps, fields.rewards):
-        steps[path] = _merged(episode, path, starts, np.add, steps[path])
+        steps[path] = _merge(episode, path, starts, np.add, steps[path])
     if _DISCOUNT in steps:
-        steps[_DISCOUNT] = _merged(episode, _DISCOUNT, starts, np.multiply, steps[_DISCOUNT])
+        steps[_DISCOUNT] = _merge(episode, _DISCOUNT, starts, np.multiply, steps[_DISCOUNT])
     for path, at in (("is_first", 0), ("is_last", -1), ("is_terminal", -1)):
         if path in steps:
             steps[path] = with_value(steps[path], at, bool(np.asarray(episode.steps[path])[at]))
@@ -64,10 +64,10 @@ def slice_steps(episode: Episode, start: int, stop: int, *, terminated: bool = F
     steps = dict(part.steps)
     if "is_first" in steps:
         steps["is_first"] = with_value(steps["is_first"], 0, True)
-    return part.replace(steps=ended(steps, terminated=terminated) if stop < len(episode) else steps)
+    return part.replace(steps=end_episode(steps, terminated=terminated) if stop < len(episode) else steps)
 
 
-def ended(steps: Mapping[str, Column], *, terminated: bool) -> dict[str, Column]:
+def end_episode(steps: Mapping[str, Column], *, terminated: bool) -> dict[str, Column]:
     """Ends an episode at the last of these steps, which was inside a longer episode.
 
     The discount of the step into a terminal state is 0. The void discount of the last step of a truncated episode is 0
@@ -93,7 +93,7 @@ def with_value(flags: Column, at: int, value: bool) -> Array:
     return changed
 
 
-def _merged(episode: Episode, path: str, starts: Array, merge: np.ufunc, kept: Column) -> Column:
+def _merge(episode: Episode, path: str, starts: Array, merge: np.ufunc, kept: Column) -> Column:
     """A field's values, merged from each of `starts` to the next; the kept steps' values if they are not numbers."""
     column = episode.steps[path]
     if isinstance(column, EncodedImages) or not (is_numeric(column) or column.dtype == np.bool_):

@@ -24,7 +24,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Source
-from rlds_beam.text import did_you_mean, printable, shortened
+from rlds_beam.text import did_you_mean, printable, shorten
 from rlds_beam.user_functions import nothing_else, resolve
 
 Relabel = Callable[[str, Mapping[str, Any]], str]
@@ -111,7 +111,7 @@ class FillLanguage(EpisodeConnector):
             for name in dict.fromkeys(known):
                 keys.setdefault(name, []).append(str(key))
         for name, text in names.items():
-            where = f"--task_file={self.table}: {shortened(name, 80)!r}"
+            where = f"--task_file={self.table}: {shorten(name, 80)!r}"
             found = keys.get(name, [])
             if not found:
                 own = f", nor its name in its file{did_you_mean(name, keys)}" if keys else ""
@@ -192,7 +192,7 @@ def _read_table(path: str) -> dict[str, str]:
         if not isinstance(key, str) or not isinstance(text, str) or not text.strip():
             raise UsageError(f"{where}{line}: expected the key of an episode and its text")
         if key in texts:
-            raise UsageError(f"{where}{line}: {shortened(key, 80)} is listed twice")
+            raise UsageError(f"{where}{line}: {shorten(key, 80)} is listed twice")
         texts[key] = text
     return texts
 
@@ -254,13 +254,13 @@ class RelabelLanguage(EpisodeConnector):
         if isinstance(self.function, str):
             object.__setattr__(self, "function", resolve(self.function, "RelabelLanguage: function"))
         if isinstance(self.table, str):
-            object.__setattr__(self, "table", _loaded(self.table))
+            object.__setattr__(self, "table", _load(self.table))
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
         values = values_of(episode, self.field, "RelabelLanguage")
         new_texts: dict[Any, bytes] = {}
         for value in dict.fromkeys(values.ravel().tolist()):
-            text = self._relabeled(text_of(value), episode)
+            text = self._relabel(text_of(value), episode)
             if text is None:
                 return []
             new_texts[value] = text.encode()
@@ -270,7 +270,7 @@ class RelabelLanguage(EpisodeConnector):
             return episode.with_columns({to: texts.reshape(values.shape)})
         return episode.replace(metadata={**episode.metadata, to: texts.reshape(values.shape)[0]})
 
-    def _relabeled(self, text: str, episode: Episode) -> str | None:
+    def _relabel(self, text: str, episode: Episode) -> str | None:
         if self.function is not None:
             new_text = self.function(text, episode.metadata)  # type: ignore[operator]
             if not isinstance(new_text, str):
@@ -286,7 +286,7 @@ class RelabelLanguage(EpisodeConnector):
         return None if self.missing == "drop" else text
 
 
-def _loaded(path: str) -> dict[str, str]:
+def _load(path: str) -> dict[str, str]:
     try:
         content = load_json(path)
     except (OSError, UsageError) as error:

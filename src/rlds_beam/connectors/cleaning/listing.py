@@ -16,7 +16,7 @@ from rlds_beam.connectors.listed import Listed, Run
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 
 _REMARK = re.compile(r"\t|(?:^|\s)#")
 
@@ -63,7 +63,7 @@ class EpisodeList:
         others = [name for name in self.datasets if name != dataset]
         if others:
             raise UsageError(
-                f"{self.file} lists episodes of {shortened(others[0])}, but the input is {dataset}: its keys are those "
+                f"{self.file} lists episodes of {shorten(others[0])}, but the input is {dataset}: its keys are those "
                 "of another dataset or version"
             )
 
@@ -174,7 +174,7 @@ def _entry(text: str, where: str) -> _Entry:
         if max(key.shard, key.position, key.part) >= 1 << 62:
             raise ValueError
     except ValueError:
-        raise UsageError(f"{where}: {shortened(text, 80)!r} is not the key of an episode; {EXPECTED_KEY}") from None
+        raise UsageError(f"{where}: {shorten(text, 80)!r} is not the key of an episode; {EXPECTED_KEY}") from None
     part = key.part if "." in text.rpartition("@")[2] else _WHOLE
     return key.dataset, key.split, key.shard, key.position, part
 

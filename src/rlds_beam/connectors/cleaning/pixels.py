@@ -53,7 +53,7 @@ class ResizeImages(EpisodeConnector):
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         names = (fields.obs,) if self.fields is None else self.fields
-        paths = chosen(episode, names, "ResizeImages")
+        paths = choose_fields(episode, names, "ResizeImages")
         return episode.with_columns({path: self._resized(path, episode.steps[path]) for path in paths})
 
     def _resized(self, path: str, column: Column) -> Column:
@@ -109,7 +109,7 @@ class RotateImages(EpisodeConnector):
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         names = (fields.obs,) if self.fields is None else self.fields
-        paths = chosen(episode, names, "RotateImages", images=True)
+        paths = choose_fields(episode, names, "RotateImages", images=True)
         return episode.with_columns({path: self._rotated(path, episode.steps[path]) for path in paths})
 
     def _rotated(self, path: str, column: Column) -> Column:
@@ -150,13 +150,13 @@ class FlipChannels(EpisodeConnector):
         names = (fields.obs,) if self.fields is None else self.fields
         named = (names,) if isinstance(names, str) else names
         columns = {}
-        for path in chosen(episode, names, "FlipChannels", images=True):
+        for path in choose_fields(episode, names, "FlipChannels", images=True):
             column = episode.steps[path]
             if _has_colors(column):
                 columns[path] = self._flipped(path, column)
             elif path in named:
                 raise UsageError(
-                    f"FlipChannels: {path} has no colors to flip: {_described(column)}, expected 3 or 4 channels"
+                    f"FlipChannels: {path} has no colors to flip: {_describe(column)}, expected 3 or 4 channels"
                 )
         return episode.with_columns(columns)
 
@@ -172,7 +172,7 @@ def check_quality(connector: str, quality: int) -> None:
         raise UsageError(f"{connector}: quality={quality}, expected 1 to 100")
 
 
-def chosen(episode: Episode, names: str | Sequence[str], connector: str, *, images: bool = False) -> list[str]:
+def choose_fields(episode: Episode, names: str | Sequence[str], connector: str, *, images: bool = False) -> list[str]:
     """The paths of the named fields, each with everything below it; each path once.
 
     Args:
@@ -213,7 +213,7 @@ def _has_colors(column: Column) -> bool:
     return len(shape) == 3 and shape[2] in (3, 4, None)
 
 
-def _described(column: Column) -> str:
+def _describe(column: Column) -> str:
     shape = column.shape if isinstance(column, EncodedImages) else column.shape[1:]
     return f"{column.dtype} ({', '.join('?' if side is None else str(side) for side in shape)})"
 

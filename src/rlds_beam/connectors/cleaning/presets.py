@@ -130,7 +130,7 @@ def with_preset(options: Configured) -> Configured:
     return cast(Configured, dataclasses.replace(cast(Any, options), repair=repair))
 
 
-def suggested(dataset: str, schema: Schema) -> list[str]:
+def suggest_presets(dataset: str, schema: Schema) -> list[str]:
     """The presets for a dataset, `name/version`, that has the fields which they name: its original has others."""
     paths = {*schema.steps, *schema.metadata}
     return [

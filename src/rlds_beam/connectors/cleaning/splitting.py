@@ -56,7 +56,7 @@ class SplitEpisodes(FittedConnector):
         if (self.fractions is None) == (self.episodes is None):
             raise UsageError("SplitEpisodes: give fractions or episodes")
         if isinstance(self.episodes, str):
-            object.__setattr__(self, "episodes", _loaded(self.episodes))
+            object.__setattr__(self, "episodes", _load(self.episodes))
         for name in self.splits:
             if not is_file_name(name) or not name.replace("_", "").isalnum():
                 raise UsageError(f"SplitEpisodes: {name!r} is not a valid split name: use letters, digits, and _")
@@ -91,9 +91,9 @@ class SplitEpisodes(FittedConnector):
         return dataclasses.replace(self, statistics=result)
 
     def transform(self, batch: Batch) -> Batch:
-        return edit_each(self, batch, self._assigned)
+        return edit_each(self, batch, self._assign)
 
-    def _assigned(self, episode: Episode, fields: StepFields) -> Episode:
+    def _assign(self, episode: Episode, fields: StepFields) -> Episode:
         return episode.replace(metadata={**episode.metadata, OUTPUT_SPLIT: self._split_of(episode).encode()})
 
     def _split_of(self, episode: Episode) -> str:
@@ -162,7 +162,7 @@ def _whole(episode: Episode) -> Episode:
     return episode.replace(key=dataclasses.replace(episode.key, part=0)) if episode.key.part else episode
 
 
-def _loaded(path: str) -> dict[str, list[str]]:
+def _load(path: str) -> dict[str, list[str]]:
     try:
         content = load_json(path)
     except (OSError, UsageError) as error:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.cleaning.keeping_steps import ended, with_value
+from rlds_beam.connectors.cleaning.keeping_steps import end_episode, with_value
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import flatten, nest
 from rlds_beam.episodes.episode import Column, Episode
@@ -68,7 +68,7 @@ class TransformTrajectory(EpisodeConnector):
             raise UsageError(
                 f"TransformTrajectory: {episode.key} has {len(episode)} steps; the function returned {sizes}"
             )
-        return episode.replace(steps=_ended(steps, len(episode)))
+        return episode.replace(steps=_end(steps, len(episode)))
 
 
 class _Images(np.ndarray[Any, Any]):
@@ -89,7 +89,7 @@ def _trajectory(episode: Episode) -> Trajectory:
         if "/" in rest:
             trajectory[top][rest] = leaf
     count = len(episode)
-    metadata = {path: _repeated(value, count) for path, value in episode.metadata.items()}
+    metadata = {path: _repeat(value, count) for path, value in episode.metadata.items()}
     index = np.arange(count, dtype=np.int32)
     return {
         **trajectory,
@@ -108,7 +108,7 @@ def _leaf(column: Column) -> np.ndarray[Any, Any]:
     return images
 
 
-def _repeated(value: Any, count: int) -> np.ndarray[Any, Any]:
+def _repeat(value: Any, count: int) -> np.ndarray[Any, Any]:
     if isinstance(value, (str, bytes)):
         return np.full(count, value, object)
     return np.repeat(np.asarray(value)[None], count, axis=0)
@@ -129,7 +129,7 @@ def _column(path: str, value: Any) -> Column:
     return array
 
 
-def _ended(steps: Mapping[str, Column], before: int) -> dict[str, Column]:
+def _end(steps: Mapping[str, Column], before: int) -> dict[str, Column]:
     """Sets the flags of the first and the last step, if steps were cut."""
     steps = dict(steps)
     if len(next(iter(steps.values()))) == before:
@@ -138,4 +138,4 @@ def _ended(steps: Mapping[str, Column], before: int) -> dict[str, Column]:
         steps["is_first"] = with_value(steps["is_first"], 0, True)
     if "is_last" not in steps or np.asarray(steps["is_last"])[-1]:
         return steps
-    return ended(steps, terminated="is_terminal" in steps and bool(np.asarray(steps["is_terminal"])[-1]))
+    return end_episode(steps, terminated="is_terminal" in steps and bool(np.asarray(steps["is_terminal"])[-1]))

@@ -92,11 +92,11 @@ class AbsorbingStates(EpisodeConnector):
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         last = len(episode) - 1
         if last < 1 or not np.asarray(episode.steps["is_terminal"], bool)[last]:
-            return episode.replace(steps=self._marked(episode, fields, np.zeros(len(episode), bool)))
+            return episode.replace(steps=self._mark(episode, fields, np.zeros(len(episode), bool)))
         longer = episode.replace(steps={p: _longer(p, column, last, fields) for p, column in episode.steps.items()})
-        return longer.replace(steps=self._marked(longer, fields, np.arange(last + 2) >= last))
+        return longer.replace(steps=self._mark(longer, fields, np.arange(last + 2) >= last))
 
-    def _marked(self, episode: Episode, fields: StepFields, absorbing: Array) -> dict[str, Column]:
+    def _mark(self, episode: Episode, fields: StepFields, absorbing: Array) -> dict[str, Column]:
         if not all_below(episode.steps, fields.obs):
             raise UsageError(f"AbsorbingStates: the steps have no {fields.obs}, only {', '.join(episode.steps)}")
         if fields.obs not in episode.steps:

@@ -66,10 +66,10 @@ def by_module(batch: Batch) -> Mapping[str, Columns]:
     of: dict[str, list[Columns]] = {}
     for episode, columns in zip(batch.episodes, batch.columns, strict=True):
         of.setdefault(module_of(episode), []).append(columns)
-    return {module: _concatenated(module, of[module]) for module in sorted(of)}
+    return {module: _concatenate(module, of[module]) for module in sorted(of)}
 
 
-def _concatenated(module: str, parts: list[Columns]) -> Columns:
+def _concatenate(module: str, parts: list[Columns]) -> Columns:
     first = parts[0]
     if len(parts) == 1:
         return dict(first)

@@ -14,7 +14,7 @@ from rlds_beam.connectors.fields import (
     agent_of,
     leaves,
     module_of,
-    renamed,
+    name_leaves,
     terminateds,
     transitions,
     truncateds,
@@ -33,7 +33,7 @@ class AddObservationsFromEpisodesToBatch(ColumnConnector):
     """
 
     def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
-        return {} if is_there(columns, "obs") else _first(_required(episode, fields.obs, "obs"), transitions(episode))
+        return {} if is_there(columns, "obs") else _first(_require(episode, fields.obs, "obs"), transitions(episode))
 
 
 class AddNextObservationsFromEpisodesToTrainBatch(ColumnConnector):
@@ -46,7 +46,7 @@ class AddNextObservationsFromEpisodesToTrainBatch(ColumnConnector):
     def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
         if is_there(columns, "new_obs"):
             return {}
-        observations = _required(episode, fields.obs, "new_obs")
+        observations = _require(episode, fields.obs, "new_obs")
         return {name: column[1:] for name, column in observations.items() if not is_text(column)}
 
 
@@ -77,7 +77,7 @@ def _of_transitions(paths: tuple[str, ...], there: tuple[str, ...], fields: Step
     pairs: list[tuple[str, str]] = []
     for column, field in roles.items():
         if not is_there(there, column):
-            matches = renamed(paths, field, column)
+            matches = name_leaves(paths, field, column)
             if not matches and column in ("actions", "rewards"):
                 raise _missing(column, field, paths)
             pairs += matches
@@ -129,7 +129,7 @@ def is_there(columns: Iterable[str], name: str) -> bool:
     return any(below(column, name) for column in columns)
 
 
-def _required(episode: Episode, field: str, column: str) -> dict[str, Column]:
+def _require(episode: Episode, field: str, column: str) -> dict[str, Column]:
     required = leaves(episode, field, column)
     if not required:
         raise _missing(column, field, episode.steps)

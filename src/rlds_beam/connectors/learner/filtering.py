@@ -18,7 +18,7 @@ from rlds_beam.connectors.statistics.used_statistics import (
     RowStatistics,
     array,
     loaded_statistics,
-    picked,
+    pick_statistics,
     valid_rows,
 )
 from rlds_beam.episodes.columns import all_below, is_numeric
@@ -56,7 +56,7 @@ class MeanStdFilter(FittedConnector):
     def __post_init__(self) -> None:
         if self.statistics is not None and not (isinstance(self.statistics, Mapping) and "agents" in self.statistics):
             leaves = loaded_statistics(self.statistics, "MeanStdFilter")
-            object.__setattr__(self, "statistics", {"fields": picked(leaves, _NEEDED, "MeanStdFilter")})
+            object.__setattr__(self, "statistics", {"fields": pick_statistics(leaves, _NEEDED, "MeanStdFilter")})
 
     @property
     def fitted(self) -> bool:
@@ -69,18 +69,18 @@ class MeanStdFilter(FittedConnector):
         return dataclasses.replace(
             self,
             statistics={
-                "agents": {agent: picked(leaves, _NEEDED, "MeanStdFilter") for agent, leaves in result.items()}
+                "agents": {agent: pick_statistics(leaves, _NEEDED, "MeanStdFilter") for agent, leaves in result.items()}
             },
         )
 
     def transform(self, batch: Batch) -> Batch:
-        return edit_each(self, batch, self._filtered)
+        return edit_each(self, batch, self._filter)
 
-    def _filtered(self, episode: Episode, fields: StepFields) -> Episode:
+    def _filter(self, episode: Episode, fields: StepFields) -> Episode:
         paths = _floats(episode, fields.obs)
-        return episode.with_columns({path: self._scaled(episode, path) for path in paths})
+        return episode.with_columns({path: self._scale(episode, path) for path in paths})
 
-    def _scaled(self, episode: Episode, path: str) -> Array:
+    def _scale(self, episode: Episode, path: str) -> Array:
         assert isinstance(self.statistics, Mapping)
         agent, x = agent_of(episode), np.asarray(episode.steps[path])
         known = self.statistics["fields"] if "fields" in self.statistics else self.statistics["agents"].get(agent, {})

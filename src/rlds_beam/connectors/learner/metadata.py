@@ -86,10 +86,10 @@ def field_columns(episode: Episode, field: str, column: str, connector: str) -> 
         known = [*episode.steps, *episode.metadata]
         hint = did_you_mean(field, known, otherwise=f"there are {', '.join(known)}")
         raise UsageError(f"{connector}: there is no field {field}{hint}")
-    return {column + path[len(field) :]: _repeated(episode.metadata[path], count) for path in paths}
+    return {column + path[len(field) :]: _repeat(episode.metadata[path], count) for path in paths}
 
 
-def _repeated(value: Any, count: int) -> Column:
+def _repeat(value: Any, count: int) -> Column:
     """Repeats an episode field: (count, ...)."""
     if isinstance(value, str):
         value = value.encode()

@@ -89,7 +89,7 @@ class AddModelOutputs:
     def load(self) -> Callable[[Arrays], Mapping[str, Any]]:
         """Returns the model, ready to be called."""
         model: Any = self.model
-        return _loaded(model) if isinstance(model, type) else model  # type: ignore[no-any-return]
+        return _load(model) if isinstance(model, type) else model  # type: ignore[no-any-return]
 
     def _inputs(self, episode: Episode, fields: StepFields) -> dict[str, Column]:
         named = {"obs": fields.obs, "actions": fields.actions, **self.inputs}
@@ -143,7 +143,7 @@ class AddModelOutputs:
 
 
 @functools.lru_cache(maxsize=4)
-def _loaded(model: type) -> Any:
+def _load(model: type) -> Any:
     return model()
 
 

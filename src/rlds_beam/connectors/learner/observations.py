@@ -42,9 +42,9 @@ class FlattenObservations:
         if batch.time is not None:
             raise ValueError("FlattenObservations must come before AddTimeDimToBatchAndZeroPad")
         pairs = zip(batch.episodes, batch.columns, strict=True)
-        return batch.replace(columns=tuple(self._flattened(e, c, batch) for e, c in pairs))
+        return batch.replace(columns=tuple(self._flatten(e, c, batch) for e, c in pairs))
 
-    def _flattened(self, episode: Episode, columns: Columns, batch: Batch) -> Columns:
+    def _flatten(self, episode: Episode, columns: Columns, batch: Batch) -> Columns:
         fields, count = batch.fields, transitions(episode)
         earlier_obs = {name[len("obs") :]: column for name, column in columns.items() if below(name, "obs")}
         obs = earlier_obs or leaves(episode, fields.obs, "")

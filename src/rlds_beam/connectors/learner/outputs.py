@@ -86,9 +86,9 @@ class RemoveSingleTsTimeRankFromBatch:
         return batch.replace(columns=columns, time=None, starts=())
 
     def _without(self, columns: Columns) -> Columns:
-        return {n: c if below(n, "state_out") else self._squeezed(n, as_numpy(c)) for n, c in columns.items()}
+        return {n: c if below(n, "state_out") else self._squeeze(n, as_numpy(c)) for n, c in columns.items()}
 
-    def _squeezed(self, name: str, column: Array) -> Array:
+    def _squeeze(self, name: str, column: Array) -> Array:
         if column.ndim < 2 or column.shape[1] != 1:
             raise UsageError(f"RemoveSingleTsTimeRankFromBatch: {name} {column.shape} has no time axis of length 1")
         return column[:, 0]

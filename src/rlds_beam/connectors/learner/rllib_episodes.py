@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.connectors.cleaning.keeping_steps import ended
+from rlds_beam.connectors.cleaning.keeping_steps import end_episode
 from rlds_beam.connectors.fields import StepFields, agent_of, leaves, module_of, terminateds, transitions
 from rlds_beam.episodes.columns import concatenate, flatten, is_text, nest
 from rlds_beam.episodes.episode import Column, Episode
@@ -142,7 +142,7 @@ class RllibEpisode:
         steps |= episode_flags(count + 1, last=theirs.is_done, terminal=theirs.is_terminated)
         was_terminated = bool(np.asarray(self.episode.steps["is_terminal"])[-1])
         if theirs.is_done and (start + count < self._count or theirs.is_terminated != was_terminated):
-            steps = ended(steps, terminated=theirs.is_terminated)
+            steps = end_episode(steps, terminated=theirs.is_terminated)
         return self.episode.replace(steps=steps)
 
     def _leaves(self, theirs: SingleAgentEpisode | None = None) -> dict[str, Array]:

@@ -57,7 +57,7 @@ def learn(batch: Batch, recordings: list[RllibEpisode], piece: Any, module: Any)
     if _is_batched(returned):
         return batch.replace(modules=_modules(returned, edited))
     of_each = (_from_theirs(returned, (keys[i], recordings[i].key)) for i in left)
-    merged = tuple({**_kept(old), **new} for old, new in zip(there, of_each, strict=True))
+    merged = tuple({**_unrepresentable(old), **new} for old, new in zip(there, of_each, strict=True))
     return _with_time(batch.replace(columns=merged))
 
 
@@ -126,7 +126,7 @@ def _is_numeric(column: Column) -> bool:
     return not isinstance(column, EncodedImages) and not is_text(column)
 
 
-def _kept(columns: Columns) -> Columns:
+def _unrepresentable(columns: Columns) -> Columns:
     """Columns that RLlib cannot represent."""
     return {name: column for name, column in columns.items() if not _is_numeric(column)}
 
@@ -158,12 +158,11 @@ def _modules(returned: Mapping[str, Any], episodes: list[Episode]) -> dict[str, 
     if not set(returned) <= set(names):
         returned = {names[0] if len(names) == 1 else DEFAULT_MODULE_ID: returned}
     return {
-        name: dict(pair for c, v in returned[name].items() for pair in _flat(_batched(v), c))
-        for name in sorted(returned)
+        name: dict(pair for c, v in returned[name].items() for pair in _flat(_batch(v), c)) for name in sorted(returned)
     }
 
 
-def _batched(values: Any) -> Any:
+def _batch(values: Any) -> Any:
     return joined(values, individual_items_already_have_batch_dim="auto") if isinstance(values, list) else values
 
 

@@ -43,13 +43,13 @@ class FrameStacking(ColumnConnector):
         for name, column in leaves(episode, fields.obs, "obs").items():
             if is_text(column):
                 continue
-            stacked = self._stacked(_array(column, name, "FrameStacking"))
+            stacked = self._stack(_array(column, name, "FrameStacking"))
             added[name] = stacked[:count]
             if self.next_obs:
                 added[f"new_{name}"] = stacked[1:]
         return added
 
-    def _stacked(self, column: Array) -> Array:
+    def _stack(self, column: Array) -> Array:
         column = column if column.ndim > 1 else column[:, None]
         padded = np.concatenate([np.zeros((self.num_frames - 1, *column.shape[1:]), column.dtype), column])
         return np.concatenate([padded[k : k + len(column)] for k in range(self.num_frames)], axis=-1)
@@ -136,9 +136,9 @@ class ActionChunking:
         if batch.time is not None:
             raise ValueError("ActionChunking must come before AddTimeDimToBatchAndZeroPad")
         pairs = zip(batch.episodes, batch.columns, strict=True)
-        return batch.replace(columns=tuple(self._chunked(e, c, batch.fields) for e, c in pairs))
+        return batch.replace(columns=tuple(self._chunk(e, c, batch.fields) for e, c in pairs))
 
-    def _chunked(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
+    def _chunk(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
         count = transitions(episode)
         index = np.arange(count)[:, None] + np.arange(self.horizon)
         real = index < count

@@ -61,10 +61,10 @@ class DatasetStatistics(Viewable):
         for name, place in (("splits", 0), ("groups", 1)):
             values = sorted({key[place] for key in self.groups})
             if values != [""]:
-                content[name] = {value: self._selected(place, value).to_json() for value in values}
+                content[name] = {value: self._select(place, value).to_json() for value in values}
         return content
 
-    def _selected(self, place: int, value: str) -> EpisodeStatistics:
+    def _select(self, place: int, value: str) -> EpisodeStatistics:
         return EpisodeStatistics().merge(*(one for key, one in self.groups.items() if key[place] == value))
 
 

@@ -27,7 +27,7 @@ _PARTS = 8
 BINS = 16
 """The number of bins of a histogram."""
 
-_MOST_HISTOGRAMS = 64
+_MAX_HISTOGRAMS = 64
 """Leaves of more dimensions have no histograms."""
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
@@ -112,7 +112,7 @@ class LeafStatistics:
 
     def to_full_json(self) -> dict[str, Any]:
         """`to_json`, and `histogram`: the values in `BINS` equal bins from `min` to `max`, in the shape of a step."""
-        if len(self.low) > _MOST_HISTOGRAMS:
+        if len(self.low) > _MAX_HISTOGRAMS:
             return self.to_json()
         counts = self.distribution.histogram(self.low, self.high, BINS)
         return {**self.to_json(), "histogram": counts.reshape(*self.shape, BINS).tolist()}
@@ -152,9 +152,9 @@ class EpisodeStatistics(Viewable):
         return EpisodeStatistics(
             sum(summary.episodes for summary in every),
             sum(summary.transitions for summary in every),
-            {path: _merged(summary.leaves[path] for summary in every if path in summary.leaves) for path in paths},
-            _merged(summary.lengths for summary in every if summary.lengths is not None) if every else None,
-            _merged(summary.returns for summary in every if summary.returns is not None)
+            {path: _merge(summary.leaves[path] for summary in every if path in summary.leaves) for path in paths},
+            _merge(summary.lengths for summary in every if summary.lengths is not None) if every else None,
+            _merge(summary.returns for summary in every if summary.returns is not None)
             if any(summary.returns for summary in every)
             else None,
             PropensityStatistics.merged(
@@ -225,7 +225,7 @@ class LeafBuilder:
             return LeafStatistics.of_columns(columns, self._shape, ValueDistribution.of(columns), self._part)
         if self._used:
             self._count()
-        self._parts = [_merged(self._parts)]
+        self._parts = [_merge(self._parts)]
         return self._parts[0]
 
     def _count(self) -> None:
@@ -234,7 +234,7 @@ class LeafBuilder:
         self._parts.append(LeafStatistics.of_columns(columns, self._shape, distribution, self._part))
         self._used = 0
         if len(self._parts) == _PARTS:
-            self._parts = [_merged(self._parts)]
+            self._parts = [_merge(self._parts)]
 
     def _grow(self, rows: int, dtype: np.dtype[Any]) -> None:
         dimensions, now = self._room.shape
@@ -292,7 +292,7 @@ class StatisticsBuilder:
         return EpisodeStatistics(len(lengths), int(lengths.sum()), leaves, of_lengths, of_returns, propensities)
 
 
-def _merged(parts: Iterable[LeafStatistics]) -> LeafStatistics:
+def _merge(parts: Iterable[LeafStatistics]) -> LeafStatistics:
     first, *others = parts
     return first.merge(*others) if others else first
 

@@ -81,10 +81,10 @@ class AddImportanceWeights(EpisodeConnector):
             logs[:count] = np.log(target) - np.log(behavior)
         sums = np.cumsum(logs)
         if self.log:
-            weights = {f"log_{name}": values for name, values in _named(logs, sums).items()}
+            weights = {f"log_{name}": values for name, values in _name_columns(logs, sums).items()}
             most = None if self.clip is None else np.log(self.clip)
         else:
-            weights, most = _named(ratios, _products(ratios, sums)), self.clip
+            weights, most = _name_columns(ratios, _products(ratios, sums)), self.clip
         if most is not None:
             weights = {name: np.minimum(values, most) for name, values in weights.items()}
         elif not self.log:
@@ -115,7 +115,7 @@ class AddImportanceWeights(EpisodeConnector):
         return values.astype(np.float64)
 
 
-def _named(ratios: Array, step_wise: Array) -> dict[str, Array]:
+def _name_columns(ratios: Array, step_wise: Array) -> dict[str, Array]:
     """Names the columns of ratios and of their products (or of the logarithms of both)."""
     whole = np.full(len(ratios), step_wise[-1] if len(ratios) else ratios.sum())
     return {IMPORTANCE_RATIO: ratios, STEP_WISE_WEIGHT: step_wise, TRAJECTORY_WISE_WEIGHT: whole}

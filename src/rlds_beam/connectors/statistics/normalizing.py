@@ -20,7 +20,7 @@ from rlds_beam.connectors.statistics.used_statistics import (
     float_dtype,
     loaded_statistics,
     numbers,
-    picked,
+    pick_statistics,
     valid_rows,
 )
 from rlds_beam.episodes.columns import all_below, is_numeric
@@ -80,7 +80,7 @@ class Normalize(FittedConnector):
         if self.statistics is not None:
             leaves = loaded_statistics(self.statistics, "Normalize")
             used = {path: leaves[path] for field in self.fields for path in all_below(leaves, field)}
-            object.__setattr__(self, "statistics", {"fields": picked(used, _NEEDED[self.mode], "Normalize")})
+            object.__setattr__(self, "statistics", {"fields": pick_statistics(used, _NEEDED[self.mode], "Normalize")})
 
     @property
     def fitted(self) -> bool:
@@ -93,7 +93,7 @@ class Normalize(FittedConnector):
         return dataclasses.replace(self, statistics={"fields": result.get("", {})})
 
     def transform(self, batch: Batch) -> Batch:
-        return edit_each(self, batch, self._normalized)
+        return edit_each(self, batch, self._normalize)
 
     def inverse(self, values: Any, field: str = "action") -> Array:
         """Returns the unscaled values of scaled `values` (..., D); clipped ones become the bound.
@@ -108,10 +108,10 @@ class Normalize(FittedConnector):
         x = np.where(self._mask(field), (y + middle) * scale + shift, y)
         return np.where(self._constant(field), array(leaf, "min"), x).astype(float_dtype(y))
 
-    def _normalized(self, episode: Episode, fields: StepFields) -> Episode:
-        return episode.with_columns({path: self._scaled(path, episode.steps[path]) for path in self._paths(episode)})
+    def _normalize(self, episode: Episode, fields: StepFields) -> Episode:
+        return episode.with_columns({path: self._scale(path, episode.steps[path]) for path in self._paths(episode)})
 
-    def _scaled(self, path: str, column: Column) -> Array:
+    def _scale(self, path: str, column: Column) -> Array:
         leaf, x = self._leaf(path), numbers(column, path, "Normalize")
         shift, scale, middle = self._line(leaf)
         if shift.shape != x.shape[1:]:

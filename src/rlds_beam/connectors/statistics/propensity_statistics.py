@@ -18,7 +18,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.typing import Array
 
 BEHAVIOR, TARGET = "propensity", "target_propensity"
-MOST_ACTIONS = 1000
+MAX_ACTIONS = 1000
 """The most discrete actions for which calibration is computed."""
 
 
@@ -122,7 +122,7 @@ class PropensityStatistics:
         actions = {action: first.merge(*others) for action, (first, *others) in sorted(of_actions.items())}
         ratios = [part.ratios for part in parts if part.ratios is not None]
         weights = [part.weights for part in parts if part.weights is not None]
-        told_apart = len(actions) <= MOST_ACTIONS and all(part.actions is not None for part in parts)
+        told_apart = len(actions) <= MAX_ACTIONS and all(part.actions is not None for part in parts)
         return PropensityStatistics(
             min(part.smallest for part in parts),
             sum(part.total for part in parts),

@@ -45,7 +45,7 @@ _OFFSET_SINGLE = (1023 - 127 + _DENORMAL) << _BITS
 
 _INFINITE = (2047 + _DENORMAL) << _BITS
 _NAN = _INFINITE + 1
-_SMALLEST_NORMAL = float(np.finfo(np.float64).tiny)
+_MIN_NORMAL = float(np.finfo(np.float64).tiny)
 
 
 def exact_rows(dimensions: int) -> int:
@@ -72,7 +72,7 @@ class ValueDistribution:
     @staticmethod
     def of(values: Array) -> ValueDistribution:
         """Returns the distribution of values (D, N)."""
-        return ValueDistribution((values,))._bounded()
+        return ValueDistribution((values,))._bound()
 
     @staticmethod
     def counted(values: Array) -> ValueDistribution:
@@ -86,7 +86,7 @@ class ValueDistribution:
         kept = tuple(part for summary in every for part in summary.parts)
         counted = [summary.buckets for summary in every if summary.buckets is not None]
         if not counted:
-            return ValueDistribution(kept)._bounded()
+            return ValueDistribution(kept)._bound()
         if kept:
             joined = ValueDistribution.counted(np.concatenate(kept, axis=1))
             counted.append(cast("tuple[tuple[Array, Array], ...]", joined.buckets))
@@ -121,7 +121,7 @@ class ValueDistribution:
         known = np.isfinite(values)
         return values[known].astype(np.float64), counts[known]
 
-    def _bounded(self) -> ValueDistribution:
+    def _bound(self) -> ValueDistribution:
         """Counts the values in buckets if there are too many to keep."""
         parts = self.parts
         if sum(part.shape[1] for part in parts) <= exact_rows(len(parts[0])):
@@ -192,8 +192,8 @@ def _count(values: Array, room: Array) -> tuple[Array, Array]:
     usual = _buckets(wide)
     if usual is None:  # some values are 0, denormal, infinite, or NaN
         sizes = np.abs(wide)
-        normal = (sizes >= _SMALLEST_NORMAL) & (sizes < np.inf)
-        small = wide[(sizes > 0) & (sizes < _SMALLEST_NORMAL)]
+        normal = (sizes >= _MIN_NORMAL) & (sizes < np.inf)
+        small = wide[(sizes > 0) & (sizes < _MIN_NORMAL)]
         apart = {-_INFINITE: wide == -np.inf, 0: sizes == 0, _INFINITE: wide == np.inf, _NAN: np.isnan(wide)}
         parts = [(np.array([number]), np.array([np.count_nonzero(where)])) for number, where in apart.items()]
         for numbers, exponent in ((wide[normal], 0), (np.ldexp(small, _DENORMAL), -_DENORMAL)):

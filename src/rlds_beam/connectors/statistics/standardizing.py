@@ -11,12 +11,12 @@ from rlds_beam.connectors.base import Batch, Columns, check_not_batched
 from rlds_beam.connectors.fields import module_of
 from rlds_beam.connectors.fitting import FittedConnector
 from rlds_beam.connectors.learner.returns import real_transitions
-from rlds_beam.connectors.statistics.used_statistics import Leaf, Rows, RowStatistics, picked
+from rlds_beam.connectors.statistics.used_statistics import Leaf, Rows, RowStatistics, pick_statistics
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.typing import Array
 
-_LEAST = 1e-4
+_MIN_DIVISOR = 1e-4
 """The smallest divisor, as in RLlib."""
 
 
@@ -44,7 +44,9 @@ class StandardizeAdvantages(FittedConnector):
 
     def __post_init__(self) -> None:
         if self.statistics is not None:
-            object.__setattr__(self, "statistics", picked(self.statistics, ("mean", "std"), "StandardizeAdvantages"))
+            object.__setattr__(
+                self, "statistics", pick_statistics(self.statistics, ("mean", "std"), "StandardizeAdvantages")
+            )
 
     @property
     def fitted(self) -> bool:
@@ -59,9 +61,9 @@ class StandardizeAdvantages(FittedConnector):
     def transform(self, batch: Batch) -> Batch:
         self._check(batch)
         pairs = zip(batch.episodes, batch.columns, strict=True)
-        return batch.replace(columns=tuple({**c, self.column: self._standardized(e, c)} for e, c in pairs))
+        return batch.replace(columns=tuple({**c, self.column: self._standardize(e, c)} for e, c in pairs))
 
-    def _standardized(self, episode: Episode, columns: Columns) -> Array:
+    def _standardize(self, episode: Episode, columns: Columns) -> Array:
         values, real, module = self._values(columns), real_transitions(episode), module_of(episode)
         assert self.statistics is not None
         if not real:
@@ -70,7 +72,7 @@ class StandardizeAdvantages(FittedConnector):
             known = ", ".join(self.statistics) or "nothing"
             raise UsageError(f"StandardizeAdvantages: no statistics of module {module}, only of {known}")
         mean, std = (float(self.statistics[module][name]) for name in ("mean", "std"))
-        scaled = (values.astype(np.float64) - mean) / max(std, _LEAST)
+        scaled = (values.astype(np.float64) - mean) / max(std, _MIN_DIVISOR)
         return np.where(np.arange(len(values)) < real, scaled, values).astype(np.float32)
 
     def _rows(self, batch: Batch) -> Rows:

@@ -49,22 +49,22 @@ def statistics_in(
     of_action = leaf_of(content, action, "--action")
     of_state = None if proprio is None else leaf_of(content, proprio, "--proprio")
     if format in ("openvla", "openvla_dataset"):
-        chosen = _picked(of_action, _OPENVLA)
-        state = _picked(of_state, _OPENVLA) if of_state else {name: _zeros(value) for name, value in chosen.items()}
+        chosen = _pick(of_action, _OPENVLA)
+        state = _pick(of_state, _OPENVLA) if of_state else {name: _zeros(value) for name, value in chosen.items()}
         if format == "openvla_dataset":
             return {"action": chosen, "proprio": state, **counts}
         # A model maps masked dimensions from [-1, 1] back to [q01, q99], so constant dimensions to their value.
         mask = [True] * len(of_action["mean"])
         return {content["dataset"].split("/")[0]: {"action": {**chosen, "mask": mask}, "proprio": state, **counts}}
     if format == "octo":
-        state = {"proprio": _picked(of_state, _OCTO)} if of_state else {}
-        return {"action": _picked(of_action, _OCTO), **state, **counts}
+        state = {"proprio": _pick(of_state, _OCTO)} if of_state else {}
+        return {"action": _pick(of_action, _OCTO), **state, **counts}
     if format == "openpi":
         if of_state is None:
             raise UsageError(
                 "--format=openpi: norm_stats.json needs the robot's state; name its field with --proprio=PATH"
             )
-        return {"norm_stats": {"state": _picked(of_state, _OPENPI), "actions": _picked(of_action, _OPENPI)}}
+        return {"norm_stats": {"state": _pick(of_state, _OPENPI), "actions": _pick(of_action, _OPENPI)}}
     formats = get_args(Format)
     raise UsageError(f"--format={format}: expected one of {', '.join(formats)}{did_you_mean(format, formats)}")
 
@@ -80,7 +80,7 @@ def leaf_of(content: Mapping[str, Any], path: str, flag: str) -> Mapping[str, An
     return leaf
 
 
-def _picked(leaf: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def _pick(leaf: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     return {theirs: leaf[ours] for theirs, ours in names.items()}
 
 

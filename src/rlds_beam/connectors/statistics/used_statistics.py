@@ -57,7 +57,7 @@ def float_dtype(values: Array) -> np.dtype[Any]:
     return cast("np.dtype[Any]", values.dtype) if values.dtype.kind == "f" else np.dtype(np.float32)
 
 
-def picked(leaves: Mapping[str, Leaf], names: Sequence[str], connector: str) -> dict[str, dict[str, Any]]:
+def pick_statistics(leaves: Mapping[str, Leaf], names: Sequence[str], connector: str) -> dict[str, dict[str, Any]]:
     """Keeps only the named statistics, because they become part of a job's plan."""
     for path, leaf in leaves.items():
         missing = [name for name in names if name not in leaf]

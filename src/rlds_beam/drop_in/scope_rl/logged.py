@@ -130,7 +130,7 @@ class LoggedDataset(Mapping[str, Any]):
         content = dict(self)
         for key in ARRAYS:
             if key == "info":
-                content[key] = {k: _taken(values, rows) for k, values in self[key].items()}
+                content[key] = {k: _take(values, rows) for k, values in self[key].items()}
             elif self[key] is not None:
                 content[key] = self[key][rows]
                 if key in void:
@@ -230,7 +230,7 @@ _ARRAYS: dict[str, Callable[[LoggedDataset], Any]] = {
 }
 
 
-def _taken(values: Any, rows: Array) -> Any:
+def _take(values: Any, rows: Array) -> Any:
     return values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
 
 

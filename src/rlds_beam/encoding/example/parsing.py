@@ -15,9 +15,9 @@ from rlds_beam.encoding.example.reading import (
     parse_example,
 )
 from rlds_beam.encoding.wire import (
-    LONGEST_SIZE,
+    MAX_SIZE_BYTES,
     MalformedError,
-    delimited,
+    encode_delimited,
     read_size,
     read_varint,
     tag_and_length,
@@ -123,11 +123,11 @@ def _entry_like(payload: bytes, at: int, end: int, raw: bytes) -> Feature | None
     if value >= stop:
         return None
     size, tag = read_varint(payload, value, stop)
-    if not size or tag + size != stop or tag > value + LONGEST_SIZE:
+    if not size or tag + size != stop or tag > value + MAX_SIZE_BYTES:
         return None
     size, first = read_varint(payload, tag + 1, stop)
     kind = kind_of_tag(payload[tag])
-    if kind is None or first + size != stop or first > tag + 1 + LONGEST_SIZE:
+    if kind is None or first + size != stop or first > tag + 1 + MAX_SIZE_BYTES:
         return None
     return Feature(kind, payload, first, stop)
 
@@ -139,7 +139,7 @@ def _usual_starts(payload: bytes, features: dict[str, Feature]) -> list[_Start]:
     for key, feature in features.items():
         if feature.kind is None:
             return []
-        raw, size = delimited(1, key.encode()) + bytes([VALUE]), feature.end - feature.start
+        raw, size = encode_delimited(1, key.encode()) + bytes([VALUE]), feature.end - feature.start
         inner = tag_and_length(TAGS[feature.kind], size)
         head = raw + varint(len(inner) + size) + inner
         begin = tag_and_length(1, len(head) + size) + head

@@ -25,7 +25,7 @@ from rlds_beam.encoding.wire import (
     BLOCK,
     I32,
     LEN,
-    LONGEST_SIZE,
+    MAX_SIZE_BYTES,
     VARINT,
     MalformedError,
     decode_varints,
@@ -41,10 +41,10 @@ Kind = Literal["bytes", "float", "int64"]
 _KINDS: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}
 ENTRY = _KEY = _PACKED = _BYTES = 1 << 3 | LEN  # the tags of a map's entry and key, of a packed list, and of bytes
 VALUE = 2 << 3 | LEN
-_LONGEST = 1 + LONGEST_SIZE  # maximum bytes of such a tag and the length after it
+_MAX_HEADER_BYTES = 1 + MAX_SIZE_BYTES  # maximum bytes of such a tag and the length after it
 TAGS: dict[Kind, int] = {kind: number for number, kind in _KINDS.items()}
 """Field numbers of a feature, by kind of list."""
-MOST_STRINGS = 1 << 21
+MAX_STRINGS = 1 << 21
 """Maximum values of a bytes_list; an empty value takes 2 bytes in a record, but 100 in memory."""
 _FLOAT_TAG, _INT_TAG = 1 << 3 | I32, 1 << 3 | VARINT
 _FLOAT = np.dtype("<f4")
@@ -104,7 +104,7 @@ class Feature(NamedTuple):
         unlike: list[int] = []
         begins: Any = head and data.startswith
         ends: Any = head and data.endswith
-        for _ in itertools.repeat(None, MOST_STRINGS):
+        for _ in itertools.repeat(None, MAX_STRINGS):
             if at >= end:
                 break
             if data[at] != _BYTES:
@@ -127,7 +127,7 @@ class Feature(NamedTuple):
             stops.append(stop)
             at = stop
         if at < end:
-            raise MalformedError(f"a list of more than {MOST_STRINGS:,} strings at byte {self.start}")
+            raise MalformedError(f"a list of more than {MAX_STRINGS:,} strings at byte {self.start}")
         return starts, stops, unlike
 
     def check(self) -> None:
@@ -143,7 +143,7 @@ class Feature(NamedTuple):
         if self.kind == "bytes" or at >= end or data[at] != _PACKED:
             return 0
         size, start = read_varint(data, at + 1, end)
-        if start + size != end or start > at + _LONGEST:
+        if start + size != end or start > at + _MAX_HEADER_BYTES:
             raise MalformedError(f"a list of numbers in several parts at byte {at}")
         return start
 
@@ -243,11 +243,11 @@ def parse_entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
         if value < end and data[value] == VALUE:
             size, start = read_varint(data, value + 1, end)
             kind = (
-                _TAGS.get(data[start]) if size and start + size == end and start <= value + LONGEST_SIZE + 1 else None
+                _TAGS.get(data[start]) if size and start + size == end and start <= value + MAX_SIZE_BYTES + 1 else None
             )
             if kind is not None:
                 size, first = read_varint(data, start + 1, end)
-                if first + size == end and first <= start + _LONGEST:
+                if first + size == end and first <= start + _MAX_HEADER_BYTES:
                     return data[at + 2 : value], Feature(kind, data, first, end)
     return _any_entry(data, at, end)
 

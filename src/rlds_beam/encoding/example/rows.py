@@ -28,10 +28,10 @@ from rlds_beam.encoding.example.templates import (
 )
 from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.encoding.wire import (
-    LONGEST_VARINT,
+    MAX_VARINT_BYTES,
     are_fixed_varints,
     decode_fixed_varints,
-    delimited,
+    encode_delimited,
     fitting,
     fixed_varints,
     packed_varints,
@@ -105,10 +105,10 @@ class RowEncoder:
         template = template_of(holes, whole)
         if self._room is None or self._room.template is not template:
             self._room = Room.of(template)
-        return _filled(self._room, sources, rows)
+        return _fill(self._room, sources, rows)
 
 
-def _filled(room: Room, sources: Sequence[Bytes], rows: int) -> Iterator[tuple[Room, int]]:
+def _fill(room: Room, sources: Sequence[Bytes], rows: int) -> Iterator[tuple[Room, int]]:
     step = len(room.records.payload)
     values = [source.view((np.void, source.shape[1]))[:, 0] for source in sources]
     for first in range(0, rows, step):
@@ -152,12 +152,12 @@ def _entry(field: Field, value: Array) -> bytes:
     if kind_of(field) == "bytes":
         encoded = bytes_entry(path, [np.ascontiguousarray(value).tobytes()])
     elif kind_of(field) == "float":
-        encoded = entry(path, FLOAT_LIST, delimited(1, np.ascontiguousarray(value, "<f4").tobytes()))
+        encoded = entry(path, FLOAT_LIST, encode_delimited(1, np.ascontiguousarray(value, "<f4").tobytes()))
     else:
-        encoded = entry(path, INT64_LIST, delimited(1, packed_varints(value.astype(np.int64).ravel())))
+        encoded = entry(path, INT64_LIST, encode_delimited(1, packed_varints(value.astype(np.int64).ravel())))
     if with_shape(field):
         shape = packed_varints(np.array(value.shape, np.int64))
-        encoded += entry(f"{field.path}/shape", INT64_LIST, delimited(1, shape))
+        encoded += entry(f"{field.path}/shape", INT64_LIST, encode_delimited(1, shape))
     return encoded
 
 
@@ -263,7 +263,7 @@ def match_of(payload: bytes, layouts: Sequence[FeatureLayout]) -> Match | None:
 def _place(feature: Feature, payload: bytes, layout: FeatureLayout) -> _Place | None:
     """Finds the one packed list (or one string) of a feature."""
     numbers = layout.kind == "int64"
-    for width in range(1, LONGEST_VARINT + 1) if numbers else (layout.dtype.itemsize,):
+    for width in range(1, MAX_VARINT_BYTES + 1) if numbers else (layout.dtype.itemsize,):
         start = feature.end - layout.size * width
         head = tag_and_length(1, layout.size * width)
         if feature.kind == layout.kind and feature.data is payload and payload[feature.start : start] == head:

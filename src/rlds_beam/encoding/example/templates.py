@@ -14,7 +14,7 @@ import numpy as np
 
 from rlds_beam.encoding.example.reading import Kind
 from rlds_beam.encoding.tfrecord.rows import FramedRows
-from rlds_beam.encoding.wire import delimited, tag_and_length, text
+from rlds_beam.encoding.wire import encode_delimited, tag_and_length, text
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.typing import Array
@@ -124,7 +124,7 @@ def entry_head(path: str, kind: int, size: int) -> bytes:
 
 def entry(path: str, kind: int, values: bytes) -> bytes:
     """Encodes an entry of Features.feature; `values` is the content of the list `kind`."""
-    return delimited(1, text(1, path) + delimited(2, delimited(kind, values)))
+    return encode_delimited(1, text(1, path) + encode_delimited(2, encode_delimited(kind, values)))
 
 
 def bytes_entry(path: str, values: Sequence[bytes | memoryview]) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 from rlds_beam import naming
 from rlds_beam.encoding.checked_json import parse_json
 from rlds_beam.errors import UsageError
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 
 FEATURES, DATASET_INFO = "features.json", "dataset_info.json"
 """The metadata files of a TFDS dataset."""
@@ -52,7 +52,7 @@ class SplitInfo:
             FILEFORMAT=file_format,
             SHARD_INDEX=index,
             NUM_SHARDS=count,
-            SHARD_X_OF_Y=naming.numbered(shard, len(self.shard_lengths)),
+            SHARD_X_OF_Y=naming.format_shard_number(shard, len(self.shard_lengths)),
         )
 
 
@@ -84,7 +84,7 @@ def read_dataset_info(text: str | bytes, where: str) -> DatasetInfo:
     file_format = info.get("fileFormat") or "tfrecord"
     if not isinstance(file_format, str) or file_format not in FILE_FORMATS:
         raise UsageError(
-            f"{where}: fileFormat is {shortened(repr(file_format))}; rlds-beam supports {' and '.join(FILE_FORMATS)}"
+            f"{where}: fileFormat is {shorten(repr(file_format))}; rlds-beam supports {' and '.join(FILE_FORMATS)}"
         )
     splits = info.get("splits", [])
     if not isinstance(splits, list):
@@ -92,7 +92,7 @@ def read_dataset_info(text: str | bytes, where: str) -> DatasetInfo:
     read = [_split(split, where) for split in splits]
     names = [split.name for split in read]
     if len(set(names)) < len(names):
-        raise UsageError(f"{where}: duplicate split names: {shortened(names)}")
+        raise UsageError(f"{where}: duplicate split names: {shorten(names)}")
     config = info.get("configName")
     return DatasetInfo(
         name=_name(info, "name", where),
@@ -105,19 +105,19 @@ def read_dataset_info(text: str | bytes, where: str) -> DatasetInfo:
 
 def _split(split: Any, where: str) -> SplitInfo:
     if not isinstance(split, dict):
-        raise UsageError(f"{where}: a split is {shortened(repr(split))}, not an object")
+        raise UsageError(f"{where}: a split is {shorten(repr(split))}, not an object")
     name = _name(split, "name", where)
     template = split.get("filepathTemplate") or DEFAULT_TEMPLATE
     if not isinstance(template, str) or not _TEMPLATE.fullmatch(template) or template in (".", ".."):
         raise UsageError(
-            f"{where}: filepathTemplate of {name} is {shortened(repr(template))}; it may contain letters, digits, `_`, "
+            f"{where}: filepathTemplate of {name} is {shorten(repr(template))}; it may contain letters, digits, `_`, "
             f"`.`, `-` and {', '.join('{' + p + '}' for p in PLACEHOLDERS)}, but no directories"
         )
     lengths = split.get("shardLengths")
     if lengths is None:
         raise UsageError(f"{where}: split {name} has no shardLengths, so its shards cannot be checked")
     if not isinstance(lengths, list):
-        raise UsageError(f"{where}: shardLengths of {name} is {shortened(repr(lengths))}, not a list")
+        raise UsageError(f"{where}: shardLengths of {name} is {shorten(repr(lengths))}, not a list")
     return SplitInfo(
         name=name,
         shard_lengths=tuple(_count(n, f"shardLengths of {name}", where) for n in lengths),
@@ -139,7 +139,7 @@ def _count(value: Any, what: str, where: str) -> int:
     except (OverflowError, TypeError, ValueError):
         count = -1
     if not 0 <= count < 1 << 63:
-        raise UsageError(f"{where}: {what} has {shortened(repr(value))}, which is not a count")
+        raise UsageError(f"{where}: {what} has {shorten(repr(value))}, which is not a count")
     return count
 
 

@@ -15,7 +15,7 @@ from rlds_beam.encoding.checked_json import parse_json
 from rlds_beam.episodes.columns import all_below, nest
 from rlds_beam.episodes.schema import REQUIRED_STEP_FIELDS, Field, Schema, by_path
 from rlds_beam.errors import UsageError
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 
 Json = Mapping[str, Any]
 
@@ -102,7 +102,7 @@ def load_features(features: str | bytes | Json, where: str) -> Json:
     for path, name in named:
         if name not in FEATURES:
             raise UsageError(
-                f"{where}: {shortened(path or 'the root')} is a {shortened(name)}, which rlds-beam does not support "
+                f"{where}: {shorten(path or 'the root')} is a {shorten(name)}, which rlds-beam does not support "
                 f"(it supports {', '.join(sorted(set(FEATURES.values())))}); nothing was imported"
             )
     return root
@@ -147,10 +147,10 @@ def _open(node: Any, path: str, where: str) -> tuple[str, Json]:
     """The class and content of a node, in any of TFDS's forms."""
     at = f"{where}: {path or 'the root'}"
     if not isinstance(node, Mapping):
-        raise UsageError(f"{at} is not a feature: {shortened(repr(node))}")
+        raise UsageError(f"{at} is not a feature: {shorten(repr(node))}")
     name = node.get("type") or _get(node, "pythonClassName")
     if not isinstance(name, str) or name not in FEATURES:
-        raise UsageError(f"{at} has an unsupported feature class: {shortened(repr(name))}")
+        raise UsageError(f"{at} has an unsupported feature class: {shorten(repr(name))}")
     kind = FEATURES[name]
     content = node.get("content", {}) if "type" in node else _get(node, _CONTENT_KEYS[kind])
     if content is None:
@@ -159,7 +159,7 @@ def _open(node: Any, path: str, where: str) -> tuple[str, Json]:
     if isinstance(content, str):
         content = parse_json(content, at)
     if not isinstance(content, Mapping):
-        raise UsageError(f"{at} ({kind}) holds {shortened(repr(content))}, which does not describe a {kind}")
+        raise UsageError(f"{at} ({kind}) holds {shorten(repr(content))}, which does not describe a {kind}")
     return kind, content
 
 
@@ -172,7 +172,7 @@ def _get(content: Json, name: str, default: Any = None) -> Any:
 def _children(content: Json, where: str) -> dict[str, Any]:
     children = content.get("features", {}) if set(content) <= {"features"} else content
     if not isinstance(children, Mapping):
-        raise UsageError(f"{where}: the features of a FeaturesDict must be an object, not {shortened(repr(children))}")
+        raise UsageError(f"{where}: the features of a FeaturesDict must be an object, not {shorten(repr(children))}")
     return dict(children)
 
 
@@ -246,7 +246,7 @@ def _leaf(kind: str, content: Json, path: str, in_steps: bool, where: str) -> Fi
     encoding = str(content.get("encoding") or "none").lower()
     if encoding not in ENCODINGS or (dtype == "string" and encoding != "none"):
         raise UsageError(
-            f"{where}: {path} is a {kind} of {dtype} with encoding {shortened(encoding)!r}, which TFDS cannot read"
+            f"{where}: {path} is a {kind} of {dtype} with encoding {shorten(encoding)!r}, which TFDS cannot read"
         )
     unknown = shape.count(None)
     if encoding == "none" and (unknown > 1 or (unknown and in_steps)):
@@ -269,7 +269,7 @@ def _image(kind: str, content: Json, shape: tuple[int | None, ...], path: str, w
     encoding = _get(content, "encodingFormat") or "png"
     if encoding not in ("png", "jpeg"):
         raise UsageError(
-            f"{where}: {path} is a {kind} with encoding {shortened(repr(encoding))}; TFDS supports png and jpeg"
+            f"{where}: {path} is a {kind} with encoding {shorten(repr(encoding))}; TFDS supports png and jpeg"
         )
     channels = 1 if kind == "LabeledImage" else 3
     shape = shape or ((None,) * (3 if kind == "Video" else 2) + (channels,))
@@ -282,14 +282,14 @@ def _dtype(content: Json, default: str | None, path: str, where: str) -> str:
     given = content.get("dtype") or default
     dtype = {"object": "string", "str": "string", "float": "float32"}.get(str(given), str(given))
     if dtype not in DTYPES:
-        raise UsageError(f"{where}: {path} has dtype {shortened(repr(given))}; supported: {', '.join(sorted(DTYPES))}")
+        raise UsageError(f"{where}: {path} has dtype {shorten(repr(given))}; supported: {', '.join(sorted(DTYPES))}")
     return dtype
 
 
 def _shape(shape: Any, path: str, where: str) -> tuple[int | None, ...]:
     dimensions = shape.get("dimensions", ()) if isinstance(shape, Mapping) else shape or ()
     if not isinstance(dimensions, (list, tuple)):
-        raise UsageError(f"{where}: {path} has shape {shortened(repr(shape))}, which is not a list of dimensions")
+        raise UsageError(f"{where}: {path} has shape {shorten(repr(shape))}, which is not a list of dimensions")
     return tuple(_dimension(d, path, where) for d in dimensions)
 
 
@@ -297,7 +297,7 @@ def _dimension(value: Any, path: str, where: str) -> int | None:
     try:
         return None if value is None or int(value) < 0 else int(value)
     except (OverflowError, TypeError, ValueError):
-        raise UsageError(f"{where}: {path} has dimension {shortened(repr(value))}, which is not a number") from None
+        raise UsageError(f"{where}: {path} has dimension {shorten(repr(value))}, which is not a number") from None
 
 
 def features_json(fields: Mapping[str, Field], *, scalars: bool = False) -> dict[str, Any]:

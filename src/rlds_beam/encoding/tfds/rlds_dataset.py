@@ -16,7 +16,7 @@ from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, DEFAULT_TEMPLATE,
 from rlds_beam.encoding.tfds.features import features_dict
 from rlds_beam.encoding.tfds.features import features_json as flat_features_json
 from rlds_beam.encoding.tfrecord.rows import frame_all
-from rlds_beam.encoding.wire import delimited, packed_varints, tag_and_length
+from rlds_beam.encoding.wire import encode_delimited, packed_varints, tag_and_length
 from rlds_beam.episodes.columns import all_below, nest
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import Field, Schema, text_field
@@ -286,10 +286,10 @@ def encode_feature(column: Column, field: Field) -> bytes:
         return _bytes_list(v.encode() if isinstance(v, str) else v for v in values.ravel().tolist())
     is_float = values.dtype.kind == "f" or values.dtype.name == "bfloat16"
     if not len(values):  # like protobuf: for an empty list, only the kind is written
-        return delimited(2 if is_float else 3, b"")
+        return encode_delimited(2 if is_float else 3, b"")
     if is_float:
-        return delimited(2, delimited(1, values.astype("<f4").tobytes()))
-    return delimited(3, delimited(1, packed_varints(values.astype(np.int64).ravel())))
+        return encode_delimited(2, encode_delimited(1, values.astype("<f4").tobytes()))
+    return encode_delimited(3, encode_delimited(1, packed_varints(values.astype(np.int64).ravel())))
 
 
 def _equal_bytes(column: np.ndarray[Any, Any]) -> bytes:
@@ -298,12 +298,14 @@ def _equal_bytes(column: np.ndarray[Any, Any]) -> bytes:
     head = np.frombuffer(tag_and_length(1, steps.shape[1]), np.uint8)
     entries = np.empty((len(steps), len(head) + steps.shape[1]), np.uint8)
     entries[:, : len(head)], entries[:, len(head) :] = head, steps
-    return delimited(1, entries.tobytes())
+    return encode_delimited(1, entries.tobytes())
 
 
 def example(features: Mapping[str, bytes]) -> bytes:
     """Serializes a tf.Example from features by name, each encoded by `encode_feature`."""
-    return join_entries(delimited(1, name.encode()) + delimited(2, value) for name, value in sorted(features.items()))
+    return join_entries(
+        encode_delimited(1, name.encode()) + encode_delimited(2, value) for name, value in sorted(features.items())
+    )
 
 
 def join_entries(entries: Iterable[bytes]) -> bytes:

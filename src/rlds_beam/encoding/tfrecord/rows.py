@@ -128,10 +128,10 @@ _known_header = functools.lru_cache(maxsize=1 << 12)(record_header)
 
 def frame(payload: bytes) -> bytes:
     """Frames one record."""
-    return b"".join(framed(payload))
+    return b"".join(frame_record(payload))
 
 
-def framed(payload: bytes, crc: int | None = None) -> tuple[bytes, bytes, bytes]:
+def frame_record(payload: bytes, crc: int | None = None) -> tuple[bytes, bytes, bytes]:
     """Frames one record, in pieces; `crc` is the payload's masked CRC32C, if known."""
     return record_header(len(payload)), payload, FOOTER.pack(masked_crc(payload) if crc is None else crc)
 

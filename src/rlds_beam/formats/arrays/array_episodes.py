@@ -19,7 +19,7 @@ from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE
 from rlds_beam.formats.arrays.packed_arrays import pack, unpack
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
 Arrays: TypeAlias = "Mapping[str, Array]"
@@ -113,7 +113,7 @@ def _record(position: int, arrays: Arrays) -> Record | Damage:
     try:
         return Record(position, pack(arrays))
     except (TypeError, ValueError) as error:
-        return Damage(position, position + 1, f"the episode cannot be read: {shortened(error)}", b"")
+        return Damage(position, position + 1, f"the episode cannot be read: {shorten(error)}", b"")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,13 +19,13 @@ UNREADABLE = (OSError, KeyError, RuntimeError, ValueError, TypeError)
 
 ENDINGS = (".hdf5", ".h5")
 """Endings of the files of D4RL and d3rlpy."""
-_MOST_TRIED = 3
+_MAX_TRIED = 3
 """Maximum number of files to open in a directory to recognize its format."""
 
-MOST_BYTES = 4 << 30
+MAX_BYTES = 4 << 30
 """Maximum size of an episode's array, and of one of its chunks."""
 
-_MOST_RATIO = 2000
+_MAX_RATIO = 2000
 """Maximum compression ratio; HDF5's DEFLATE reaches at most 1,032."""
 
 _UNSTORED = 16 << 20
@@ -42,10 +42,10 @@ _MIN_TEXT_BYTES = 64
 _MAX_ALIASES = 2
 """How often the datasets of an episode may hold the same values of varying length, by links."""
 
-_MOST_ATTRIBUTE = 64 << 20
+_MAX_ATTRIBUTE_BYTES = 64 << 20
 """Maximum size of an attribute."""
 
-_MOST_LINKS = 32
+_MAX_LINKS = 32
 """Maximum length of a chain of soft links, and depth of nested groups."""
 
 
@@ -91,7 +91,7 @@ def has_objects(path: str, names: Sequence[str]) -> str | None:
       OSError: the file is damaged.
       MissingExtraError: h5py is not installed.
     """
-    for name in [name for name in names_in(path) if name.endswith(ENDINGS)][:_MOST_TRIED]:
+    for name in [name for name in names_in(path) if name.endswith(ENDINGS)][:_MAX_TRIED]:
         with contextlib.suppress(OSError):
             return has_objects(storage.join(path, name), names)
     if not path.endswith(ENDINGS) or not storage.exists(path):
@@ -153,7 +153,7 @@ class Hdf5Group:
         Raises:
           KeyError: there is none.
           TypeError: it is something else.
-          ValueError: it is larger than `_MOST_ATTRIBUTE`.
+          ValueError: it is larger than `_MAX_ATTRIBUTE_BYTES`.
         """
         with watchdog.reading(self._path, _LIBRARY):
             return self._attribute(name)
@@ -163,8 +163,8 @@ class Hdf5Group:
         if name not in attributes:
             raise KeyError(f"there is no attribute {name}")
         stored = attributes.get_id(name)
-        if math.prod(stored.shape or (1,)) * stored.dtype.itemsize > _MOST_ATTRIBUTE:
-            raise ValueError(f"the attribute {name} is larger than {_MOST_ATTRIBUTE >> 20} MiB")
+        if math.prod(stored.shape or (1,)) * stored.dtype.itemsize > _MAX_ATTRIBUTE_BYTES:
+            raise ValueError(f"the attribute {name} is larger than {_MAX_ATTRIBUTE_BYTES >> 20} MiB")
         if stored.dtype.kind == "O" and stored.shape:  # each value may be as large as the file
             raise TypeError(f"the attribute {name} holds neither numbers nor one text")
         value = attributes[name]
@@ -185,7 +185,7 @@ class Hdf5Group:
         with watchdog.reading(self._path, _LIBRARY):
             return int(h5py.h5o.get_info(self._group.id).addr)
 
-    def _find(self, path: str, links: int = _MOST_LINKS) -> Any:
+    def _find(self, path: str, links: int = _MAX_LINKS) -> Any:
         node: Any = Hdf5Group(self._group.file, self._path) if path.startswith("/") else self
         for name in path.split("/"):
             if name in ("", "."):
@@ -238,8 +238,8 @@ def datasets_of(group: Hdf5Group) -> Iterator[tuple[str, Any]]:
 def _datasets(group: Hdf5Group, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     if is_dataset(group):
         raise OSError("expected a group, found a dataset")
-    if group.address in seen or prefix.count("/") > _MOST_LINKS:
-        raise OSError(f"the group {prefix or '/'} is linked twice, or more than {_MOST_LINKS} groups deep")
+    if group.address in seen or prefix.count("/") > _MAX_LINKS:
+        raise OSError(f"the group {prefix or '/'} is linked twice, or more than {_MAX_LINKS} groups deep")
     seen.add(group.address)
     for name in sorted(group):
         one = group[name]
@@ -292,10 +292,10 @@ def check_stored(dataset: Any) -> Any:
     chunk = dataset.dtype.itemsize * math.prod(dataset.chunks or (0,))
     written = dataset.id.get_type().get_size() * math.prod(dataset.shape)
     is_cut = not dataset.chunks and 0 < stored < written  # rows of it would be read as zeros
-    if is_cut or (size > _UNSTORED and size > _MOST_RATIO * stored):
+    if is_cut or (size > _UNSTORED and size > _MAX_RATIO * stored):
         raise ValueError(f"{dataset.name} claims {max(size, written):,} bytes, but the file stores only {stored:,}")
-    if chunk > MOST_BYTES:
-        raise ValueError(f"{dataset.name} has chunks of {chunk:,} bytes; at most {MOST_BYTES:,} are supported")
+    if chunk > MAX_BYTES:
+        raise ValueError(f"{dataset.name} has chunks of {chunk:,} bytes; at most {MAX_BYTES:,} are supported")
     return dataset
 
 
@@ -304,7 +304,7 @@ def read_array(dataset: Any, rows: slice | None = None) -> Array:
 
     Raises:
       TypeError: the values have another type.
-      ValueError: the values are larger than `MOST_BYTES`, or the dataset claims more than the file stores.
+      ValueError: the values are larger than `MAX_BYTES`, or the dataset claims more than the file stores.
     """
     check_readable(check_stored(dataset))
     shape = dataset.shape
@@ -315,8 +315,8 @@ def read_array(dataset: Any, rows: slice | None = None) -> Array:
         start = 0
     width = max(dataset.dtype.itemsize, _MIN_TEXT_BYTES) if is_text(dataset) else dataset.dtype.itemsize
     size = math.prod(shape) * width
-    if size > MOST_BYTES:
-        raise ValueError(f"{dataset.name} has {size:,} bytes; an episode may have at most {MOST_BYTES:,}")
+    if size > MAX_BYTES:
+        raise ValueError(f"{dataset.name} has {size:,} bytes; an episode may have at most {MAX_BYTES:,}")
     if is_text(dataset):
         return _read_text(dataset, start, shape)
     path = _path(dataset)
@@ -340,7 +340,7 @@ def _read_text(dataset: Any, start: int, shape: tuple[int, ...]) -> Array:
     `_MAX_PIECE_BYTES` if each were as large as the file, and together they have at most the bytes of the file, which
     never compresses them.
     """
-    limit, total = _file_size(dataset) if dataset.dtype.kind == "O" else MOST_BYTES, 0
+    limit, total = _file_size(dataset) if dataset.dtype.kind == "O" else MAX_BYTES, 0
     values, count, path = np.empty(shape, object), (1, *shape)[-1], _path(dataset)
     if dataset.dtype.kind == "O":
         _check_lengths(dataset, start, math.prod(shape), limit)
@@ -386,7 +386,7 @@ def _path(dataset: Any) -> str:
 
 
 def _file_size(dataset: Any) -> int:
-    return min(int(dataset.file.id.get_filesize()), MOST_BYTES)
+    return min(int(dataset.file.id.get_filesize()), MAX_BYTES)
 
 
 class DatasetReader:
@@ -405,7 +405,7 @@ class DatasetReader:
         """
         values = read_array(dataset, rows)
         is_varying = dataset.dtype.kind == "O"
-        sizes, most = self._numbers, MOST_BYTES
+        sizes, most = self._numbers, MAX_BYTES
         if is_varying:
             sizes, most = self._texts, _MAX_ALIASES * _file_size(dataset)
         size = sum(map(len, values.reshape(-1))) if is_varying else values.nbytes

@@ -21,7 +21,7 @@ _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
 _DATE = 0x21  # 1 January 1980, the format's earliest date
-_MOST = 0xFFFFFFFF
+_MAX_ZIP32_BYTES = 0xFFFFFFFF
 LENGTHS = " lengths"
 
 
@@ -40,7 +40,7 @@ def pack(arrays: Mapping[str, Array]) -> bytes:
         header = npy_header(array.dtype, array.shape)
         data = _view(array)
         size, crc = len(header) + len(data), zlib.crc32(data, zlib.crc32(header))
-        if at + size > _MOST - 4096:
+        if at + size > _MAX_ZIP32_BYTES - 4096:
             raise ValueError("the episode is larger than 4 GB")
         parts += [_LOCAL.pack(b"PK\3\4", 20, 0x800, 0, 0, _DATE, crc, size, size, len(file), 0), file, header, data]
         central += [

@@ -227,7 +227,7 @@ def _left_out(connectors: ConnectorRunner) -> dict[str, str]:
     if connectors.user_code:
         return {}
     columns = {name for module in connectors.probed.modules.values() for name in module}
-    named = {path for connector in connectors.connectors for path in _named(connector)}
+    named = {path for connector in connectors.connectors for path in _named_fields(connector)}
     roles = {
         column: field
         for column, field in _roles(connectors.configuration.fields)
@@ -257,7 +257,7 @@ def _roles(fields: StepFields) -> list[tuple[str, str]]:
     return [*obs, ("infos", fields.infos), ("state_in", fields.state_in), ("state_out", fields.state_out)]
 
 
-def _named(connector: object) -> Iterable[str]:
+def _named_fields(connector: object) -> Iterable[str]:
     """The fields that a connector adds to the columns because its arguments name them."""
     if isinstance(connector, AddFieldsToBatch):
         return connector.fields.values() if isinstance(connector.fields, Mapping) else connector.fields

@@ -133,22 +133,22 @@ def batches(groups: Iterable[Rows], rows: int) -> Iterator[Rows]:
             start += rows_of(part)
             missing -= rows_of(part)
             if not missing:
-                yield _joined(held)
+                yield _join(held)
                 held, missing = [], rows
     if held:
-        yield _joined(held)
+        yield _join(held)
 
 
-def shuffled(groups: Iterable[Rows], rows: int, rng: np.random.Generator) -> Iterator[Rows]:
+def shuffle_groups(groups: Iterable[Rows], rows: int, rng: np.random.Generator) -> Iterator[Rows]:
     """Groups of at least `rows` rows (the last one may be smaller), each shuffled."""
     held: list[Rows] = []
     for group in groups:
         held.append(group)
         if sum(map(rows_of, held)) >= rows:
-            yield _permuted(held, rng)
+            yield _permute(held, rng)
             held = []
     if held:
-        yield _permuted(held, rng)
+        yield _permute(held, rng)
 
 
 def rows_of(group: Mapping[str, np.ndarray[Any, Any]]) -> int:
@@ -156,13 +156,13 @@ def rows_of(group: Mapping[str, np.ndarray[Any, Any]]) -> int:
     return len(next(iter(group.values())))
 
 
-def _permuted(groups: list[Rows], rng: np.random.Generator) -> Rows:
-    joined = _joined(groups)
+def _permute(groups: list[Rows], rng: np.random.Generator) -> Rows:
+    joined = _join(groups)
     order = rng.permutation(rows_of(joined))
     return {name: column[order] for name, column in joined.items()}
 
 
-def _joined(groups: list[Rows]) -> Rows:
+def _join(groups: list[Rows]) -> Rows:
     if len(groups) == 1:
         return groups[0]
     return {name: np.concatenate([group[name] for group in groups]) for name in groups[0]}

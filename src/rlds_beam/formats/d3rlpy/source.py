@@ -43,7 +43,7 @@ from rlds_beam.formats.arrays.leaves import LeafColumn, field_from_json
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, find_files, no_features, splits_of_files
 from rlds_beam.formats.d3rlpy.output import SCHEMA
 from rlds_beam.reading.meaning import KEY, Meaning
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
 _OWN = ("observations", "actions", "rewards")
@@ -73,7 +73,7 @@ def _count(file: Any, path: str) -> int:
         raise OSError(f"{path} is not a d3rlpy ReplayBuffer file: it has no num_episodes")
     count = read_array(file["num_episodes"])
     if count.shape != () or count.dtype.kind not in "iu" or not 0 <= count <= len(file):
-        raise OSError(f"{path} has {len(file):,} arrays, but num_episodes is {shortened(count)}")
+        raise OSError(f"{path} has {len(file):,} arrays, but num_episodes is {shorten(count)}")
     return int(count)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.base import Damage
-from rlds_beam.episodes.columns import changed, is_number
+from rlds_beam.episodes.columns import find_changed, is_number
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
@@ -48,7 +48,7 @@ from rlds_beam.formats.arrays.hdf5_reading import (
     read_array,
 )
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, find_files, no_features, splits_of_files
-from rlds_beam.text import joined
+from rlds_beam.text import join_texts
 from rlds_beam.typing import Array
 
 _NAMES = {
@@ -124,7 +124,7 @@ def _flag(file: Any, name: str, rows: int, wrong: list[tuple[str, Array, Array]]
     if not is_number(values.dtype):
         raise OSError(f"{name} holds {values.dtype.name} values, expected 0 or 1")
     flags = values.astype(bool)
-    bad = np.flatnonzero(changed(values, flags))
+    bad = np.flatnonzero(find_changed(values, flags))
     if len(bad):
         wrong.append((name, bad, values[bad]))
         flags[bad] = False
@@ -219,7 +219,7 @@ class D4rlSource(SourceOfFiles):
     @classmethod
     def recognize(cls, path: str) -> str | None:
         name = has_objects(path, _REQUIRED)
-        return None if name is None else f"{joined(_REQUIRED)} in {name}"
+        return None if name is None else f"{join_texts(_REQUIRED)} in {name}"
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> D4rlSource:

@@ -25,7 +25,7 @@ def highway_hash(data: bytes) -> int:
 class _State:
     def __init__(self) -> None:
         self.v0 = [m ^ k for m, k in zip(_MUL0, _KEY, strict=True)]
-        self.v1 = [m ^ _swapped(k) for m, k in zip(_MUL1, _KEY, strict=True)]
+        self.v1 = [m ^ _swap(k) for m, k in zip(_MUL1, _KEY, strict=True)]
         self.mul0, self.mul1 = list(_MUL0), list(_MUL1)
 
     def update(self, lanes: tuple[int, ...]) -> None:
@@ -37,14 +37,14 @@ class _State:
             mul1[i] ^= (v0[i] & _LOW) * (v1[i] >> 32)
         for source, into in ((v1, v0), (v0, v1)):
             for i in (0, 2):
-                low, high = _zipped(source[i], source[i + 1])
+                low, high = _zip(source[i], source[i + 1])
                 into[i], into[i + 1] = (into[i] + low) & _MASK, (into[i + 1] + high) & _MASK
 
     def update_rest(self, rest: bytes) -> None:
         """Adds the last 1 to 31 bytes."""
         count, short = len(rest), len(rest) % 4
         self.v0 = [(v + (count << 32) + count) & _MASK for v in self.v0]
-        self.v1 = [_rotated(v & _LOW, count) | _rotated(v >> 32, count) << 32 for v in self.v1]
+        self.v1 = [_rotate(v & _LOW, count) | _rotate(v >> 32, count) << 32 for v in self.v1]
         packet = bytearray(32)
         packet[: count - short] = rest[: count - short]
         if count & 16:
@@ -57,19 +57,19 @@ class _State:
     def finish(self) -> int:
         for _ in range(4):
             v0 = self.v0
-            self.update((_swapped(v0[2]), _swapped(v0[3]), _swapped(v0[0]), _swapped(v0[1])))
+            self.update((_swap(v0[2]), _swap(v0[3]), _swap(v0[0]), _swap(v0[1])))
         return (self.v0[0] + self.v1[0] + self.mul0[0] + self.mul1[0]) & _MASK
 
 
-def _swapped(value: int) -> int:
+def _swap(value: int) -> int:
     return value >> 32 | (value & _LOW) << 32
 
 
-def _rotated(half: int, count: int) -> int:
+def _rotate(half: int, count: int) -> int:
     return (half << count | half >> (32 - count)) & _LOW
 
 
-def _zipped(v0: int, v1: int) -> tuple[int, int]:
+def _zip(v0: int, v1: int) -> tuple[int, int]:
     """Mixes the bytes of two lanes: the terms to add to the lower and the higher lane."""
     low = (
         ((v0 & 0xFF000000) | (v1 & 0xFF00000000)) >> 24

@@ -33,7 +33,7 @@ LOG_METADATA = "metadata.riegeli"
 STEPS, OFFSETS = "steps.riegeli", "step_offsets.riegeli"
 EPISODES, METADATA = "episode_index.riegeli", "episode_metadata.riegeli"
 FILES = (STEPS, OFFSETS, EPISODES, METADATA)
-_MAX_METADATA = 16 << 20
+_MAX_METADATA_BYTES = 16 << 20
 _NOTHING = -1
 UNREADABLE = (RuntimeError, TypeError, ValueError)
 """Raised by the reader, which returns None for a step that it cannot read, then takes its length."""
@@ -69,7 +69,7 @@ def index_of(shard: str) -> ShardIndex:
 
 
 @contextlib.contextmanager
-def opened(shard: str, rebuilt: Mapping[str, bytes], bridged: Any = None) -> Iterator[Any]:
+def open_shard(shard: str, rebuilt: Mapping[str, bytes], bridged: Any = None) -> Iterator[Any]:
     """EnvLogger's reader of a shard, with some files rebuilt. Raises OSError if the shard cannot be read."""
     with needs("envlogger", f"reading {shard} needs the package envlogger"):
         from envlogger.backends.python import riegeli_dataset_reader
@@ -97,7 +97,7 @@ def opened(shard: str, rebuilt: Mapping[str, bytes], bridged: Any = None) -> Ite
 def log_metadata(log: str) -> bytes | None:
     """The metadata of a log, an encoded `storage_pb2.Data`; None if they cannot be read."""
     path = os.path.join(os.path.abspath(log), LOG_METADATA)
-    if not os.path.isfile(path) or os.path.getsize(path) > _MAX_METADATA:
+    if not os.path.isfile(path) or os.path.getsize(path) > _MAX_METADATA_BYTES:
         return None
     with needs("envlogger", f"reading {log} needs the package envlogger"):
         from envlogger.backends.python import riegeli_dataset_reader
@@ -140,7 +140,7 @@ def _index(shard: str, files: tuple[tuple[str, storage.Stamp], ...]) -> ShardInd
             wrong += [f"bytes {g.begin:,} to {g.end:,} of {STEPS} hold no readable step" for g in gaps.values()]
     elif gaps:
         rebuilt[OFFSETS] = riegeli_file([_datum(_readable(shard, offsets))])
-    bridged = _bridged(os.path.join(shard, STEPS), [gap for after, gap in gaps.items() if after < len(offsets)])
+    bridged = _bridge(os.path.join(shard, STEPS), [gap for after, gap in gaps.items() if after < len(offsets)])
     begins = _Begins(shard, rebuilt, bridged, after_gaps)
     if begins.lost:
         kept = np.delete(np.array(offsets, np.int64), begins.lost)
@@ -156,7 +156,7 @@ def _index(shard: str, files: tuple[tuple[str, storage.Stamp], ...]) -> ShardInd
     return ShardIndex(begins.count, rebuilt, begins.damage(wrong), bridged)
 
 
-def _bridged(path: str, gaps: Sequence[Gap]) -> ScratchDirectory | None:
+def _bridge(path: str, gaps: Sequence[Gap]) -> ScratchDirectory | None:
     """A copy of the steps with gaps replaced by chunks without records; None if there are no gaps.
 
     Riegeli's reader finds a chunk by the headers before it in its block of 64 KiB, and stops at a damaged one.
@@ -191,7 +191,7 @@ def _records(path: str) -> tuple[list[int], dict[int, Gap]]:
 def _steps_of_index(shard: str, rebuilt: Mapping[str, bytes]) -> int:
     """The number of steps in the index; 0 if it cannot be read."""
     try:
-        with opened(shard, rebuilt) as reader:
+        with open_shard(shard, rebuilt) as reader:
             return int(reader.num_steps)
     except OSError:
         return 0
@@ -203,7 +203,7 @@ def _readable(shard: str, offsets: Sequence[int]) -> Any:
     with open(path, "rb") as file:  # read by the same reader: its records replace the steps
         alone = {STEPS: file.read(), EPISODES: riegeli_file([]), METADATA: riegeli_file([])}
     alone[OFFSETS] = riegeli_file([_datum(np.array(_records(path)[0], np.int64))])
-    with opened(shard, alone) as reader:
+    with open_shard(shard, alone) as reader:
         try:
             listed = [*itertools.chain(*(_numbers(reader.serialized_step(i)) for i in range(int(reader.num_steps))))]
         except UNREADABLE as error:
@@ -223,7 +223,7 @@ class _Begins:
     def __init__(self, shard: str, rebuilt: Mapping[str, bytes], bridged: Any, after_gaps: Set[int]):
         self._shard, self._rebuilt, self._bridged, self._after_gaps = shard, rebuilt, bridged, after_gaps
         self.known: list[tuple[int, bool]] = []
-        with opened(shard, rebuilt, bridged) as reader:
+        with open_shard(shard, rebuilt, bridged) as reader:
             self.steps = int(reader.num_steps)
             for i in range(int(reader.num_episodes)):
                 info = reader.episode(i, True)
@@ -244,7 +244,7 @@ class _Begins:
         """Reads the step types, starting at the last episode in the index."""
         step, lost = start, False
         while step < self.steps:
-            with opened(self._shard, self._rebuilt, self._bridged) as reader:
+            with open_shard(self._shard, self._rebuilt, self._bridged) as reader:
                 kind: int | None = FIRST
                 while step < self.steps and kind is not None:  # after an error, a reader reads nothing more
                     kind = _step_type(reader, step)

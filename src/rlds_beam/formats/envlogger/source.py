@@ -33,7 +33,7 @@ from rlds_beam.errors import BadEpisode, UsageError, needs
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field
 from rlds_beam.formats.arrays.packed_arrays import unpack
 from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features, splits_of
-from rlds_beam.formats.envlogger.shard import FILES, LOG_METADATA, STEPS, UNREADABLE, index_of, log_metadata, opened
+from rlds_beam.formats.envlogger.shard import FILES, LOG_METADATA, STEPS, UNREADABLE, index_of, log_metadata, open_shard
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.changes import files_in
 from rlds_beam.reading.looking import names_below, names_in
@@ -55,7 +55,7 @@ class EnvLoggerFormat(ArrayFormat):
         index = index_of(shard)
         position, last = start, min(stop, index.episodes)
         while position < last:  # after an error, a reader reads nothing more: continue with another one
-            with opened(shard, index.rebuilt, index.bridged) as reader:
+            with open_shard(shard, index.rebuilt, index.bridged) as reader:
                 while position < last:
                     episode = _read(reader, position)
                     yield episode
@@ -97,22 +97,22 @@ class EnvLoggerDecoder(ArrayDecoder):
 
 def _columns(arrays: Arrays) -> tuple[dict[str, Column], dict[str, Any]]:
     """The RLDS columns of logged steps, and the episode's own fields."""
-    logged = [_decoded(step) for step in arrays["steps"]]
+    logged = [_decode(step) for step in arrays["steps"]]
     if not logged:
         return {}, {}
     types = np.array([int(timestep[0]) for (timestep, _, _) in logged])
     led_to = {"action": [action for _, action, _ in logged[1:]]}
     led_to |= {name: [timestep[i] for timestep, _, _ in logged[1:]] for name, i in (("reward", 1), ("discount", 2))}
-    columns = _stacked([timestep[3] for timestep, _, _ in logged], "observation")
+    columns = _stack([timestep[3] for timestep, _, _ in logged], "observation")
     for name, values in led_to.items():
-        for path, column in _stacked(values, name).items():
+        for path, column in _stack(values, name).items():
             columns[path] = np.concatenate([column, zeros_like(column, 1)])
-    for path, column in _stacked([_named(custom) for _, _, custom in logged], "").items():
+    for path, column in _stack([_custom_values(custom) for _, _, custom in logged], "").items():
         columns.setdefault(path, column)
     first, last = np.arange(len(logged)) == 0, types == LAST
     ended = np.array([False, *(timestep[2] == 0 for timestep, _, _ in logged[1:])])
     columns |= {"is_first": first, "is_last": last, "is_terminal": last & ended}
-    about = _decoded(arrays["metadata"][0]) if arrays["metadata"][0] else {}
+    about = _decode(arrays["metadata"][0]) if arrays["metadata"][0] else {}
     return columns, {path: _value(value) for path, value in _by_path(about or {}, "").items()}
 
 
@@ -124,14 +124,14 @@ def _with_sorted_names(data: bytes) -> bytes:
     return content
 
 
-def _decoded(data: bytes) -> Any:
+def _decode(data: bytes) -> Any:
     with needs("envlogger", "reading EnvLogger's logs needs the package envlogger"):
         from envlogger.converters import codec
         from envlogger.proto import storage_pb2
     return codec.decode(storage_pb2.Data.FromString(bytes(data)))
 
 
-def _named(custom: Any) -> Mapping[str, Any]:
+def _custom_values(custom: Any) -> Mapping[str, Any]:
     """The custom data that the step function of the log added."""
     if custom is None:
         return {}
@@ -161,7 +161,7 @@ def _by_path(value: Any, path: str) -> dict[str, Any]:
     return by_path
 
 
-def _stacked(values: Sequence[Any], path: str) -> dict[str, Column]:
+def _stack(values: Sequence[Any], path: str) -> dict[str, Column]:
     """The values of all steps, by leaf. Raises ValueError if steps have different leaves."""
     rows = [_by_path(value, path) for value in values]
     if not rows:
@@ -270,7 +270,7 @@ def _with_names(schema: Schema, log: str) -> Schema:
     """The schema with the names of values in the environment's specs, which dm_control's composer joins by tabs."""
     data = log_metadata(log)
     try:
-        specs = {} if data is None else _decoded(data)["environment_specs"]
+        specs = {} if data is None else _decode(data)["environment_specs"]
         named = {role: specs.get(f"{role}_spec") for role in ("observation", "action")}
         names = {path: name.split("\t") for path, name in _spec_names(named, "") if "\t" in name}
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):

@@ -104,7 +104,7 @@ class Hdf5Source(Source):
         where = input if isinstance(input, str) else ",".join(input)
         sizes = find_hdf5(input, where)
         paths = list(sizes)
-        profile = find_profile(options.profile) if options.profile else _recognized(paths, where)
+        profile = find_profile(options.profile) if options.profile else _recognize(paths, where)
         named = [path for path in paths if fnmatch.fnmatch(storage.split(path)[1], profile.files or "*")]
         if not named:
             raise UsageError(f"{where}: no file is named {profile.files}, which profile {profile.name} reads")
@@ -137,12 +137,12 @@ def find_hdf5(input: str | Sequence[str], where: str) -> dict[str, int]:
 def _below(directory: str) -> dict[str, int]:
     """The HDF5 files below a directory and their sizes."""
     if storage.scheme(directory) is None:
-        return {path: storage.size(path) for path in _found(directory)}
+        return {path: storage.size(path) for path in _find_files(directory)}
     found = storage.sizes_of("**", directory)
     return {path: size for path, size in found.items() if path.endswith(_ENDINGS)}
 
 
-def _found(path: str) -> Iterator[str]:
+def _find_files(path: str) -> Iterator[str]:
     """The HDF5 files below a directory, or the file itself."""
     if storage.scheme(path) is not None:
         yield from _below(path) if storage.isdir(path) else storage.sizes_of(path)
@@ -179,7 +179,7 @@ def _first_episode(path: str, root: Hdf5Group, profile: Profile) -> Hdf5Episode 
         return None
 
 
-def _recognized(paths: Sequence[str], where: str) -> Profile:
+def _recognize(paths: Sequence[str], where: str) -> Profile:
     """The shipped profile that fits the files. Raises UsageError if none does, with a proposal."""
     error = ""
     for path in paths[:_TRIED]:

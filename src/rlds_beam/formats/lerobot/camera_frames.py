@@ -120,16 +120,16 @@ class PixelFrames:
         self._images, self._feature = images, feature
         self._held: list[Array] | None = []
         holds = len(images) * feature.size <= _MAX_HELD_BYTES
-        for image in self._decoded():
+        for image in self._decode():
             if holds:
                 self._held.append(image)
         if not holds:
             self._held = None
 
     def __iter__(self) -> Iterator[Array]:
-        return iter(self._decoded() if self._held is None else self._held)
+        return iter(self._decode() if self._held is None else self._held)
 
-    def _decoded(self) -> Iterator[Array]:
+    def _decode(self) -> Iterator[Array]:
         for step, image in enumerate(self._images):
             try:
                 yield EncodedImages(objects([image]), self._feature.shape).decode(self._feature.path)[0]

@@ -16,7 +16,7 @@ from rlds_beam.encoding.arrow_columns import ipc_bytes
 from rlds_beam.encoding.base import Damage, Headers, Record
 from rlds_beam.encoding.parquet_reading import UNREADABLE, byte_chunks, open_parquet, read_group
 from rlds_beam.formats.lerobot.metadata import EpisodeRow, Meta
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,19 +115,19 @@ class LerobotFiles:
         except OSError as error:
             if storage.scheme(path) is not None:
                 raise
-            yield from ((position, f"the file cannot be read: {shortened(error)}") for position in wanted)
+            yield from ((position, f"the file cannot be read: {shorten(error)}") for position in wanted)
             return
         with file:
             try:
                 frames = _Frames(file, storage.size(path), images)
             except UNREADABLE as error:
-                yield from ((position, f"the file is damaged: {shortened(error)}") for position in wanted)
+                yield from ((position, f"the file is damaged: {shorten(error)}") for position in wanted)
                 return
             for position in wanted:
                 try:
                     table = self._table(frames, rows[position])
                 except UNREADABLE as error:
-                    table = f"the file is damaged: {shortened(error)}"
+                    table = f"the file is damaged: {shorten(error)}"
                 yield position, table
 
     def _table(self, frames: _Frames, row: EpisodeRow) -> pa.Table | str:

@@ -31,7 +31,7 @@ from rlds_beam.output.base import CostHint, Description
 from rlds_beam.output.files import to_json
 from rlds_beam.output.last_steps import RowsOutput, RowsWriter
 from rlds_beam.output.merging import GlobalIndices
-from rlds_beam.output.preview import PREVIEW, RANGES, joined
+from rlds_beam.output.preview import PREVIEW, RANGES, join_previews
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import RowRule
@@ -92,7 +92,7 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
         as_video = options.images == "video"
         for name in _encoder_options(options) if not as_video else ():
             raise UsageError(f"--{name} needs --images=video")
-        copied = _copied(features, source, options)
+        copied = _copied_videos(features, source, options)
         encoding = Encoding.of(options) if as_video or copied else None
         frames = FrameFormat(features, fps, options.image_samples, encoding, copied, only_copied=not as_video)
         for feature in frames.videos:
@@ -276,7 +276,7 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
         self._write(layout.STATS, json.dumps(stats, indent=4) + "\n")
         void = {"last_action": "void"} if self.rule.kept_void else {}
         self._write(layout.FIELDS, to_json({**self.frames.features.to_json(), **void}))
-        picture = joined(previews)
+        picture = join_previews(previews)
         if picture:
             storage.write_bytes(storage.below(self.directory, PREVIEW), picture)
         self._write(layout.CARD, card(self.name, info, self.origin, preview=bool(picture)))
@@ -320,7 +320,7 @@ def _encoder_options(options: LerobotOptions) -> list[str]:
     return [name for name in options_given(options, LerobotOptions) if name in ENCODER_OPTIONS]
 
 
-def _copied(features: FeatureMap, source: Source, options: LerobotOptions) -> dict[str, Mapping[str, Any]]:
+def _copied_videos(features: FeatureMap, source: Source, options: LerobotOptions) -> dict[str, Mapping[str, Any]]:
     """What the source says of the videos to copy, by path; none if encoding or images are asked for."""
     if options.images == "copy" or _encoder_options(options):
         return {}

@@ -29,7 +29,7 @@ from rlds_beam.formats.lerobot.language import COLUMNS as LANGUAGE
 from rlds_beam.formats.lerobot.language import EPISODE_PATH, PERSISTENT
 from rlds_beam.formats.lerobot.metadata import Meta
 from rlds_beam.images.depth import Depth
-from rlds_beam.text import count, printable, shortened
+from rlds_beam.text import count, printable, shorten
 
 TASK = "language_instruction"
 REWARD, DISCOUNT = Field("reward", "float32"), Field("discount", "float32")
@@ -120,7 +120,7 @@ def episode_fields(meta: Meta) -> EpisodeFields:
         if info["dtype"] == "image" and (depth := _depth(name, info)) is not None and depth.unit == "m"
     }
     left_out |= {
-        name: f"LeRobot's type {shortened(info['dtype'], 40)}, which rlds-beam does not know"
+        name: f"LeRobot's type {shorten(info['dtype'], 40)}, which rlds-beam does not know"
         for name, info in meta.info["features"].items()
         if not _is_known(name, info["dtype"]) and name not in INDEX_FEATURES
     }

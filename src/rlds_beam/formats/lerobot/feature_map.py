@@ -29,7 +29,7 @@ from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.example.templates import IMAGES
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.schema import LEAST_IMAGE, Field, Schema
+from rlds_beam.episodes.schema import MIN_IMAGE_PIXELS, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap, LerobotFeature, depth_shape
@@ -176,7 +176,7 @@ def _feature(name: str, fields: Sequence[Field], sizes: Mapping[str, tuple[int, 
     """The feature of these fields. Raises UsageError if LeRobot cannot hold them."""
     (first, *more) = fields
     if more:
-        return _joined(name, fields)
+        return _join(name, fields)
     drop = f"leave it out: --map=-{first.path}"
     if first.holds_images:
         shape = first.shape if first.shape[-1] is not None else (*first.shape[:-1], 3)
@@ -207,8 +207,10 @@ def _depth(name: str, field: Field, depth: Depth, sizes: Mapping[str, tuple[int,
             f"--depth={field.path}: {field} is no depth: expected uint16 (millimeters) or float32 (meters) of shape "
             "(height, width) or (height, width, 1)"
         )
-    if min(shape[:2]) < LEAST_IMAGE:
-        raise UsageError(f"--depth={field.path}: {field} is too small for a video, at least {LEAST_IMAGE} pixels wide")
+    if min(shape[:2]) < MIN_IMAGE_PIXELS:
+        raise UsageError(
+            f"--depth={field.path}: {field} is too small for a video, at least {MIN_IMAGE_PIXELS} pixels wide"
+        )
     return LerobotFeature(name, (field,), "image", "image", shape, dataclasses.replace(depth, unit=_UNIT[field.dtype]))
 
 
@@ -222,7 +224,7 @@ def _as_language(feature: LerobotFeature) -> LerobotFeature:
     return dataclasses.replace(feature, kind="language", dtype="language")
 
 
-def _joined(name: str, fields: Sequence[Field]) -> LerobotFeature:
+def _join(name: str, fields: Sequence[Field]) -> LerobotFeature:
     for field in fields:
         if len(field.shape) > 1 or None in field.shape or field.dtype == "string" or field.holds_images:
             raise UsageError(f"--map={name}=...: {field} is not a numeric vector, so it cannot be joined")

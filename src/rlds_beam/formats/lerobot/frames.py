@@ -254,13 +254,13 @@ def frames_table(schema: pa.Schema, features: Sequence[LerobotFeature], episodes
     """The frames of these episodes, concatenated."""
     import pyarrow as pa
 
-    columns = [_joined(feature, [frames.columns[feature.name] for frames in episodes]) for feature in features]
+    columns = [_join(feature, [frames.columns[feature.name] for frames in episodes]) for feature in features]
     for name in schema.names[len(features) :]:
         columns.append(pa.array(np.concatenate([cast(Array, frames.columns[name]) for frames in episodes])))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _joined(feature: LerobotFeature, parts: Sequence[Any]) -> pa.Array:
+def _join(feature: LerobotFeature, parts: Sequence[Any]) -> pa.Array:
     if feature.kind == "number":
         return numbers_array(feature, np.concatenate(parts))
     values = list(itertools.chain.from_iterable(parts))

@@ -12,7 +12,7 @@ from typing import Literal
 
 from rlds_beam import naming
 from rlds_beam.errors import UsageError
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 
 V3, V21 = "v3.0", "v2.1"
 
@@ -94,8 +94,8 @@ class PathTemplate:
             if foreign or not naming.is_file_path(sample):
                 expected = [*(f"{{{name}:03d}}" for name in known), *([_KEY] if keys else [])]
                 raise UsageError(
-                    f"{where} is {shortened(repr(text), 80)}: expected a path in the dataset's directory, with "
-                    f"{', '.join(expected)}" + ("" if foreign else f"; got {shortened(repr(sample), 80)}")
+                    f"{where} is {shorten(repr(text), 80)}: expected a path in the dataset's directory, with "
+                    f"{', '.join(expected)}" + ("" if foreign else f"; got {shorten(repr(sample), 80)}")
                 )
         return cls(template)
 
@@ -103,5 +103,5 @@ class PathTemplate:
         """The path of a file in the dataset's directory. Raises ValueError if a number is not a number."""
         for name, value in numbers.items():
             if type(value) is not int:
-                raise ValueError(f"{name} is {shortened(repr(value), 80)}, which is not a number")
+                raise ValueError(f"{name} is {shorten(repr(value), 80)}, which is not a number")
         return self.text.format(video_key=key, **numbers)

@@ -19,7 +19,7 @@ from rlds_beam.episodes.keys import EPISODE_KEY
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.layout import V3, V21, PathTemplate
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 
 _FPS = Kind("a number above 0, up to 1,000,000", lambda fps: type(fps) in (int, float) and 0 < fps <= 1_000_000)
 _SIZE = Kind("a whole number above 0", lambda value: COUNT.test(value) and value > 0)
@@ -92,7 +92,7 @@ class Meta:
         stored = content.get("storage_format") if isinstance(content, dict) else None
         if stored not in (None, "parquet"):
             raise UsageError(
-                f"{path}: storage_format is {shortened(repr(stored), 80)}, which rlds-beam does not read: use the "
+                f"{path}: storage_format is {shorten(repr(stored), 80)}, which rlds-beam does not read: use the "
                 "dataset with Parquet files (folders data and meta), from which it was made"
             )
         info = check_json(content, _INFO, path)
@@ -245,7 +245,7 @@ def _read_table(path: str, wanted: Any = None) -> Any:
                 raise ValueError("two columns have the same name")
             return read_all(content, names)
     except UNREADABLE as error:
-        raise UsageError(f"{path} is damaged: {shortened(error)}") from error
+        raise UsageError(f"{path} is damaged: {shorten(error)}") from error
 
 
 def _kind(value: Any) -> tuple[str, tuple[int | None, ...]] | None:

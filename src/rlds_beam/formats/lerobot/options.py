@@ -9,7 +9,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.options import LastStep, last_step_option
 from rlds_beam.formats.lerobot.layout import Version
 from rlds_beam.options import Options, option
-from rlds_beam.text import joined
+from rlds_beam.text import join_texts
 
 if TYPE_CHECKING:
     from rlds_beam.reading.base import Source
@@ -71,8 +71,8 @@ def whole_fps(options: LerobotOptions, source: Source) -> int:
     rates = source.rates
     if len(rates) > 1:
         raise UsageError(
-            f"--to=lerobot: the data is {joined([f'{rate:g}' for rate in rates])} Hz, but LeRobot has one rate for all "
-            "episodes: convert the datasets one by one, or resample"
+            f"--to=lerobot: the data is {join_texts([f'{rate:g}' for rate in rates])} Hz, but LeRobot has one rate for "
+            "all episodes: convert the datasets one by one, or resample"
         )
     fps = options.fps if options.fps is not None else source.fps
     if fps is None:

@@ -20,11 +20,11 @@ from rlds_beam.formats.lerobot.data_files import LerobotFiles, meta_of
 from rlds_beam.formats.lerobot.decoder import LerobotDecoder
 from rlds_beam.formats.lerobot.episode_fields import EpisodeFields, episode_fields, name_notes
 from rlds_beam.formats.lerobot.metadata import Meta
-from rlds_beam.images.headers import MOST_PIXELS
+from rlds_beam.images.headers import MAX_PIXELS
 from rlds_beam.reading.base import LastAction, Shard, Source, Span, Split, VideoSpan
 from rlds_beam.reading.looking import names_below
 from rlds_beam.reading.plan import selected_splits, slice_of
-from rlds_beam.text import count, shortened
+from rlds_beam.text import count, shorten
 
 _MAX_ENTRIES = 100
 """Entries that are read of what info.json says of a video."""
@@ -138,7 +138,7 @@ class LerobotSource(Source):
         meta = meta_of(self.root, self.digest)
         read = {feature.name for feature in self.fields.features}
         shapes = [meta.info["features"][key]["shape"][:2] for key in meta.video_keys if key in read]
-        pixels = sum(min(math.prod(shape), MOST_PIXELS) for shape in shapes)
+        pixels = sum(min(math.prod(shape), MAX_PIXELS) for shape in shapes)
         return float(sum(frames) * pixels * share * _SECONDS_A_PIXEL)
 
     def without(self, paths: Collection[str], why: str) -> LerobotSource:
@@ -208,9 +208,7 @@ def _ranges(meta: Meta) -> dict[str, tuple[int, int]]:
         naming.check_name(name, f"{meta.path(layout.INFO)}: a split")
         match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", text)
         if match is None:
-            raise UsageError(
-                f"{meta.path('meta/info.json')}: the split {name} is {shortened(text)}, expected FIRST:END"
-            )
+            raise UsageError(f"{meta.path('meta/info.json')}: the split {name} is {shorten(text)}, expected FIRST:END")
         ranges[name] = int(match[1]), int(match[2])
     return ranges
 

@@ -23,7 +23,7 @@ from rlds_beam.encoding.parquet_reading import open_parquet, read_all
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
 from rlds_beam.reading.base import Shard
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
 ARROW = ("arrow", "parquet")
@@ -31,9 +31,9 @@ ARROW = ("arrow", "parquet")
 
 _OF_TRANSITIONS = ("actions", "rewards", "terminations", "truncations")
 _IGNORED = "episode_id"
-_MOST_ROWS = 8
+_MAX_ROWS = 8
 """Maximum rows per byte of a file: each row has at least two flags."""
-_MOST_MISSING = 10_000
+_MAX_MISSING = 10_000
 """Maximum number of missing episode directories: each is a rejected episode."""
 
 
@@ -54,9 +54,9 @@ class MinariArrowFormat(ArrayFormat):
         content = read_json(path)
         total = content.get("total_episodes") if isinstance(content, dict) else None
         if type(total) is not int or total < 0:
-            raise UsageError(f"{path} is not valid Minari metadata: total_episodes is {shortened(total)}")
+            raise UsageError(f"{path} is not valid Minari metadata: total_episodes is {shorten(total)}")
         there = len(storage.listdir(storage.split(path)[0]))
-        if total - there > _MOST_MISSING:
+        if total - there > _MAX_MISSING:
             raise UsageError(f"{path}: total_episodes is {total:,}, but there are {there:,} files and directories")
         return total
 
@@ -98,7 +98,7 @@ class MinariArrowFormat(ArrayFormat):
                 name = f"_index_{below.name}" if of_tuple else below.name
                 self._add(arrays, f"{place}/{name}", below, values.field(i))
         elif pa.types.is_fixed_size_list(field.type) or pa.types.is_list(field.type):
-            flat, listed = arrow_columns.flattened(values)
+            flat, listed = arrow_columns.flatten_lists(values)
             shape = self.spaces.get(place, {}).get("shape")
             if shape is None and field.metadata and b"shape" in field.metadata:
                 shape = [int(size) for size in field.metadata[b"shape"].split(b",") if size]
@@ -128,7 +128,7 @@ def _read(files: list[str], kind: str) -> Any:
     else:
         tables = [pa.ipc.open_file(pa.memory_map(file)).read_all() for file in files]
     table, size = pa.concat_tables(tables), sum(map(storage.size, files))
-    if len(table) > _MOST_ROWS * size:  # rows of nulls take no space
+    if len(table) > _MAX_ROWS * size:  # rows of nulls take no space
         raise OSError(f"it claims {len(table):,} rows in {size:,} bytes")
     table.validate(full=True)  # offsets in a damaged file may point anywhere in memory
     return table

@@ -48,7 +48,7 @@ def text(longest: int, characters: Sequence[str]) -> JsonSpace:
     return {"type": "Text", "max_length": max(1, longest), "min_length": 0, "charset": charset}
 
 
-def nested(spaces: Mapping[str, JsonSpace]) -> JsonSpace:
+def nest_spaces(spaces: Mapping[str, JsonSpace]) -> JsonSpace:
     """Spaces by path as a Dict of Dicts; a space with an empty path stays itself."""
     if "" in spaces:
         return spaces[""]

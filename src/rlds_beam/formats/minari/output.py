@@ -197,7 +197,7 @@ class MinariOutput(MergedOutput):
         spaces = {
             column.place[len(name) + 1 :]: column.space([a.get(column.place) for a in about]) for column in columns
         }
-        return gym_spaces.nested(spaces)
+        return gym_spaces.nest_spaces(spaces)
 
 
 _ENDS = ("terminations", "truncations")

@@ -53,7 +53,7 @@ from rlds_beam.reading.base import Shard
 from rlds_beam.reading.changes import files_in
 from rlds_beam.reading.looking import names_below
 from rlds_beam.reading.meaning import KEY, Meaning
-from rlds_beam.text import printable, shortened
+from rlds_beam.text import printable, shorten
 
 _ROLES = {"observations": "observation", "actions": "action", "rewards": "reward", "infos": "info"}
 _JPEG = b"\xff\xd8\xff"
@@ -229,7 +229,7 @@ def _metadata(folder: str) -> dict[str, Any]:
     kind = content.get("data_format", "hdf5")
     if kind not in ("hdf5", *ARROW):
         known = ", ".join(("hdf5", *ARROW))
-        raise UsageError(f"{folder}: its data is stored as {shortened(kind)}, but --from=minari reads {known}")
+        raise UsageError(f"{folder}: its data is stored as {shorten(kind)}, but --from=minari reads {known}")
     if kind == "hdf5" and not storage.exists(storage.join(folder, MAIN)):
         raise UsageError(f"{folder} has no {MAIN}: fetch the dataset again")
     check_json(content.get(OWN, {}), {"*": ANY}, f"{path}: {OWN}")
@@ -272,7 +272,7 @@ def _fields(path: str, files: MinariFormat | MinariArrowFormat, about: Mapping[s
                         check_readable(dataset)
                 fields = [_field(place, one, jpeg, spaces) for place, one in datasets]
     except UNREADABLE as error:
-        raise UsageError(f"{path} cannot be read: {shortened(error)}") from error
+        raise UsageError(f"{path} cannot be read: {shorten(error)}") from error
     return tuple(field for field in fields if field is not None)
 
 

@@ -14,13 +14,13 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
-_MOST_MEMBERS = 10_000
-_MOST_EXPANSION = 1032
+_MAX_MEMBERS = 10_000
+_MAX_EXPANSION = 1032
 """Deflate cannot make more bytes of one; a member that claims more is a bomb."""
-_MOST_WHOLE = 1 << 30
+_MAX_FORTRAN_BYTES = 1 << 30
 """The largest array in Fortran order, which is read at once."""
 _READ = 1 << 20
 _ERRORS = (
@@ -54,7 +54,7 @@ class Member:
         self.name, self.stored = info.filename.removesuffix(".npy"), info.compress_type == zipfile.ZIP_STORED
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
             raise OSError(f"{self.name} is encrypted, or not compressed as numpy does")
-        if not self.stored and info.file_size > info.compress_size * _MOST_EXPANSION + 1024:
+        if not self.stored and info.file_size > info.compress_size * _MAX_EXPANSION + 1024:
             raise OSError(f"{self.name} claims {info.file_size} bytes in {info.compress_size}: not written by numpy")
         with archive.open(info) as stream:
             self.shape, self._fortran, self.dtype = _header(stream, self.name)
@@ -73,7 +73,7 @@ class Member:
     def _read_whole(self) -> Array:
         if self._whole is None:
             size = math.prod(self.shape) * self.dtype.itemsize
-            if size > _MOST_WHOLE:
+            if size > _MAX_FORTRAN_BYTES:
                 raise OSError(f"{self.name} has {size} bytes in Fortran order: save numpy.ascontiguousarray of it")
             self._whole = np.frombuffer(self._bytes(0, size), self.dtype).reshape(self.shape[::-1]).T
         return self._whole
@@ -147,8 +147,8 @@ def open_npz(path: str) -> Iterator[Mapping[str, Member]]:
             infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
             if not infos:
                 raise OSError("it holds no arrays")
-            if len(infos) > _MOST_MEMBERS:
-                raise OSError(f"it holds {len(infos)} arrays, more than {_MOST_MEMBERS}")
+            if len(infos) > _MAX_MEMBERS:
+                raise OSError(f"it holds {len(infos)} arrays, more than {_MAX_MEMBERS}")
             names = [info.filename for info in infos]
             if len(set(names)) < len(names):
                 raise OSError(f"it holds two arrays named {max(names, key=names.count).removesuffix('.npy')}")
@@ -158,13 +158,13 @@ def open_npz(path: str) -> Iterator[Mapping[str, Member]]:
                 closing.callback(member.close)
                 members[member.name] = member
         except _ERRORS as error:
-            raise OSError(f"not an .npz file, or damaged: {shortened(error)}") from error
+            raise OSError(f"not an .npz file, or damaged: {shorten(error)}") from error
         yield members
 
 
 def damage(error: Exception) -> str:
     """The reason why a file cannot be read, in one short line."""
-    return shortened(error) or type(error).__name__
+    return shorten(error) or type(error).__name__
 
 
 UNREADABLE_NPZ = (OSError, *_ERRORS)

@@ -78,7 +78,7 @@ def _dtype(member: Member) -> np.dtype[Any]:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[NpzFile]:
+def _open(path: str) -> Iterator[NpzFile]:
     with open_npz(path) as members:
         yield NpzFile(path, members)
 
@@ -91,11 +91,11 @@ class NpzFormat(ProfileFormat):
 
     @staticmethod
     def whole(path: str) -> contextlib.AbstractContextManager[Container]:
-        return _opened(path)
+        return _open(path)
 
     def is_splittable(self, path: str) -> bool:
         try:
-            with _opened(path) as whole:
+            with _open(path) as whole:
                 return super().is_splittable(path) and whole.stored
         except UNREADABLE_NPZ:
             return False
@@ -138,7 +138,7 @@ class NpzSource(SourceOfFiles):
             inside = next((name for name in names_in(path) if name.endswith(".npz")), None)
             if inside is None and not path.endswith(".npz"):
                 return None
-            with _opened(path if inside is None else storage.join(path, inside)) as whole:
+            with _open(path if inside is None else storage.join(path, inside)) as whole:
                 found, names = _fitting(whole), ", ".join([*whole.leaves][:4])
         except Exception:  # whatever the path holds; `open` says what is wrong
             return None
@@ -185,7 +185,7 @@ def _first_layout(paths: Sequence[str], where: str, options: NpzOptions) -> Layo
     error = ""
     for path in paths[:_TRIED]:
         try:
-            with _opened(path) as whole:
+            with _open(path) as whole:
                 if options.profile:
                     profile = find_profile(options.profile, npz=True)
                 elif found := _fitting(whole):

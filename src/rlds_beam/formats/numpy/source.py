@@ -29,7 +29,7 @@ from rlds_beam.reading.looking import names_below, names_in
 from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.typing import Array
 
-_MOST_NAMES = 64
+_MAX_NAMES = 64
 """Maximum number of names in a directory of this format: files of rlds-beam, and a directory for each split."""
 
 
@@ -216,7 +216,7 @@ class NumpySource(Source):
     @classmethod
     def recognize(cls, path: str) -> str | None:
         names = names_in(path)
-        folders = names if MANIFEST in names and len(names) < _MOST_NAMES else ()
+        folders = names if MANIFEST in names and len(names) < _MAX_NAMES else ()
         return next((f"{name}/{OFFSETS}.npy" for name in folders if f"{OFFSETS}.npy" in names_below(path, name)), None)
 
     def companions(self, shard: Shard) -> list[str]:

@@ -15,7 +15,7 @@ from rlds_beam.formats.arrays.array_episodes import number_field
 from rlds_beam.formats.profiles.model import RESERVED, FieldRule, Profile
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 
-_LEAST_IMAGE = 16  # pixels of a side
+_MIN_IMAGE_PIXELS = 16  # pixels of a side
 
 
 class Leaf(NamedTuple):
@@ -168,7 +168,7 @@ def is_pixels(leaf: Leaf) -> bool:
     """Whether an array holds frames: uint8 [T, H, W, C]."""
     if leaf.dtype != np.uint8 or len(leaf.shape) != 4:
         return False
-    return min(leaf.shape[1:3]) >= _LEAST_IMAGE and leaf.shape[3] in (1, 3, 4)
+    return min(leaf.shape[1:3]) >= _MIN_IMAGE_PIXELS and leaf.shape[3] in (1, 3, 4)
 
 
 def row_bytes(row: Any) -> bytes:

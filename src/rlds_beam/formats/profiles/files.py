@@ -17,7 +17,7 @@ from rlds_beam.encoding.base import Damage
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
-from rlds_beam.formats.arrays.hdf5_reading import MOST_BYTES, UNREADABLE
+from rlds_beam.formats.arrays.hdf5_reading import MAX_BYTES, UNREADABLE
 from rlds_beam.formats.profiles.binding import Leaf
 from rlds_beam.formats.profiles.containers import Container
 from rlds_beam.formats.profiles.episodes import Layout, read_episode
@@ -25,7 +25,7 @@ from rlds_beam.reading.base import Split
 from rlds_beam.typing import Array
 
 _ROWS = 1 << 20  # flags read at once
-_MOST_PIXELS = 16 * MOST_BYTES
+_MAX_PIXELS = 16 * MAX_BYTES
 """Maximum bytes of an episode's frames that become PNGs, which are not held at once."""
 
 
@@ -180,6 +180,6 @@ def _check_size(episode: Container, layout: Layout) -> None:
         if (leaf := episode.leaves.get(binding.name)) is not None:
             size = math.prod(leaf.shape) * leaf.dtype.itemsize
             arrays, pixels = (arrays, pixels + size) if binding.has_pixels(leaf) else (arrays + size, pixels)
-    for size, most in ((arrays, MOST_BYTES), (pixels, _MOST_PIXELS)):
+    for size, most in ((arrays, MAX_BYTES), (pixels, _MAX_PIXELS)):
         if size > most:
             raise OSError(f"its arrays have {size:,} bytes, more than {most:,}")

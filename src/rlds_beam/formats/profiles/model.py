@@ -10,7 +10,7 @@ from typing import Any
 from rlds_beam.encoding.checked_json import TEXT, Kind, check_json, parse_yaml
 from rlds_beam.episodes.schema import FLAGS
 from rlds_beam.errors import UsageError
-from rlds_beam.text import did_you_mean, shortened
+from rlds_beam.text import did_you_mean, shorten
 
 TO_OBSERVATION = "to_observation"
 RESERVED = (*FLAGS, "discount", "reward", "language_instruction")
@@ -239,12 +239,12 @@ def _check_values(content: Mapping[str, Any], where: str) -> None:
     episodes = content.get("episodes", "file")
     if episodes != "file" and episodes.count("*") != 1:
         raise UsageError(
-            f"{where}: episodes is {shortened(repr(episodes), 80)}, expected file, or groups such as data/demo_*"
+            f"{where}: episodes is {shorten(repr(episodes), 80)}, expected file, or groups such as data/demo_*"
         )
     if content.get("ends") and episodes != "file":
         raise UsageError(f"{where}: ends needs episodes: file, because groups are episodes already")
     if content.get("splits", "mask") not in ("mask", "folders", "names"):
-        splits = shortened(repr(content["splits"]), 80)
+        splits = shorten(repr(content["splits"]), 80)
         raise UsageError(f"{where}: splits is {splits}, expected mask, folders, or names")
     later = [key for key in ("final", "last_step") if key in content]
     if content.get("actions") == TO_OBSERVATION and later:
@@ -255,21 +255,21 @@ def _check_keys(content: Mapping[str, Any], schema: Mapping[str, Any], where: st
     known = [name.rstrip("?") for name in schema]
     for name in content:
         if name not in known:
-            raise UsageError(f"{where}: unknown key {shortened(repr(name), 80)}{did_you_mean(str(name), known)}")
+            raise UsageError(f"{where}: unknown key {shorten(repr(name), 80)}{did_you_mean(str(name), known)}")
 
 
 def _rule(path: str, one: Any, where: str) -> FieldRule:
     given = {"from": one} if isinstance(one, str) else one
-    where = f"{where}: fields.{shortened(path, 80)}"
+    where = f"{where}: fields.{shorten(path, 80)}"
     _check_keys(given, _RULE, where)
     check_json(given, _RULE, where)
     if path in RESERVED:
         raise UsageError(f"{where}: use the keys terminal, reward, discount, and text instead")
     match = _ROWS.fullmatch(given["from"])
     if match is None:
-        raise UsageError(f"{where}: {shortened(repr(given['from']), 80)} is no dataset; rows are given as in name[:-1]")
+        raise UsageError(f"{where}: {shorten(repr(given['from']), 80)} is no dataset; rows are given as in name[:-1]")
     if path.count("*") != match["name"].count("*"):
-        raise UsageError(f"{where} and {shortened(repr(match['name']), 80)} have different numbers of *")
+        raise UsageError(f"{where} and {shorten(repr(match['name']), 80)} have different numbers of *")
     start, stop = (None if match[key] is None else int(match[key]) for key in ("start", "stop"))
     shapes = tuple(tuple(shape) for shape in given.get("raw_shapes", ()))
     wild, condition = "*" in match["name"], given.get("names_if")

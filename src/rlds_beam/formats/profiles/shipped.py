@@ -64,10 +64,10 @@ def propose(name: str, episodes: str, leaves: Mapping[str, Leaf]) -> list[str]:
         path for path in leaves if "action" in path.lower() and leaves[path].shape
     ]
     rows = leaves[actions[0]].shape[:1] if actions else ()
-    lines = [f"name: {name}", f"episodes: {_quoted(episodes)}", "fields:"]
+    lines = [f"name: {name}", f"episodes: {_quote(episodes)}", "fields:"]
     for path in actions:
-        name = _quoted(f"action{'' if len(actions) == 1 else '/' + path.replace('/', '_')}")
-        lines.append(f"  {name}: {_quoted(path)}")
+        name = _quote(f"action{'' if len(actions) == 1 else '/' + path.replace('/', '_')}")
+        lines.append(f"  {name}: {_quote(path)}")
     if not actions:
         lines.append("  action: NAME_OF_A_DATASET")
     other = []
@@ -75,13 +75,13 @@ def propose(name: str, episodes: str, leaves: Mapping[str, Leaf]) -> list[str]:
         if path in actions or last[path] in (*_REWARDS, *_ENDS, *_FLAGS, *_NOTHING):
             continue
         if rows and leaf.shape[:1] == rows and leaf.readable:
-            name = _quoted(f"observation/{_field_name(path)}")
-            lines.append(f"  {name}: {_quoted(path)}  # {leaf.dtype}{list(leaf.shape)}")
+            name = _quote(f"observation/{_field_name(path)}")
+            lines.append(f"  {name}: {_quote(path)}  # {leaf.dtype}{list(leaf.shape)}")
         else:
             other.append(f"# not read: {printable(path)} {leaf.dtype}{list(leaf.shape)}")
     for key, names in (("reward", _REWARDS), ("terminal", _ENDS)):
-        lines += [f"{key}: {_quoted(path)}" for path in leaves if last[path] in names][:1]
-    ends = [_quoted(path) for path in leaves if last[path] in (*_ENDS, *_FLAGS)]
+        lines += [f"{key}: {_quote(path)}" for path in leaves if last[path] in names][:1]
+    ends = [_quote(path) for path in leaves if last[path] in (*_ENDS, *_FLAGS)]
     if ends and episodes == "file":
         lines.append(f"# ends: [{', '.join(ends)}]  # if the file holds several episodes, end to end")
     return lines + other
@@ -93,6 +93,6 @@ def _field_name(path: str) -> str:
     return path
 
 
-def _quoted(path: str) -> str:
+def _quote(path: str) -> str:
     plain = path.rstrip("*").replace("/", "").replace("_", "").isalnum()
     return path if plain else json.dumps(path)

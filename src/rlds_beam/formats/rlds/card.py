@@ -16,9 +16,9 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode
 from rlds_beam.images.thumbnails import is_image
-from rlds_beam.output.preview import SHOWN, joined, part_of
+from rlds_beam.output.preview import SHOWN, join_previews, part_of
 from rlds_beam.reading.decoding import EpisodeDecoder
-from rlds_beam.text import count, escape_controls, printable, shortened
+from rlds_beam.text import count, escape_controls, printable, shorten
 
 PROVENANCE, CARD = "provenance.json", "README.md"
 _FROM_INFO = ("citation", "description", "location", "redistributionInfo", "releaseNotes")
@@ -137,7 +137,7 @@ def _check_lines(facts: Mapping[str, Any]) -> list[str]:
 
 def _connector_line(connector: Mapping[str, Any]) -> str:
     texts = {name: json.dumps(value, ensure_ascii=False) for name, value in connector["arguments"].items()}
-    arguments = ", ".join(f"{name}={shortened(text, 80)}" for name, text in texts.items())
+    arguments = ", ".join(f"{name}={shorten(text, 80)}" for name, text in texts.items())
     return f"- {_code('{}({})'.format(connector['name'], arguments))}"
 
 
@@ -183,7 +183,11 @@ def preview_of(files: Sequence[str], kind: RecordFormat, cameras: Mapping[str, F
       files: the paths of the files, which all have records.
       cameras: the fields to show.
     """
-    return joined(_parts(files, kind, EpisodeDecoder(Schema(dict(sorted(cameras.items())), {})))) if cameras else b""
+    return (
+        join_previews(_parts(files, kind, EpisodeDecoder(Schema(dict(sorted(cameras.items())), {}))))
+        if cameras
+        else b""
+    )
 
 
 def _parts(files: Sequence[str], kind: RecordFormat, decoder: EpisodeDecoder) -> Iterator[bytes]:

@@ -77,7 +77,7 @@ class MergedSource(Source):
 
     @functools.cached_property
     def fps(self) -> float | None:  # type: ignore[override]
-        return _shared([source.fps for source in self.merged])
+        return _common_value([source.fps for source in self.merged])
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -85,13 +85,13 @@ class MergedSource(Source):
 
     @functools.cached_property
     def robot(self) -> str | None:  # type: ignore[override]
-        return _shared([source.robot for source in self.merged])
+        return _common_value([source.robot for source in self.merged])
 
     @property
     def last_action(self) -> LastAction:  # type: ignore[override]
         """Void if they contradict each other: an action less is better than one that nobody took."""
         known = {source.last_action for source in self.merged}
-        return "void" if known >= {"real", "void"} else _shared([*known]) or "unknown"
+        return "void" if known >= {"real", "void"} else _common_value([*known]) or "unknown"
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -208,7 +208,7 @@ def _merged_schema(sources: Sequence[RldsSource], common: bool) -> Schema:
     return Schema(parts[0], {**parts[1], FROM.path: FROM})
 
 
-def _shared(values: Sequence[Fact]) -> Fact | None:
+def _common_value(values: Sequence[Fact]) -> Fact | None:
     """The value of all datasets; None if they differ."""
     return values[0] if len({*values}) == 1 else None
 
@@ -245,4 +245,4 @@ def _merged_field(fields: Sequence[Field], sources: Sequence[RldsSource]) -> Fie
     plain = "bytes" if dtype == "bfloat16" else "none"
     encoding = first.encoding if len({field.encoding for field in fields}) == 1 else plain
     merged = Field(first.path, dtype, first.shape, encoding, first.feature)
-    return merged.with_names(_shared([field.names for field in fields]) or ())
+    return merged.with_names(_common_value([field.names for field in fields]) or ())

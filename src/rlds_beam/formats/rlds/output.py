@@ -84,7 +84,7 @@ class RldsOutput(HoldsLastActions):
     def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: RldsOptions) -> RldsOutput:
         splits = connectors.splits
         edited = connectors.connectors or connectors.schema != source.schema
-        schema = _written(connectors.schema) if edited else connectors.schema
+        schema = _written_schema(connectors.schema) if edited else connectors.schema
         kind = options.format
         beside_as: ColumnsFormat | None = "array_record" if options.array_record_beside else None
         if beside_as and kind != "tfrecord":
@@ -145,7 +145,7 @@ class RldsOutput(HoldsLastActions):
     def plan(self) -> dict[str, Any]:
         described = {"format": self.format, "features": json.loads(self.features), "info": self.info}
         beside = {"beside": self.beside_as} if self.beside_as else {}
-        files = {name: _planned(content) for name, content in self.files_beside.items()}
+        files = {name: _plan_entry(content) for name, content in self.files_beside.items()}
         return {"rlds": {**described, **beside, **self.meaning.entry(), "files": files, "splits": self.splits}}
 
     def describe(self) -> Description:
@@ -299,7 +299,7 @@ class RldsWriter:
             file.abort()
 
 
-def _planned(content: bytes) -> str:
+def _plan_entry(content: bytes) -> str:
     """A file's entry in the plan: its text, or its digest if it is not UTF-8."""
     try:
         return content.decode("utf-8")
@@ -307,7 +307,7 @@ def _planned(content: bytes) -> str:
         return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def _written(schema: Schema) -> Schema:
+def _written_schema(schema: Schema) -> Schema:
     """The schema to write, given the schema of what connectors return.
 
     A discount that input records lack is written, since connectors may have changed it. The output split is not.

@@ -103,7 +103,7 @@ def remove_parts(directory: str) -> None:
 
 def commit_parts(output: RldsOutput, parts: Sequence[FinishedPart], plan: OutputPlan) -> tuple[WorkRange, ...]:
     """Gives the parts their names as shards, and commits each. Returns the ranges of the dataset."""
-    directory, numbered = output.directory, _numbered(parts)
+    directory, numbered = output.directory, _number(parts)
     add_files(directory, [name for work, _ in numbered for name in output.files(work)])
     for work, part in numbered:
         files = []
@@ -117,7 +117,7 @@ def commit_parts(output: RldsOutput, parts: Sequence[FinishedPart], plan: Output
     return tuple(work for work, _ in numbered)
 
 
-def _numbered(parts: Sequence[FinishedPart]) -> list[tuple[WorkRange, FinishedPart]]:
+def _number(parts: Sequence[FinishedPart]) -> list[tuple[WorkRange, FinishedPart]]:
     """The range that each part becomes."""
     by_split = {split: list(own) for split, own in itertools.groupby(parts, key=lambda part: part.work.split)}
     return [(WorkRange(split, i, len(own), ()), part) for split, own in by_split.items() for i, part in enumerate(own)]

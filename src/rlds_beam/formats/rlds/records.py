@@ -9,7 +9,7 @@ import numpy as np
 
 from rlds_beam.encoding.example.reading import entry_spans
 from rlds_beam.encoding.tfds.rlds_dataset import as_column, encode_feature, join_entries, same_storage
-from rlds_beam.encoding.wire import delimited
+from rlds_beam.encoding.wire import encode_delimited
 from rlds_beam.episodes.columns import all_below
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import Field, Schema
@@ -97,8 +97,8 @@ class RecordEncoder:
             raise BadEpisode(Violation("missing_field", "the value is missing", field.path))
         column = value if leaf.in_steps else _of_episode(value)
         if isinstance(column, EncodedImages):
-            column = _filled(column, field)
-        return delimited(1, leaf.name.encode()) + delimited(2, encode_feature(column, field))
+            column = _fill(column, field)
+        return encode_delimited(1, leaf.name.encode()) + encode_delimited(2, encode_feature(column, field))
 
 
 def _names(spans: Mapping[str, Any], leaf: _Leaf) -> list[str]:
@@ -116,7 +116,7 @@ def _of_episode(value: Any) -> Column:
     return array[None]
 
 
-def _filled(images: EncodedImages, field: Field) -> EncodedImages:
+def _fill(images: EncodedImages, field: Field) -> EncodedImages:
     """Replaces each `ZERO_IMAGE` by a blank image, of the declared size or the first image's size."""
     empty = [step for step, data in enumerate(images.data) if data == ZERO_IMAGE]
     if not empty:

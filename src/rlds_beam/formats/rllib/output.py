@@ -106,7 +106,7 @@ class RllibOutput(Output):
         if len(episode) < 2:
             raise not_representable("an episode of one step has no transition, which RLlib needs")
         end, terminated = len(episode) - 1, bool(episode.steps["is_terminal"][-1])
-        nested = ((name, _nested(leaves, self._path(name), episode, end)) for name, leaves in self.extras)
+        nested = ((name, _nest(leaves, self._path(name), episode, end)) for name, leaves in self.extras)
         extras = {name: _buffer(values, finalized=True) for name, values in nested}
         packed: bytes = msgpack.packb(
             {
@@ -114,8 +114,8 @@ class RllibOutput(Output):
                 "agent_id": None,
                 "module_id": None,
                 "multi_agent_episode_id": None,
-                "observations": _buffer(_nested(self.observations, self.fields.obs, episode, end + 1), finalized=True),
-                "actions": _buffer(_nested(self.actions, self.fields.actions, episode, end), finalized=True),
+                "observations": _buffer(_nest(self.observations, self.fields.obs, episode, end + 1), finalized=True),
+                "actions": _buffer(_nest(self.actions, self.fields.actions, episode, end), finalized=True),
                 "rewards": _buffer(self.reward[0].values(episode, end).reshape(end), finalized=True),
                 "infos": _buffer([{}] * (end + 1), finalized=False),
                 "extra_model_outputs": extras or None,
@@ -158,7 +158,7 @@ def _buffer(data: Any, *, finalized: bool) -> dict[str, Any]:
     return {"data": data, "lookback": 0, "finalized": finalized, "space": None}
 
 
-def _nested(leaves: Leaves, role: str, episode: Episode, stop: int) -> Any:
+def _nest(leaves: Leaves, role: str, episode: Episode, stop: int) -> Any:
     """The values below a step field: an array, or nested dicts of arrays."""
     by_path = {leaf.path[len(role) :].strip("/"): leaf.values(episode, stop) for leaf in leaves}
     return by_path[""] if "" in by_path else nest(by_path)

@@ -28,7 +28,7 @@ from rlds_beam.formats.columns.reading import (
     numeric_columns,
     row_groups,
     rows_of,
-    shuffled,
+    shuffle_groups,
 )
 from rlds_beam.output.manifest import read_manifest
 
@@ -150,7 +150,7 @@ class ColumnsOfflineData(OfflineData):
         if module not in self._held and (self.config.materialize_data or self.config.materialize_mapped_data):
             groups = self._held[module] = list(groups)
         buffer = self.iter_batches_kwargs.get("local_shuffle_buffer_size")
-        return batches(shuffled(groups, buffer, self._rng) if buffer else groups, rows)
+        return batches(shuffle_groups(groups, buffer, self._rng) if buffer else groups, rows)
 
     def _iterators(self, num_samples: int, num_shards: int, module_state: Any) -> Any:
         if len(self._files) > 1:

@@ -14,7 +14,7 @@ from rlds_beam.formats.ros2.mcap import McapFile
 from rlds_beam.formats.ros2.mcap_records import decompress, zstd_size
 from rlds_beam.formats.ros2.messages import BagFile, DamagedBag, Message, Topic
 from rlds_beam.formats.ros2.sqlite import SqliteFile
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
 METADATA = "metadata.yaml"
@@ -64,7 +64,7 @@ def bag_layout(path: str) -> BagLayout:
         parts = entry.split("/") if isinstance(entry, str) else []
         # before version 4, the paths begin with the name of the bag's directory
         if not parts or not all(map(naming.is_file_name, parts)) or len(parts) > 2:
-            raise UsageError(f"{path} names {shortened(repr(entry), 80)}, which is not a file in its directory")
+            raise UsageError(f"{path} names {shorten(repr(entry), 80)}, which is not a file in its directory")
         if parts[-1].endswith((".zstd", ".zst")) or about.get("compression_mode", "") in ("file", "FILE"):
             raise UsageError(
                 f"{storage.join(directory, parts[-1])} is compressed as a whole: decompress it (zstd -d), or convert "
@@ -75,7 +75,7 @@ def bag_layout(path: str) -> BagLayout:
         files.append(storage.join(directory, parts[-1]))
     mode = str(about.get("compression_mode") or "").lower()
     if mode == "message" and about.get("compression_format") != "zstd":
-        raise UsageError(f"{path}: messages are compressed as {shortened(repr(about.get('compression_format')), 40)}")
+        raise UsageError(f"{path}: messages are compressed as {shorten(repr(about.get('compression_format')), 40)}")
     return BagLayout(path, tuple(files), mode == "message", str(about.get("ros_distro") or ""))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.definitions import Definitions, Fields
-from rlds_beam.text import did_you_mean, shortened
+from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.typing import Array
 
 _DTYPES = {
@@ -108,7 +108,7 @@ class Cursor:
             if count is None:
                 count = self.length()
             if sizes is not None:
-                self.skip((sizes if count == 1 else _repeated(sizes, count))[self.at & 7])
+                self.skip((sizes if count == 1 else _repeat(sizes, count))[self.at & 7])
                 continue
             self._spend(count)
             for _ in range(count):
@@ -157,19 +157,19 @@ Parts: TypeAlias = "tuple[ValueRun, ...]"
 _TEXT: Parts = (ValueRun(1, None),)
 
 
-def _joined(first: Sizes, second: Sizes) -> Sizes:
+def _join(first: Sizes, second: Sizes) -> Sizes:
     """The sizes of two values in a row."""
     return tuple(size + second[(at + size) & 7] for at, size in enumerate(first))
 
 
 @functools.lru_cache(maxsize=4096)
-def _repeated(sizes: Sizes, count: int) -> Sizes:
+def _repeat(sizes: Sizes, count: int) -> Sizes:
     """The sizes of `count` values in a row, by squaring."""
     whole = _NO_BYTES
     while count:
         if count & 1:
-            whole = _joined(whole, sizes)
-        sizes, count = _joined(sizes, sizes), count >> 1
+            whole = _join(whole, sizes)
+        sizes, count = _join(sizes, sizes), count >> 1
     return whole
 
 
@@ -177,7 +177,7 @@ def _row(parts: Parts, count: int | None) -> Parts:
     """How to skip `count` values; None if their number precedes them."""
     if not parts or (len(parts) == 1 and parts[0].length == 1 and parts[0].sizes):
         sizes = (parts[0].sizes if parts else None) or _NO_BYTES
-        return (ValueRun(None, sizes) if count is None else ValueRun(1, _repeated(sizes, count)),)
+        return (ValueRun(None, sizes) if count is None else ValueRun(1, _repeat(sizes, count)),)
     if count == 0:
         return ()
     if count == 1 and len(parts) == 1:
@@ -269,7 +269,7 @@ class Reader:
             fields = self.fields(here[1])
             names = [name for name, _ in fields]
             if match[1] not in names:
-                hint = did_you_mean(match[1], names, otherwise=shortened(f"it has {', '.join(names)}"))
+                hint = did_you_mean(match[1], names, otherwise=shorten(f"it has {', '.join(names)}"))
                 raise UsageError(f"{here[1]} has no field {match[1]}{hint}")
             index = names.index(match[1])
             before, here = self._message(here[1], index).parts, fields[index][1]
@@ -311,7 +311,7 @@ class Reader:
             layout = self._layout(kind, owner)
             dtype, *others = layout.dtypes
             if dtype is None or others:
-                inside = shortened(", ".join(f"{path}.{name}" for name, _ in self.fields(kind[1])))
+                inside = shorten(", ".join(f"{path}.{name}" for name, _ in self.fields(kind[1])))
                 raise UsageError(f"{owner}: {path} is a {kind[1]}; name what to take of it: {inside}")
             return dtype, layout.length, False
         if kind[0] == _BASE:
@@ -363,7 +363,7 @@ def _struct(fields: Sequence[TypeLayout]) -> TypeLayout:
     for part in (part for field in fields for part in field.parts):
         before = parts[-1] if parts else _TEXT[0]
         if before.length == part.length == 1 and before.sizes and part.sizes:
-            parts[-1] = ValueRun(1, _joined(before.sizes, part.sizes))
+            parts[-1] = ValueRun(1, _join(before.sizes, part.sizes))
         else:
             parts.append(part)
     dtypes = frozenset[str | None]().union(*(field.dtypes for field in fields))
@@ -371,6 +371,6 @@ def _struct(fields: Sequence[TypeLayout]) -> TypeLayout:
     return TypeLayout(tuple(parts), dtypes or frozenset({None}), numbers, depth)
 
 
-def concatenated(values: Sequence[Array]) -> Array:
+def concatenate(values: Sequence[Array]) -> Array:
     """Numbers of several fields as one vector."""
     return np.concatenate([np.atleast_1d(value) for value in values])

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.formats.ros2.messages import Topic
-from rlds_beam.text import did_you_mean, shortened
+from rlds_beam.text import did_you_mean, shorten
 
 Fields: TypeAlias = "list[tuple[str, Any]]"
 """The fields of a type: names, and rosbags' description of each type."""
@@ -20,7 +20,7 @@ Fields: TypeAlias = "list[tuple[str, Any]]"
 Definitions: TypeAlias = "Mapping[str, Fields]"
 """The fields of each message type."""
 
-_MAX_TEXT = 1 << 20
+_MAX_DEFINITION_CHARACTERS = 1 << 20
 """Maximum characters of a definition, with its comments."""
 _MAX_PARSED = 64 << 10
 """Maximum characters of a definition without comments; the parser takes up to 30 microseconds for each."""
@@ -77,14 +77,14 @@ def definitions_of(topics: Iterable[Topic], distribution: str, recorded: str) ->
     if sum(len(_essence(*text)) for text in texts) > _MAX_PARSED_OF_BAG:
         raise UsageError(f"the definitions of its types have more than {_MAX_PARSED_OF_BAG:,} characters")
     for text in texts:
-        known.update(_parsed(*text))
+        known.update(_parse(*text))
     return known
 
 
 @functools.lru_cache(maxsize=256)
 def _essence(kind: str, language: str, text: str) -> str:
     """A definition without comments and annotations. Raises UsageError if the parser may not be given it."""
-    if len(text) > _MAX_TEXT:
+    if len(text) > _MAX_DEFINITION_CHARACTERS:
         raise UsageError(f"the definition of {kind} has {len(text):,} characters")
     if language == "ros2msg":
         text = _NOTHING.sub("", text)
@@ -113,7 +113,7 @@ def _plain_idl(kind: str, text: str) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _parsed(kind: str, language: str, text: str) -> Definitions:
+def _parse(kind: str, language: str, text: str) -> Definitions:
     """The types that a definition contains. Raises UsageError if it cannot be parsed."""
     from rosbags.interfaces import Nodetype
     from rosbags.typesys import get_types_from_idl, get_types_from_msg
@@ -130,15 +130,15 @@ def _parsed(kind: str, language: str, text: str) -> Definitions:
             for part in parts:
                 types.update(get_types_from_idl(part.partition("\n")[2] if part.startswith("IDL: ") else part))
         else:
-            raise UsageError(f"{kind} is defined in {shortened(language, 40)!r}; supported: ros2msg, ros2idl")
+            raise UsageError(f"{kind} is defined in {shorten(language, 40)!r}; supported: ros2msg, ros2idl")
     except UsageError:
         raise
     except Exception as error:  # the parser meets a stranger's text
-        raise UsageError(f"the definition of {kind} cannot be read: {shortened(error)}") from error
+        raise UsageError(f"the definition of {kind} cannot be read: {shorten(error)}") from error
     definitions = {name: list(fields) for name, (_, fields) in types.items()}
     for field, (node, about) in (field for fields in definitions.values() for field in fields):
         if node == Nodetype.ARRAY and not 0 <= about[1] <= _MAX_ARRAY:
-            raise UsageError(f"the definition of {kind} cannot be read: {field} has {shortened(about[1])} elements")
+            raise UsageError(f"the definition of {kind} cannot be read: {field} has {shorten(about[1])} elements")
     return definitions
 
 

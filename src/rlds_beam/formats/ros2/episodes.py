@@ -22,11 +22,11 @@ from rlds_beam.formats.ros2.mapping import TopicMapping
 from rlds_beam.formats.ros2.messages import MAX_EPISODE_BYTES
 from rlds_beam.formats.ros2.values import FieldReader, has_header
 from rlds_beam.formats.ros2.windows import AlignedSteps, BagWindow, align, grid, windows_of
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
 START, DROPPED, LACKING, TIMES = "start_time_ns", "dropped_frames", "dropped", "timestamp_ns"
-_MOST_STEPS = 10_000_000
+_MAX_STEPS = 10_000_000
 _NEAR_NS = 1_000_000_000
 """Messages of a topic that are less far from each other are read at once."""
 
@@ -68,7 +68,7 @@ class Ros2Format(ArrayFormat):
                 try:
                     yield reading.episode(window)
                 except (BadMessage, IndexError, OSError, UsageError) as error:
-                    yield Damage(i, i + 1, shortened(error, 500), b"")
+                    yield Damage(i, i + 1, shorten(error, 500), b"")
 
 
 def _layout(path: str) -> Any:
@@ -123,7 +123,7 @@ def _timelines(path: str, mapping: TopicMapping, distribution: str, stamps: obje
     """
     found: dict[str, list[tuple[int, int]]] = {name: [] for name in mapping.topics}
     with Bag(_layout(path)) as bag:
-        stamped = _stamped(bag, mapping, distribution)
+        stamped = _stamped_topics(bag, mapping, distribution)
         for message in bag.messages(mapping.topics):
             with contextlib.suppress(BadMessage):  # it costs the episodes that need it
                 time = stamp_of(message.data) if message.topic in stamped else message.time
@@ -137,7 +137,7 @@ def _timelines(path: str, mapping: TopicMapping, distribution: str, stamps: obje
     return timelines
 
 
-def _stamped(bag: Bag, mapping: TopicMapping, distribution: str) -> set[str]:
+def _stamped_topics(bag: Bag, mapping: TopicMapping, distribution: str) -> set[str]:
     """The topics whose messages are taken by their stamps."""
     topics = [topic for name, topic in bag.topics.items() if name in mapping.topics and mapping.by_stamp]
     return {
@@ -174,7 +174,7 @@ def steps_at(mapping: TopicMapping, inside: Mapping[str, Array]) -> Array:
     """The times of an episode's steps, complete or not, from the times of the messages in it.
 
     Raises:
-      BadMessage: there would be more than `_MOST_STEPS`.
+      BadMessage: there would be more than `_MAX_STEPS`.
     """
     if mapping.reference:
         return inside[mapping.reference]
@@ -182,8 +182,8 @@ def steps_at(mapping: TopicMapping, inside: Mapping[str, Array]) -> Array:
     if not len(every):
         return every
     low, high = int(every.min()), int(every.max())
-    if (high - low) / 1e9 * mapping.rate > _MOST_STEPS:
-        raise BadMessage(f"its messages span {(high - low) / 1e9:,.0f} s: more than {_MOST_STEPS:,} steps")
+    if (high - low) / 1e9 * mapping.rate > _MAX_STEPS:
+        raise BadMessage(f"its messages span {(high - low) / 1e9:,.0f} s: more than {_MAX_STEPS:,} steps")
     return grid(low, high, mapping.rate)
 
 
@@ -208,7 +208,7 @@ class _Reading:
             if topic.encoding != "cdr":
                 raise OSError(f"{bag.layout.path}: {topic.name} is serialized as {topic.encoding!r}, not as cdr")
         self._readers = [reader.bound(bag.topics, definitions.get(reader.field.topic, {})) for reader in files.readers]
-        self._stamped = _stamped(bag, files.mapping, files.distribution)
+        self._stamped = _stamped_topics(bag, files.mapping, files.distribution)
 
     def episode(self, window: BagWindow) -> Arrays:
         """The arrays of an episode: those of its fields, and what is known about it."""

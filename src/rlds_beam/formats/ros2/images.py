@@ -14,7 +14,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.cdr import BadMessage, Cursor
 from rlds_beam.formats.ros2.definitions import Definitions
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
@@ -70,7 +70,7 @@ class ImageReader(NamedTuple):
     def read(self, data: memoryview) -> bytes | Array:
         """The encoded image, or its pixels. Raises BadMessage if it is unlike the first one."""
         if self.kind == COMPRESSED:
-            form, image = _compressed(data)
+            form, image = _decode_compressed(data)
             if form != self.encoding:
                 raise BadMessage(f"a {form} image, but the first one is {self.encoding}")
             return image
@@ -94,7 +94,7 @@ def image_reader(kind: str, definitions: Definitions, path: str, first: memoryvi
     if names != _FIELDS[kind] or definitions[kind][0][1][1] != "std_msgs/msg/Header":
         raise UsageError(f"the bag defines {kind} with the fields {', '.join(names)}, unlike ROS 2")
     if kind == COMPRESSED:
-        encoding, image = _compressed(first)
+        encoding, image = _decode_compressed(first)
         try:
             height, width = read_image_header(image)
         except UndecodableImageError as error:
@@ -120,14 +120,14 @@ def _jpeg_channels(image: bytes) -> int:
     return 1 if str(colorspace).lower() == "gray" else 3
 
 
-def _compressed(data: memoryview) -> tuple[str, bytes]:
+def _decode_compressed(data: memoryview) -> tuple[str, bytes]:
     cursor = _after_header(data)
     label = cursor.text().decode("utf-8", "replace")
     image = bytes(cursor.block(cursor.length()))
     if "compressedDepth" in label:
         if label.partition(";")[0].strip() not in ("16UC1", "mono16") or not image[_DEPTH_HEADER:].startswith(_PNG):
             raise UsageError(
-                f"CompressedImage in the format {shortened(label, 60)!r}: of compressed depth, only 16-bit PNG "
+                f"CompressedImage in the format {shorten(label, 60)!r}: of compressed depth, only 16-bit PNG "
                 "(16UC1) can be copied; record the raw Image of 32FC1, or publish 16UC1"
             )
         return "depth png", image[_DEPTH_HEADER:]
@@ -135,7 +135,7 @@ def _compressed(data: memoryview) -> tuple[str, bytes]:
         return "jpeg", image
     if image.startswith(_PNG):
         return "png", image
-    raise UsageError(f"CompressedImage in the format {shortened(label, 60)!r}: only JPEG and PNG can be copied")
+    raise UsageError(f"CompressedImage in the format {shorten(label, 60)!r}: only JPEG and PNG can be copied")
 
 
 def _pixels(data: memoryview) -> tuple[str, int, int, Array]:
@@ -146,7 +146,7 @@ def _pixels(data: memoryview) -> tuple[str, int, int, Array]:
     pixels = cursor.block(cursor.length())
     if encoding not in ENCODINGS:
         raise UsageError(
-            f"Image with the encoding {shortened(encoding, 40)!r}; supported: {', '.join(ENCODINGS)}. "
+            f"Image with the encoding {shorten(encoding, 40)!r}; supported: {', '.join(ENCODINGS)}. "
             "Record a CompressedImage instead, or convert it with image_proc"
         )
     form = ENCODINGS[encoding]

@@ -10,7 +10,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.checked_json import parse_yaml
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.errors import UsageError
-from rlds_beam.text import did_you_mean, shortened
+from rlds_beam.text import did_you_mean, shorten
 
 NS = 1_000_000_000
 _KEYS = ("reference", "rate", "time", "max_age_s", "fps", "end", "fields", "episodes")
@@ -138,7 +138,7 @@ def parse_mapping(content: Any, where: str) -> TopicMapping:
         raise UsageError(
             f"{where}: fields is empty; write for example observation/state: {{topic: /joint_states, ...}}"
         )
-    parsed = tuple(_field(path, one, max_age, f"{where}: fields: {shortened(path)}") for path, one in fields.items())
+    parsed = tuple(_field(path, one, max_age, f"{where}: fields: {shorten(path)}") for path, one in fields.items())
     if not any(field.topic for field in parsed):
         raise UsageError(f"{where}: no field names a topic")
     _check_nesting([field.path for field in parsed], where)
@@ -159,7 +159,7 @@ def parse_mapping(content: Any, where: str) -> TopicMapping:
 
 
 def _field(path: Any, one: Any, max_age: int | None, where: str) -> TopicField:
-    name = shortened(path)
+    name = shorten(path)
     if len(str(path)) > _MAX_NAME or name.split("/")[0] not in _ROOTS or not all(name.split("/")):
         hint = did_you_mean(name.split("/")[0], _ROOTS, otherwise=f"it begins with one of {', '.join(_ROOTS)}")
         made = f" ({path} is made by rlds-beam)" if path in _MADE else ""
@@ -172,7 +172,7 @@ def _field(path: Any, one: Any, max_age: int | None, where: str) -> TopicField:
     names = _texts(one.get("names"), f"{where}: names")
     dtype = one.get("dtype", "")
     if not isinstance(dtype, str) or (dtype and (dtype not in DTYPES or dtype == "string")):
-        raise UsageError(f"{where}: dtype is {shortened(dtype, 40)!r}{did_you_mean(shortened(dtype), DTYPES)}")
+        raise UsageError(f"{where}: dtype is {shorten(dtype, 40)!r}{did_you_mean(shorten(dtype), DTYPES)}")
     fields = _texts(one.get("field"), f"{where}: field")
     if names and len(fields) != 1:
         raise UsageError(f"{where}: names selects from one field, for example field: position")
@@ -208,7 +208,7 @@ def _boundaries(content: Any, where: str, has_reference: bool) -> Boundaries:
     if not start:
         raise UsageError(f"{where}: start is missing: the values that begin an episode, for example start: [true]")
     if both := set(start) & {*stop, *discard} | set(stop) & set(discard):
-        raise UsageError(f"{where}: {shortened(repr(min(both)), 40)} has two meanings")
+        raise UsageError(f"{where}: {shorten(repr(min(both)), 40)} has two meanings")
     return Boundaries(
         "markers", topic, service, _text(content.get("field", "data"), f"{where}: field"), start, stop, discard
     )
@@ -216,31 +216,31 @@ def _boundaries(content: Any, where: str, has_reference: bool) -> Boundaries:
 
 def _table(content: Any, keys: Collection[str] | None, where: str) -> dict[Any, Any]:
     if not isinstance(content, Mapping):
-        raise UsageError(f"{where}: expected keys and values, found {shortened(repr(content), 60)}")
+        raise UsageError(f"{where}: expected keys and values, found {shorten(repr(content), 60)}")
     for key in content:
         if keys is not None and key not in keys:
             hint = did_you_mean(str(key), keys, otherwise=f"known: {', '.join(keys)}")
-            raise UsageError(f"{where}: there is no key {shortened(key, 40)}{hint}")
+            raise UsageError(f"{where}: there is no key {shorten(key, 40)}{hint}")
     return dict(content)
 
 
 def _topic(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.strip() or value.endswith("/") or len(value) > _MAX_NAME:
-        found = shortened(repr(value), 60)
+        found = shorten(repr(value), 60)
         raise UsageError(f"{where}: expected the name of a topic, for example /joint_states; found {found}")
     return value if value.startswith("/") else f"/{value}"
 
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise UsageError(f"{where}: expected text, found {shortened(repr(value), 60)}")
+        raise UsageError(f"{where}: expected text, found {shorten(repr(value), 60)}")
     return _texts(value, where)[0]
 
 
 def _texts(value: Any, where: str) -> tuple[str, ...]:
     values = [value] if isinstance(value, str) else [] if value is None else value
     if not isinstance(values, list) or not all(isinstance(one, str) and len(one) <= _MAX_NAME for one in values):
-        raise UsageError(f"{where}: expected text, or a list of texts; found {shortened(repr(value), 60)}")
+        raise UsageError(f"{where}: expected text, or a list of texts; found {shorten(repr(value), 60)}")
     return tuple(values)
 
 
@@ -248,13 +248,13 @@ def _values(value: Any, where: str) -> tuple[str, ...]:
     """Marker values as text; true and false as in YAML."""
     values = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(one, (bool, int, str)) for one in values):
-        raise UsageError(f"{where}: expected values such as true, 1, or start; found {shortened(repr(value), 60)}")
+        raise UsageError(f"{where}: expected values such as true, 1, or start; found {shorten(repr(value), 60)}")
     return tuple(str(one).lower() if isinstance(one, bool) else str(one) for one in values)
 
 
 def _positive(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1e-6 <= value <= 1e6:
-        raise UsageError(f"{where}: expected a number above 0, found {shortened(repr(value), 40)}")
+        raise UsageError(f"{where}: expected a number above 0, found {shorten(repr(value), 40)}")
     return float(value)
 
 
@@ -262,14 +262,14 @@ def _age(value: Any, where: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e9:
-        raise UsageError(f"{where}: expected seconds, or null for any age; found {shortened(repr(value), 40)}")
+        raise UsageError(f"{where}: expected seconds, or null for any age; found {shorten(repr(value), 40)}")
     nanoseconds: int = round(value * NS)
     return nanoseconds
 
 
 def _choice(value: Any, choices: tuple[str, ...], where: str) -> str:
     if value not in choices:
-        raise UsageError(f"{where}: {shortened(repr(value), 40)}; choose {' or '.join(choices)}")
+        raise UsageError(f"{where}: {shorten(repr(value), 40)}; choose {' or '.join(choices)}")
     return str(value)
 
 

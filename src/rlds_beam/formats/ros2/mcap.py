@@ -36,12 +36,12 @@ from rlds_beam.formats.ros2.mcap_records import (
     place_chunks,
     records,
 )
-from rlds_beam.formats.ros2.messages import MOST_BYTES, BagFile, DamagedBag, Message, Topic
+from rlds_beam.formats.ros2.messages import MAX_BYTES, BagFile, DamagedBag, Message, Topic
 from rlds_beam.typing import Array
 
 _RUN_BYTES = 4 << 20
 """Messages outside of chunks are read in runs of about this size."""
-_MOST_SUMMARY = 512 << 20
+_MAX_SUMMARY_BYTES = 512 << 20
 _HEAD = struct.Struct("<BQ")
 _MESSAGE = struct.Struct("<HIQQ")
 _INDEX = struct.Struct("<HI")
@@ -200,7 +200,7 @@ class McapFile(BagFile):
         return times.astype(np.int64), stop
 
     def _read(self, at: int, size: int) -> bytes:
-        if size > MOST_BYTES or at + size > self._size:
+        if size > MAX_BYTES or at + size > self._size:
             raise DamagedBag(f"{self.path}: a record of {size:,} bytes at byte {at:,} goes beyond the file")
         self._file.seek(at)
         data = self._file.read(size)
@@ -218,7 +218,7 @@ class McapFile(BagFile):
         start, _, crc = struct.unpack_from("<QQI", footer, _HEAD.size)
         if _HEAD.unpack_from(footer) != (FOOTER, 20) or not footer.endswith(MAGIC):
             return False
-        if not len(MAGIC) <= start <= end or end - start > _MOST_SUMMARY:
+        if not len(MAGIC) <= start <= end or end - start > _MAX_SUMMARY_BYTES:
             return False
         self._file.seek(start)
         data = self._file.read(end - start)

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from rlds_beam.formats.ros2.messages import MOST_BYTES, DamagedBag
+from rlds_beam.formats.ros2.messages import MAX_BYTES, DamagedBag
 
 MAX_EXPANSION = 1 << 15
 """Maximum ratio of zstd's compression: 128 KiB from a block of 4 bytes. That of LZ4 is 255."""
@@ -132,8 +132,8 @@ def decompress(stored: memoryview, compression: str, size: int, where: str) -> m
     Raises:
       DamagedBag: they cannot be decompressed, or are not as many as the chunk claims.
     """
-    if size > MOST_BYTES:
-        raise DamagedBag(f"{where} claims {size:,} bytes; at most {MOST_BYTES:,} are supported")
+    if size > MAX_BYTES:
+        raise DamagedBag(f"{where} claims {size:,} bytes; at most {MAX_BYTES:,} are supported")
     if size > len(stored) * MAX_EXPANSION:
         raise DamagedBag(f"{where} claims {size:,} bytes, but the file stores only {len(stored):,}")
     if not compression:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rlds_beam.typing import Array
 
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 """Maximum bytes of a message, and of an uncompressed chunk of messages."""
 
 MAX_EPISODE_BYTES = 4 << 30

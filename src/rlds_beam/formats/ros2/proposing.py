@@ -16,7 +16,7 @@ from rlds_beam.formats.ros2.bags import Bag, bag_layout
 from rlds_beam.formats.ros2.cdr import BadMessage, Reader
 from rlds_beam.formats.ros2.definitions import Definitions, definitions_of
 from rlds_beam.formats.ros2.images import IMAGES, image_reader
-from rlds_beam.text import count, format_size, join_lines, printable, shortened
+from rlds_beam.text import count, format_size, join_lines, printable, shorten
 
 _JOINTS, _TEXT = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
 _ACTION = re.compile(r"leader|master|command|cmd|action|target|goal|desired", re.IGNORECASE)
@@ -131,7 +131,7 @@ def _camera(bag: Bag, facts: TopicFacts) -> str:
             one = image_reader(topic.type, known, "image", first.data)
             stored = f"{one.width} x {one.height}, {one.encoding}"
     except (UsageError, BadMessage, IndexError, KeyError) as error:
-        stored = shortened(str(error), 100)
+        stored = shorten(str(error), 100)
     return f"{printable(facts.name, 100)}: {stored}, {facts.rate:.1f} Hz"
 
 
@@ -148,7 +148,7 @@ def _mapping(fields: Mapping[str, str], driver: TopicFacts | None) -> list[str]:
         return ["# No topic has images, joint states, or another type known to be useful: map fields of other types."]
     fps = [f"fps: {round(driver.rate)}"] if round(driver.rate) else []
     return [
-        f"reference: {_quoted(driver.name)}  # a step for each of its messages; or rate: 30",
+        f"reference: {_quote(driver.name)}  # a step for each of its messages; or rate: 30",
         "time: log  # when it was recorded; header: the stamp in the message",
         "max_age_s: 0.5  # an older message makes a step incomplete",
         *fps,
@@ -164,12 +164,12 @@ def _fields(bag: Bag, facts: Sequence[TopicFacts], definitions: Definitions) -> 
     """The proposed fields, as YAML."""
     fields: dict[str, str] = {}
     for fact in facts:
-        topic = f"topic: {_quoted(fact.name)}"
+        topic = f"topic: {_quote(fact.name)}"
         if fact.type in IMAGES:
             fields[_free(f"observation/{_label(fact.name)}", fields)] = f"{{{topic}}}"
         elif fact.type == _JOINTS:
             path = "action" if _ACTION.search(fact.name) else "observation/state"
-            names = ", ".join(_quoted(name) for name in _joints(bag, fact.name, definitions))
+            names = ", ".join(_quote(name) for name in _joints(bag, fact.name, definitions))
             fields[_free(path, fields)] = f"{{{topic}, field: position, names: [{names}]}}"
         elif fact.type == _TEXT and _TASK.search(fact.name):
             fields[_free("language_instruction", fields)] = f"{{{topic}, field: data, max_age_s: null}}"
@@ -204,6 +204,6 @@ def _free(path: str, taken: Mapping[str, str]) -> str:
     return next(name for name in (path, *(f"{path}_{i}" for i in range(2, 10_000))) if name not in taken)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """A text as YAML."""
     return json.dumps(text)

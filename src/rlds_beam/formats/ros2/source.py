@@ -33,8 +33,8 @@ from rlds_beam.formats.ros2.proposing import proposal
 from rlds_beam.formats.ros2.values import FieldReader, field_reader
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard
-from rlds_beam.reading.looking import MOST_TRIED, names_below, names_in
-from rlds_beam.text import did_you_mean, shortened
+from rlds_beam.reading.looking import MAX_TRIED, names_below, names_in
+from rlds_beam.text import did_you_mean, shorten
 
 _METADATA = "episode_metadata"
 _MARK = b"rosbag2_bagfile_information"
@@ -106,7 +106,7 @@ class Ros2Source(SourceOfFiles):
         if METADATA not in names and bags:
             return bags[0]
         inside = [METADATA] if METADATA in names else []
-        inside += [f"{name}/{METADATA}" for name in names[:MOST_TRIED] if METADATA in names_below(path, name)]
+        inside += [f"{name}/{METADATA}" for name in names[:MAX_TRIED] if METADATA in names_below(path, name)]
         return next((name for name in inside if _MARK in storage.read_small(storage.join(path, name))), None)
 
     @classmethod
@@ -244,9 +244,9 @@ def _readers(paths: Sequence[str], mapping: TopicMapping, distribution: str, whe
                         known = definitions_of([topic], distribution, layout.distribution)
                         found[field.path] = field_reader(field, topic, known, first.data)
         except (OSError, BadMessage, IndexError) as error:
-            problem = problem or f"{path}: {shortened(error, 500)}"
+            problem = problem or f"{path}: {shorten(error, 500)}"
         except UsageError as error:
-            raise UsageError(f"{path}: {shortened(error, 500)}") from error
+            raise UsageError(f"{path}: {shorten(error, 500)}") from error
         if found.keys() == wanted.keys():
             break
     for field in wanted.values():
@@ -266,7 +266,7 @@ def _refuse(topic: str, where: str, topics: set[str], problem: str) -> None:
         raise UsageError(f"{where}: {topic} has no readable message{f' ({problem})' if problem else ''}")
     if problem and not topics:
         raise UsageError(f"no bag can be read: {problem}")
-    listed = f"the topics are {shortened(', '.join(sorted(topics)))}" if topics else "it has no topics"
+    listed = f"the topics are {shorten(', '.join(sorted(topics)))}" if topics else "it has no topics"
     raise UsageError(f"{where}: no bag has the topic {topic}{did_you_mean(topic, topics, otherwise=listed)}")
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.ros2.messages import MOST_BYTES, BagFile, DamagedBag, Message, Topic
-from rlds_beam.text import shortened
+from rlds_beam.formats.ros2.messages import MAX_BYTES, BagFile, DamagedBag, Message, Topic
+from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
 _TABLES = {
@@ -104,7 +104,7 @@ class SqliteFile(BagFile):
         return time
 
     def _message(self, topic: str, time: Any, data: Any) -> Message:
-        if type(time) is not int or type(data) is not bytes or len(data) > MOST_BYTES:
+        if type(time) is not int or type(data) is not bytes or len(data) > MAX_BYTES:
             raise DamagedBag(f"{self.path}: a message of {topic} has no time, or no bytes")
         return Message(topic, time, memoryview(data))
 
@@ -162,7 +162,7 @@ class SqliteFile(BagFile):
         try:
             yield
         except (sqlite3.Error, OverflowError, UnicodeError) as error:
-            why = shortened(error) if self._ticks_left >= 0 else "a query has more rows than the file has bytes for"
+            why = shorten(error) if self._ticks_left >= 0 else "a query has more rows than the file has bytes for"
             raise DamagedBag(f"{self.path} cannot be read: {why}") from error
 
 

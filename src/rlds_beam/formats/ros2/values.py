@@ -12,12 +12,12 @@ from rlds_beam.episodes.schema import Field, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import number_field
 from rlds_beam.formats.arrays.parts import png
-from rlds_beam.formats.ros2.cdr import BadMessage, Reader, ValuePath, concatenated
+from rlds_beam.formats.ros2.cdr import BadMessage, Reader, ValuePath, concatenate
 from rlds_beam.formats.ros2.definitions import Definitions
 from rlds_beam.formats.ros2.images import IMAGES, ImageReader, image_reader
 from rlds_beam.formats.ros2.mapping import TopicField
 from rlds_beam.formats.ros2.messages import MAX_EPISODE_BYTES, Topic
-from rlds_beam.text import did_you_mean, shortened
+from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.typing import Array
 
 
@@ -109,9 +109,9 @@ class BoundReader:
         values = [self._reader.read(path, data) for path in self._paths]
         if self.schema.dtype == "string":
             return values[0]
-        value = values[0] if len(values) == 1 else concatenated(values)
+        value = values[0] if len(values) == 1 else concatenate(values)
         if self._names is not None:
-            value = self._selected(value, tuple(self._reader.read(self._names, data)))
+            value = self._select(value, tuple(self._reader.read(self._names, data)))
         if value.shape != self.schema.shape:
             raise BadMessage(
                 f"{self.field.path} has {value.shape[0] if value.ndim else 1} values, but the first message has "
@@ -119,7 +119,7 @@ class BoundReader:
             )
         return value.astype(self.schema.numpy_dtype, copy=False)
 
-    def _selected(self, values: Array, names: tuple[bytes, ...]) -> Array:
+    def _select(self, values: Array, names: tuple[bytes, ...]) -> Array:
         """The values of the wanted names, in the order of the mapping."""
         if len(names) != len(values):
             raise BadMessage(f"it has {len(values)} values of {self._paths[0].text}, but {len(names)} names")
@@ -129,7 +129,7 @@ class BoundReader:
             for name in self.field.names:
                 if known.count(name) != 1:
                     many = "twice" if name in known else f"not{did_you_mean(name, known)}"
-                    raise BadMessage(f"it has {name} {many}; its names: {shortened(', '.join(known))}")
+                    raise BadMessage(f"it has {name} {many}; its names: {shorten(', '.join(known))}")
             order = self._orders[names] = np.array([known.index(name) for name in self.field.names])
         return values[order]
 
@@ -165,7 +165,7 @@ def field_reader(field: TopicField, topic: Topic, definitions: Definitions, firs
             raise UsageError(f"{field.path}: names selects by a list of names, but {field.names_field} is not one")
         shape: tuple[int, ...] = (len(field.names),)
     else:
-        shape = values[0].shape if len(values) == 1 else concatenated(values).shape
+        shape = values[0].shape if len(values) == 1 else concatenate(values).shape
     named = number_field(field.path, dtype, shape).with_names(field.names or field.fields)
     made = FieldReader(field, named)
     made.bound({topic.name: topic}, definitions).value(first)

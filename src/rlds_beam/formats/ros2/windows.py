@@ -12,7 +12,7 @@ from rlds_beam.formats.ros2.bags import Bag
 from rlds_beam.formats.ros2.cdr import Reader, ValuePath
 from rlds_beam.formats.ros2.definitions import Definitions
 from rlds_beam.formats.ros2.mapping import Boundaries, TopicMapping
-from rlds_beam.text import did_you_mean, shortened
+from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.typing import Array
 
 EVER = (1 << 63) - 1
@@ -89,7 +89,7 @@ def _markers(bag: Bag, bounds: Boundaries, reader: Reader) -> list[tuple[int, st
     """The values of the markers, by log time."""
     topic = bag.topics.get(bounds.topic)
     if topic is None:
-        hint = did_you_mean(bounds.topic, bag.topics, otherwise=f"it has {shortened(', '.join(sorted(bag.topics)))}")
+        hint = did_you_mean(bounds.topic, bag.topics, otherwise=f"it has {shorten(', '.join(sorted(bag.topics)))}")
         raise UsageError(f"{bag.layout.path} has no topic {bounds.topic} with the markers of episodes{hint}")
     messages = sorted(bag.messages((topic.name,)), key=lambda message: message.time)
     if not bounds.service:

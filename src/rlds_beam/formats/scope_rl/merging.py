@@ -67,7 +67,7 @@ def merge_logged_dataset(output: Logged, dataset_id: int, parts: Sequence[Part])
     def numbers(
         name: str, dtype: np.dtype[Any], shape: tuple[int, ...] = (), pad: float | None = None
     ) -> Iterator[bytes]:
-        return pickled.array(dtype, (rows, *shape), _padded(parts, at[name], dtype, steps, pad))
+        return pickled.array(dtype, (rows, *shape), _pad(parts, at[name], dtype, steps, pad))
 
     def pscore() -> Iterator[bytes]:
         if output.propensity is None:
@@ -77,7 +77,7 @@ def merge_logged_dataset(output: Logged, dataset_id: int, parts: Sequence[Part])
         copies = output.action_dim  # SCOPE-RL repeats the joint density for each dimension
         data = (
             np.repeat(np.frombuffer(piece, _F8), copies).tobytes()
-            for piece in _padded(parts, at["pscore"], _F8, steps, 1.0)
+            for piece in _pad(parts, at["pscore"], _F8, steps, 1.0)
         )
         return pickled.array(_F8, (rows, copies), data)
 
@@ -146,7 +146,7 @@ class _Lengths:
             yield (ends & (flags == terminated)[:, None]).astype(_F8).tobytes()
 
 
-def _padded(parts: Sequence[Part], column: int, dtype: np.dtype[Any], steps: int, pad: float | None) -> Iterator[bytes]:
+def _pad(parts: Sequence[Part], column: int, dtype: np.dtype[Any], steps: int, pad: float | None) -> Iterator[bytes]:
     """A column's rows, `steps` per episode, padded with a number or by repeating the last row."""
     for part in parts:
         row_bytes = part.columns[column].row_bytes

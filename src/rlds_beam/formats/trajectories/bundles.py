@@ -119,7 +119,7 @@ def commit_parts(output: TrajectoryOutput, parts: Sequence[BundleFile], plan: st
       NotVerifiedError: the number of items differs from the prediction, or another pipeline replaced the output.
     """
     ranges = []
-    for work, part in _numbered(parts):
+    for work, part in _number(parts):
         file = output.file(work)
         for ending in ("", *output.sidecars):
             _rename(part.path + ending, storage.below(output.directory, file + ending))
@@ -138,14 +138,14 @@ def commit_rejections(output: str, parts: Sequence[BundleFile]) -> dict[str, Any
     Replaces those that an earlier pipeline listed.
     """
     listed = []
-    for work, part in _numbered(parts):
+    for work, part in _number(parts):
         path = rejected_path(output, work)
         for ending in (".tfrecord", ".jsonl"):
             _rename(part.path + ending, path + ending)
         listed.append({"file": path + ".tfrecord", **dataclasses.asdict(part.info)})
     content = {"id": uuid.uuid4().hex, "records": sum(part.info.records for part in parts), "files": listed}
     storage.makedirs(storage.below(output, REJECTED))
-    new = {f"{work}{ending}" for work, _ in _numbered(parts) for ending in (".tfrecord", ".jsonl")}
+    new = {f"{work}{ending}" for work, _ in _number(parts) for ending in (".tfrecord", ".jsonl")}
     storage.remove_files(output, [f"{REJECTED}/{name}" for name in {*read_rejected_list(output).files} - new])
     storage.write_text(storage.below(output, REJECTED, REJECTED_LIST), to_json(content))
     remove_parts(output, REJECTED)
@@ -211,7 +211,7 @@ def remove_parts(output: str, *directory: str) -> None:
     storage.remove_empty(storage.below(output, parts))
 
 
-def _numbered(parts: Sequence[BundleFile]) -> list[tuple[WorkRange, BundleFile]]:
+def _number(parts: Sequence[BundleFile]) -> list[tuple[WorkRange, BundleFile]]:
     numbered = []
     for split in sorted({part.split for part in parts}):
         own = sorted((part for part in parts if part.split == split), key=lambda part: (part.first, part.path))

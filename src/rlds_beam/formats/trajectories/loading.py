@@ -149,7 +149,7 @@ def _decoder(fields: Sequence[Field], kept: Sequence[Field] | None = None, *, ba
     def decode(serialized: Any) -> Any:
         parsed = parse(serialized, features)
         nested = nest({field.path: _value(field, parsed[field.path], batched) for field in fields})
-        stacked = {name: _stacked(node, name, fields, batched) for name, node in nested.items()}
+        stacked = {name: _stack(node, name, fields, batched) for name, node in nested.items()}
         decoded = trajectory.Trajectory(**{"policy_info": (), **stacked})
         if kept is None:
             return decoded
@@ -192,7 +192,7 @@ def _image(data: Any, field: Field) -> Any:
     return tf.ensure_shape(tf.io.decode_jpeg(data, channels=field.shape[-1]), field.shape[-3:])
 
 
-def _stacked(node: Any, path: str, fields: Sequence[Field], batched: bool) -> Any:
+def _stack(node: Any, path: str, fields: Sequence[Field], batched: bool) -> Any:
     """The nest with the JPEGs of each item's frames stacked along the item's axis."""
     import tensorflow as tf
 
@@ -200,4 +200,4 @@ def _stacked(node: Any, path: str, fields: Sequence[Field], batched: bool) -> An
         return node
     if is_tuple(node) and any(f.path == f"{path}/0" and f.encoding == "jpeg" for f in fields):
         return tf.stack([node[str(i)] for i in range(len(node))], axis=1 if batched else 0)
-    return {name: _stacked(child, f"{path}/{name}", fields, batched) for name, child in node.items()}
+    return {name: _stack(child, f"{path}/{name}", fields, batched) for name, child in node.items()}

@@ -14,14 +14,14 @@ import numpy as np
 
 from rlds_beam.encoding.checked_json import parse_json
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.zarr.stores import MOST_BYTES, ZarrStore
-from rlds_beam.text import shortened
+from rlds_beam.formats.zarr.stores import MAX_BYTES, ZarrStore
+from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
 _DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248]|[SU][0-9]{1,6})")
 _NAMES = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)")
-_MOST_DIMENSIONS = 16
-_MOST_CHUNKS = 1 << 16
+_MAX_DIMENSIONS = 16
+_MAX_CHUNKS = 1 << 16
 """Maximum chunks that hold the values of one row."""
 
 _NO_SHARDS = "Write the array again without shards: group.create_array(name, data=array[:], chunks=array.chunks)"
@@ -86,11 +86,11 @@ def read_array(store: ZarrStore, key: str) -> ZarrArray | None:
         content = store.read(f"{key}/{name}")
         if content is not None:
             try:
-                return _checked(parse(key, parse_json(content, name)))
+                return _check(parse(key, parse_json(content, name)))
             except KeyError as error:
                 raise OSError(f"{key}: its metadata has no {error.args[0]}") from None
             except (AttributeError, IndexError, OverflowError, TypeError, ValueError, UsageError) as error:
-                raise OSError(f"{key}: {shortened(error)}") from None
+                raise OSError(f"{key}: {shorten(error)}") from None
     return None
 
 
@@ -111,7 +111,7 @@ def _version_3(key: str, content: Any) -> ZarrArray:
         raise ValueError("it is a group, expected an array")
     grid, encoding = content["chunk_grid"], content["chunk_key_encoding"]
     if grid["name"] != "regular":
-        raise ValueError(f"its chunks are {shortened(grid['name'])}; supported: regular")
+        raise ValueError(f"its chunks are {shorten(grid['name'])}; supported: regular")
     shape, chunks = _sizes(content["shape"], 0), _sizes(grid["configuration"]["chunk_shape"], 1)
     codecs: list[str] = []
     axes: tuple[int, ...] = tuple(range(len(shape)))
@@ -127,7 +127,7 @@ def _version_3(key: str, content: Any) -> ZarrArray:
     kind = content["data_type"]
     text = kind in ("string", "bytes", "variable_length_bytes")
     if not text and not (isinstance(kind, str) and _NAMES.fullmatch(kind)):
-        raise ValueError(f"it holds {shortened(kind)} values, which are not supported")
+        raise ValueError(f"it holds {shorten(kind)} values, which are not supported")
     dtype = np.dtype(object) if text else np.dtype(kind).newbyteorder(order)
     separated = (encoding.get("configuration") or {}).get("separator")
     is_v2 = encoding["name"] == "v2"
@@ -137,7 +137,7 @@ def _version_3(key: str, content: Any) -> ZarrArray:
 
 def _sizes(content: Any, least: int) -> tuple[int, ...]:
     if not isinstance(content, list) or not all(type(size) is int and least <= size < 1 << 62 for size in content):
-        raise ValueError(f"a shape in its metadata is {shortened(content)}, expected sizes")
+        raise ValueError(f"a shape in its metadata is {shorten(content)}, expected sizes")
     return tuple(content)
 
 
@@ -147,30 +147,30 @@ def _dtype(content: Any, codecs: Sequence[str]) -> np.dtype[Any]:
             raise ValueError("it holds Python objects, which only run as code")
         return np.dtype(object)
     if not isinstance(content, str) or not _DTYPE.fullmatch(content):
-        raise ValueError(f"it holds {shortened(content)} values, which are not supported")
+        raise ValueError(f"it holds {shorten(content)} values, which are not supported")
     return np.dtype(content)
 
 
-def _checked(array: ZarrArray) -> ZarrArray:
+def _check(array: ZarrArray) -> ZarrArray:
     known = (*BYTES_CODECS, *IMAGE_CODECS, *TEXT_CODECS)
     for codec in array.codecs:
         if codec == "sharding_indexed":
             raise ValueError(f"its chunks are in shards, which are not supported. {_NO_SHARDS}")
         if codec not in known:
-            raise ValueError(f"it is stored with the codec {shortened(codec)}; supported: {', '.join(known)}")
-    if not 1 <= len(array.shape) <= _MOST_DIMENSIONS or len(array.chunks) != len(array.shape):
+            raise ValueError(f"it is stored with the codec {shorten(codec)}; supported: {', '.join(known)}")
+    if not 1 <= len(array.shape) <= _MAX_DIMENSIONS or len(array.chunks) != len(array.shape):
         raise ValueError(f"its shape is {list(array.shape)}, with chunks of {list(array.chunks)}")
     if sorted(array.axes) != list(range(len(array.shape))) or array.separator not in (".", "/"):
         raise ValueError("the order of its axes, or the separator of its chunks, is not valid")
     item = array.dtype.itemsize
     rows = math.prod((array.chunks[0], *array.shape[1:])) * item
-    if max(math.prod(array.chunks) * item, rows) > MOST_BYTES:
-        raise ValueError(f"its chunks are larger than {MOST_BYTES >> 20:,} MB")
+    if max(math.prod(array.chunks) * item, rows) > MAX_BYTES:
+        raise ValueError(f"its chunks are larger than {MAX_BYTES >> 20:,} MB")
     if (
         math.prod(-(-size // chunk) for size, chunk in zip(array.shape[1:], array.chunks[1:], strict=True))
-        > _MOST_CHUNKS
+        > _MAX_CHUNKS
     ):
-        raise ValueError(f"a row is spread over more than {_MOST_CHUNKS:,} chunks")
+        raise ValueError(f"a row is spread over more than {_MAX_CHUNKS:,} chunks")
     return dataclasses.replace(array, fill=_fill(array))
 
 
@@ -183,11 +183,11 @@ def _fill(array: ZarrArray) -> Any:
         return np.zeros((), array.dtype)[()]
     if isinstance(value, str):
         if value not in ("NaN", "Infinity", "-Infinity") or array.dtype.kind != "f":
-            raise ValueError(f"its fill value is {shortened(value)}")
+            raise ValueError(f"its fill value is {shorten(value)}")
         return array.dtype.type(float(value.replace("Infinity", "inf")))
     made = np.array(value).astype(array.dtype)[()] if isinstance(value, (bool, int, float)) else None
     if made is None or (array.dtype.kind != "f" and made != value):
-        raise ValueError(f"its fill value is {shortened(value)}")
+        raise ValueError(f"its fill value is {shorten(value)}")
     return made
 
 
@@ -218,13 +218,13 @@ IMAGE_CODECS = ("imagecodecs_jpeg2k", "imagecodecs_jpegxl", "imagecodecs_png")
 TEXT_CODECS = ("vlen-bytes", "vlen-utf8")
 """Store values of varying length."""
 
-_MOST_TEXT = 64 << 20
+_MAX_TEXT_BYTES = 64 << 20
 """Maximum bytes of a chunk of text."""
 
 
 def most_encoded(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
     """The most bytes that an encoded chunk needs: random bytes grow a little, images of random pixels by a third."""
-    return (1 << 16) + 2 * (_MOST_TEXT if dtype.kind == "O" else math.prod(shape) * dtype.itemsize)
+    return (1 << 16) + 2 * (_MAX_TEXT_BYTES if dtype.kind == "O" else math.prod(shape) * dtype.itemsize)
 
 
 class CodecError(ValueError):
@@ -314,7 +314,7 @@ def decode_chunk(
       CodecError: they are damaged.
     """
     stored = tuple(shape[axis] for axis in axes)
-    size = math.prod(shape) * dtype.itemsize if dtype.kind != "O" else _MOST_TEXT
+    size = math.prod(shape) * dtype.itemsize if dtype.kind != "O" else _MAX_TEXT_BYTES
     values: Array | None = None
     for i, codec in enumerate(codecs):
         if codec in IMAGE_CODECS:

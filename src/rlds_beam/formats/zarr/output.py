@@ -184,8 +184,8 @@ class ZarrOutput(MergedOutput, RowsOutput):
     @classmethod
     def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: ZarrOptions) -> ZarrOutput:
         left_out: dict[str, str] = {}
-        steps = _stored(connectors.schema.steps.values(), left_out)
-        of_episode = _stored(connectors.schema.metadata.values(), left_out, of_episode=True)
+        steps = _storable_fields(connectors.schema.steps.values(), left_out)
+        of_episode = _storable_fields(connectors.schema.metadata.values(), left_out, of_episode=True)
         columns = [ZarrColumn(field, key, False, _compressor(field, options)) for field, key in steps]
         columns += [ZarrColumn(field, key, True, BLOSC["zstd"]) for field, key in of_episode]
         splits, rule = (
@@ -274,7 +274,7 @@ def _compressor(field: Field, options: ZarrOptions) -> dict[str, Any]:
     return JPEGXL if is_image and options.images == "jpegxl" else BLOSC[options.compressor]
 
 
-def _stored(
+def _storable_fields(
     fields: Iterable[Field], left_out: dict[str, str], *, of_episode: bool = False
 ) -> Iterator[tuple[Field, str]]:
     """The fields that zarr can hold, with the keys of their arrays: `data/state` for observation/state."""

@@ -17,7 +17,7 @@ from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE
 from rlds_beam.formats.arrays.parts import pngs
 from rlds_beam.formats.zarr.arrays import CodecError, ZarrArray, decode_chunk, most_encoded, read_array
 from rlds_beam.formats.zarr.stores import ENDS, ZarrStore, is_zip, open_store, root_of, version_of
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
 
@@ -103,10 +103,10 @@ def _utf8(value: Any) -> bytes:
         raise OSError(f"a text cannot be read: {error}") from None
 
 
-_MOST_ENDS = 1 << 25
+_MAX_ENDS = 1 << 25
 """Maximum number of episodes of a store."""
 
-_MOST_EPISODE = 4 << 30
+_MAX_EPISODE_BYTES = 4 << 30
 """Maximum bytes of an episode: those of a record."""
 
 
@@ -127,8 +127,8 @@ def read_ends(store: ZarrStore) -> Array:
     array = array_of(store, ENDS)
     if array.dtype.kind not in "iu" or len(array.shape) != 1:
         raise OSError(f"{ENDS} holds {array.dtype}{list(array.shape)}, expected a whole number for each episode")
-    if array.shape[0] > _MOST_ENDS:
-        raise OSError(f"{ENDS} claims {array.shape[0]:,} episodes; at most {_MOST_ENDS:,} are supported")
+    if array.shape[0] > _MAX_ENDS:
+        raise OSError(f"{ENDS} claims {array.shape[0]:,} episodes; at most {_MAX_ENDS:,} are supported")
     ends = RowReader(store, array).read(0, array.shape[0])
     if len(ends) and int(ends.max()) >= 1 << 62:
         raise OSError(f"{ENDS} holds {ends.max()}, which cannot be a number of steps")
@@ -183,11 +183,13 @@ class ZarrFormat(ArrayFormat):
                 if isinstance(reader, OSError):
                     raise reader
                 rows = (first, end) if key in self.steps else (i, i + 1)
-                if reader.array.row_bytes * (rows[1] - rows[0]) > _MOST_EPISODE:
-                    raise OSError(f"its {rows[1] - rows[0]:,} rows of {key} are larger than {_MOST_EPISODE >> 30} GB")
+                if reader.array.row_bytes * (rows[1] - rows[0]) > _MAX_EPISODE_BYTES:
+                    raise OSError(
+                        f"its {rows[1] - rows[0]:,} rows of {key} are larger than {_MAX_EPISODE_BYTES >> 30} GB"
+                    )
                 arrays[key] = pngs(reader.pieces(*rows)) if key in self.images else reader.read(*rows)
         except UNREADABLE as error:
-            return Damage(i, i + 1, f"rows {first:,} to {end:,} cannot be read: {shortened(error)}", b"")
+            return Damage(i, i + 1, f"rows {first:,} to {end:,} cannot be read: {shorten(error)}", b"")
         return arrays
 
 

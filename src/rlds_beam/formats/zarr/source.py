@@ -60,10 +60,10 @@ from rlds_beam.typing import Array
 _ROLES = {"actions": "action", "rewards": "reward"}
 _TOP = ("action", "reward", "discount", *FLAGS)
 _ENDINGS = (".zarr", ".zarr.zip")
-_UNSTORED, _MOST_RATIO = 16 << 20, 2000
+_UNSTORED, _MAX_RATIO = 16 << 20, 2000
 """Arrays may claim this many bytes, and this many for each stored byte."""
 
-_SMALLEST = 8
+_MIN_IMAGE_PIXELS = 8
 """Pixels; a smaller array is not an image."""
 
 
@@ -292,7 +292,7 @@ def _as_pixels(one: ZarrField) -> ZarrField:
 
 def _has_image_shape(array: ZarrArray) -> bool:
     shape = array.shape[1:]
-    return len(shape) == 3 and shape[2] in (1, 3, 4) and min(shape[:2]) >= _SMALLEST
+    return len(shape) == 3 and shape[2] in (1, 3, 4) and min(shape[:2]) >= _MIN_IMAGE_PIXELS
 
 
 _OWN_FIELD = {
@@ -325,7 +325,7 @@ def _notes(store: ZarrStore, fields: Sequence[ZarrField]) -> Iterator[str]:
     arrays = [array_of(store, field.key) for field in fields]
     used = {array.key: store.usage(array.key) for array in arrays}
     claimed, size = sum(a.row_bytes * a.shape[0] for a in arrays), sum(usage.size for usage in used.values())
-    if claimed > _UNSTORED + _MOST_RATIO * size:
+    if claimed > _UNSTORED + _MAX_RATIO * size:
         raise OSError(f"its arrays claim {claimed:,} bytes, but only {size:,} are stored")
     paths = {field.field.path for field in fields}
     if not any(path == "action" or path.startswith("action/") for path in paths):

@@ -18,10 +18,10 @@ from rlds_beam import naming, storage
 from rlds_beam.errors import UsageError
 from rlds_beam.text import printable
 
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """The largest chunk that is read."""
 
-MOST_METADATA = 16 << 20
+MAX_METADATA_BYTES = 16 << 20
 """The largest metadata that is read."""
 
 METADATA = (".zarray", "zarr.json")
@@ -54,7 +54,7 @@ class ZarrStore(abc.ABC):
         self.root = root
 
     @abc.abstractmethod
-    def read(self, key: str, most: int = MOST_METADATA) -> bytes | None:
+    def read(self, key: str, most: int = MAX_METADATA_BYTES) -> bytes | None:
         """A value; None if there is none. Raises OSError if it cannot be read, or is larger than `most` bytes."""
 
     @abc.abstractmethod
@@ -69,7 +69,7 @@ class ZarrStore(abc.ABC):
 class DirectoryStore(ZarrStore):
     """A directory; each value is a file."""
 
-    def read(self, key: str, most: int = MOST_METADATA) -> bytes | None:
+    def read(self, key: str, most: int = MAX_METADATA_BYTES) -> bytes | None:
         path = self._path(key)
         try:
             with storage.open_read(path) as file:
@@ -124,7 +124,7 @@ class ZipStore(ZarrStore):
         super().__init__(root)
         self._file = file
 
-    def read(self, key: str, most: int = MOST_METADATA) -> bytes | None:
+    def read(self, key: str, most: int = MAX_METADATA_BYTES) -> bytes | None:
         try:
             about = self._file.getinfo(key)
         except KeyError:
@@ -181,7 +181,7 @@ def open_store(root: str) -> Iterator[ZarrStore]:
         yield DirectoryStore(root)
         return
     version = version_of(root)
-    yield ZipStore(root, _kept(root, version) if version else _zip_file(root))
+    yield ZipStore(root, _open_cached(root, version) if version else _zip_file(root))
 
 
 def version_of(path: str) -> object:
@@ -201,7 +201,7 @@ def _zip_file(path: str) -> zipfile.ZipFile:
 
 
 @functools.lru_cache(maxsize=1)
-def _kept(path: str, version: object) -> zipfile.ZipFile:
+def _open_cached(path: str, version: object) -> zipfile.ZipFile:
     """The zip file that was opened last: reading the names of a million members takes seconds."""
     del version
     return _zip_file(path)

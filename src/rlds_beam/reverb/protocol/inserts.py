@@ -40,11 +40,11 @@ import pyarrow
 from rlds_beam.encoding.tensor_types import DATA_TYPES
 from rlds_beam.encoding.wire import (
     LEN,
-    LONGEST_VARINT,
+    MAX_VARINT_BYTES,
     VARINT,
     MalformedError,
     decode_varints,
-    delimited,
+    encode_delimited,
     fields,
     fixed_varints,
     integer,
@@ -57,7 +57,7 @@ METHOD = "/deepmind.reverb.ReverbService/InsertStream"
 
 Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
-_KEY_WIDTH = LONGEST_VARINT
+_KEY_WIDTH = MAX_VARINT_BYTES
 _SMALL = 1024  # maximum bytes of a column in a chunk to look up in the cache
 _SNAPPY = pyarrow.Codec("snappy")
 
@@ -154,7 +154,7 @@ def chunks(keys: Keys, columns: Sequence[Array], length: int, episode_id: int, s
         size = sum(map(len, tensors))
         place = episode + integer(2, start + begin) + integer(3, start + end - 1)
         key = key_bytes[i * _KEY_WIDTH : (i + 1) * _KEY_WIDTH]
-        before = b"".join((b"\x08", key, delimited(2, place), tag_and_length(5, size)))
+        before = b"".join((b"\x08", key, encode_delimited(2, place), tag_and_length(5, size)))
         head = tag_and_length(1, len(before) + size + len(after)) + before
         parts = [head, *tensors, after]
         result.append(Chunk(key_numbers[i], begin, end, parts, len(head) + size + len(after)))
@@ -235,8 +235,8 @@ def _small_tensor(head: bytes, raw: bytes) -> bytes:
 @functools.lru_cache(maxsize=4096)
 def _tensor_head(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """A TensorProto without its content, which is compressed as in reverb/cc/tensor_compression.cc."""
-    dims = b"".join(delimited(2, integer(1, size)) for size in shape)
-    return integer(1, DATA_TYPES[dtype.name]) + delimited(2, dims)
+    dims = b"".join(encode_delimited(2, integer(1, size)) for size in shape)
+    return integer(1, DATA_TYPES[dtype.name]) + encode_delimited(2, dims)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,14 +261,14 @@ def _item_template(table: str, spread: int, columns: int, width: int, squeeze: b
     for column in range(columns):
         index = fixed_varints(np.array([column]), width).tobytes()
         one = b"\x08" + hole + b"\x10" + number + b"\x18" + number + b"\x20" + index
-        parts = delimited(1, one) * spread
-        stretches.append(delimited(1, parts + (b"\x10\x01" if squeeze else b"")))
-    head = len(stretches[0]) - spread * len(delimited(1, one)) - (2 if squeeze else 0)
+        parts = encode_delimited(1, one) * spread
+        stretches.append(encode_delimited(1, parts + (b"\x10\x01" if squeeze else b"")))
+    head = len(stretches[0]) - spread * len(encode_delimited(1, one)) - (2 if squeeze else 0)
     for i in range(spread):
-        places.append(head + i * len(delimited(1, one)) + len(tag_and_length(1, len(one))) + 1)
+        places.append(head + i * len(encode_delimited(1, one)) + len(tag_and_length(1, len(one))) + 1)
     trajectory = b"".join(stretches)
-    before = b"\x08" + hole + delimited(2, table.encode()) + b"\x29"
-    body = before + struct.pack("<d", 0) + delimited(8, trajectory)
+    before = b"\x08" + hole + encode_delimited(2, table.encode()) + b"\x29"
+    body = before + struct.pack("<d", 0) + encode_delimited(8, trajectory)
     row = tag_and_length(2, len(body)) + body
     start = len(row) - len(body)
     return _ItemTemplate(

@@ -74,12 +74,12 @@ def keep_to_loopback(port: int) -> None:
             listener.close()
     if not listeners:
         raise RldsBeamError(f"Reverb's socket on port {port} was not found, so it could not be restricted to loopback")
-    for peer in connected(port):
+    for peer in find_connected(port):
         if not peer.is_loopback:
             raise RldsBeamError(f"{peer} connected while the server was starting; start it again")
 
 
-def connected(port: int) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+def find_connected(port: int) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
     """The remote addresses connected to a port of this machine."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         if not os.path.exists(table):  # IPv6 is switched off

@@ -15,7 +15,7 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.images.thumbnails import thumbnail
 from rlds_beam.viewing.browser.dataset import BrowsedDataset, MissingError
 from rlds_beam.viewing.browser.frames import media_type
-from rlds_beam.viewing.browser.made import MOST_ITEMS
+from rlds_beam.viewing.browser.made import MAX_ITEMS
 from rlds_beam.viewing.browser.ranges import send_file
 from rlds_beam.viewing.browser.security import Guard
 from rlds_beam.viewing.browser.table import Query as Wanted
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("uvicorn.error")  # printed to the terminal
 
-MOST_ROWS = 500
-_LEAST_HEIGHT, _MOST_HEIGHT = 16, 512
+MAX_ROWS = 500
+_MIN_HEIGHT, _MAX_HEIGHT = 16, 512
 _FOREVER = "private, max-age=31536000, immutable"
 _VENDORED = ("uPlot.iife.min.js", "uPlot.min.css", "preact-htm.module.js")
 _TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
@@ -104,7 +104,7 @@ def create_app(
         "/api/datasets": lambda _: [dataset.about() for dataset in datasets],
         "/api/episodes": _episodes,
         "/api/episode": lambda q: q.dataset.episode(q.key),
-        "/api/made": lambda q: q.dataset.made(q.key, q.number("offset", 0), q.number("limit", MOST_ITEMS, MOST_ITEMS)),
+        "/api/made": lambda q: q.dataset.made(q.key, q.number("offset", 0), q.number("limit", MAX_ITEMS, MAX_ITEMS)),
         "/api/counterpart": lambda q: q.dataset.counterpart(q.key),
         "/api/step": lambda q: q.dataset.step(q.key, q.number("step")),
     }
@@ -115,7 +115,7 @@ def create_app(
 
 
 def _episodes(query: Parameters) -> Any:
-    limit = query.number("limit", 100, MOST_ROWS)
+    limit = query.number("limit", 100, MAX_ROWS)
     try:
         wanted = Wanted(
             query.text("sort", ""),
@@ -189,13 +189,13 @@ def _image(request: Request, query: Parameters) -> Response:
     from starlette.responses import Response
 
     dataset, key, step = query.dataset, query.key, query.number("step")
-    height = query.number("height", 0, _MOST_HEIGHT)
+    height = query.number("height", 0, _MAX_HEIGHT)
     headers = _caching(query)
     if request.headers.get("if-none-match") == headers["etag"]:
         return Response(status_code=304, headers=headers)
     image = dataset.image(key, query.text("camera"), step)
     if height:
-        image = thumbnail(image, max(height, _LEAST_HEIGHT))
+        image = thumbnail(image, max(height, _MIN_HEIGHT))
     kind = media_type(image)
     if kind is None:
         raise MissingError(f"{key}: the image at step {step} is neither JPEG, PNG, nor BMP")

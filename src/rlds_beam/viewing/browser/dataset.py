@@ -34,10 +34,10 @@ from rlds_beam.viewing.facts import Curve, curves_of, stored_instruction
 
 Json = dict[str, Any]
 
-MOST_POINTS = 4000
+MAX_POINTS = 4000
 """Maximum points of a curve."""
-_MOST_TEXT = 10_000
-_MOST_RUNS = 10_000
+_MAX_TEXT_CHARACTERS = 10_000
+_MAX_RUNS = 10_000
 
 
 class MissingError(LookupError):
@@ -193,7 +193,7 @@ class BrowsedDataset:
             "version": self.version(key),
             "steps": max([len(opened), *(video.frames for video in videos.values())]),
             "fps": self.source.fps,
-            "instruction": json_value(stored_instruction(episode), _MOST_TEXT)[0],
+            "instruction": json_value(stored_instruction(episode), _MAX_TEXT_CHARACTERS)[0],
             "metadata": {path: self._value(value, path) for path, value in episode.metadata.items()},
             "curves": [_curve(curve) for curve in curves_of(episode, names=self.source.schema.names)],
             "cameras": [*_image_cameras(opened), *(_video_camera(*item) for item in videos.items())],
@@ -295,7 +295,7 @@ class BrowsedDataset:
         field = self.source.schema.metadata.get(path)
         if field is not None and field.encoding in ("png", "jpeg"):
             return {"image": field.encoding, "bytes": len(value)}
-        return json_value(value, _MOST_TEXT)[0]
+        return json_value(value, _MAX_TEXT_CHARACTERS)[0]
 
 
 def columns_of(rows: TableRows) -> list[Json]:
@@ -340,7 +340,7 @@ def _field(field: Field) -> Json:
 
 
 def _curve(curve: Curve) -> Json:
-    steps, values = thin(curve.values, MOST_POINTS)
+    steps, values = thin(curve.values, MAX_POINTS)
     whole = len(steps) == len(curve.values)
     return {
         "path": curve.path,
@@ -378,9 +378,9 @@ def _runs(column: Any) -> list[list[Any]]:
     """The texts of all steps as runs of equal ones."""
     runs: list[list[Any]] = []
     for step, value in enumerate(column):
-        text = json_value(value, _MOST_TEXT)[0]
+        text = json_value(value, _MAX_TEXT_CHARACTERS)[0]
         if not runs or runs[-1][1] != text:
-            if len(runs) == _MOST_RUNS:
+            if len(runs) == _MAX_RUNS:
                 break
             runs.append([step, text])
     return runs

@@ -24,7 +24,7 @@ from rlds_beam.reading.base import Source
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.single import shard_of
 
-_LEAST_SIDE = 8
+_MIN_SIDE_PIXELS = 8
 """The least height and width of raw pixels; smaller arrays are numbers."""
 _BLOCK = 4096
 
@@ -74,7 +74,7 @@ class HeldFrames:
     def image(self, step: int) -> bytes:
         if isinstance(self.column, EncodedImages):
             data = self.column.image(step)
-            return data if data != ZERO_IMAGE else encode_zeros(_closed(self.field), self.field.dtype, "png")
+            return data if data != ZERO_IMAGE else encode_zeros(_close(self.field), self.field.dtype, "png")
         pixels = np.asarray(self.column[step])
         return encode_png(pixels.reshape(1, *pixels.shape[:2], -1))[0]
 
@@ -83,8 +83,8 @@ class HeldFrames:
         return len(column.image(step)) if isinstance(column, EncodedImages) else int(np.asarray(column[step]).nbytes)
 
 
-def _closed(field: Field) -> tuple[int, ...]:
-    return *(size or _LEAST_SIDE for size in field.shape[:-1]), field.shape[-1] or 3
+def _close(field: Field) -> tuple[int, ...]:
+    return *(size or _MIN_SIDE_PIXELS for size in field.shape[:-1]), field.shape[-1] or 3
 
 
 def is_camera(field: Field) -> bool:
@@ -96,7 +96,7 @@ def is_camera(field: Field) -> bool:
         field.dtype in ("uint8", "uint16")
         and len(sides) == 2
         and channels in ((1,), (3,), (4,))
-        and all(size is None or size >= _LEAST_SIDE for size in sides)
+        and all(size is None or size >= _MIN_SIDE_PIXELS for size in sides)
     )
 
 

@@ -53,7 +53,7 @@ class EpisodeIndex:
         self._positions: dict[int, Positions] = {}
         self._lock = threading.Lock()
         self.changes = 0
-        self._counts = np.array([_declared(place) for place in self._places], np.int64)
+        self._counts = np.array([_read_declared(place) for place in self._places], np.int64)
 
     def __len__(self) -> int:
         return int(self._starts()[-1])
@@ -135,7 +135,7 @@ class EpisodeIndex:
             return self._positions[i]
 
 
-def _declared(place: _Place) -> int:
+def _read_declared(place: _Place) -> int:
     """The number of records according to the metadata; -1 if unknown."""
     if place.shard.records is None:
         return -1

@@ -31,8 +31,8 @@ from rlds_beam.viewing.browser.values import json_value
 
 Json = dict[str, Any]
 
-MOST_ITEMS = 20
-_MOST_STEPS, _MOST_VALUES = 200, 64
+MAX_ITEMS = 20
+_MAX_STEPS, _MAX_VALUES = 200, 64
 """Maximum rows of an item, and numbers of a value, that are sent."""
 _MASK = "loss_mask"
 """The column of RLlib's connectors that is false for padding: [K, L]."""
@@ -87,7 +87,7 @@ class Maker:
         """`/api/made`: the items `offset` to `offset + limit` made from an episode as read."""
         try:
             with self._lock:
-                return self._make(episode, offset, min(limit, MOST_ITEMS))
+                return self._make(episode, offset, min(limit, MAX_ITEMS))
         except (BadEpisode, RldsBeamError) as error:
             return {"error": str(error)}
 
@@ -157,12 +157,12 @@ def _trajectories(batch: Batch, output: TrajectoryOutput) -> _Made:
     paths = [leaf.path for leaf in output.conversion.spec.leaves]
     if frames:
         return _Made("frames", {path: items.frames[path] for path in paths}, items.index)
-    columns = {path: _gathered(items, path) for path in paths}
+    columns = {path: _gather(items, path) for path in paths}
     padded = bool((items.index == PAD).any())
     return _Made("items", columns, items.index, items.index != PAD if padded else None)
 
 
-def _gathered(items: Items, path: str) -> Column:
+def _gather(items: Items, path: str) -> Column:
     """A leaf of all items: [K, L, ...], or images whose `data` is [K, L]."""
     column = items.frames[path]
     if not isinstance(column, EncodedImages):
@@ -182,12 +182,12 @@ def _item(made: _Made, number: int, unchanged: bool) -> Json:
     Args:
       unchanged: whether connectors left the number of steps as it was, so that frames are steps of the episode.
     """
-    steps = None if made.index is None or not unchanged else made.index[number][:_MOST_STEPS].tolist()
+    steps = None if made.index is None or not unchanged else made.index[number][:_MAX_STEPS].tolist()
     values = {path: _rows(column, number, made.kind) for path, column in made.columns.items()}
     return {
         "number": number,
         "length": _length(made, number),
-        "padding": None if made.real is None else (~made.real[number][:_MOST_STEPS]).tolist(),
+        "padding": None if made.real is None else (~made.real[number][:_MAX_STEPS]).tolist(),
         "steps": None if steps is None else [None if step == PAD else step for step in steps],
         "values": values,
     }
@@ -206,9 +206,9 @@ def _rows(column: Column, number: int, kind: str) -> list[Any]:
     if isinstance(column, EncodedImages):
         data: Any = column.data[number]
         images: Sequence[bytes] = [data] if isinstance(data, bytes) else list(data)
-        return [{"image": column.encoding, "bytes": len(image)} for image in images[:_MOST_STEPS]]
+        return [{"image": column.encoding, "bytes": len(image)} for image in images[:_MAX_STEPS]]
     value = np.asarray(column[number])
-    rows = value[:_MOST_STEPS] if kind == "items" and value.ndim else value[None]
+    rows = value[:_MAX_STEPS] if kind == "items" and value.ndim else value[None]
     if rows.dtype == np.uint8 and rows.ndim >= 3:
         return [{"image": "raw", "bytes": int(row.nbytes)} for row in rows]
-    return [json_value(row, _MOST_VALUES)[0] for row in rows]
+    return [json_value(row, _MAX_VALUES)[0] for row in rows]

@@ -28,7 +28,7 @@ _ENDS = ("terminateds", "truncateds", "dones")
 """Columns that are true in an episode's last row."""
 _PAGE = 100
 """Rows of a page, if the episodes are unknown."""
-_MOST_BYTES = 1 << 28
+_MAX_BYTES = 1 << 28
 """Maximum size of a dataset whose rows are all read to find the episodes, unless its columns can be read one by one."""
 
 
@@ -170,7 +170,7 @@ def _groups(rows: Dataset, manifest: Mapping[str, Any], items: bool) -> tuple[_G
     count = len(rows)
     if items:
         return _Groups(rows, np.arange(count + 1)), True
-    if manifest.get("format") == "parquet" or manifest["bytes"] <= _MOST_BYTES:
+    if manifest.get("format") == "parquet" or manifest["bytes"] <= _MAX_BYTES:
         for name in _IDS:
             if name in rows.fields and not rows.fields[name].shape:
                 ids = rows.columns[name]

@@ -18,12 +18,12 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.text import shortened
+from rlds_beam.text import shorten
 from rlds_beam.viewing.browser.index import EpisodeIndex
-from rlds_beam.viewing.browser.table import MappedTable, TableRows, dataset_of, mapped
+from rlds_beam.viewing.browser.table import MappedTable, TableRows, dataset_of, map_parquet
 
 SIGNALS_FILE = "signals.parquet"
-_LEAST_SECONDS, _SHARE = 1.0, 10
+_MIN_SECONDS, _SHARE = 1.0, 10
 """A scan shows what it has found after at least so many seconds, and so many times what showing it takes."""
 _STOP_SECONDS = 10
 
@@ -34,8 +34,8 @@ class TableOfFile:
     def __init__(self, path: str, source: Source, index: EpisodeIndex):
         named = dataset_of(path)
         if named not in (None, source.dataset):
-            raise UsageError(f"{path} is about {shortened(named, 80)}, not about {source.dataset}")
-        table = mapped(path)
+            raise UsageError(f"{path} is about {shorten(named, 80)}, not about {source.dataset}")
+        table = map_parquet(path)
         self._index, self._rows = index, TableRows(table, index)
 
     @property
@@ -111,14 +111,14 @@ class Scan:
             self._scan()
             self._state = "stopped" if self._ended.is_set() else "done"
         except (RldsBeamError, OSError) as error:
-            self._state, self._error = "failed", shortened(error)
+            self._state, self._error = "failed", shorten(error)
         except Exception as error:
-            self._state, self._error = "failed", shortened(f"{type(error).__name__}: {error}")
+            self._state, self._error = "failed", shorten(f"{type(error).__name__}: {error}")
 
     def _scan(self) -> None:
         table = EpisodeTable(Context.of(self._source.schema, fps=self._source.fps))
         ignored = IgnoredValues.of(self._source.last_action)
-        shown, pause = time.monotonic(), _LEAST_SECONDS
+        shown, pause = time.monotonic(), _MIN_SECONDS
         for episode in self._episodes():
             table.add(episode, validate_episode(episode, self._check, ignored))
             self._done += 1
@@ -128,7 +128,7 @@ class Scan:
                 began = time.monotonic()
                 self._show(table, False)
                 shown = time.monotonic()
-                pause = max(_LEAST_SECONDS, _SHARE * (shown - began))
+                pause = max(_MIN_SECONDS, _SHARE * (shown - began))
         self._show(table, True)
 
     def _show(self, table: EpisodeTable, complete: bool) -> None:

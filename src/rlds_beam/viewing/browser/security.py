@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MOST_QUERY = 8192
+MAX_QUERY_BYTES = 8192
 """Maximum bytes of a path and of a query."""
 
 _POLICY = (
@@ -89,8 +89,8 @@ class Guard:
             return 403, "this server answers for 127.0.0.1 and localhost only"
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "this server is read-only"
-        if len(scope["query_string"]) > MOST_QUERY or len(scope.get("raw_path") or b"") > MOST_QUERY:
-            return 400, f"the address is longer than {MOST_QUERY} bytes"
+        if len(scope["query_string"]) > MAX_QUERY_BYTES or len(scope.get("raw_path") or b"") > MAX_QUERY_BYTES:
+            return 400, f"the address is longer than {MAX_QUERY_BYTES} bytes"
         if not self._has_cookie(scope) and not (scope["path"] == "/" and self._has_token(scope)):
             return 403, "open the address that rlds-beam browse printed; it has a token"
         return None

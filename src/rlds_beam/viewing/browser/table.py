@@ -22,7 +22,7 @@ from rlds_beam.checking.signals.conditions import Condition, check_known, mask
 from rlds_beam.encoding.parquet_reading import UNREADABLE, open_parquet
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.text import did_you_mean, shortened
+from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.viewing.browser.index import EpisodeIndex
 from rlds_beam.viewing.browser.values import scalar
 
@@ -41,7 +41,7 @@ _SHARDS = 1 << 40
 """More than there are shards."""
 _HELD = 4
 """Answers held, to page through them."""
-_MOST_TEXT = 300
+_MAX_TEXT_CHARACTERS = 300
 
 
 class Query(NamedTuple):
@@ -172,9 +172,9 @@ class TableRows:
             rows = rows[self._equal("rule", query.rule)[rows]]
         for word in query.text.split():
             rows = rows[self._contain("instruction", word)[rows]]
-        return self._sorted(rows, query) if query.sort else rows
+        return self._sort(rows, query) if query.sort else rows
 
-    def _sorted(self, rows: Numbers, query: Query) -> Numbers:
+    def _sort(self, rows: Numbers, query: Query) -> Numbers:
         if query.sort not in self.names:
             raise UsageError(f"there is no column {query.sort!r:.80}{did_you_mean(query.sort, self.names)}")
         if self.is_text(query.sort):
@@ -193,7 +193,7 @@ class TableRows:
         if name not in self._texts:
             if len(self._texts) == _HELD:
                 self._texts.pop(next(iter(self._texts)))
-            array = _encoded(self._table[name])
+            array = _encode(self._table[name])
             codes = array.indices.fill_null(-1).to_numpy(zero_copy_only=False)
             self._texts[name] = array.dictionary, codes
         return self._texts[name]
@@ -232,14 +232,17 @@ class TableRows:
         """Rows as JSON (`/api/episodes`), without their numbers."""
         names = [name for name in self.names if name in (*PLACE, *LISTED) or name.startswith(METADATA)]
         shown = [name for name in signals if self.is_known(name)]
-        some = self._taken(np.asarray(rows), [*names, *shown])
+        some = self._take(np.asarray(rows), [*names, *shown])
         return [
             {
                 "key": str(EpisodeKey(dataset, row["split"], *(row[name] for name in PLACE[1:]))),
                 "split": row["split"],
-                **{name: scalar(row[name], _MOST_TEXT) if row.get(name) is not None else None for name in LISTED},
+                **{
+                    name: scalar(row[name], _MAX_TEXT_CHARACTERS) if row.get(name) is not None else None
+                    for name in LISTED
+                },
                 "metadata": {
-                    name.removeprefix(METADATA): scalar(value, _MOST_TEXT) if value is not None else None
+                    name.removeprefix(METADATA): scalar(value, _MAX_TEXT_CHARACTERS) if value is not None else None
                     for name, value in row.items()
                     if name.startswith(METADATA)
                 },
@@ -248,7 +251,7 @@ class TableRows:
             for row in some
         ]
 
-    def _taken(self, rows: Numbers, names: Sequence[str]) -> list[dict[str, Any]]:
+    def _take(self, rows: Numbers, names: Sequence[str]) -> list[dict[str, Any]]:
         """Some rows. Batch by batch: Arrow's `take` of a table would copy all of its columns."""
         starts, found = self._batches
         taken: list[dict[str, Any]] = [{} for _ in rows]
@@ -270,10 +273,10 @@ class TableRows:
     def row(self, number: int) -> Mapping[str, Any] | None:
         """All columns of one episode."""
         rows = self.rows_of(number, number + 1)
-        return None if not len(rows) else self._taken(rows, self.names)[0]
+        return None if not len(rows) else self._take(rows, self.names)[0]
 
 
-def _encoded(column: Any) -> Any:
+def _encode(column: Any) -> Any:
     """A column of texts as one array of dictionary codes."""
     import pyarrow as pa
 
@@ -308,7 +311,7 @@ def numbers_of(table: pa.Table, index: EpisodeIndex, complete: bool = True) -> N
 
     The table has all records of a shard, or its first ones if it is not `complete`.
     """
-    splits = _encoded(table["split"])
+    splits = _encode(table["split"])
     names, shards = splits.dictionary.to_pylist(), table["shard"].to_numpy()
     codes = splits.indices.to_numpy() * _SHARDS + shards
     pairs, of_row, counts = np.unique(codes, return_inverse=True, return_counts=True)
@@ -338,7 +341,7 @@ def _order(places: Numbers, positions: Numbers) -> Numbers | None:
     return order
 
 
-def mapped(path: str) -> MappedTable:
+def map_parquet(path: str) -> MappedTable:
     """The table of a Parquet file, memory-mapped from a temporary file, which is already deleted.
 
     Columns without any value are left out, and texts are stored once each.
@@ -369,7 +372,7 @@ def mapped(path: str) -> MappedTable:
             pages = mmap.mmap(kept.fileno(), 0, access=mmap.ACCESS_READ)
             return MappedTable(pa.ipc.open_stream(pa.BufferReader(pa.py_buffer(pages))).read_all(), pages)
     except UNREADABLE as error:
-        raise UsageError(f"{path} is damaged: {shortened(error)}") from error
+        raise UsageError(f"{path} is damaged: {shorten(error)}") from error
 
 
 def dataset_of(path: str) -> str | None:
@@ -383,7 +386,7 @@ def dataset_of(path: str) -> str | None:
             batch = next(open_parquet(file, storage.size(path)).iter_batches(batch_size=1, columns=["key"]), None)
             return None if batch is None else str(batch["key"][0]).partition(":")[0]
     except UNREADABLE as error:
-        raise UsageError(f"{path} is not a table of rlds-beam check: {shortened(error)}") from error
+        raise UsageError(f"{path} is not a table of rlds-beam check: {shorten(error)}") from error
 
 
 def _is_empty(metadata: Any, column: int) -> bool:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-MOST_VALUES = 1000
+MAX_VALUES = 1000
 """Maximum numbers or characters of a value."""
 _EXACT = 1 << 53
 """Larger integers are sent as text: JavaScript rounds them."""
 
 
-def json_value(value: Any, most: int = MOST_VALUES) -> tuple[Any, bool]:
+def json_value(value: Any, most: int = MAX_VALUES) -> tuple[Any, bool]:
     """A value as JSON, and whether it was cut to `most` numbers or characters."""
     if isinstance(value, (bytes, str)):
         text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
@@ -30,16 +30,16 @@ def json_value(value: Any, most: int = MOST_VALUES) -> tuple[Any, bool]:
         array = array[: max(1, most // max(1, math.prod(array.shape[1:])))]
         if array.size > most:
             array = array.reshape(-1)[:most]
-    return _listed(array.astype(object).tolist() if array.dtype.kind in "OV" else array.tolist(), most), cut
+    return _list(array.astype(object).tolist() if array.dtype.kind in "OV" else array.tolist(), most), cut
 
 
-def _listed(value: Any, most: int) -> Any:
+def _list(value: Any, most: int) -> Any:
     if isinstance(value, list):
-        return [_listed(item, most) for item in value]
+        return [_list(item, most) for item in value]
     return scalar(value, most)
 
 
-def scalar(value: Any, most: int = MOST_VALUES) -> Any:
+def scalar(value: Any, most: int = MAX_VALUES) -> Any:
     """A Python or numpy scalar as JSON; NaN and infinity become None."""
     if isinstance(value, (bytes, str)):
         text = value.decode(errors="replace") if isinstance(value, bytes) else value

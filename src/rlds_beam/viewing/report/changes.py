@@ -27,7 +27,7 @@ from rlds_beam.viewing.facts import Curve, curves_of
 from rlds_beam.viewing.report.showing import Limits, picture_of, series_of
 from rlds_beam.viewing.report.views import BeforeAfter
 
-MOST_FIELDS = 8
+MAX_FIELDS = 8
 """Fields of one episode that are shown before and after."""
 
 _LIMITS = Limits(height=96, points=160)
@@ -86,7 +86,7 @@ def examples_of(
         if verdict.rejected is not None or not after:
             continue
         changed = list(_changed(episode, after[0], connecting.probed))
-        yield from changed[:MOST_FIELDS]
+        yield from changed[:MAX_FIELDS]
         shown += bool(changed)
         if shown == most:
             return

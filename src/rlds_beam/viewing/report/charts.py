@@ -9,7 +9,7 @@ from rlds_beam.viewing.report.sections import Histogram, NumberDistribution, Sig
 
 HEIGHT = 100
 """The height of a chart in its own units; the page stretches it."""
-LEAST = 3
+MIN_BAR_HEIGHT = 3
 """The height of a bar that is not empty: one of a million values is still seen."""
 GAP = 0.12
 """The space between bars, as a share of their width."""
@@ -71,7 +71,7 @@ def box(distribution: NumberDistribution, label: str) -> str:
     return _svg(1000, shapes, label)
 
 
-def stacked(parts: Sequence[tuple[str, int]], label: str) -> str:
+def stacked_bar(parts: Sequence[tuple[str, int]], label: str) -> str:
     """One bar of several parts, each a class of the style sheet and a count."""
     total = sum(count for _, count in parts)
     if not total:
@@ -88,7 +88,7 @@ def stacked(parts: Sequence[tuple[str, int]], label: str) -> str:
     return _svg(1000, "".join(shapes), label)
 
 
-def described(distribution: NumberDistribution, unit: str = "") -> str:
+def describe_distribution(distribution: NumberDistribution, unit: str = "") -> str:
     """A distribution as a sentence, for readers who cannot see its chart."""
     if not distribution.count:
         return "no values"
@@ -141,7 +141,7 @@ def _whole(histogram: Histogram) -> bool:
 
 
 def _bar(x: float, width: float, share: float) -> str:
-    height = max(LEAST, share * HEIGHT)
+    height = max(MIN_BAR_HEIGHT, share * HEIGHT)
     return f"M{_number(x)} {HEIGHT}v-{_number(height)}h{_number(width)}v{_number(height)}Z"
 
 

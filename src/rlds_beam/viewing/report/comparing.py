@@ -13,11 +13,11 @@ from rlds_beam.episodes.schema import Field, Schema, dimension_labels, kind_of, 
 from rlds_beam.text import printable
 from rlds_beam.typing import Array
 from rlds_beam.viewing.report.distributions import (
-    MOST_DISTRIBUTIONS,
+    MAX_DISTRIBUTIONS,
     Weighted,
     distribution_of,
     edges_of,
-    rounded,
+    round_number,
 )
 from rlds_beam.viewing.report.document import ComparisonSection, Drift, Measure, SchemaDifference
 from rlds_beam.viewing.report.tables import counts_of, text_columns
@@ -63,7 +63,7 @@ def compare(
     of_values = {**schemas[1].names, **schemas[0].names}
     drifts = sorted(_drifts(*statistics, of_values), key=lambda drift: (-drift.ks, drift.field, drift.label))
     texts = sorted(_texts(*tables), key=lambda text: (-text[1], text[0]))
-    shown = tuple(drifts[:MOST_DISTRIBUTIONS])
+    shown = tuple(drifts[:MAX_DISTRIBUTIONS])
     return ComparisonSection(
         *names, tuple(_differences(*schemas)), shown, len(drifts) - len(shown), tuple(texts), MEASURES
     )
@@ -74,7 +74,7 @@ def ks_distance(first: Weighted, second: Weighted) -> float:
     if not len(first[0]) or not len(second[0]):
         return math.nan
     places = np.unique(np.concatenate([first[0], second[0]]))
-    shares = [_cumulated(sample, places) for sample in (first, second)]
+    shares = [_cumulate(sample, places) for sample in (first, second)]
     return float(np.abs(shares[0] - shares[1]).max())
 
 
@@ -87,12 +87,12 @@ def stability_index(first: Weighted, second: Weighted) -> float:
     edges = np.unique(first[0][tenths])
     if edges[0] == first[0][0]:  # a tenth or more are the smallest value: values below it need their own bin
         edges = np.insert(edges, 0, np.nextafter(edges[0], -np.inf))
-    p, q = (np.diff([0.0, *_cumulated(sample, edges), 1.0]) for sample in (first, second))
+    p, q = (np.diff([0.0, *_cumulate(sample, edges), 1.0]) for sample in (first, second))
     p, q = np.maximum(p, _EMPTY), np.maximum(q, _EMPTY)
     return float(((p - q) * np.log(p / q)).sum())
 
 
-def _cumulated(sample: Weighted, places: Array) -> Array:
+def _cumulate(sample: Weighted, places: Array) -> Array:
     """The share of a sample at or below each place."""
     values, counts = sample
     sums = np.concatenate([[0], np.cumsum(counts)])
@@ -118,7 +118,7 @@ def _drift(path: str, label: str, one: LeafStatistics, other: LeafStatistics, di
 
 
 def _known(value: float) -> float:
-    return 0.0 if math.isnan(value) else rounded(value)
+    return 0.0 if math.isnan(value) else round_number(value)
 
 
 def _differences(first: Schema, second: Schema) -> Iterator[SchemaDifference]:
@@ -143,4 +143,4 @@ def _texts(first: pa.Table, second: pa.Table) -> Iterator[tuple[str, float, str]
         total, of_other = sum(counts.values()), sum(other.values())
         far = {text: abs(counts.get(text, 0) / total - other.get(text, 0) / of_other) for text in {*counts, *other}}
         text = min(far, key=lambda one: (-far[one], one))
-        yield field, rounded(far[text]), printable(text, 300)
+        yield field, round_number(far[text]), printable(text, 300)

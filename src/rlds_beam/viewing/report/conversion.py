@@ -21,7 +21,7 @@ from rlds_beam.trajectories.unused import REASONS
 from rlds_beam.viewing.report.document import ConnectorEffect, ConversionSection, DroppedRow, ItemUse, UnusedRow
 from rlds_beam.viewing.report.views import BeforeAfter, Facts
 
-_LONGEST = 300
+_MAX_CHARACTERS = 300
 _NOT_OPTIONS = (
     "format",
     "from",
@@ -82,7 +82,7 @@ def conversion_of(path: str, held: Holding, report: Report) -> ConversionSection
         connectors=tuple(map(_effect, report.connectors)),
         items=_items(held, report, content),
         unused=tuple(UnusedRow(why, *REASONS[why], one.episodes, one.steps) for why, one in report.unused.items()),
-        left_out=tuple(printable(line, _LONGEST) for line in left_out_lines(report.left_out)),
+        left_out=tuple(printable(line, _MAX_CHARACTERS) for line in left_out_lines(report.left_out)),
         note=WITHOUT_SOURCE if report.connectors else WITHOUT_CONNECTORS,
     )
 
@@ -122,7 +122,7 @@ def _options(plan: Mapping[str, Any]) -> Facts:
         for option, given in value.items() if isinstance(value, dict) else [("", value)]:
             if given not in (None, False, "", [], {}):
                 text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-                facts.append((option or name, printable(text, _LONGEST)))
+                facts.append((option or name, printable(text, _MAX_CHARACTERS)))
     return tuple(facts)
 
 

@@ -16,7 +16,7 @@ from rlds_beam.viewing.report.sections import Distributions, FieldDistribution, 
 BINS = 32
 """The number of bins of a histogram."""
 
-MOST_DISTRIBUTIONS = 400
+MAX_DISTRIBUTIONS = 400
 """Maximum dimensions of all fields together that are shown."""
 
 _TAIL = 1.0
@@ -28,7 +28,7 @@ Weighted = tuple[Array, Array]
 
 def distributions_of(statistics: EpisodeStatistics, names: Mapping[str, Sequence[str]] = {}) -> Distributions:
     """The distributions of accepted episodes, within the limits for dimensions, with the names of their values."""
-    room, fields = MOST_DISTRIBUTIONS, []
+    room, fields = MAX_DISTRIBUTIONS, []
     for path in sorted(statistics.leaves, key=_rank):
         leaf = statistics.leaves[path]
         size = math.prod(leaf.shape)
@@ -94,7 +94,7 @@ def histogram_of(values: Weighted, count: int, edges: Array | None = None) -> Hi
     numbers, counts = values
     bins = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
     total = np.bincount(bins, weights=counts, minlength=len(edges) - 1).astype(np.int64)
-    return Histogram(tuple(map(rounded, edges.tolist())), tuple(total.tolist()), count - int(total.sum()))
+    return Histogram(tuple(map(round_number, edges.tolist())), tuple(total.tolist()), count - int(total.sum()))
 
 
 def edges_of(*values: Weighted) -> Array:
@@ -135,10 +135,10 @@ def _quantiles(values: Weighted) -> Sequence[float]:
     return found
 
 
-def rounded(value: float) -> float:
+def round_number(value: float) -> float:
     """A number with 6 significant digits, to keep the report small."""
     return float(f"{value:.6g}")
 
 
 def _finite(value: float) -> float | None:
-    return rounded(float(value)) if math.isfinite(value) else None
+    return round_number(float(value)) if math.isfinite(value) else None

@@ -15,7 +15,7 @@ from rlds_beam.viewing.report.document import DatasetFacts, FieldRow, SplitRow
 from rlds_beam.viewing.report.sections import RejectedSample, RuleSection
 from rlds_beam.viewing.report.views import Facts
 
-_LONGEST = 2000
+_MAX_CHARACTERS = 2000
 """Maximum characters of a fact of the card."""
 
 _CARD = ("description", "citation", "releaseNotes", "version")
@@ -71,7 +71,7 @@ def rules_of(
             continue
         counts = report.rules[rule]
         samples = tuple(
-            RejectedSample(str(key), printable(detail, _LONGEST), steps.get((str(key), rule)))
+            RejectedSample(str(key), printable(detail, _MAX_CHARACTERS), steps.get((str(key), rule)))
             for key, detail in counts.samples
         )
         sections.append(
@@ -122,7 +122,7 @@ def _metadata(source: Source) -> tuple[Facts, Facts]:
         card += _present(license_, ("license",))
     location = info.get("location")
     if isinstance(location, dict) and isinstance(location.get("urls"), list):
-        card.append(("location", printable(", ".join(map(str, location["urls"])), _LONGEST)))
+        card.append(("location", printable(", ".join(map(str, location["urls"])), _MAX_CHARACTERS)))
     origin = _json(source.tfds.files.get(_PROVENANCE, b""))
     made = _present(origin, ("written_by",))
     if isinstance(origin.get("source"), dict):
@@ -136,7 +136,7 @@ def _metadata(source: Source) -> tuple[Facts, Facts]:
 def _present(content: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str, str]]:
     """The named values that are text or numbers and not empty."""
     values = ((name, content.get(name)) for name in names)
-    return [(name, printable(v, _LONGEST)) for name, v in values if isinstance(v, (str, int, float)) and v != ""]
+    return [(name, printable(v, _MAX_CHARACTERS)) for name, v in values if isinstance(v, (str, int, float)) and v != ""]
 
 
 def _json(text: str | bytes | None) -> Mapping[str, Any]:

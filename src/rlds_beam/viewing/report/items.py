@@ -26,10 +26,10 @@ from rlds_beam.viewing.report.document import DatasetFacts, DatasetPart, SplitRo
 from rlds_beam.viewing.report.facts import field_row
 from rlds_beam.viewing.report.showing import Limits, view_of
 
-MOST_ROWS = 1 << 16
+MAX_ROWS = 1 << 16
 """Rows that the distributions are computed from, in evenly spaced blocks."""
 
-_MOST_BYTES = 1 << 28
+_MAX_BYTES = 1 << 28
 """Bytes of these rows, about."""
 _BLOCK = 256
 _ENDS = ("terminateds", "truncateds")
@@ -50,7 +50,7 @@ def items_part(path: str, held: Holding, samples: int) -> DatasetPart:
     blocks = _blocks(len(dataset), _row_size(dataset.fields))
     rows = sum(map(len, blocks))
     starts = _spread(len(dataset), samples)
-    views = [view_of(one, Limits()) for one in (_shown(dataset, held, start) for start in starts) if one is not None]
+    views = [view_of(one, Limits()) for one in (_show(dataset, held, start) for start in starts) if one is not None]
     episodes = {view.key: view for view in views}
     notes = [f"the rows are {held.kind}, so signals and rules of episodes do not apply"]
     notes += [f"distributions are those of {rows:,} of {count(len(dataset), 'row')}"] if rows < len(dataset) else []
@@ -107,7 +107,7 @@ def _row_size(fields: Mapping[str, Field]) -> int:
 
 def _blocks(rows: int, row_size: int) -> list[np.ndarray[Any, Any]]:
     """Evenly spaced blocks of rows, all rows if there are few."""
-    most = max(_BLOCK, min(MOST_ROWS, _MOST_BYTES // row_size))
+    most = max(_BLOCK, min(MAX_ROWS, _MAX_BYTES // row_size))
     if rows <= most:
         return [np.arange(first, min(first + _BLOCK, rows)) for first in range(0, rows, _BLOCK)]
     starts = np.linspace(0, rows - _BLOCK, most // _BLOCK).astype(np.int64)
@@ -147,7 +147,7 @@ def _spread(rows: int, samples: int) -> list[int]:
     return sorted({*np.linspace(0, max(0, rows - 1), min(samples, rows)).astype(int).tolist()}) if rows else []
 
 
-def _shown(dataset: Dataset, held: Holding, start: int) -> Episode | None:
+def _show(dataset: Dataset, held: Holding, start: int) -> Episode | None:
     """The item at a row, or the stretch of rows from there up to the end of an episode."""
     key = EpisodeKey(held.dataset, held.kind, 0, start)
     if _of_items(dataset):

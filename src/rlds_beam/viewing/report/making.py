@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.dataset import DatasetFinding
-from rlds_beam.checking.signals.results import grouped, reasons_unmeasured
+from rlds_beam.checking.signals.results import group_reasons, reasons_unmeasured
 from rlds_beam.checking.validating import find_violations
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.episodes.episode import Episode
@@ -22,7 +22,7 @@ from rlds_beam.viewing.report.distributions import distributions_of
 from rlds_beam.viewing.report.document import DatasetPart
 from rlds_beam.viewing.report.facts import facts_of, rules_of
 from rlds_beam.viewing.report.sections import SignalSection
-from rlds_beam.viewing.report.shelf import Shelf, accepted_keys, sampled
+from rlds_beam.viewing.report.shelf import Shelf, accepted_keys, sample_keys
 from rlds_beam.viewing.report.showing import Limits
 from rlds_beam.viewing.report.signals import signals_of
 from rlds_beam.viewing.report.tables import texts_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 GRID = 24
 """The number of episodes in the grid of first and last frames."""
 
-MOST_VIEWS = 90
+MAX_VIEWS = 90
 """Maximum episodes with frames and curves, besides the samples."""
 
 BUDGET = 6_000_000
@@ -99,7 +99,7 @@ class Settings:
 def part_of(source: Source, gathered: Gathered, settings: Settings) -> DatasetPart:
     """The part of a report about one dataset; reads the episodes that it shows."""
     statistics = gathered.statistics.whole
-    keys = sampled(accepted_keys(gathered.table), max(GRID, settings.samples))
+    keys = sample_keys(accepted_keys(gathered.table), max(GRID, settings.samples))
     samples = keys[: settings.samples]
     signals = signals_of(gathered.table, settings.worst, settings.thresholds, settings.list_command)
     rejected = [str(key) for counts in gathered.report.rules.values() if counts.rejected for key, _ in counts.samples]
@@ -114,7 +114,7 @@ def part_of(source: Source, gathered: Gathered, settings: Settings) -> DatasetPa
         shelf.show(key, Limits())
     grid = shelf.grid(keys[:GRID])
     others = [*rejected, *_worst_first(signals)]
-    for key in list(dict.fromkeys(others))[:MOST_VIEWS]:
+    for key in list(dict.fromkeys(others))[:MAX_VIEWS]:
         shelf.show(key, SMALL)
     return DatasetPart(
         facts=facts_of(source, settings.path, settings.format, gathered.report),
@@ -133,7 +133,9 @@ def part_of(source: Source, gathered: Gathered, settings: Settings) -> DatasetPa
 def _unmeasured(table: pa.Table, source: Source, decoded: int) -> list[str]:
     """Which signals have no value, and why, one note for each reason."""
     context = Context.of(source.schema, fps=source.fps, decoded=decoded)
-    return [f"signals not measured ({label}): {text}" for label, text in grouped(reasons_unmeasured(table, context))]
+    return [
+        f"signals not measured ({label}): {text}" for label, text in group_reasons(reasons_unmeasured(table, context))
+    ]
 
 
 def _broken(episode: Episode, check: CheckOptions, names: Mapping[str, tuple[str, ...]]) -> list[Violation]:

@@ -61,7 +61,7 @@ def plot_of(series: Series) -> Plot:
 
 
 def _plot(series: Series, last: int, marks: list[dict[str, Any]]) -> Plot:
-    values = [_rounded(row) for row in series.values]
+    values = [_round_values(row) for row in series.values]
     rows = (_row(label, row) for label, row in zip(series.labels, series.values, strict=True))
     return Plot(series, {"last": last, "marks": marks, "x": list(series.steps), "y": values}, tuple(rows))
 
@@ -97,7 +97,7 @@ def _row(label: str, values: tuple[float | None, ...]) -> Row:
     return Row(label, number(least), number(most), number(first), number(last), f"{missing:,}" if missing else "")
 
 
-def _rounded(values: tuple[float | None, ...]) -> list[float | int | None]:
+def _round_values(values: tuple[float | None, ...]) -> list[float | int | None]:
     """Values with as many digits as a plot needs: a report has up to a million of them."""
     finite = [value for value in values if value is not None]
     spread = (max(finite) - min(finite) or max(map(abs, finite))) if finite else 0.0

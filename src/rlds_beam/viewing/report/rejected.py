@@ -48,7 +48,7 @@ def rejected_records(path: str, keys: Iterable[str]) -> dict[str, RejectedRecord
     for entry in (load_manifest(path) or {}).get("rejected", ()):
         records = storage.join(path, *entry["file"].split("/"))
         lines = storage.read_text(f"{records.removesuffix('.tfrecord')}.jsonl").splitlines()
-        about = [_parsed(line, records) for line in lines]
+        about = [_parse(line, records) for line in lines]
         if wanted.isdisjoint(key for key, _ in about):
             continue
         payloads = (record.payload for record in TFRecordFormat().read(records, 0, None))
@@ -88,23 +88,23 @@ def with_rejected(
         if key in records:
             shelf.show(key, SMALL)
     rules = (
-        dataclasses.replace(one, samples=tuple(map(_moved, one.samples)))
+        dataclasses.replace(one, samples=tuple(map(_move, one.samples)))
         for one in rules_of(report, shelf.steps, convert)
     )
     return dataclasses.replace(
         part,
         rules=(*rules, *part.rules),
-        episodes={**{view.key: view for view in map(_moved, shelf.views.values())}, **part.episodes},
+        episodes={**{view.key: view for view in map(_move, shelf.views.values())}, **part.episodes},
         notes=(*part.notes, *shelf.notes()),
     )
 
 
-def _moved(shown: Shown) -> Shown:
+def _move(shown: Shown) -> Shown:
     """With a key that no episode of the output has: an output in the same format has the same keys as its input."""
     return dataclasses.replace(shown, key=f"rejected/{shown.key}")
 
 
-def _parsed(line: str, where: str) -> tuple[str, tuple[Violation, ...]]:
+def _parse(line: str, where: str) -> tuple[str, tuple[Violation, ...]]:
     try:
         content = json.loads(line)
         return str(content["key"]), tuple(map(_violation, content["violations"]))

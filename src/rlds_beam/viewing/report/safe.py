@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-MOST = 4000
+MAX_CHARACTERS = 4000
 """The number of characters of one text that a page shows."""
 
 _UNSEEN = re.compile(
@@ -24,14 +24,14 @@ _FLAG = re.compile(r"(?<![\w-])--[a-z]\w*=?")
 
 
 def visible(value: object) -> object:
-    """A text with characters that hide or reorder other text as `\\u202e`, cut after `MOST` characters.
+    """A text with characters that hide or reorder other text as `\\u202e`, cut after `MAX_CHARACTERS` characters.
 
     Used for every expression of a template. Markup and other values are returned unchanged.
     """
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    text = _UNSEEN.sub(lambda found: f"\\u{ord(found.group()):04x}", value[:MOST])
-    return f"{text}… ({len(value) - MOST:,} more characters)" if len(value) > MOST else text
+    text = _UNSEEN.sub(lambda found: f"\\u{ord(found.group()):04x}", value[:MAX_CHARACTERS])
+    return f"{text}… ({len(value) - MAX_CHARACTERS:,} more characters)" if len(value) > MAX_CHARACTERS else text
 
 
 def code(text: str) -> Markup:

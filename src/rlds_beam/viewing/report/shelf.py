@@ -14,7 +14,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import Violation
 from rlds_beam.text import printable
-from rlds_beam.viewing.facts import LONGEST_TEXT, instruction_of
+from rlds_beam.viewing.facts import MAX_TEXT_CHARACTERS, instruction_of
 from rlds_beam.viewing.report.showing import Limits, cell_of, size_of, view_of
 from rlds_beam.viewing.report.views import EpisodeView, GridCell, Mark
 
@@ -84,11 +84,11 @@ class Shelf:
 
 def _mark(violation: Violation) -> Mark:
     step = violation.step
-    detail = printable(violation.detail, LONGEST_TEXT)
+    detail = printable(violation.detail, MAX_TEXT_CHARACTERS)
     return Mark("rule", violation.rule, violation.field or "", step, None if step is None else step + 1, detail)
 
 
-def sampled(keys: Iterable[str], count: int) -> list[str]:
+def sample_keys(keys: Iterable[str], count: int) -> list[str]:
     """Up to `count` keys, chosen as if at random: those with the smallest hashes."""
     return heapq.nsmallest(count, keys, lambda key: (hashlib.blake2b(key.encode(), digest_size=8).digest(), key))
 

@@ -14,7 +14,7 @@ from rlds_beam.episodes.schema import shown_dimensions
 from rlds_beam.images.thumbnails import Thumbnail, image_of, spread, thumbnail
 from rlds_beam.terminal.tables import thin
 from rlds_beam.text import printable
-from rlds_beam.viewing.facts import LONGEST_TEXT, Curve, curves_of
+from rlds_beam.viewing.facts import MAX_TEXT_CHARACTERS, Curve, curves_of
 from rlds_beam.viewing.pictures import cameras_of
 from rlds_beam.viewing.report.views import CameraStrip, EpisodeView, Facts, GridCell, Mark, Picture, Series
 
@@ -59,7 +59,7 @@ def view_of(
     """
     if not len(episode):
         faults = "; ".join(f"{fault}" for fault in episode.faults) or "the episode has no steps"
-        note = printable(faults, LONGEST_TEXT)
+        note = printable(faults, MAX_TEXT_CHARACTERS)
         return EpisodeView(
             str(episode.key), 0, marks=tuple(marks), note=note, excerpt=hex_dump(episode.payload[:_EXCERPT])
         )
@@ -167,4 +167,4 @@ def _as_text(value: Any) -> str:
         return f"{value.dtype.name}{list(value.shape)}"
     if isinstance(value, Mapping):
         value = dict(value)
-    return printable(value, LONGEST_TEXT)
+    return printable(value, MAX_TEXT_CHARACTERS)

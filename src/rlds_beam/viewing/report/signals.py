@@ -11,7 +11,7 @@ import numpy as np
 
 from rlds_beam.checking.signals.base import GROUPS, SIGNALS, Signal
 from rlds_beam.checking.signals.results import findings
-from rlds_beam.viewing.report.distributions import histogram_of, rounded
+from rlds_beam.viewing.report.distributions import histogram_of, round_number
 from rlds_beam.viewing.report.sections import SignalSection, WorstEpisode
 from rlds_beam.viewing.report.shelf import worst_rows
 from rlds_beam.viewing.report.tables import numbers_of
@@ -76,4 +76,4 @@ def _worst(table: pa.Table, row: int, signal: Signal) -> WorstEpisode:
     finding = found[0] if found else None
     if finding is None:  # infinite
         return WorstEpisode(values["key"], float(values[signal.name]))
-    return WorstEpisode(values["key"], rounded(finding.value), finding.field or "", finding.step, finding.stop)
+    return WorstEpisode(values["key"], round_number(finding.value), finding.field or "", finding.step, finding.stop)

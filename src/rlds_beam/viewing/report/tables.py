@@ -12,13 +12,13 @@ from rlds_beam.viewing.report.sections import TextCount, TextTable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_TEXTS = 30
+MAX_TEXTS = 30
 """Texts of a field that are shown."""
 
-MOST_FIELDS = 20
+MAX_FIELDS = 20
 """Metadata fields that are shown."""
 
-_LONGEST = 300
+_MAX_CHARACTERS = 300
 
 
 def texts_of(table: pa.Table) -> tuple[TextTable, ...]:
@@ -33,7 +33,7 @@ def texts_of(table: pa.Table) -> tuple[TextTable, ...]:
         if made.distinct and not (unique and field != "instruction"):
             tables.append(made)
     tables.sort(key=lambda one: (one.field != "instruction", one.field))
-    return tuple(tables[: MOST_FIELDS + 1])
+    return tuple(tables[: MAX_FIELDS + 1])
 
 
 def text_columns(table: pa.Table) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def numbers_of(column: Any) -> np.ndarray[Any, Any]:
 
 def _table_of(field: str, column: Any) -> TextTable:
     pairs = sorted(counts_of(column).items(), key=lambda pair: (-pair[1], pair[0]))
-    shown = tuple(TextCount(printable(text, _LONGEST), episodes) for text, episodes in pairs[:MOST_TEXTS])
+    shown = tuple(TextCount(printable(text, _MAX_CHARACTERS), episodes) for text, episodes in pairs[:MAX_TEXTS])
     known = sum(episodes for _, episodes in pairs)
     return TextTable(
         field, shown, len(pairs), others=known - sum(row.episodes for row in shown), missing=len(column) - known
