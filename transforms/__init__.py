@@ -36,58 +36,7 @@ if TYPE_CHECKING:
     from rlds_beam.transforms.writing import WriteToTrajectoryRecords as WriteToTrajectoryRecords
     from rlds_beam.transforms.writing import WriteToTrajectoryRecordsResult as WriteToTrajectoryRecordsResult
 
-__all__ = [
-    "CheckResult",
-    "ComputeStatistics",
-    "ConnectEpisodes",
-    "ConnectEpisodesResult",
-    "ConvertToTrajectories",
-    "ConvertToTrajectoriesResult",
-    "EpisodeModelHandler",
-    "EpisodesToRows",
-    "FindDuplicateEpisodes",
-    "ReadFromRlds",
-    "Rejection",
-    "ReverbOptions",
-    "ValidateEpisodes",
-    "WriteEpisodes",
-    "WriteEpisodesResult",
-    "WriteRejected",
-    "WriteReport",
-    "WriteToReverb",
-    "WriteToReverbResult",
-    "WriteToRlds",
-    "WriteToTrajectoryRecords",
-    "WriteToTrajectoryRecordsResult",
-]
-
-_exported, __dir__ = lazy.exports(
-    __name__,
-    {
-        "CheckResult": "rlds_beam.transforms.checking",
-        "ComputeStatistics": "rlds_beam.transforms.statistics",
-        "ConnectEpisodes": "rlds_beam.transforms.connecting",
-        "ConnectEpisodesResult": "rlds_beam.transforms.connecting",
-        "ConvertToTrajectories": "rlds_beam.transforms.converting",
-        "ConvertToTrajectoriesResult": "rlds_beam.transforms.converting",
-        "EpisodeModelHandler": "rlds_beam.transforms.inference",
-        "EpisodesToRows": "rlds_beam.transforms.rows",
-        "FindDuplicateEpisodes": "rlds_beam.transforms.duplicates",
-        "ReadFromRlds": "rlds_beam.transforms.reading",
-        "Rejection": "rlds_beam.checking.verdicts",
-        "ReverbOptions": "rlds_beam.reverb.options",
-        "ValidateEpisodes": "rlds_beam.transforms.checking",
-        "WriteEpisodes": "rlds_beam.transforms.episodes",
-        "WriteEpisodesResult": "rlds_beam.transforms.episodes",
-        "WriteRejected": "rlds_beam.transforms.writing",
-        "WriteReport": "rlds_beam.transforms.reporting",
-        "WriteToReverb": "rlds_beam.transforms.reverb",
-        "WriteToReverbResult": "rlds_beam.transforms.reverb",
-        "WriteToRlds": "rlds_beam.transforms.rlds",
-        "WriteToTrajectoryRecords": "rlds_beam.transforms.writing",
-        "WriteToTrajectoryRecordsResult": "rlds_beam.transforms.writing",
-    },
-)
+_exported, __dir__, __all__ = lazy.exports(__name__)
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ import importlib.abc
 import importlib.util
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,19 +44,31 @@ else:
             return instance.__dict__[self.attrname]
 
 
-def exports(
-    package: str, homes: Mapping[str, str], others: str | None = None
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package.
+_EXPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
 
-        __getattr__, __dir__ = lazy.exports(__name__, {"Episode": "rlds_beam.episodes.episode"})
+
+def exports(
+    package: str, homes: Mapping[str, str] | None = None, others: str | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """The `__getattr__`, `__dir__`, and `__all__` of a package whose names are imported when they are first used.
+
+        if TYPE_CHECKING:
+            from rlds_beam.episodes.episode import Episode as Episode
+
+        __getattr__, __dir__, __all__ = lazy.exports(__name__)
 
     Args:
       package: the package's `__name__`.
-      homes: exported name -> the module that defines it.
+      homes: exported name -> the module that defines it; by default, what the package's source imports as above, so
+        that programs and type checkers read the same list.
       others: the function, as `module:function`, that finds what another package declares under a name that is not
         among them (`plugins`); it returns None if none does.
     """
+
+    if homes is None:
+        spec = sys.modules[package].__spec__
+        source = spec.loader.get_source(package)  # type: ignore[union-attr]
+        homes = {name: module for module, name in _EXPORT.findall(source)}
 
     def __getattr__(name: str) -> Any:  # noqa: N807
         if name not in homes:
@@ -71,7 +84,7 @@ def exports(
     def __dir__() -> list[str]:  # noqa: N807
         return sorted(homes)
 
-    return __getattr__, __dir__
+    return __getattr__, __dir__, list(homes)
 
 
 def is_inside(package: str, name: str) -> bool:

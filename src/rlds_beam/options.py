@@ -462,7 +462,7 @@ def _is_number(value: Any, kind: Any) -> bool:
 
 
 # Documented under this path.
-__getattr__, __dir__ = lazy.exports(
+__getattr__, *_ = lazy.exports(
     __name__,
     {
         "CheckOptions": "rlds_beam.checking.options",

@@ -9,12 +9,4 @@ if TYPE_CHECKING:
     from rlds_beam.drop_in.scope_rl.logged import MultipleLoggedDataset as MultipleLoggedDataset
     from rlds_beam.drop_in.scope_rl.synthetic import SyntheticDataset as SyntheticDataset
 
-__all__ = ["LoggedDataset", "MultipleLoggedDataset", "SyntheticDataset"]
-__getattr__, __dir__ = lazy.exports(
-    __name__,
-    {
-        "LoggedDataset": "rlds_beam.drop_in.scope_rl.logged",
-        "MultipleLoggedDataset": "rlds_beam.drop_in.scope_rl.logged",
-        "SyntheticDataset": "rlds_beam.drop_in.scope_rl.synthetic",
-    },
-)
+__getattr__, __dir__, __all__ = lazy.exports(__name__)

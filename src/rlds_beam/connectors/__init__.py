@@ -86,8 +86,7 @@ _OTHERS = {
     "StepFields": "fields",
 }
 
-__all__ = [*CONNECTORS, *_OTHERS]
-__getattr__, __dir__ = lazy.exports(
+__getattr__, __dir__, __all__ = lazy.exports(
     __name__,
     {name: f"{__name__}.{module}" for name, module in (CONNECTORS | _OTHERS).items()},
     "rlds_beam.plugins:find_connector",

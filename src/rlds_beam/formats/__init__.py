@@ -9,5 +9,4 @@ from rlds_beam import lazy
 if TYPE_CHECKING:
     from rlds_beam.formats.registry import Format as Format
 
-__all__ = ["Format"]
-__getattr__, __dir__ = lazy.exports(__name__, {"Format": "rlds_beam.formats.registry"})
+__getattr__, __dir__, __all__ = lazy.exports(__name__)

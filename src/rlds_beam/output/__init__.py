@@ -22,22 +22,4 @@ if TYPE_CHECKING:
     from rlds_beam.processing.ranges import RangeWriter as RangeWriter
     from rlds_beam.reading.plan import WorkRange as WorkRange
 
-_HOMES = {
-    "CostHint": "rlds_beam.output.base",
-    "Description": "rlds_beam.output.base",
-    "EpisodeWriter": "rlds_beam.output.shards",
-    "FileRangeWriter": "rlds_beam.output.base",
-    "GlobalIndices": "rlds_beam.output.merging",
-    "MergedFile": "rlds_beam.output.merging",
-    "MergesRanges": "rlds_beam.output.merging",
-    "Output": "rlds_beam.output.base",
-    "RangeCommit": "rlds_beam.output.commits",
-    "RangeWriter": "rlds_beam.processing.ranges",
-    "ShardInfo": "rlds_beam.output.shards",
-    "ShardWriter": "rlds_beam.output.shards",
-    "WorkRange": "rlds_beam.reading.plan",
-    "WrittenFile": "rlds_beam.output.shards",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = lazy.exports(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy.exports(__name__)

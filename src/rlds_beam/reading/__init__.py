@@ -17,17 +17,4 @@ if TYPE_CHECKING:
     from rlds_beam.reading.base import Source as Source
     from rlds_beam.reading.base import Split as Split
 
-_HOMES = {
-    "Damage": "rlds_beam.encoding.base",
-    "Decoder": "rlds_beam.reading.base",
-    "Headers": "rlds_beam.encoding.base",
-    "Record": "rlds_beam.encoding.base",
-    "RecordFormat": "rlds_beam.encoding.base",
-    "Segment": "rlds_beam.reading.base",
-    "Shard": "rlds_beam.reading.base",
-    "Source": "rlds_beam.reading.base",
-    "Split": "rlds_beam.reading.base",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = lazy.exports(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy.exports(__name__)

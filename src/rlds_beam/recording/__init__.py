@@ -18,5 +18,6 @@ _HOMES = {
     "mask_padding": "padding",
 }
 
-__all__ = [*_HOMES]
-__getattr__, __dir__ = lazy.exports(__name__, {name: f"{__name__}.{module}" for name, module in _HOMES.items()})
+__getattr__, __dir__, __all__ = lazy.exports(
+    __name__, {name: f"{__name__}.{module}" for name, module in _HOMES.items()}
+)

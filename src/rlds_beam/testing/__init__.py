@@ -56,7 +56,7 @@ __all__ = [
     "write_dataset",
 ]
 
-__getattr__, _ = lazy.exports(__name__, _TESTS)
+__getattr__, *_ = lazy.exports(__name__, _TESTS)
 
 if "pytest" in sys.modules:  # failed assertions show their values
     sys.modules["pytest"].register_assert_rewrite("rlds_beam.testing.conversions", *_TESTS.values())

@@ -9,12 +9,4 @@ if TYPE_CHECKING:
     from rlds_beam.reverb.serving.server import EmbeddedServer as EmbeddedServer
     from rlds_beam.reverb.serving.server import verify_checkpoint as verify_checkpoint
 
-__all__ = ["EmbeddedServer", "ServedTable", "verify_checkpoint"]
-__getattr__, __dir__ = lazy.exports(
-    __name__,
-    {
-        "EmbeddedServer": "rlds_beam.reverb.serving.server",
-        "ServedTable": "rlds_beam.reverb.serving.served_tables",
-        "verify_checkpoint": "rlds_beam.reverb.serving.server",
-    },
-)
+__getattr__, __dir__, __all__ = lazy.exports(__name__)
