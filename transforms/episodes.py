@@ -22,9 +22,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import OutputOptions
-from rlds_beam.formats.outputs import configuration_for, create_output
-from rlds_beam.formats.own_classes import check_own_output
-from rlds_beam.formats.registry import FORMATS
+from rlds_beam.formats.outputs import configuration_for, create_output, list_files
 from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.formats.trajectories.bundles import open_parts, read_rejected_list, remove_parts
 from rlds_beam.output.base import Output
@@ -74,9 +72,7 @@ class _Planner:
         ranges = cut_ranges(stored, [split.name for split in self.source.splits], self.shards)
         works = tuple(stored.work for stored in ranges)
         output = with_ranges(self.output, works)
-        if self.to not in FORMATS:
-            check_own_output(output, works, self.to)
-        add_files(output.directory, output.all_files(works))
+        add_files(output.directory, list_files(output, works, self.to))
         # Episodes may have been dropped, so they are not compared with the counts that the source states.
         source = with_attributes(self.source, splits=())
         committer = DatasetCommitter(source, self.check, output, works, self.report, self.plan)

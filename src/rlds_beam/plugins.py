@@ -18,9 +18,8 @@ import functools
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
-from rlds_beam import lazy
 from rlds_beam.errors import UsageError
-from rlds_beam.user_functions import describe_error
+from rlds_beam.user_functions import expect_user_code, user_code
 
 Kind = Literal["formats", "connectors", "commands"]
 KINDS: tuple[Kind, ...] = ("formats", "connectors", "commands")
@@ -58,12 +57,9 @@ def find(kind: Kind, name: str) -> Any:
     if len(entries) > 1:
         both = " and ".join(map(_package, entries))
         raise UsageError(f"{name} is declared by {both} (entry points rlds_beam.{kind}): uninstall one of them")
-    lazy.show_clients()  # the package's modules may need them
-    try:
+    expect_user_code(entries[0].module)
+    with user_code(f"{name}: {entries[0].value} (entry point rlds_beam.{kind} of {_package(entries[0])})"):
         return entries[0].load()
-    except Exception as error:
-        declared = f"{entries[0].value} (entry point rlds_beam.{kind} of {_package(entries[0])})"
-        raise UsageError(f"{name}: {declared} {describe_error(error)}") from error
 
 
 def find_connector(name: str) -> Any:

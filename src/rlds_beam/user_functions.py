@@ -6,6 +6,7 @@ The module is installed or in the current directory. From there only this module
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from rlds_beam import lazy
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import RldsBeamError, UsageError
 
 _MODULES = "RLDS_BEAM_USER_MODULES"
 """The environment variable that tells worker processes the directory of each module, as JSON."""
@@ -197,6 +198,37 @@ def describe_error(error: BaseException) -> str:
     return f"raised {type(error).__name__}{': ' if said else ''}{said}{where}"
 
 
+_named: set[str] = set()
+
+
+def expect_user_code(module: str) -> None:
+    """Call before a module that the user or an entry point names is imported: it may need Beam's cloud clients."""
+    lazy.show_clients()
+    _named.add(module.partition(".")[0])
+
+
+def is_users(error: BaseException) -> bool:
+    """Whether an error came through a module that the user or an entry point names."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(str(frame.f_globals.get("__name__")).partition(".")[0] in _named for frame, _ in frames)
+
+
+@contextlib.contextmanager
+def user_code(what: str, ending: str = "") -> Iterator[None]:
+    """Turns any error of the user's code in the block into a UsageError of one line, which names its place.
+
+    Args:
+      what: the start of the line: the option, and what was called.
+      ending: the end of the line.
+    """
+    try:
+        yield
+    except (RldsBeamError, MemoryError):
+        raise
+    except Exception as error:
+        raise UsageError(f"{what} {describe_error(error)}{ending}") from error
+
+
 def call_factory(factory: Callable[..., Any], flag: str, hint: str, **arguments: Any) -> Any:
     """Calls the user's factory; raises UsageError if it does not accept these arguments."""
     try:
@@ -215,7 +247,7 @@ def _import(name: str, flag: str) -> Callable[..., Any]:
         raise UsageError(f"{flag}={name}: expected module:function, for example my_module:my_function")
     top = module.partition(".")[0]
     if top != "rlds_beam":
-        lazy.show_clients()
+        expect_user_code(top)
     if not (top in sys.modules or _user_modules.inherited):
         _add({top: os.getcwd()})
     try:

@@ -20,7 +20,6 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError, Violation
-from rlds_beam.formats.own_classes import checked_source
 from rlds_beam.reading.base import Segment, Shard, Source, Split
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import SourceTests, make_episode, read_items, read_rejected, write_dataset
@@ -248,7 +247,7 @@ class NoMetadata(JsonSource):
 
 def found_in(data: Path, source: str) -> list[Violation]:
     """The violations of the first episode."""
-    opened = checked_source(globals()[source].open(str(data)), f"test_own_source:{source}")
+    opened = globals()[source].open(str(data))
     segment = Segment(opened.splits[0].shards[0], 0, 1)
     (episode,) = EpisodeReader(opened).read("train", segment)
     return list(episode.faults)
@@ -314,6 +313,11 @@ class PlanRaises(JsonSource):
         return {"lines": 1 / 0}
 
 
+class CompanionsRaise(JsonSource):
+    def companions(self, shard):
+        raise KeyError(shard.index)
+
+
 class OpenRaises(JsonSource):
     @classmethod
     def open(cls, input, *, split=None, features=None):
@@ -341,13 +345,26 @@ class StrangeDtype(JsonSource):
 @pytest.mark.parametrize(
     ("source", "code", "said"),
     [
-        ("ReadRaises", 1, "ReadRaises: files.read raised KeyError: 'index' ("),
-        ("ReadGivesTuples", 1, "ReadGivesTuples: files.read gave a tuple, not a Record or Damage of bytes"),
-        ("HalfFiles", 2, "HalfFiles: its files: _HalfFiles has no scan"),
-        ("PlanRaises", 2, "PlanRaises: its plan raised ZeroDivisionError: division by zero ("),
+        ("ReadRaises", 1, "ReadRaises: its files raised KeyError: 'index' ("),
+        (
+            "ReadGivesTuples",
+            1,
+            "ReadGivesTuples: its files raised AttributeError: 'tuple' object has no",
+        ),
+        (
+            "HalfFiles",
+            2,
+            "plan raised AttributeError: '_HalfFiles' object has no attribute 'scan'",
+        ),
+        ("PlanRaises", 2, "PlanRaises: its attributes or plan raised ZeroDivisionError: division by zero ("),
+        ("CompanionsRaise", 1, "your code raised KeyError: 0 ("),
         ("OpenRaises", 2, "OpenRaises: its open raised JSONDecodeError: Expecting value"),
         ("OpenGivesNothing", 2, "OpenGivesNothing: its open returned None, not a Source"),
-        ("NoSplits", 2, "NoSplits: NoSplits has no splits"),
+        (
+            "NoSplits",
+            2,
+            "plan raised AttributeError: 'NoSplits' object has no attribute 'splits'",
+        ),
         ("StrangeDtype", 2, "action has dtype 'complex64'"),
     ],
 )

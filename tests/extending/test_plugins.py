@@ -241,7 +241,7 @@ def test_other_commands_do_not_look_for_them(site: Path) -> None:
         "from rlds_beam.cli.main import main\n"
         "assert main(['example', 'data']) == main(['convert', 'data/point_mass/1.0.0', 'out', '--dry_run']) == 0\n"
         "assert main(['validate', 'data/point_mass/1.0.0', '--connectors=MinimumLength(2)']) == 0\n"
-        "assert plugins._declared.cache_info().currsize == 0\n"
+        "assert plugins._read_declared.cache_info().currsize == 0\n"
     )
     done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr

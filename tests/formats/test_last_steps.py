@@ -17,7 +17,7 @@ from zarr_data import open_zip
 import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.own_classes import checked_source
+from rlds_beam.formats.sources import check_own_source
 from rlds_beam.reading.meaning import find_last_steps, without_last
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
@@ -268,7 +268,7 @@ def test_a_damaged_last_action_is_refused(said: Any, tmp_path: Path) -> None:
 def test_a_source_of_the_user_must_say_something_known(tmp_path: Path) -> None:
     source: Any = rlds_beam.open_source(str(foreign(tmp_path, "zeros")))
     with pytest.raises(UsageError, match="its last_action is 'maybe', not real, void, unknown"):
-        checked_source(dataclasses.replace(source, last_action="maybe"), "mine:Source")
+        check_own_source(dataclasses.replace(source, last_action="maybe"), "--from=mine:Source")
 
 
 def test_the_end_moves_to_the_row_before_in_flags_of_any_shape() -> None:

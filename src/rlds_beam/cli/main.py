@@ -24,6 +24,7 @@ from rlds_beam.runners.process_setup import choose_kernels, keep_freed_memory
 from rlds_beam.terminal.displays import Kind, heartbeat
 from rlds_beam.terminal.options import PrintOptions, begin, print_json
 from rlds_beam.text import escaping, without_secrets
+from rlds_beam.user_functions import describe_error, is_users
 
 _RESUMES = "finished work is kept, run the same command to resume"
 _LEFT = {
@@ -61,7 +62,7 @@ def _run_reporting_errors(arguments: list[str], of_this_process: bool) -> int:
         sys.stdout.flush()
         return code
     except RldsBeamError as error:
-        if error.__cause__ is not None and not {"-v", "--verbose"}.isdisjoint(_split(arguments)[0]):
+        if error.__cause__ is not None and _is_verbose(arguments):
             _print_traceback(error.__cause__)
         code = _failed(arguments, type(error).__name__, str(error), error.exit_code)
         if of_this_process and isinstance(error, NoMoreThreadsError):
@@ -74,6 +75,11 @@ def _run_reporting_errors(arguments: list[str], of_this_process: bool) -> int:
         _discard_stdout()
         return _PIPE_CLOSED
     except Exception as error:
+        if is_users(error):
+            text = f"your code {describe_error(error)}; -v shows the traceback"
+            if _is_verbose(arguments):
+                _print_traceback(error)
+            return _failed(arguments, type(error).__name__, text, RldsBeamError.exit_code)
         if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _STORES:
             if not of_this_process:
                 raise
@@ -81,6 +87,10 @@ def _run_reporting_errors(arguments: list[str], of_this_process: bool) -> int:
             return RldsBeamError.exit_code
         text = " ".join(f"{type(error).__name__}: {error}".split())
         return _failed(arguments, type(error).__name__, text, RldsBeamError.exit_code)
+
+
+def _is_verbose(arguments: list[str]) -> bool:
+    return not {"-v", "--verbose"}.isdisjoint(_split(arguments)[0])
 
 
 def _print_traceback(error: BaseException) -> None:
@@ -158,7 +168,7 @@ def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
     silent = hasattr(config, "progress") and not {"-q", "--quiet"}.isdisjoint(ours)
     if silent:
         config = dataclasses.replace(cast(PrintOptions, config), progress="none")
-    verbose = not {"-v", "--verbose"}.isdisjoint(ours)
+    verbose = _is_verbose(ours)
     if of_this_process and not (verbose or beam_options) and getattr(config, "runner", None) == "local":
         lazy.hide_clients()
     if of_this_process:

@@ -26,10 +26,10 @@ from rlds_beam.text import count, did_you_mean, shorten
 from rlds_beam.user_functions import (
     ByValue,
     check_configurable,
-    describe_error,
     name_of,
     resolve,
     resolve_configurable,
+    user_code,
     version_of,
 )
 
@@ -122,10 +122,8 @@ def _of_class(connector_class: type, name: str) -> Any:
     check_configurable(
         connector_class, name, "--connectors", lambda cls: any("__call__" in vars(base) for base in cls.__mro__)
     )
-    try:
+    with user_code(f"--connectors={name}:"):
         return connector_class()
-    except Exception as error:  # raised by user code
-        raise UsageError(f"--connectors={name}: {describe_error(error)}") from error
 
 
 def parse(content: Any, where: str) -> Configuration:

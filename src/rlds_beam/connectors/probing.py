@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,9 @@ from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.keys import PROBE
 from rlds_beam.episodes.schema import Field, Schema, episode_flags, text_field
-from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
+from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
-from rlds_beam.user_functions import describe_error
+from rlds_beam.user_functions import user_code
 
 _LENGTHS = (3, 300)
 """Numbers of steps of the two test episodes; the longer one is shortened if its steps are large."""
@@ -135,7 +135,7 @@ def _with_names(
 def _fit(connector: Connector, batch: Batch) -> Connector:
     if not isinstance(connector, FittedConnector) or connector.fitted:
         return connector
-    with _naming(connector):
+    with _dry_run(connector):
         accumulator = connector.accumulator()
         accumulator.add(batch)
         fitted = connector.fit(accumulator.finish())
@@ -146,7 +146,7 @@ def _fit(connector: Connector, batch: Batch) -> Connector:
 
 def _after(connector: Connector, batch: Batch) -> Batch:
     """The batch after one connector, or the batch itself if the connector drops it."""
-    with _naming(connector):
+    with _dry_run(connector):
         try:
             after = run([connector], batch)
         except BadEpisode:  # zeros are invalid, for example as propensities
@@ -164,15 +164,8 @@ def _ones(batch: Batch) -> Batch:
     return batch.replace(episodes=tuple(episodes))
 
 
-@contextlib.contextmanager
-def _naming(connector: Connector) -> Iterator[None]:
-    try:
-        yield
-    except RldsBeamError:
-        raise
-    except Exception as error:
-        name = full_name_of(connector)
-        raise UsageError(f"--connectors: {name} {describe_error(error)} in the dry run on zeros") from error
+def _dry_run(connector: Connector) -> contextlib.AbstractContextManager[None]:
+    return user_code(f"--connectors: {full_name_of(connector)}", " in the dry run on zeros")
 
 
 def _zeros(schema: Schema, length: int, unknown: int) -> Episode:

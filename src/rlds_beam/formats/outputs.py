@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import json
 import unicodedata
+from collections.abc import Sequence
 from typing import Any
 
 from rlds_beam.connectors.configuration import Configuration
@@ -11,11 +14,12 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import OutputOptions
-from rlds_beam.formats.own_classes import create_own_output
 from rlds_beam.formats.registry import OUTPUTS, output_class
 from rlds_beam.output.base import Output
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.plan import WorkRange
 from rlds_beam.text import shorten
+from rlds_beam.user_functions import user_code
 
 _MEANING = ("names", "robot_type", "task", "task_file")
 _MAX_BYTES = 230
@@ -37,9 +41,29 @@ def create_output(source: Source, connecting: ConnectorRunner, directory: str, o
     if not kind.writes_columns:
         connecting.refuse_columns("--to=columns")
     arguments = connecting.source_after(source), connecting, directory, options.to_options
-    output = kind.create(*arguments) if options.to in OUTPUTS else create_own_output(kind, options.to, *arguments)
+    if options.to in OUTPUTS:
+        output = kind.create(*arguments)
+    else:
+        with user_code(f"--to={options.to}: its create, plan, or describe"):
+            output = kind.create(*arguments)
+            json.dumps({**output.plan()})
+            tuple(output.describe().fields)
     _check_stored_names(output, options.to)
     return output
+
+
+def list_files(output: Output, ranges: Sequence[WorkRange], to: str) -> list[str]:
+    """The names of all files that an output may write, each once.
+
+    Raises:
+      UsageError: a user's output fails, or gives two files the same name.
+    """
+    with user_code(f"--to={to}: its file names"):
+        files = output.all_files(ranges)
+    for name, times in collections.Counter(files).items():
+        if times > 1:
+            raise UsageError(f"--to={to}: {times} files have the name {name!r}: `file` must return a name per range")
+    return files
 
 
 def _check_stored_names(output: Output, to: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import typing
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 from rlds_beam import plugins
 from rlds_beam.errors import Extra, UsageError
 from rlds_beam.options import Group, Options, check_value, type_hints
-from rlds_beam.text import did_you_mean
+from rlds_beam.text import did_you_mean, join_texts
 from rlds_beam.user_functions import resolve
 
 if typing.TYPE_CHECKING:
@@ -290,9 +291,12 @@ def _class(known: str, name: str, flag: str, base: type[Any]) -> type[Any]:
         hint = only if name in formats() else did_you_mean(name, names, otherwise=choose)
         raise UsageError(f"--{flag}={name}: there is no such {kind}{hint}")
     named = resolve(known or name, f"--{flag}")
+    contract = f"{'rlds_beam.reading' if flag == 'from' else 'rlds_beam.output'}.{base.__name__}"
     if not (isinstance(named, type) and issubclass(named, base)):
-        package = "rlds_beam.reading" if flag == "from" else "rlds_beam.output"
-        raise UsageError(f"--{flag}={name}: not a subclass of {package}.{base.__name__}")
+        raise UsageError(f"--{flag}={name}: not a subclass of {contract}")
+    if inspect.isabstract(named):
+        lacks = join_texts(sorted(named.__abstractmethods__))  # type: ignore[attr-defined]
+        raise UsageError(f"--{flag}={name}: it lacks {lacks}; see {contract}")
     return named
 
 

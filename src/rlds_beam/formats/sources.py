@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from typing import Any, get_args
 
 from rlds_beam import naming, storage
 from rlds_beam.connectors.given_meaning import with_given_meaning
@@ -11,16 +14,17 @@ from rlds_beam.encoding.tfds.features import DTYPES, ENCODINGS
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.options import InputOptions, SourceOptions
-from rlds_beam.formats.own_classes import checked_source
 from rlds_beam.formats.recognizing import Recognized, as_input, recognize, written_by_convert
 from rlds_beam.formats.registry import SOURCES, source_class
 from rlds_beam.options import Options, check_names
 from rlds_beam.output.directory import holding
-from rlds_beam.reading.base import Source
+from rlds_beam.reading.base import LastAction, Source
 from rlds_beam.text import shorten
-from rlds_beam.user_functions import describe_error
+from rlds_beam.user_functions import describe_error, user_code
 
 _ENCODINGS = (*ENCODINGS, "text", "png", "jpeg")
+_FILES = ("name", "unit", "read", "scan", "is_splittable", "end", "positions")
+_CONTRACT = attrgetter("dataset", "schema.steps", "violations", "decoder.decode", *(f"files.{name}" for name in _FILES))
 
 
 @check_names(Options)
@@ -72,7 +76,7 @@ def _open(
     with _naming(input, from_):
         source = kind.open(storage.pin(input), split=split, features=features, **own)
     if from_ not in SOURCES:
-        source = checked_source(source, from_)
+        check_own_source(source, f"--from={from_}")
     _check_fields(source.schema, f"--from={from_}: {describe_input(input)}")
     source.schema.check_size(describe_input(input))
     source.schema.check_flags(describe_input(input))
@@ -81,6 +85,21 @@ def _open(
     for one in source.splits:
         naming.check_name(one.name, f"--from={from_}: {input}: a split")
     return source
+
+
+def check_own_source(source: Any, where: str) -> None:
+    """Raises UsageError if a user's source lacks something of the contract; type checkers say more."""
+    if not isinstance(source, Source):
+        raise UsageError(f"{where}: its open returned {source!r:.60}, not a Source")
+    with user_code(f"{where}: its attributes or plan"):
+        _CONTRACT(source)
+        for split in source.splits:
+            tuple(split.shards)
+        json.dumps(source.plan())
+        source.most_steps()
+        if source.last_action not in get_args(LastAction):
+            known = ", ".join(get_args(LastAction))
+            raise UsageError(f"{where}: its last_action is {source.last_action!r}, not {known}")
 
 
 def _check_fields(schema: Schema, where: str) -> None:

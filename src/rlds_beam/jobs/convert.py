@@ -13,8 +13,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import parsing, read_json
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.formats.inputs import prepare_input
-from rlds_beam.formats.outputs import configuration_for, create_output
-from rlds_beam.formats.own_classes import check_own_output
+from rlds_beam.formats.outputs import configuration_for, create_output, list_files
 from rlds_beam.formats.registry import FORMATS
 from rlds_beam.jobs.cost import Balance, balance_of, convert_seconds, largest_first
 from rlds_beam.jobs.options import ConvertOptions
@@ -272,12 +271,10 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     snapshot = opened.snapshot(by_content=True)
     ranges = opened.ranges(options.shards, whole_shards=output.whole_shards)
     output = with_ranges(output, ranges)
-    if options.to not in FORMATS:
-        check_own_output(output, ranges, options.to)
     dataset_report = opened.report
     connectors = {"connectors": configuration.plan()} if configuration.connectors else {}
     content = {**_plan(source, ranges, check, output, options), **connectors, "content": snapshot.content()}
-    plan = OutputPlan.of(content, output.all_files(ranges))
+    plan = OutputPlan.of(content, list_files(output, ranges, options.to))
     directory.check_output(options.output, plan, overwrite=options.overwrite)
     return ConvertJob(source, ranges, check, connecting, output, dataset_report, plan, opened.framing, snapshot)
 
