@@ -1,4 +1,4 @@
-"""Measures what `src/rlds_beam/jobs/cost.py` estimates from: the cost of converting and of pushing step pairs.
+"""Measures what `src/rlds_beam/jobs/estimates.py` estimates from: the cost of converting and of pushing step pairs.
 
     python benchmarks/rates.py [--quick] [--repeats N] > benchmarks/rates.json
 
@@ -23,7 +23,7 @@ from tables import frames_of, items_of, options_of, servers, target_of
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.jobs.push import open_input
-from rlds_beam.reverb.writing import StreamWriter
+from rlds_beam.reverb.writer import StreamWriter
 
 KINDS = {"state": (2_000_000, 20_000), "png": (6_000, 200), "jpeg": (20_000, 200), "jpeg256": (1_200, 100)}
 """Steps of each kind of data (`data.py`) in a full and a quick run: enough to exceed the caches."""

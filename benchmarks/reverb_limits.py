@@ -20,7 +20,7 @@ from rlds_beam.reverb.connection import Connection
 from rlds_beam.reverb.encoding import Cut
 from rlds_beam.reverb.protocol.inserts import METHOD, Request, acknowledged_keys, count_keys
 from rlds_beam.reverb.stream import InsertStream
-from rlds_beam.reverb.writing import BATCH_BYTES, CheckedItems, RequestEncoder
+from rlds_beam.reverb.writer import BATCH_BYTES, CheckedItems, RequestEncoder
 
 
 def through_our_stream(address: str, requests: Sequence[Request]) -> None:

@@ -19,7 +19,7 @@ from tables import TABLE, frames_of, items_of, options_of, servers, target_of
 
 from rlds_beam.jobs.push import open_input
 from rlds_beam.reverb.target import ReverbTarget
-from rlds_beam.reverb.writing import StreamWriter
+from rlds_beam.reverb.writer import StreamWriter
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, item_count
 from rlds_beam.trajectories.options import ItemOptions

@@ -13,12 +13,11 @@ from pathlib import Path
 
 from rlds_beam.cli import flags
 from rlds_beam.cli.completion import INSTALL
-from rlds_beam.cli.exit_codes import EXIT_CODES, SIGNALS, exit_codes
-from rlds_beam.cli.parsers import HELPERS, JOBS, job_parser
+from rlds_beam.cli.parsers import EXIT_CODES, HELPERS, JOBS, SIGNALS, exit_codes, job_parser
 from rlds_beam.cli.topics import TOPICS
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES, output_group, source_group
 from rlds_beam.options import Options
-from rlds_beam.runners.options import DataflowOptions, FlinkOptions
+from rlds_beam.runners.base import DataflowOptions, FlinkOptions
 
 REFERENCE = Path(__file__).parent / "reference"
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlds_beam import EncodedImages, Episode
 from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
-from rlds_beam.images.encoding import encode_png
+from rlds_beam.images.codecs import encode_png
 from rlds_beam.testing import cut, features_json, flip_byte, make_episode, shard_paths, write_dataset
 
 DATA = "data/toy/1.0.0"

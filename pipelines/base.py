@@ -1,9 +1,24 @@
-"""The contract of a job: one module of this package is one command."""
+"""The contract of a job (one module of this package is one command), and what the jobs share.
+
+`run_ranges` is for `convert` and `record`, `run_checks` for jobs that only read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rlds_beam.errors import DiskError, RldsBeamError
+from rlds_beam.text import count, format_size
+
+if TYPE_CHECKING:
+    from rlds_beam.formats.inputs import OpenedInput
+    from rlds_beam.jobs.convert import ConvertJob
+    from rlds_beam.processing.report import Report
+    from rlds_beam.reading.plan import WorkRange
+    from rlds_beam.runners.base import RunOptions
 
 
 class Job(Protocol):
@@ -40,3 +55,109 @@ def as_html(*parts: Callable[[Any], str]) -> str | None:
     except ModuleNotFoundError:
         return None
     return "".join(part(tables) for part in parts)
+
+
+def _disk(text: str, directory: str) -> str:
+    """A disk error's text, naming the output directory instead of a file in it."""
+    from rlds_beam import storage
+
+    path = re.escape(storage.join(directory, ""))
+    return re.sub(rf"{path}[^ ]*", directory, text)
+
+
+def run_ranges(
+    define: Callable[[Any, Any], object], config: Any, job: ConvertJob, pending: Sequence[WorkRange]
+) -> dict[str, Any]:
+    """Runs the unfinished ranges.
+
+    Args:
+      define: builds the pipeline under a root, for a PCollection of ranges.
+      config: the job's config.
+      job: the job.
+      pending: the unfinished ranges.
+
+    Returns:
+      The run's metrics.
+
+    Raises:
+      RldsBeamError: the pipeline failed; the message gives its progress.
+    """
+    import apache_beam as beam
+
+    from rlds_beam.runners import run_pipeline
+    from rlds_beam.terminal.job_progress import Progress, Total
+
+    finished = len(job.ranges) - len(pending)
+    read = job.source.size if job.source.has_files and not finished else None
+    total = Total(config.command, len(job.ranges), finished, read)
+
+    def build(root: Any) -> None:
+        job.make_ready(config.overwrite)
+        # Only the list of pending ranges is spread over the workers; episodes are never shuffled.
+        define(root, root | "Ranges" >> beam.Create(pending, reshuffle=True))
+
+    try:
+        with Progress(total, config.progress, job.committed_since(finished)).shown() as progress:
+            if finished and not config.json:
+                progress.say(f"resumed: {finished:,} of {count(len(job.ranges), 'part')} were finished")
+            if not config.json and (size := job.bytes_of(pending)):
+                progress.say(f"writing about {format_size(size)} to {job.directory}")
+            return run_pipeline(build, config, job.seconds(pending), progress)
+    except DiskError as error:
+        left = len(pending) - job.committed_since(finished)().ranges
+        size = job.bytes_of(range(left))
+        room = f"Free about {format_size(size)}" if size else "Free some space"
+        remedy = f"{room} and run the same command again." if error.is_full else "Run the same command again to resume."
+        text = f"{_disk(str(error), job.directory)}; {job.progress()} and kept. {remedy}"
+        raise DiskError(text) from error
+    except RldsBeamError as error:
+        if error.exit_code != RldsBeamError.exit_code:
+            raise
+        raise type(error)(f"{error} ({job.progress()})") from error
+
+
+@contextlib.contextmanager
+def shared_directory(options: RunOptions) -> Iterator[str | None]:
+    """A directory for temporary files that all workers share; None if they are on other machines."""
+    if options.runner != "local":
+        yield None
+        return
+    from rlds_beam.output.scratch import ScratchDirectory
+
+    with ScratchDirectory() as directory:
+        yield directory
+
+
+def run_checks(
+    command: str, config: Any, opened: OpenedInput, seconds: float, define: Callable[[Any], Any], key: str | None = None
+) -> tuple[Report, Any]:
+    """Runs a job that checks a dataset and writes no items.
+
+    Args:
+      command: the command's name, shown in the progress line.
+      config: the job's config.
+      opened: the input.
+      seconds: the estimated duration on one core.
+      define: builds the pipeline under a root; returns a PCollection of one result.
+      key: the key of the records' report in the result; None if the result is that report.
+
+    Returns:
+      The complete report, and the result as JSON.
+
+    Raises:
+      NotVerifiedError: an input file changed during the run, or the counts do not add up.
+      RldsBeamError: the dataset cannot be read at all, or the pipeline failed.
+    """
+    from rlds_beam.processing.dataset import check_counts
+    from rlds_beam.processing.report import Report
+    from rlds_beam.runners.results import run_for_result
+    from rlds_beam.terminal.job_progress import Progress, Total
+
+    report, snapshot = opened.report, opened.snapshot()
+    with Progress(Total(command, bytes=opened.source.size), config.progress).shown() as progress:
+        content, _ = run_for_result(define, config, seconds, progress)
+    snapshot.verify_all()
+    of_records = Report.from_json(content if key is None else content[key])
+    report = report.merge(of_records, check_counts(opened.source, of_records.shards, opened.check))
+    report.check()
+    return report, content

@@ -69,8 +69,7 @@ def browse(config: BrowseConfig) -> BrowserServer:
       UsageError: a dataset cannot be opened, or the port is taken.
       MissingExtraError: the extra `browse` is not installed.
     """
-    from rlds_beam.viewing.browser.opening import open_datasets
-    from rlds_beam.viewing.browser.server import BrowserServer, check_installed
+    from rlds_beam.viewing.browser.server import BrowserServer, check_installed, open_datasets
 
     check_installed()
     return BrowserServer(open_datasets(config), config.port)

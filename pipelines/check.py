@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
-from rlds_beam.encoding.parquet_reading import naming_damage, verified_parquet
+from rlds_beam.encoding.parquet_files import naming_damage, verified_parquet
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 from rlds_beam.output.scratch import ScratchDirectory
-from rlds_beam.runners.options import RunOptions
+from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import ReportOptions
 from rlds_beam.text import join_lines
 
@@ -147,8 +147,7 @@ def define_pipeline(
     from rlds_beam.formats.inputs import prepare_input
     from rlds_beam.processing.range_summary import RangeSummarizer
     from rlds_beam.reading.reader import EpisodeReader
-    from rlds_beam.transforms.jobs.checking import CheckDataset
-    from rlds_beam.transforms.jobs.signals import WriteSignals
+    from rlds_beam.transforms.jobs.checks import CheckDataset, WriteSignals
 
     opened = opened or prepare_input(config)
     source, rules = opened.source, dataclasses.replace(opened.check, reject=None)  # here, --reject only lists
@@ -170,8 +169,8 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
     """
     from rlds_beam.checking.signals.dataset import DatasetFinding
     from rlds_beam.formats.inputs import prepare_input
-    from rlds_beam.jobs.cost import check_seconds
-    from rlds_beam.pipelines.running import run_checks, shared_directory
+    from rlds_beam.jobs.estimates import check_seconds
+    from rlds_beam.pipelines.base import run_checks, shared_directory
     from rlds_beam.runners import check as check_runner
     from rlds_beam.terminal import outcome
 

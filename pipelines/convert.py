@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.options import option
-from rlds_beam.pipelines.base import as_html
-from rlds_beam.pipelines.running import run_ranges
-from rlds_beam.runners.options import RunOptions
+from rlds_beam.pipelines.base import as_html, run_ranges
+from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import ReportOptions, print_json
 from rlds_beam.text import join_lines
 
@@ -79,7 +78,7 @@ def define_pipeline(root: Any, config: ConvertConfig, job: ConvertJob | None = N
 def _define(config: ConvertConfig, job: ConvertJob, root: Any, ranges: Any) -> ConvertResult:
     """Converts a PCollection of the job's pending ranges."""
     from rlds_beam.transforms import FindDuplicateEpisodes
-    from rlds_beam.transforms.jobs.fitting import FitConnectors
+    from rlds_beam.transforms.jobs.fitted_connectors import FitConnectors
     from rlds_beam.transforms.jobs.ranges import CommitDataset, ConvertRanges
 
     # Finding duplicates needs the framing of the whole dataset, but not its episodes.
@@ -101,7 +100,7 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
       RldsBeamError: the pipeline failed.
     """
     from rlds_beam.jobs.convert import prepare
-    from rlds_beam.output.lock import lock_output
+    from rlds_beam.output.directory import lock_output
     from rlds_beam.runners import check
     from rlds_beam.terminal.job_progress import planning
 
@@ -169,7 +168,7 @@ class ConvertOutcome:
 
 def main(config: ConvertConfig) -> int:
     """Runs the command: prints the summary and returns the exit code."""
-    from rlds_beam.jobs import describing
+    from rlds_beam.jobs import plan_text
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.runners import check
     from rlds_beam.terminal import outcome
@@ -184,7 +183,7 @@ def main(config: ConvertConfig) -> int:
         if config.json:
             print_json(job.to_json())
         else:
-            print(describing.convert_plan(job))
+            print(plan_text.convert_plan(job))
         return 0
     done = convert(config)
     notes = done.job.notes()

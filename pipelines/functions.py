@@ -24,7 +24,7 @@ from rlds_beam.pipelines.report import ReportConfig
 from rlds_beam.pipelines.stats import StatsConfig
 from rlds_beam.pipelines.upload import UploadConfig
 from rlds_beam.pipelines.validate import ValidateConfig
-from rlds_beam.runners.quiet import quiet
+from rlds_beam.runners.process_setup import quiet
 
 if TYPE_CHECKING:
     from rlds_beam import keywords

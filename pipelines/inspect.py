@@ -58,8 +58,7 @@ def inspect(config: InspectConfig) -> Survey:
     """
     from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.formats.sources import open_input
-    from rlds_beam.jobs.inspect import survey
-    from rlds_beam.jobs.next_command import next_command
+    from rlds_beam.jobs.inspect import next_command, survey
 
     config = with_preset(config).resolved()
     source = open_input(config)
@@ -90,7 +89,7 @@ def _format(config: InspectConfig) -> str:
 
 def _with_output(config: InspectConfig, source: Source) -> InspectConfig:
     """The config with the output for this data, if none is given."""
-    from rlds_beam.jobs.next_command import output_for
+    from rlds_beam.jobs.inspect import output_for
 
     given = options_given(config.to_options, type(config.to_options))
     to = config.to or (TRAJECTORIES if given else output_for(config.source_format, source))

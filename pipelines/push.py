@@ -15,15 +15,15 @@ from rlds_beam.errors import UsageError
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines.base import as_html
-from rlds_beam.runners.options import RunOptions
+from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import ReportOptions, print_json
 from rlds_beam.text import join_lines
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.push import PushInput, PushJob
     from rlds_beam.processing.report import Report
+    from rlds_beam.reverb.pushers import Verified
     from rlds_beam.reverb.serving.server import EmbeddedServer
-    from rlds_beam.reverb.verifying import Verified
 
 __all__ = ["PushConfig", "PushOutcome", "define_pipeline", "push"]
 
@@ -107,7 +107,7 @@ def _define_count(root: Any, config: PushConfig, job: PushJob) -> Any:
 
 
 def _fit(root: Any, job: PushJob, duplicates: Any) -> Any:
-    from rlds_beam.transforms.jobs.fitting import FitConnectors
+    from rlds_beam.transforms.jobs.fitted_connectors import FitConnectors
 
     fitter = job.input.fitter
     return None if fitter is None else root | FitConnectors(fitter, job.input.cut, duplicates)
@@ -226,8 +226,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
     """Fills the tables of running servers; returns the tables' content, the report, and the metrics."""
     from rlds_beam.jobs.push import prepare
     from rlds_beam.processing.dataset import check_counts
-    from rlds_beam.reverb.pushing import Pushed
-    from rlds_beam.reverb.verifying import Verified
+    from rlds_beam.reverb.pushers import Pushed, Verified
     from rlds_beam.runners.results import run_for_result
     from rlds_beam.terminal.job_progress import Progress, Total
 
@@ -269,7 +268,7 @@ def main(config: PushConfig) -> int:
 
 def _plan(config: PushConfig) -> int:
     """Prints the plan, without starting an embedded server."""
-    from rlds_beam.jobs import describing
+    from rlds_beam.jobs import plan_text
     from rlds_beam.jobs.push import open_input, prepare
     from rlds_beam.runners import check
 
@@ -281,7 +280,7 @@ def _plan(config: PushConfig) -> int:
     if config.json:
         print_json(plan)
     else:
-        print(describing.push_plan(source, config.reverb, config.table))
+        print(plan_text.push_plan(source, config.reverb, config.table))
     return 0
 
 

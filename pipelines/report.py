@@ -14,7 +14,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import SourceOptions
 from rlds_beam.formats.registry import RLDS, TRAJECTORIES
 from rlds_beam.options import option
-from rlds_beam.runners.options import RunOptions
+from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import PrintOptions, print_json
 from rlds_beam.text import join_lines
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from rlds_beam.formats.inputs import OpenedInput
     from rlds_beam.processing.report import Report
     from rlds_beam.reading.base import Source
-    from rlds_beam.viewing.report.making import Settings
-    from rlds_beam.viewing.report.writing import ReportWriter, ShownConversion
+    from rlds_beam.viewing.report.dataset import Settings
+    from rlds_beam.viewing.report.report_file import ReportWriter, ShownConversion
 
 __all__ = ["ReportConfig", "ReportOutcome", "define_pipeline", "report"]
 
@@ -98,7 +98,7 @@ def define_pipeline(
     Returns:
       PCollection of one `WrittenReport`.
     """
-    from rlds_beam.transforms.jobs.viewing import WriteDatasetReport
+    from rlds_beam.transforms.jobs.reports import WriteDatasetReport
 
     if writer is None:
         writer, opened = prepare(config)
@@ -116,7 +116,7 @@ def prepare(config: ReportConfig) -> tuple[ReportWriter, tuple[OpenedInput, ...]
     """
     from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.formats.inputs import prepare_input
-    from rlds_beam.viewing.report.writing import Input, ReportWriter
+    from rlds_beam.viewing.report.report_file import Input, ReportWriter
 
     conversion = _conversion(config)
     paths = [config.input] if config.second is None else [config.input, config.second]
@@ -136,8 +136,8 @@ def report(config: ReportConfig) -> ReportOutcome:
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: a dataset cannot be read at all, the pipeline failed, or the report cannot be written.
     """
-    from rlds_beam.jobs.cost import stats_seconds
-    from rlds_beam.pipelines.running import shared_directory
+    from rlds_beam.jobs.estimates import stats_seconds
+    from rlds_beam.pipelines.base import shared_directory
     from rlds_beam.processing.report import Report
     from rlds_beam.runners import check
     from rlds_beam.runners.results import run_for_result
@@ -187,7 +187,7 @@ def _conversion(config: ReportConfig) -> ShownConversion | None:
     from rlds_beam.formats.sources import open_input
     from rlds_beam.output.directory import holding
     from rlds_beam.output.manifest import read_manifest
-    from rlds_beam.viewing.report.writing import ShownConversion
+    from rlds_beam.viewing.report.report_file import ShownConversion
 
     held = holding(config.input) if config.from_ is None else None
     if held is None:
@@ -210,7 +210,7 @@ def _conversion(config: ReportConfig) -> ShownConversion | None:
 def _connectors_of(config: ReportConfig, source: Source) -> ConnectorRunner:
     """The connectors of a conversion: those of `--connectors`, or of its plan."""
     from rlds_beam.connectors.runner import ConnectorRunner
-    from rlds_beam.viewing.report.changes import planned_connectors
+    from rlds_beam.viewing.report.comparison import planned_connectors
 
     if config.connectors is not None or config.preset is not None:
         return ConnectorRunner.for_options(config, source)
@@ -221,7 +221,7 @@ def _settings(
     config: ReportConfig, format_: str, inputs: int, connecting: ConnectorRunner | None = None, input: str | None = None
 ) -> Settings:
     from rlds_beam.checking.signals.results import parse_thresholds
-    from rlds_beam.viewing.report.making import BUDGET, Settings
+    from rlds_beam.viewing.report.dataset import BUDGET, Settings
 
     options = {"--from": config.from_, "--split": config.split, "--features": config.features}
     given = [f"{flag}={value}" for flag, value in options.items() if value is not None]

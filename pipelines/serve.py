@@ -40,7 +40,7 @@ class ServeConfig(FrameOptions):
     features: str | None = option(None, "features.json, if it is not in the dataset directory", metavar="FILE")
     tables: tuple[str, ...] = option(
         (),
-        "NAME[:KIND[:MAX_SIZE_BYTES]], comma separated (default: uniform_table:uniform:1000000000). Kinds: "
+        "NAME[:KIND[:MAX_SIZE]], comma separated (default: uniform_table:uniform:1000000000). Kinds: "
         "uniform (for TF-Agents' ReverbReplayBuffer) and prioritized sample an item any number of times, and drop "
         "the oldest item when the table is full; queue and stack sample each item once, and block inserts when the "
         "table is full",
@@ -92,7 +92,7 @@ def spec_of(like: str, options: FrameOptions, features: str | None = None) -> Tr
       UsageError: the dataset cannot be opened, or is already converted and so cannot take the options.
     """
     from rlds_beam.formats.sources import open_source
-    from rlds_beam.formats.trajectories.reading_back import is_converted, open_converted
+    from rlds_beam.formats.trajectories.written_items import is_converted, open_converted
     from rlds_beam.trajectories.spec import trajectory_spec
 
     if not is_converted(like):

@@ -72,7 +72,8 @@ def show(config: ShowConfig) -> ShownEpisode:
     """
     from rlds_beam.datasets.dataset import Dataset
     from rlds_beam.terminal import outcome
-    from rlds_beam.viewing import files, showing
+    from rlds_beam.viewing import files
+    from rlds_beam.viewing import show as showing
 
     if config.output is not None:
         files.kind_of_file(config.output)

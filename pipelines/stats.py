@@ -17,7 +17,7 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines.base import as_html
-from rlds_beam.runners.options import RunOptions
+from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import ReportOptions
 from rlds_beam.text import did_you_mean, join_lines, some
 
@@ -111,7 +111,7 @@ def define_pipeline(
     from rlds_beam.connectors.statistics.dataset_statistics import Groups
     from rlds_beam.processing.range_summary import RangeSummarizer
     from rlds_beam.reading.reader import EpisodeReader
-    from rlds_beam.transforms.jobs.checking import CheckDataset
+    from rlds_beam.transforms.jobs.checks import CheckDataset
 
     opened = opened or prepare(config)
     groups = functools.partial(Groups, config.by, config.target_propensity_fn)
@@ -126,8 +126,8 @@ def stats(config: StatsConfig) -> StatsOutcome:
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the output cannot be written.
     """
-    from rlds_beam.jobs.cost import stats_seconds
-    from rlds_beam.pipelines.running import run_checks, shared_directory
+    from rlds_beam.jobs.estimates import stats_seconds
+    from rlds_beam.pipelines.base import run_checks, shared_directory
     from rlds_beam.runners import check
     from rlds_beam.terminal import outcome
 
@@ -168,7 +168,7 @@ def prepare(config: StatsConfig) -> OpenedInput:
     from rlds_beam.connectors.configuration import Configuration
     from rlds_beam.formats.inputs import prepare_input
     from rlds_beam.formats.sources import open_input
-    from rlds_beam.jobs.describing import without_images
+    from rlds_beam.jobs.plan_text import without_images
 
     source, configuration = open_input(config), Configuration.of(config)
     if config.target_propensity_fn is None:

@@ -10,7 +10,7 @@ from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
-from rlds_beam.runners.options import RunOptions
+from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import ReportOptions
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def define_pipeline(root: Any, config: ValidateConfig, opened: OpenedInput | Non
     from rlds_beam.processing.range_summary import RangeSummarizer, report_of
     from rlds_beam.reading.reader import EpisodeReader
     from rlds_beam.transforms import WriteReport
-    from rlds_beam.transforms.jobs.checking import CheckDataset
+    from rlds_beam.transforms.jobs.checks import CheckDataset
 
     opened = opened or prepare_input(config)
     summarizer = RangeSummarizer(EpisodeReader(opened.source), opened.check, opened.connecting)
@@ -68,8 +68,8 @@ def validate(config: ValidateConfig) -> Report:
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the report cannot be written.
     """
     from rlds_beam.formats.inputs import prepare_input
-    from rlds_beam.jobs.cost import validate_seconds
-    from rlds_beam.pipelines.running import run_checks
+    from rlds_beam.jobs.estimates import validate_seconds
+    from rlds_beam.pipelines.base import run_checks
     from rlds_beam.runners import check
     from rlds_beam.terminal import outcome
 

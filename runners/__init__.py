@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rlds_beam.runners.options import DATAFLOW, RunOptions
+from rlds_beam.runners.base import DATAFLOW, RunOptions
 
 if TYPE_CHECKING:
     from rlds_beam.runners.base import Runner, Watcher

@@ -1,15 +1,17 @@
-"""The base class of runners, and the loop that runs a job."""
+"""The base class of runners, the options for where a job runs, and the loop that runs a job."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from rlds_beam import watchdog
-from rlds_beam.runners.options import RunOptions
+from rlds_beam.errors import UsageError
+from rlds_beam.options import Options, option
 from rlds_beam.worker_status import METRICS_NAMESPACE, Done
 
 _LOOK_SECONDS = 0.5
@@ -137,3 +139,65 @@ def read_metrics(result: Any) -> dict[str, Any]:
                 else:
                     values[name] = values[name].data.combine(value.data)
     return values
+
+
+DATAFLOW = ("dataflow", "DataflowRunner")
+"""The Dataflow runner: our name and Beam's."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataflowOptions(Options):
+    """Dataflow (--runner=dataflow); all paths must be gs:// paths."""
+
+    shown_with: ClassVar[tuple[str, str]] = ("runner", "dataflow")
+    project: str | None = option(None, "Google Cloud project of the job")
+    region: str | None = option(None, "region of the workers, e.g. us-central1")
+    temp_location: str | None = option(None, "gs:// directory for temporary files", metavar="DIR")
+    staging_location: str | None = option(
+        None, "gs:// directory for files staged to the workers (default: --temp_location)", metavar="DIR"
+    )
+    worker_container: str | None = option(
+        None, "worker image that contains rlds-beam (see examples/dataflow)", metavar="NAME"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FlinkOptions(Options):
+    """Flink (--runner=flink); the names are those of Beam's flags."""
+
+    shown_with: ClassVar[tuple[str, str]] = ("runner", "flink")
+    flink_master: str | None = option(None, "host:port of the JobManager's REST interface", metavar="HOST:PORT")
+    flink_job_server_jar: str | None = option(
+        None, "Beam's job server for that Flink version (default: downloaded if missing)", metavar="FILE"
+    )
+    parallelism: int | None = option(None, "task slots to use (default: all of the cluster)", least=1)
+    environment_type: Literal["EXTERNAL", "DOCKER", "PROCESS"] | None = option(
+        None, "how TaskManagers run Python: EXTERNAL is a worker pool next to each; the others as in Beam's manual"
+    )
+    environment_config: str | None = option(
+        None, "host:port of the worker pool as seen by a TaskManager (localhost:50000), or the container image"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions(FlinkOptions, DataflowOptions):
+    """Where to run the job; Beam's own flags go after --."""
+
+    runner: str = option(
+        "local", "local, flink, dataflow, or a Beam runner (--runner=flink --help lists its options)", chooses=True
+    )
+    workers: int | None = option(None, "local worker processes (default: one per core if faster)", least=1)
+    beam_options: tuple[str, ...] = option((), "Beam's own flags, as a list", hidden=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for flag in self.beam_options:
+            if flag.startswith("--s3_"):
+                raise UsageError(
+                    f"{flag.partition('=')[0]} has no effect: s3:// paths use boto3's settings. Set AWS_PROFILE, or "
+                    "AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ... for the command and its workers"
+                )
+        for group, runners in ((FlinkOptions, ("flink",)), (DataflowOptions, DATAFLOW)):
+            for field in dataclasses.fields(group):
+                if self.runner not in runners and getattr(self, field.name) is not None:
+                    raise UsageError(f"--{field.name} needs --runner={runners[0]}, not --runner={self.runner}")

@@ -12,8 +12,7 @@ from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.errors import RldsBeamError, UsageError, missing
-from rlds_beam.runners.base import Define, Runner, read_metrics
-from rlds_beam.runners.options import RunOptions
+from rlds_beam.runners.base import Define, Runner, RunOptions, read_metrics
 from rlds_beam.worker_status import Done
 
 _COPY = "copy it to a bucket (gcloud storage cp -r) and give its gs:// path"

@@ -15,9 +15,8 @@ from apache_beam.runners.portability import flink_runner
 
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.runners import flink_preflight, local
-from rlds_beam.runners.base import Define, Runner
+from rlds_beam.runners.base import Define, Runner, RunOptions
 from rlds_beam.runners.flink_preflight import POOL, Master
-from rlds_beam.runners.options import RunOptions
 
 _STARTS = 3
 """Attempts to start the job server before the job fails."""

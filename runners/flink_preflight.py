@@ -21,7 +21,7 @@ from apache_beam.utils.subprocess_server import JavaJarServer
 
 from rlds_beam.errors import UsageError
 from rlds_beam.output.scratch import ScratchDirectory
-from rlds_beam.runners.options import RunOptions
+from rlds_beam.runners.base import RunOptions
 
 _SECONDS = 15.0
 """Seconds that a server may take to answer."""

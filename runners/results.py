@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.runners.options import RunOptions
+from rlds_beam.runners.base import RunOptions
 from rlds_beam.worker_status import METRICS_NAMESPACE
 
 if TYPE_CHECKING:

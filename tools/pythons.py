@@ -40,14 +40,14 @@ Python 3.11. They take most of the time, and what they test depends on the machi
 SENSITIVE = (
     # Bytes: the recorded outputs, numpy's casts, sums and random values, images.
     "connectors/statistics/test_statistics.py",
-    "encoding/example/test_parsing.py",
-    "encoding/example/test_reading.py",
+    "encoding/example/test_parser.py",
+    "encoding/example/test_reader.py",
     "encoding/test_arrayrecord.py",
     "encoding/tfrecord/test_file.py",
     "episodes/test_casting.py",
     "formats/columns/test_output.py",
     "formats/test_exact_values.py",
-    "images/test_decoding.py",
+    "images/test_codecs.py",
     "project/test_golden.py",
     "reading/test_decoding.py",
     "trajectories/test_items.py",

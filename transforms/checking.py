@@ -13,13 +13,12 @@ from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.verdicts import Rejection, count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report
 from rlds_beam.transforms.duplicates import as_side_input
 from rlds_beam.transforms.elements import check_element, in_global_window
-from rlds_beam.transforms.jobs.fitting import Results, as_results
+from rlds_beam.transforms.jobs.fitted_connectors import Results, as_results
 
 
 class CheckResult(NamedTuple):

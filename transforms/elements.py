@@ -15,7 +15,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam import worker_status
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Segment, Shard

@@ -26,9 +26,8 @@ from rlds_beam.formats.outputs import configuration_for, create_output, list_fil
 from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.formats.trajectories.bundles import open_parts, read_rejected_list, remove_parts
 from rlds_beam.output.base import Output
+from rlds_beam.output.completion import GlobalIndices, RangeFinisher, with_ranges
 from rlds_beam.output.directory import check_output
-from rlds_beam.output.finishing import RangeFinisher
-from rlds_beam.output.merging import GlobalIndices, with_ranges
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, add_files
 from rlds_beam.output.range_conversion import DatasetCommitter
 from rlds_beam.output.stored_episodes import EpisodePart, StoredEpisode, StoredRange, StoredRangeWriter, cut_ranges

@@ -10,18 +10,16 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam.checking.verdicts import Rejection
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode
-from rlds_beam.formats.trajectories.reading_back import ConvertedRange
+from rlds_beam.formats.trajectories.written_items import ConvertedRange
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reverb.options import ReverbOptions
-from rlds_beam.reverb.output import ReverbRangeWriter
-from rlds_beam.reverb.pushing import Pushed, Pusher
+from rlds_beam.reverb.pushers import Pushed, Pusher, ReverbRangeWriter, Verified, verify
 from rlds_beam.reverb.tables import Baseline
 from rlds_beam.reverb.target import ReverbTarget, open_target, salt_of
-from rlds_beam.reverb.verifying import Verified, verify
-from rlds_beam.reverb.writing import Writer, new_writer
+from rlds_beam.reverb.writer import Writer, new_writer
 from rlds_beam.trajectories.converter import Conversion
 from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
@@ -29,7 +27,7 @@ from rlds_beam.trajectories.spec import TrajectorySpec
 from rlds_beam.transforms.converting import check_items, choose_input
 from rlds_beam.transforms.duplicates import as_side_input
 from rlds_beam.transforms.elements import RangeMetrics, in_global_window
-from rlds_beam.transforms.jobs.fitting import as_results
+from rlds_beam.transforms.jobs.fitted_connectors import as_results
 from rlds_beam.worker_status import working_on
 
 
@@ -104,7 +102,7 @@ class PushRanges(beam.PTransform):
     """Reads, checks, converts, and writes whole ranges to Reverb tables: a PCollection of `Pushed`.
 
     A range is one element because sequences across episodes need a whole shard in order. Without Beam:
-    `reverb.pushing`.
+    `reverb.pushers`.
 
     Args:
       pusher: pushes a range.
@@ -124,7 +122,7 @@ class PushRanges(beam.PTransform):
 
 
 class CountItems(beam.PTransform):
-    """Counts the items for each server: a PCollection of one `Pushed`. Without Beam: `reverb.pushing`.
+    """Counts the items for each server: a PCollection of one `Pushed`. Without Beam: `reverb.pushers`.
 
     Args:
       pusher, duplicates, fitted: as in `PushRanges`.
@@ -145,7 +143,7 @@ class CountItems(beam.PTransform):
 class VerifyTables(beam.PTransform):
     """Waits for all writes, then asks the servers for their items: a PCollection of one `Verified`.
 
-    Without Beam: `reverb.verifying.verify`.
+    Without Beam: `reverb.pushers.verify`.
     """
 
     def __init__(self, target: ReverbTarget, baseline: Baseline):

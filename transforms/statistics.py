@@ -11,7 +11,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics, Groups
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.transforms.elements import check_element, in_global_window
-from rlds_beam.transforms.jobs.sharing import Shared
+from rlds_beam.transforms.jobs.shared_values import Shared
 
 
 class ComputeStatistics(beam.PTransform[Episode, DatasetStatistics]):

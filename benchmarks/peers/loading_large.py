@@ -57,7 +57,7 @@ def write(folder: Path, into: Path, gigabytes: int) -> None:
 
 def measure(index: Path) -> dict[str, float]:
     """Seconds from opening an index to the first shuffled batch."""
-    from rlds_beam.datasets import loading, windows  # noqa: F401
+    from rlds_beam.datasets import batch_plan, windows  # noqa: F401
     from rlds_beam.datasets.dataset import Dataset
     from rlds_beam.datasets.step_index import StepIndex
     from rlds_beam.datasets.steps import IndexedSteps

@@ -26,8 +26,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rlds_beam import connectors as ours
 from rlds_beam.episodes.columns import flatten
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 
 MAX_SEQ_LEN = 20
 STATE = 64

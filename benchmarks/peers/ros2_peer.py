@@ -205,7 +205,7 @@ def _flagged(step: dict[str, Any], i: int, count: int) -> dict[str, Any]:
 
 
 def _ours(path: Path) -> int:
-    from rlds_beam.formats.ros2.options import Ros2Options
+    from rlds_beam.formats.format_options import Ros2Options
     from rlds_beam.formats.ros2.source import Ros2Source
 
     source = Ros2Source.open(str(path), options=Ros2Options(topics=str(path.parent / "topics.yaml")))

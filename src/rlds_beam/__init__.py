@@ -16,7 +16,7 @@ from rlds_beam._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from rlds_beam.checking.options import CheckOptions as CheckOptions
-    from rlds_beam.checking.validating import validate_episode as validate_episode
+    from rlds_beam.checking.validation import validate_episode as validate_episode
     from rlds_beam.checking.verdicts import Verdict as Verdict
     from rlds_beam.connectors.base import connect as connect
     from rlds_beam.datasets.batches import Batches as Batches
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rlds_beam.datasets.dataset import mix_batches as mix_batches
     from rlds_beam.datasets.opening import open_dataset as open_dataset
     from rlds_beam.episodes.episode import Episode as Episode
-    from rlds_beam.episodes.keys import EpisodeKey as EpisodeKey
+    from rlds_beam.episodes.episode import EpisodeKey as EpisodeKey
     from rlds_beam.episodes.schema import Field as Field
     from rlds_beam.episodes.schema import Schema as Schema
     from rlds_beam.errors import BadEpisode as BadEpisode
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from rlds_beam.errors import UsageError as UsageError
     from rlds_beam.errors import Violation as Violation
     from rlds_beam.formats.sources import open_source as open_source
-    from rlds_beam.formats.trajectories.loading import load_items as load_items
-    from rlds_beam.formats.trajectories.loading import load_trajectories as load_trajectories
+    from rlds_beam.formats.trajectories.loaders import load_items as load_items
+    from rlds_beam.formats.trajectories.loaders import load_trajectories as load_trajectories
     from rlds_beam.images.encoded_images import EncodedImages as EncodedImages
     from rlds_beam.jobs.inspect import Survey as Survey
     from rlds_beam.pipelines.functions import check as check
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from rlds_beam.pipelines.functions import upload as upload
     from rlds_beam.pipelines.functions import validate as validate
     from rlds_beam.processing.report import Report as Report
-    from rlds_beam.reverb.verifying import Verified as Verified
+    from rlds_beam.reverb.pushers import Verified as Verified
     from rlds_beam.user_functions import configurable as configurable
     from rlds_beam.viewing.html import View as View
-    from rlds_beam.viewing.showing import show as show
+    from rlds_beam.viewing.show import show as show
     from rlds_beam.writing.write_rlds import WriteOutcome as WriteOutcome
     from rlds_beam.writing.write_rlds import write_rlds as write_rlds
 

@@ -10,7 +10,7 @@ import pytest
 
 from rlds_beam.checking.duplicates import find_duplicates
 from rlds_beam.encoding.tfrecord.rows import frame
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.formats.sources import open_source
 from rlds_beam.output.plans import differences
 from rlds_beam.reading.framing import Framing

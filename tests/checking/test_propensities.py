@@ -9,7 +9,7 @@ import pytest
 from logged_propensities import always_one, behavior, logged, recorded
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.validating import find_violations
+from rlds_beam.checking.validation import find_violations
 from rlds_beam.cli.main import main
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.testing import make_episode, write_dataset

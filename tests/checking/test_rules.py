@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.rules import ADVICE, REPAIRABLE, RULES, VALUE_RULES
-from rlds_beam.checking.validating import find_violations, repair_episode, validate_episode
+from rlds_beam.checking.validation import find_violations, repair_episode, validate_episode
 from rlds_beam.checking.verdicts import Verdict
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import FailedRuleError, Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import BREAKABLE, make_episode

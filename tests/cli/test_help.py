@@ -10,15 +10,14 @@ from collections.abc import Callable
 import pytest
 
 from rlds_beam.checking.rules import ADVICE, RULE_GROUPS, RULES
-from rlds_beam.cli.exit_codes import exit_codes
 from rlds_beam.cli.flags import WIDTH
 from rlds_beam.cli.main import main
-from rlds_beam.cli.parsers import COMMANDS, JOBS
+from rlds_beam.cli.parsers import COMMANDS, JOBS, exit_codes
 from rlds_beam.cli.topics import SEARCHABLE, TOPICS, names_of
 from rlds_beam.connectors import CONNECTORS
 from rlds_beam.connectors.catalog import SECTIONS
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES
-from rlds_beam.runners.options import DataflowOptions, FlinkOptions
+from rlds_beam.runners.base import DataflowOptions, FlinkOptions
 
 Show = Callable[..., str]
 

@@ -14,10 +14,9 @@ from rlds_beam import connectors
 from rlds_beam.cli.main import main
 from rlds_beam.connectors import CONNECTORS, arguments, configuration
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.connectors.learner.sequences import AddTimeDimToBatchAndZeroPad
-from rlds_beam.connectors.learner.states import AddStatesFromEpisodesToBatch
+from rlds_beam.connectors.learner.sequences import AddStatesFromEpisodesToBatch, AddTimeDimToBatchAndZeroPad
 from rlds_beam.errors import UsageError
-from rlds_beam.recording.loading import load_policies
+from rlds_beam.recording.policy_loader import load_policies
 from rlds_beam.testing import make_episode, write_dataset
 
 LEARNER = """

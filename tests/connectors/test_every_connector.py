@@ -15,8 +15,8 @@ from rlds_beam.connectors.base import Connector, EpisodeConnector
 from rlds_beam.connectors.configuration import describe_connector
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import RldsBeamError
+from rlds_beam.images.codecs import encode_png
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_png
 from rlds_beam.testing import ConnectorTests, make_episode
 from rlds_beam.testing.connectors import batch_content
 

@@ -16,7 +16,7 @@ from processes import DEADLINE
 from rlds_beam import worker_status
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.runners import worker_processes
-from rlds_beam.runners.threads import run_watched
+from rlds_beam.runners.local import run_watched
 from rlds_beam.runners.worker_processes import WorkerProcesses
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.worker_status import Done, read_notes

@@ -20,7 +20,7 @@ import rlds_data
 import rlds_beam
 from rlds_beam import Dataset, Episode, open_dataset
 from rlds_beam.connectors import EpisodeConnector, FlipChannels
-from rlds_beam.datasets import indexing, step_index
+from rlds_beam.datasets import index_builder, step_index
 from rlds_beam.datasets.step_index import DamagedIndexError, StepIndex
 from rlds_beam.datasets.steps import IndexedSteps
 from rlds_beam.errors import RldsBeamError, UsageError
@@ -32,7 +32,7 @@ FLIPS = 150
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(indexing.CACHE, str(tmp_path / "cache"))
+    monkeypatch.setenv(index_builder.CACHE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -337,7 +337,7 @@ def test_what_has_the_name_of_a_lock_is_kept(kind: str, data: Path, cache: Path,
 
 
 def test_threads_that_wait_for_a_lock_get_it(tmp_path: Path) -> None:
-    from rlds_beam.output.lock import release, take
+    from rlds_beam.output.directory import release, take
 
     path, held = str(tmp_path / "lock"), threading.Lock()
 

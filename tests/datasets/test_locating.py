@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rlds_beam.datasets.places import find_images
-from rlds_beam.encoding.parquet_reading import byte_chunks
+from rlds_beam.datasets.image_index import find_images
+from rlds_beam.encoding.parquet_files import byte_chunks
 from rlds_beam.reading.base import Span
 
 

@@ -16,8 +16,8 @@ import rlds_beam
 from rlds_beam import open_dataset
 from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
 
 LENGTHS = (5, 12, 3, 20, 8)

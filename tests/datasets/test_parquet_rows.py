@@ -14,8 +14,8 @@ import pytest
 
 import rlds_beam
 from rlds_beam import open_dataset
-from rlds_beam.connectors.learner.windows import HistoryWindow
-from rlds_beam.datasets import parquet_rows
+from rlds_beam.connectors.learner.observations import HistoryWindow
+from rlds_beam.datasets import record_files
 from rlds_beam.datasets.base import Cache
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.formats.columns import row_files
@@ -122,4 +122,4 @@ def test_a_cache_keeps_the_last_values():
     assert (cache.get(1), cache.get(2)) == ("one", None)
     cache.put(3, "large", 99)
     assert (cache.get(3), cache.get(1)) == ("large", None)
-    assert parquet_rows._CACHED > 0 and pickle.loads(pickle.dumps(cache)).get(3) is None
+    assert record_files._CACHED > 0 and pickle.loads(pickle.dumps(cache)).get(3) is None

@@ -22,7 +22,7 @@ from tf_agents.replay_buffers import rlds_to_reverb as theirs
 
 from rlds_beam.drop_in import frame_blocks
 from rlds_beam.drop_in import rlds_to_reverb as ours
-from rlds_beam.drop_in.whole_episodes import whole_episodes
+from rlds_beam.drop_in.frame_blocks import whole_episodes
 
 Flags = list[tuple[bool, bool, bool]]
 """(is_first, is_last, is_terminal) of each step of an episode."""

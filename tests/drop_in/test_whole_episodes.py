@@ -17,7 +17,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from rlds_beam.drop_in import frame_blocks
-from rlds_beam.drop_in.whole_episodes import whole_episodes
+from rlds_beam.drop_in.frame_blocks import whole_episodes
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode, write_dataset
 

@@ -22,8 +22,8 @@ from rlds_beam.encoding.tfrecord.file import read_records
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
 
 DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
           "float32", "float64", "string")  # fmt: skip

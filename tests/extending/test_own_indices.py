@@ -14,9 +14,9 @@ from own_formats import run
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.output.base import Description
-from rlds_beam.output.checksums import checksum_of
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.merging import GlobalIndices
+from rlds_beam.output.completion import GlobalIndices
+from rlds_beam.output.files import checksum_of
 from rlds_beam.output.shards import EpisodeWriter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange

@@ -16,8 +16,7 @@ import pytest
 from own_formats import run
 
 from rlds_beam.encoding.base import Damage, Headers, Record
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError, Violation
 from rlds_beam.reading.base import Segment, Shard, Source, Split

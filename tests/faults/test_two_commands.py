@@ -11,7 +11,7 @@ from own_formats import options
 from processes import DEADLINE, kill, run, running, wait_until
 
 from rlds_beam.errors import UsageError
-from rlds_beam.output import lock
+from rlds_beam.output import directory
 from rlds_beam.pipelines.convert import ConvertConfig, define_pipeline
 from rlds_beam.testing import make_episode, read_items, write_dataset
 
@@ -75,16 +75,16 @@ def test_the_output_of_many_commands_is_that_of_one_with_exit_code_0(source, tmp
 
 
 def test_only_one_command_holds_the_lock(tmp_path):
-    with lock.lock_output(str(tmp_path / "new")):
+    with directory.lock_output(str(tmp_path / "new")):
         with (
             pytest.raises(UsageError, match="another rlds-beam is writing into"),
-            lock.lock_output(str(tmp_path / "new")),
+            directory.lock_output(str(tmp_path / "new")),
         ):
             pass
         assert [path.name for path in (tmp_path / "new").iterdir()] == [".rlds-beam.lock"]
     assert not (tmp_path / "new").exists()  # nothing was written
     (tmp_path / "old").mkdir()
-    with lock.lock_output(str(tmp_path / "old")):
+    with directory.lock_output(str(tmp_path / "old")):
         pass
     assert not list((tmp_path / "old").iterdir())
 

@@ -17,8 +17,8 @@ from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.formats.arrays.array_episodes import pack, unpack
 from rlds_beam.formats.arrays.leaves import text_values
-from rlds_beam.formats.arrays.packed_arrays import pack, unpack
 from rlds_beam.testing import make_episode, write_dataset
 
 STEPS = 3

@@ -14,11 +14,11 @@ import pytest
 
 import rlds_beam
 from rlds_beam.encoding.base import Damage
-from rlds_beam.encoding.parquet_reading import UNREADABLE, verified_parquet
+from rlds_beam.encoding.parquet_files import UNREADABLE, verified_parquet
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.formats.columns.reading import row_groups
+from rlds_beam.formats.columns.reader import row_groups
 from rlds_beam.formats.sources import open_source
-from rlds_beam.output.checksums import checksum_of
+from rlds_beam.output.files import checksum_of
 
 FLIPS = 100
 """Bits to flip in each file."""

@@ -17,7 +17,7 @@ from rlds_beam import storage
 from rlds_beam.cli.main import main
 from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.lerobot.layout import PathTemplate
-from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.video_frames import video_frames
 from rlds_beam.testing import make_episode, write_dataset
 

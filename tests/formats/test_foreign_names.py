@@ -22,7 +22,7 @@ from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.registry import OUTPUTS
 from rlds_beam.formats.sources import open_source
-from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.output import plans
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.testing import make_episode, write_dataset

@@ -15,7 +15,7 @@ from checkout import ROOT
 import rlds_beam
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.rlds.open_x import known_meaning
+from rlds_beam.formats.rlds.source import known_meaning
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.testing import make_episode, write_dataset

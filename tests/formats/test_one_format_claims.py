@@ -16,7 +16,7 @@ from zarr_data import episode_arrays, write_buffer
 import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.recognizing import recognize
+from rlds_beam.formats.recognition import recognize
 from rlds_beam.formats.registry import SOURCES, source_class
 from rlds_beam.testing import make_episode, write_dataset
 

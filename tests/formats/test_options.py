@@ -33,9 +33,9 @@ import rlds_beam
 from rlds_beam.cli import flags
 from rlds_beam.cli.main import JOBS, main
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.format_options import TrajectoryOptions
 from rlds_beam.formats.lerobot.options import LerobotOptions
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES, output_class, output_group, source_class, source_group
-from rlds_beam.formats.trajectories.options import TrajectoryOptions
 from rlds_beam.options import belongs_to, type_hints
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.pipelines.push import PushConfig

@@ -22,7 +22,7 @@ from processes import DEADLINE
 
 import rlds_beam
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.recognizing import recognize
+from rlds_beam.formats.recognition import recognize
 from rlds_beam.formats.registry import SOURCES, source_class
 
 NAMES = (
@@ -45,7 +45,7 @@ def count(event, args):
         counts["listed"] += 1
 
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.recognizing import recognize
+from rlds_beam.formats.recognition import recognize
 from rlds_beam.formats.registry import SOURCES, source_class
 
 for name in SOURCES:

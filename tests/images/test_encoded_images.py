@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam.encoding.example.columns import objects
-from rlds_beam.encoding.example.reading import Feature
+from rlds_beam.encoding.example.reader import Feature
 from rlds_beam.encoding.wire import encode_delimited
-from rlds_beam.images.checking import check_images
+from rlds_beam.images.checks import check_images
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages, StoredImages
-from rlds_beam.images.encoding import encode_jpeg
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.lerobot.videos import DepthEncoding, Encoding, VideoFile
 from rlds_beam.images import videos
-from rlds_beam.images.checking import check_images
+from rlds_beam.images.checks import check_images
 from rlds_beam.images.depth import Depth
 from rlds_beam.images.resizing import edit_images
 from rlds_beam.images.video_frames import VideoFrames, color_pixels, video_frames

@@ -21,8 +21,8 @@ from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.formats.rlds.source import RldsSource
 from rlds_beam.formats.sources import open_source
 from rlds_beam.formats.trajectories.output import TrajectoryOutput
-from rlds_beam.jobs import cost as balance
-from rlds_beam.jobs.cost import (
+from rlds_beam.jobs import estimates as balance
+from rlds_beam.jobs.estimates import (
     balance_of,
     convert_seconds,
     largest_first,
@@ -31,7 +31,7 @@ from rlds_beam.jobs.cost import (
     stats_seconds,
     validate_seconds,
 )
-from rlds_beam.jobs.describing import balance_lines
+from rlds_beam.jobs.plan_text import balance_lines
 from rlds_beam.output.base import CostHint
 from rlds_beam.reading import plan
 from rlds_beam.reading.base import Shard, Split

@@ -10,13 +10,13 @@ import pytest
 from lerobot_data import convert_here, write_moving_data
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.validating import validate_episode
+from rlds_beam.checking.validation import validate_episode
 from rlds_beam.cli.main import main
 from rlds_beam.connectors import DropNoOpSteps, KeepSuccessful, MinimumLength, Normalize, RotateImages
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.formats.sources import open_source
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.jobs.describing import without_images
+from rlds_beam.jobs.plan_text import without_images
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.plan import plan_ranges

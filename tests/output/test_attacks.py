@@ -13,8 +13,8 @@ from directories import bytes_of
 
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.trajectories.loading import load_trajectories
-from rlds_beam.formats.trajectories.reading_back import open_converted
+from rlds_beam.formats.trajectories.loaders import load_trajectories
+from rlds_beam.formats.trajectories.written_items import open_converted
 from rlds_beam.testing import make_episode, read_items, write_dataset
 
 FLAGS = ("--accept=duplicate_episode", "--shards=2")

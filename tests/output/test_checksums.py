@@ -13,8 +13,8 @@ import xxhash
 from jobs import STEPS, episodes
 
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats.trajectories.reading_back import open_converted
-from rlds_beam.output.checksums import Checksum, checksum_lines
+from rlds_beam.formats.trajectories.written_items import open_converted
+from rlds_beam.output.files import Checksum, checksum_lines
 from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
 
 FLAGS = ("--shards=3", "--max_rejected=1")

@@ -14,7 +14,7 @@ from rlds_beam.encoding.tfrecord.framing import masked_crc
 from rlds_beam.encoding.tfrecord.rows import frame, frame_all, frame_record
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import ConvertOptions
-from rlds_beam.output.record_writing import TFRecordFileWriter
+from rlds_beam.output.shards import TFRecordFileWriter
 from rlds_beam.testing import make_episode, read_payloads, write_dataset
 
 

@@ -84,4 +84,8 @@ def test_no_other_temporary_directories() -> None:
         for path in (ROOT / folder).rglob("*.py")
         if pattern.search(path.read_text())
     }
-    assert using == {"src/rlds_beam/output/scratch.py", "src/rlds_beam/datasets/indexing.py", "pipelines/browse.py"}
+    assert using == {
+        "src/rlds_beam/output/scratch.py",
+        "src/rlds_beam/datasets/index_builder.py",
+        "pipelines/browse.py",
+    }

@@ -24,14 +24,14 @@ from versions import record, shards_of
 
 import rlds_beam
 from rlds_beam.cli.main import main
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.jobs.push import open_input
 from rlds_beam.pipelines import rlds_to_reverb
 from rlds_beam.pipelines.push import PushConfig, define_pipeline
-from rlds_beam.reverb.pushing import EpisodePusher
+from rlds_beam.reverb.pushers import EpisodePusher
 from rlds_beam.reverb.serving.server import EmbeddedServer
 from rlds_beam.testing import make_episode, read_items, read_rejected, write_dataset
 from rlds_beam.trajectories.items import Items

@@ -248,7 +248,7 @@ def test_another_source_is_refused(plain: Path, camera: Path, tmp_path: Path) ->
 
 
 def test_many_bad_episodes_stay_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_beam.viewing.report.making.BUDGET", 60_000)
+    monkeypatch.setattr("rlds_beam.viewing.report.dataset.BUDGET", 60_000)
     episodes = make_episodes(40, broken=20, camera=True)
     found = part(write_dataset(tmp_path, episodes, name="many"), samples=12)
     assert any("to keep the report small" in note for note in found.notes)

@@ -13,7 +13,7 @@ from memory_store import memory_store
 
 import rlds_beam
 from rlds_beam.cli.main import main
-from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
 
 Show = Callable[..., str]

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.validating import validate_episode
+from rlds_beam.checking.validation import validate_episode
 from rlds_beam.checking.verdicts import Verdict
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError, Violation
 from rlds_beam.processing.report import SAMPLES, Report
 from rlds_beam.runners.base import read_metrics

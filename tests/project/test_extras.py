@@ -25,8 +25,8 @@ import rlds_beam
 from rlds_beam import errors, load_trajectories
 from rlds_beam.cli.main import main
 from rlds_beam.errors import MissingExtraError, UsageError
-from rlds_beam.formats.trajectories.loading import decoder
-from rlds_beam.reverb.observing import ObserverWriter
+from rlds_beam.formats.trajectories.loaders import decoder
+from rlds_beam.reverb.observers import ObserverWriter
 from rlds_beam.reverb.priorities import ConstantPriority
 from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.testing import make_episode, write_dataset

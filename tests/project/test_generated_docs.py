@@ -12,12 +12,11 @@ from doc_scripts import script
 
 from rlds_beam.checking.rules import POLICIES, RULES
 from rlds_beam.checking.signals import SIGNALS
-from rlds_beam.cli.exit_codes import exit_codes
-from rlds_beam.cli.parsers import JOBS, job_parser
+from rlds_beam.cli.parsers import JOBS, exit_codes, job_parser
 from rlds_beam.connectors import CONNECTORS
 from rlds_beam.formats.registry import OUTPUTS, output_group
 from rlds_beam.options import flag_name
-from rlds_beam.runners.options import DataflowOptions, FlinkOptions
+from rlds_beam.runners.base import DataflowOptions, FlinkOptions
 
 REFERENCE = ROOT / "docs" / "reference"
 

@@ -39,7 +39,7 @@ def test_a_type_checker_knows_the_arguments_of_the_jobs(tmp_path: Path) -> None:
         (package / inner.name).symlink_to(inner)
     (tmp_path / "path" / "program.py").write_text(PROGRAM)
     modules = ["", ".datasets.dataset", ".datasets.opening", ".keywords", ".options", ".pipelines.functions"]
-    modules = [*(f"--module=rlds_beam{module}" for module in (*modules, ".viewing.showing")), "--module=program"]
+    modules = [*(f"--module=rlds_beam{module}" for module in (*modules, ".viewing.show")), "--module=program"]
     command = [sys.executable, "-m", "mypy", "--follow-imports=skip", "--ignore-missing-imports", *modules]
     command += ["--config-file=", f"--cache-dir={tmp_path / 'cache'}"]
     environment = {**os.environ, "MYPYPATH": str(tmp_path / "path")}

@@ -133,7 +133,7 @@ def test_beam_stages_the_package_from_setup_py(checkout: Path, tmp_path: Path, m
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     assert {
         "setup.py",
-        "src/rlds_beam/episodes/keys.py",
+        "src/rlds_beam/episodes/episode.py",
         "transforms/__init__.py",
         "src/rlds_beam/cli/main.py",
     } <= names

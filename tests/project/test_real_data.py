@@ -16,7 +16,7 @@ from jobs import complaints
 import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.connectors.cleaning.presets import PRESETS
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.testing import read_payloads, read_rejected, record_offsets, shard_paths
 
 REAL = REAL_DATA / "bridge_dataset/1.0.0"

@@ -16,7 +16,7 @@ from versions import FORMATS, record, shards_of
 
 from rlds_beam.cli.main import main
 from rlds_beam.errors import NotVerifiedError
-from rlds_beam.formats.ros2.options import Ros2Options
+from rlds_beam.formats.format_options import Ros2Options
 from rlds_beam.formats.sources import open_source
 from rlds_beam.output.range_conversion import RangeConverter
 from rlds_beam.processing.ranges import RangeFitter

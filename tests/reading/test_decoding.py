@@ -11,7 +11,7 @@ import pytest
 
 from rlds_beam.encoding.tfds.dataset_info import SplitInfo, dataset_info_json
 from rlds_beam.encoding.tfds.features import parse_features
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from rlds_beam.encoding.base import Damage
 from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
 from rlds_beam.episodes.conformance import Conformance
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.rlds.source import RldsSource
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.reading import reader as reading
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.decoding import EpisodeDecoder

@@ -25,8 +25,8 @@ from rlds_beam.recording.heads import (
     SoftmaxHead,
     TruncatedGaussianHead,
 )
-from rlds_beam.recording.loading import load_policies
 from rlds_beam.recording.policies import Random, UniformOver
+from rlds_beam.recording.policy_loader import load_policies
 from rlds_beam.recording.spaces import SpaceLeaf
 
 N = 60_000

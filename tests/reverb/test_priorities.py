@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from rlds_beam.encoding.tfds.rlds_dataset import schema_of
 from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.reverb.priorities import Priority, resolve_priority
 from rlds_beam.testing import make_episode
 from rlds_beam.trajectories.frames import Frames, to_frames

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from servers import ServerProcess, drain
 
-from rlds_beam.encoding.tensor_types import DATA_TYPES
+from rlds_beam.encoding.structured_values import DATA_TYPES
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.reverb.encoding import ItemEncoder, chunk_length_of
 from rlds_beam.reverb.priorities import ConstantPriority
@@ -25,7 +25,7 @@ from rlds_beam.reverb.protocol import inserts
 from rlds_beam.reverb.protocol.inserts import Request
 from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.reverb.target import ReverbTarget
-from rlds_beam.reverb.writing import RequestEncoder, StreamWriter
+from rlds_beam.reverb.writer import RequestEncoder, StreamWriter
 from rlds_beam.testing import make_episode
 from rlds_beam.trajectories.frames import to_frames
 from rlds_beam.trajectories.items import ItemMaker, Items, Windows

@@ -11,9 +11,9 @@ import pytest
 
 from rlds_beam.errors import FailedRuleError, RldsBeamError, UsageError
 from rlds_beam.runners import flink
+from rlds_beam.runners.base import RunOptions
 from rlds_beam.runners.flink import plain
 from rlds_beam.runners.flink_preflight import Master, Submission
-from rlds_beam.runners.options import RunOptions
 
 OPTIONS = RunOptions(runner="flink", flink_master="flink:8081")
 FAILED = "Pipeline rlds-beam-1_2 failed in state FAILED: "

@@ -20,8 +20,8 @@ from servers import free_port
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.runners import flink_preflight
+from rlds_beam.runners.base import RunOptions
 from rlds_beam.runners.flink_preflight import preflight
-from rlds_beam.runners.options import RunOptions
 
 
 class Rest(http.server.BaseHTTPRequestHandler):

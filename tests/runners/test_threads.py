@@ -12,7 +12,7 @@ import pytest
 from processes import DEADLINE
 
 from rlds_beam import watchdog
-from rlds_beam.runners.threads import run_watched
+from rlds_beam.runners.local import run_watched
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -10,7 +10,7 @@ from pathlib import Path
 import lerobot_data
 import numpy as np
 
-from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
 HOSTILE = (

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from outputs import commit_dataset, commit_range, plan, shard_path
 
-from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.formats.trajectories.reading_back import ConvertedDataset
+from rlds_beam.episodes.episode import EpisodeKey
+from rlds_beam.formats.trajectories.written_items import ConvertedDataset
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.output import directory
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.plan import WorkRange

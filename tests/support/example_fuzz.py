@@ -10,7 +10,7 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from rlds_beam.encoding.example.reading import parse_example
+from rlds_beam.encoding.example.reader import parse_example
 from rlds_beam.encoding.wire import MalformedError
 
 Values = dict[str, tuple[str | None, list[Any]]]

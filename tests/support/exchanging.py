@@ -11,8 +11,8 @@ import pytest
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.formats.sources import open_source
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.jobs.convert import ConvertJob, prepare
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.processing.report import Report

@@ -32,11 +32,11 @@ from rlds_beam.errors import BadEpisode, RldsBeamError
 from rlds_beam.formats.sources import open_input
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.jobs.convert import prepare
-from rlds_beam.output.lock import lock_output
+from rlds_beam.output.directory import lock_output
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.runners import quiet
+from rlds_beam.runners import process_setup
 
 CODES = {0, 1, 2, 3}
 MAX_GROWTH_BYTES = 800 << 20
@@ -230,7 +230,7 @@ def _noise() -> str:
 
 def main(directory: str, seed: str, jobs: str) -> None:
     faulthandler.enable()
-    os.environ.update(quiet.ENVIRONMENT)
+    os.environ.update(process_setup.ENVIRONMENT)
     with os.fdopen(os.dup(1), "w") as out, tempfile.TemporaryFile() as printed:
         os.dup2(printed.fileno(), 1)
         os.dup2(printed.fileno(), 2)

@@ -22,7 +22,7 @@ from exchanging import export, rich_episode
 from fuzz_readers import Reader
 from lerobot_data import images, robot_episode
 
-from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
 Make = Callable[[Path], object]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.typing import Array
 
 Written = list[dict[str, Any]]

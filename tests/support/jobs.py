@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.testing import (
     make_episode,
     read_items,

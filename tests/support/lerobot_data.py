@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.processing.report import Report
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -115,7 +115,7 @@ def read_episodes(path: str, kind: str) -> list[Episode]:
 def convert_here(source: object, path: object, **options: Any) -> Report:
     """Runs `convert --to=lerobot` in this process, without a pipeline."""
     from rlds_beam.jobs.convert import prepare
-    from rlds_beam.output.lock import lock_output
+    from rlds_beam.output.directory import lock_output
     from rlds_beam.pipelines.convert import ConvertConfig
 
     given = {"to": "lerobot", **options}

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlds_beam.connectors import EpisodeConnector
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.fitting import FittedConnector
+from rlds_beam.connectors.fitted_connector import FittedConnector
 
 
 @dataclasses.dataclass(frozen=True)

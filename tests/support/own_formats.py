@@ -16,7 +16,7 @@ import pytest
 from checkout import SUPPORT
 
 from rlds_beam.cli.main import main
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.formats.rlds.source import RldsSource
 from rlds_beam.output.commits import RangeCommit
 

@@ -6,10 +6,10 @@ import dataclasses
 from typing import Any, Literal
 
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.format_options import ImageOptions
 from rlds_beam.formats.numpy.output import NumpyOutput
 from rlds_beam.formats.rlds.source import RldsSource
 from rlds_beam.options import Options, option
-from rlds_beam.output.options import ImageOptions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

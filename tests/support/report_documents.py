@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.checking.signals import DatasetFinding
-from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.viewing.report.document import (
     ComparisonSection,
     ConnectorEffect,
@@ -27,18 +27,24 @@ from rlds_beam.viewing.report.document import (
     UnusedRow,
 )
 from rlds_beam.viewing.report.sections import (
+    BeforeAfter,
+    CameraStrip,
     Distributions,
+    EpisodeView,
     FieldDistribution,
+    GridCell,
     Histogram,
+    Mark,
     NumberDistribution,
+    Picture,
     RejectedSample,
     RuleSection,
+    Series,
     SignalSection,
     TextCount,
     TextTable,
     WorstEpisode,
 )
-from rlds_beam.viewing.report.views import BeforeAfter, CameraStrip, EpisodeView, GridCell, Mark, Picture, Series
 
 HOSTILE = (
     "</script><script>window.hacked = 1</script>",

@@ -11,8 +11,8 @@ from rlds_beam import Field, Schema
 from rlds_beam.connectors import EpisodeConnector
 from rlds_beam.encoding.tfds.rlds_dataset import schema_of
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg, encode_png
 from rlds_beam.testing import make_episode
 
 LENGTHS = (4, 9, 3, 6, 5)

@@ -19,8 +19,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rlds_beam.connectors import connect
 from rlds_beam.episodes.columns import flatten
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 
 ACTIONS = 4
 OBSERVATION = gym.spaces.Box(-100.0, 100.0, (3,), np.float32)

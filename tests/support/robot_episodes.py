@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.testing import make_episode
 from rlds_beam.typing import Array
 

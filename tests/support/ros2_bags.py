@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.formats.ros2.options import Ros2Options
+from rlds_beam.formats.format_options import Ros2Options
 from rlds_beam.formats.ros2.source import Ros2Source
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader

@@ -10,10 +10,10 @@ from bytecodes import bytecodes
 
 from rlds_beam.encoding.tfds import features
 from rlds_beam.encoding.tfds.dataset_info import SplitInfo, dataset_info_json
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.options import ItemOptions

@@ -15,9 +15,8 @@ from rlds_beam.cli.main import main
 from rlds_beam.encoding.tfds.rlds_dataset import schema_of
 from rlds_beam.formats.registry import OUTPUTS
 from rlds_beam.testing import make_episode, write_dataset
-from rlds_beam.trajectories.items import PAD, item_count, windows
+from rlds_beam.trajectories.items import PAD, Coverage, item_count, windows
 from rlds_beam.trajectories.options import ItemOptions
-from rlds_beam.trajectories.unused import Coverage
 
 
 def options(length, stride, pad, tile, **more):

@@ -13,7 +13,7 @@ from beam_runners import RUNS, new_pipeline
 
 from rlds_beam import Field, Schema
 from rlds_beam.encoding.tfds.rlds_dataset import schema_of
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode, read_items, read_rejected

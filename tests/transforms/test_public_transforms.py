@@ -18,7 +18,7 @@ from rlds_beam import CheckOptions, transforms
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.connectors import Batch, MinimumLength, Normalize
 from rlds_beam.encoding.tfds.rlds_dataset import schema_of
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Segment, Shard

@@ -12,7 +12,7 @@ import pytest
 import rlds_beam
 from rlds_beam.jobs.example import make_episodes
 from rlds_beam.testing import write_dataset
-from rlds_beam.transforms.jobs.sharing import Shared
+from rlds_beam.transforms.jobs.shared_values import Shared
 
 VALUE = {"values": bytes(100_000)}
 
@@ -45,5 +45,5 @@ def test_a_job_gives_the_same_with_and_without_a_directory_and_removes_it(
         getattr(rlds_beam, job)(data, output=output, workers=workers)
         pages.append(output.read_bytes())
         assert not list((tmp_path / "temporary").iterdir())
-        monkeypatch.setattr("rlds_beam.pipelines.running.shared_directory", lambda _: contextlib.nullcontext())
+        monkeypatch.setattr("rlds_beam.pipelines.base.shared_directory", lambda _: contextlib.nullcontext())
     assert pages[0] == pages[1]

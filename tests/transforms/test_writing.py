@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from rlds_beam.encoding.example.reading import parse_example
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.encoding.example.reader import parse_example
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.sources import open_source

@@ -14,8 +14,8 @@ import simplejpeg
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import MissingExtraError, RldsBeamError, UsageError
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.testing import make_episode
 from rlds_beam.viewing.files import MAX_GIF_FRAMES, FileOptions, write_episode
 

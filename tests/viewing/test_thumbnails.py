@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import simplejpeg
 
+from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg, encode_png
 from rlds_beam.images.thumbnails import Thumbnail, small_pixels, spread, thumbnail
 from rlds_beam.testing import make_episode
 from rlds_beam.typing import Array

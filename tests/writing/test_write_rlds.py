@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as arrays
 import rlds_beam
 from rlds_beam import CheckOptions, Field, Schema
 from rlds_beam.errors import FailedRuleError, RldsBeamError, UsageError
-from rlds_beam.images.encoding import encode_jpeg, encode_png
+from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import read_rejected

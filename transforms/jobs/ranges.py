@@ -8,15 +8,15 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton
 
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.finishing import RangeFinisher
+from rlds_beam.output.completion import RangeFinisher
 from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.transforms.duplicates import as_side_input
 from rlds_beam.transforms.elements import RangeMetrics
-from rlds_beam.transforms.jobs.fitting import as_results
+from rlds_beam.transforms.jobs.fitted_connectors import as_results
 from rlds_beam.worker_status import working_on
 
 

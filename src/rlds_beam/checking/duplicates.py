@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_beam.encoding.base import Headers, RecordFormat
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import Violation
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.framing import Framing, reading_shard

@@ -194,7 +194,7 @@ def _looked_up(place: str, flag: str, options_class: type[Options]) -> Sequence[
     table: Any = resolve(place, flag, callable_only=False)
     try:
         if flag == "--profile":
-            return list(table(npz=".npz." in options_class.__module__))
+            return list(table(npz=options_class.__name__ == "NpzOptions"))
         return list(table() if callable(table) else table)
     except MissingExtraError:
         return ()

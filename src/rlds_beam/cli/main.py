@@ -19,7 +19,7 @@ from rlds_beam import lazy, watchdog, worker_status
 from rlds_beam.cli import flags
 from rlds_beam.cli.parsers import JOBS, MISSING, command_parser, job_parser
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError, naming_limits, pip_install
-from rlds_beam.runners import quiet
+from rlds_beam.runners import process_setup
 from rlds_beam.runners.process_setup import choose_kernels, keep_freed_memory
 from rlds_beam.terminal.displays import Kind, heartbeat
 from rlds_beam.terminal.options import PrintOptions, begin, print_json
@@ -224,7 +224,7 @@ def _logging(verbose: bool) -> Iterator[None]:
             del os.environ[worker_status.VERBOSE]
         return
     os.environ.pop(worker_status.VERBOSE, None)
-    for name, value in quiet.ENVIRONMENT.items():
+    for name, value in process_setup.ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
     logging.basicConfig(level=logging.CRITICAL)

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING
 from rlds_beam import plugins
 from rlds_beam.checking.rules import ADVICE, POLICIES, RULE_GROUPS, RULES
 from rlds_beam.cli import flags
-from rlds_beam.cli.exit_codes import EXIT_CODES, SIGNALS, exit_codes
-from rlds_beam.cli.parsers import JOBS, commands, exit_code_lines, format_rows, job_parser
+from rlds_beam.cli.parsers import (
+    EXIT_CODES,
+    JOBS,
+    SIGNALS,
+    commands,
+    exit_code_lines,
+    exit_codes,
+    format_rows,
+    job_parser,
+)
 from rlds_beam.connectors.catalog import connector_names
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.registry import formats, output_group, source_group
@@ -257,7 +265,7 @@ def _exit_codes(word: str) -> str:
 
 def _flink(word: str) -> str:
     del word
-    from rlds_beam.runners.options import FlinkOptions
+    from rlds_beam.runners.base import FlinkOptions
 
     return _runner(
         FlinkOptions,
@@ -270,7 +278,7 @@ def _flink(word: str) -> str:
 
 def _dataflow(word: str) -> str:
     del word
-    from rlds_beam.runners.options import DataflowOptions
+    from rlds_beam.runners.base import DataflowOptions
 
     return _runner(
         DataflowOptions,

@@ -10,8 +10,7 @@ from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias
 from rlds_beam.connectors.connected import Connected
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import concatenate
-from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.text import did_you_mean
 from rlds_beam.user_functions import configurable

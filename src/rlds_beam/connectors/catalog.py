@@ -14,22 +14,22 @@ from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.user_functions import check_configurable
 
 SECTIONS = {
-    "Columns of a training batch": ("learner.columns", "learner.metadata"),
-    "Other observations": ("learner.observations", "learner.windows"),
-    "Returns and advantages": ("learner.returns", "statistics.standardizing", "learner.truncating"),
-    "Sequences and states": ("learner.sequences", "learner.states", "learner.models"),
+    "Columns of a training batch": ("learner.columns",),
+    "Other observations": ("learner.observations",),
+    "Returns and advantages": ("learner.returns", "statistics.standardization", "learner.truncation"),
+    "Sequences and states": ("learner.sequences", "learner.models"),
     "Off-policy evaluation": ("statistics.importance",),
-    "Normalization": ("statistics.normalizing", "learner.filtering"),
-    "Other episodes": ("cleaning.editing", "cleaning.transitions"),
-    "Cleaning": ("cleaning.dropping", "cleaning.idle", "cleaning.listing", "cleaning.splitting"),
+    "Normalization": ("statistics.normalization",),
+    "Other episodes": ("cleaning.edits",),
+    "Cleaning": ("cleaning.selection", "cleaning.idle", "cleaning.episode_lists", "cleaning.splits"),
     "Images, text, grippers": (
         "cleaning.pixels",
         "cleaning.language",
         "cleaning.grippers",
         "cleaning.trajectory_functions",
     ),
-    "Agents, modules, batches": ("learner.agents", "learner.batching"),
-    "From a model to environments": ("learner.actions", "learner.outputs"),
+    "Agents, modules, batches": ("learner.agents",),
+    "From a model to environments": ("learner.actions",),
     "Written for RLlib": ("learner.rllib",),
 }
 """Section -> the modules whose connectors are in it. A connector of another module is an error."""

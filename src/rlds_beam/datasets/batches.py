@@ -29,7 +29,7 @@ from rlds_beam.datasets.windows import IS_PAD, KeptSteps, window
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
-from rlds_beam.images.decoding import Jpeg
+from rlds_beam.images.codecs import Jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import UndecodableImageError
 from rlds_beam.images.video_frames import VideoFrames

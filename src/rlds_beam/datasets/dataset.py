@@ -9,16 +9,16 @@ from typing import Any, Literal, cast, overload
 import numpy as np
 
 from rlds_beam.datasets.base import Indices, Rows
+from rlds_beam.datasets.batch_plan import batches_of
 from rlds_beam.datasets.batches import Arrays, Batches
-from rlds_beam.datasets.loading import batches_of
 from rlds_beam.datasets.steps import IndexedSteps
 from rlds_beam.datasets.windows import Size
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, fields_text
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
-from rlds_beam.formats.arrays.options import LastStep
-from rlds_beam.images.decoding import Jpeg
+from rlds_beam.formats.format_options import LastStep
+from rlds_beam.images.codecs import Jpeg
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.images.video_frames import VideoFrames
 from rlds_beam.lazy import Viewable

@@ -12,24 +12,23 @@ from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.datasets.base import Rows
+from rlds_beam.datasets.batch_plan import EpisodeRows, ExampleRows, stacks_of
 from rlds_beam.datasets.dataset import Dataset, Images
-from rlds_beam.datasets.indexing import Recipe, open_index
-from rlds_beam.datasets.loading import EpisodeRows, ExampleRows, stacks_of
-from rlds_beam.datasets.parquet_rows import ParquetRowReader
-from rlds_beam.datasets.record_files import IndexedRecordFile, RecordFiles
+from rlds_beam.datasets.index_builder import Recipe, open_index
+from rlds_beam.datasets.record_files import IndexedRecordFile, ParquetRowReader, RecordFiles
 from rlds_beam.datasets.steps import IndexedEpisodes, IndexedSteps, edited_images
 from rlds_beam.encoding.arrayrecord import ArrayRecordFormat
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.encoding.example.templates import row_field
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats.columns.reading import ColumnsManifest
+from rlds_beam.formats.columns.reader import ColumnsManifest
 from rlds_beam.formats.inputs import prepare_input
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
 from rlds_beam.formats.sources import open_input
 from rlds_beam.formats.trajectories.output import read_fields, read_kept_fields
-from rlds_beam.images.decoding import Jpeg
+from rlds_beam.images.codecs import Jpeg
 from rlds_beam.options import check_names
 from rlds_beam.output.directory import holding, is_output
 from rlds_beam.output.manifest import load_manifest, read_manifest

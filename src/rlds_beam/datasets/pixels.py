@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlds_beam.errors import needs
-from rlds_beam.images.decoding import Jpeg, decode_image
+from rlds_beam.images.codecs import Jpeg, decode_image
 from rlds_beam.images.encoded_images import ZERO_IMAGE
 from rlds_beam.images.headers import UndecodableImageError, check_scans
 from rlds_beam.typing import Array

@@ -1,4 +1,4 @@
-"""Random access to the records of TFRecord and ArrayRecord files."""
+"""Random access to the rows of files that `convert` wrote: TFRecord, ArrayRecord, and Parquet."""
 
 from __future__ import annotations
 
@@ -6,17 +6,31 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
+import google_crc32c
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.datasets.base import Indices, PerThread, by_file
+from rlds_beam.datasets.base import Cache, Indices, PerThread, by_file
+from rlds_beam.datasets.image_index import PlaceReader, find_images
+from rlds_beam.datasets.step_index import PLACE
 from rlds_beam.encoding.arrayrecord import num_records, open_reader
+from rlds_beam.encoding.arrow_columns import from_arrow
 from rlds_beam.encoding.base import RecordFormat
+from rlds_beam.encoding.example.columns import objects
+from rlds_beam.encoding.example.templates import IMAGES
+from rlds_beam.encoding.parquet_files import byte_chunks, naming_damage, verified_parquet
 from rlds_beam.encoding.tfrecord.framing import FOOTER, HEADER, OVERHEAD, masked_crc, record_header
+from rlds_beam.episodes.columns import concatenate
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.formats.columns.row_files import leaf_of
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.reading.base import Span
+from rlds_beam.typing import Array
 
 _TOGETHER = 1 << 16
 """The largest gap in bytes between two TFRecord records that is read instead of skipped."""
@@ -159,3 +173,154 @@ def _damaged(path: str, what: str) -> RldsBeamError:
 def _close(reader: Any) -> None:
     with contextlib.suppress(RuntimeError):
         reader.close()
+
+
+_CACHED = 256 << 20
+"""Bytes of columns cached, by all threads."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ParquetRowReader:
+    """Rows of Parquet files (`base.Rows`). The columns of a row group are read together, and the last ones are kept.
+
+    Of images that the file holds as they are, only the places are kept, and each is read on its own.
+
+    Attributes:
+      files: the files, in order.
+      stored: the columns.
+    """
+
+    files: tuple[IndexedRecordFile, ...]
+    stored: tuple[Field, ...]
+
+    @functools.cached_property
+    def fields(self) -> Mapping[str, Field]:
+        return {field.path: field for field in self.stored}
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @functools.cached_property
+    def _starts(self) -> Indices:
+        return np.concatenate([[0], np.cumsum([file.records for file in self.files])]).astype(np.int64)
+
+    @functools.cached_property
+    def _open(self) -> PerThread[_File]:
+        return PerThread(functools.partial(_open, fields=self.stored))
+
+    @functools.cached_property
+    def _columns(self) -> Cache[Column]:
+        return Cache(_CACHED)
+
+    @functools.cached_property
+    def _places(self) -> dict[_Key, Array]:
+        return {}
+
+    @functools.cached_property
+    def _images(self) -> PlaceReader:
+        return PlaceReader([file.path for file in self.files])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"files": self.files, "stored": self.stored}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+    def read(self, indices: Indices, wanted: Sequence[str]) -> dict[str, Column]:
+        parts: list[tuple[Indices, dict[str, Array | Column]]] = []
+        for i, which, numbers in by_file(indices, self._starts):
+            path = self.files[i].path
+            with naming_damage(path):
+                for group, some, rows in by_file(numbers, self._open[path].starts):
+                    columns = self._group(i, group, wanted)
+                    parts.append((which[some], {name: columns[name][rows] for name in wanted}))
+        if not parts:
+            return {name: from_arrow(self.fields[name], _empty(self.fields[name])) for name in wanted}
+        back = np.argsort(np.concatenate([which for which, _ in parts]), kind="stable")
+        return {name: self._join(name, [columns[name] for _, columns in parts])[back] for name in wanted}
+
+    def _join(self, name: str, parts: Sequence[Array | Column]) -> Column:
+        if all(isinstance(part, np.ndarray) and part.dtype == PLACE for part in parts):
+            return self._read(name, np.concatenate(cast("list[Array]", parts)))
+        return concatenate(
+            [self._read(name, part) if isinstance(part, np.ndarray) and part.dtype == PLACE else part for part in parts]
+        )
+
+    def _read(self, name: str, places: Array) -> EncodedImages:
+        """The images at these places, [k, ...]."""
+        field, data = self.fields[name], objects(self._images.read(places.ravel()))
+        return EncodedImages(data.reshape(places.shape), field.shape[-3:], field.dtype)
+
+    def _group(self, file: int, group: int, wanted: Sequence[str]) -> dict[str, Array | Column]:
+        """Columns of a row group; those of images may be their places instead, `PLACE` [rows, ...]."""
+        columns: dict[str, Array | Column] = {}
+        for name in wanted:
+            known: Array | Column | None = self._places.get((file, group, name))
+            if known is None:
+                known = self._columns.get((file, group, name))
+            if known is not None:
+                columns[name] = known
+        missing = [name for name in wanted if name not in columns]
+        if missing:
+            opened = self._open[self.files[file].path]
+            table = opened.file.read_row_group(group, columns=missing, use_threads=False)
+            for name in missing:
+                key = file, group, name
+                column = from_arrow(self.fields[name], table.column(name).combine_chunks())
+                places = self._locate(column, file, opened.chunks.get(name, {}).get(group))
+                if places is None:
+                    self._columns.put(key, column, table.column(name).nbytes)
+                    columns[name] = column
+                else:
+                    columns[name] = self._places[key] = places
+        return columns
+
+    def _locate(self, column: Column, file: int, chunk: tuple[int, int] | None) -> Array | None:
+        """The places of images; None if the file does not hold all of them as they are."""
+        if chunk is None or not isinstance(column, EncodedImages):
+            return None
+        found = find_images(column.data.flat, [Span(self.files[file].path, *chunk)])
+        places = np.zeros(column.data.size, PLACE)
+        for i, image in enumerate(column.data.flat):
+            if image:
+                if image not in found:
+                    return None
+                places[i] = (found[image][1], len(image), google_crc32c.value(image), file, 0)
+        return places.reshape(column.data.shape)
+
+
+_Key = tuple[int, int, str]
+"""A file, a row group, and a column."""
+
+
+class _File(NamedTuple):
+    """An open file.
+
+    Attributes:
+      file: the `ParquetFile`.
+      starts: the index of each row group's first row.
+      chunks: the bytes of columns of images that are not compressed, by column and row group.
+    """
+
+    file: Any
+    starts: Indices
+    chunks: Mapping[str, Mapping[int, tuple[int, int]]]
+
+
+def _open(path: str, fields: Sequence[Field]) -> _File:
+    file = verified_parquet(storage.open_read(path))
+    counts = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+    chunks = {}
+    if storage.scheme(path) is None:
+        plain = byte_chunks(file.metadata, ("UNCOMPRESSED",))
+        for field in fields:
+            if field.encoding in IMAGES and None not in field.shape[:-3]:
+                spans = plain.get(leaf_of(field.path, file.schema_arrow), [])
+                chunks[field.path] = {group: span for group, span in enumerate(spans) if span is not None}
+    return _File(file, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), chunks)
+
+
+def _empty(field: Field) -> Any:
+    from rlds_beam.encoding.arrow_columns import arrow_schema
+
+    return arrow_schema([field]).empty_table().column(0).combine_chunks()

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rlds_beam.checking.validating import validate_episode
+from rlds_beam.checking.validation import validate_episode
 from rlds_beam.datasets.base import STEPS, Indices
-from rlds_beam.datasets.indexed_videos import IndexedVideos
-from rlds_beam.datasets.indexing import Recipe
-from rlds_beam.datasets.places import PlaceReader
+from rlds_beam.datasets.image_index import IndexedVideos, PlaceReader
+from rlds_beam.datasets.index_builder import Recipe
 from rlds_beam.datasets.step_index import BLOB, FIRST_VIDEO, CheckedArray, StepIndex
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.episode import Column

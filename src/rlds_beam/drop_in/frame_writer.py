@@ -21,10 +21,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from rlds_beam.drop_in.nests import FrameSpec, NestedFrames
-from rlds_beam.reverb.encoding import GOLDEN, chunk_length_of, digest, mixed
+from rlds_beam.reverb.encoding import (
+    GOLDEN,
+    REQUEST_BYTES,
+    Portion,
+    SlicedItems,
+    chunk_length_of,
+    digest,
+    message,
+    mixed,
+    portions,
+)
 from rlds_beam.reverb.protocol import inserts
 from rlds_beam.reverb.protocol.inserts import Chunk, Keys
-from rlds_beam.reverb.slicing import REQUEST_BYTES, Portion, SlicedItems, message, portions
 from rlds_beam.reverb.stream import InsertStream
 
 _MAX_WAITING = 8

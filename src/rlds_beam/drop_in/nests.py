@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.encoding.tensor_types import DATA_TYPES
+from rlds_beam.encoding.structured_values import DATA_TYPES
 from rlds_beam.episodes.columns import Path, flatten_nest
 from rlds_beam.typing import Array
 

@@ -1,4 +1,4 @@
-"""Reads TensorFlow's StructuredValue, the signature of Reverb tables and trajectory specs, without TensorFlow.
+"""Reads TensorFlow's dtype numbers, and StructuredValue: the signature of Reverb tables and trajectory specs.
 
 Source: tensorflow/core/protobuf/struct.proto. Tests compare it with TensorFlow's own decoder.
 """
@@ -8,8 +8,26 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from rlds_beam.encoding.tensor_types import DATA_TYPES
 from rlds_beam.encoding.wire import WireMessage
+
+# tensorflow/core/framework/types.proto
+DATA_TYPES = {
+    "float32": 1,
+    "float64": 2,
+    "int32": 3,
+    "uint8": 4,
+    "int16": 5,
+    "int8": 6,
+    "string": 7,
+    "int64": 9,
+    "bool": 10,
+    "bfloat16": 14,
+    "uint16": 17,
+    "float16": 19,
+    "uint32": 22,
+    "uint64": 23,
+}
+
 
 # tensorflow/core/framework/types.proto, with tf.DType's names
 _DTYPES = {number: name for name, number in DATA_TYPES.items()} | {

@@ -20,7 +20,7 @@ from rlds_beam.options import Group, Options, names_of, option
 from rlds_beam.user_functions import name_of
 
 if TYPE_CHECKING:
-    from rlds_beam.formats.recognizing import Recognized
+    from rlds_beam.formats.recognition import Recognized
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class SourceOptions(Options):
     """The option with the input, whose format is recognized; of several inputs, the first one's."""
 
     def __post_init__(self) -> None:
-        from rlds_beam.formats.recognizing import Recognized, as_input
+        from rlds_beam.formats.recognition import Recognized, as_input
 
         known = None if self.recognized is None else Recognized(*self.recognized)  # a list, in JSON
         same = known is not None and self.from_ is None and known.input == as_input(getattr(self, self.reads))
@@ -54,7 +54,7 @@ class SourceOptions(Options):
         super().__post_init__()
 
     def _recognize(self) -> Recognized | None:
-        from rlds_beam.formats.recognizing import recognize
+        from rlds_beam.formats.recognition import recognize
 
         given = getattr(self, self.reads)
         return recognize(given) if given and self.from_ is None else None
@@ -79,7 +79,7 @@ class SourceOptions(Options):
 
     def for_input(self, path: str) -> Self:
         """The options for another input, or for one of several inputs."""
-        from rlds_beam.formats.recognizing import recognize
+        from rlds_beam.formats.recognition import recognize
 
         found = None if self.from_ is not None else recognize(path)
         same = found is None or self.from_options is None or found.format == self.source_format
@@ -90,7 +90,7 @@ class SourceOptions(Options):
     @classmethod
     def implied(cls, values: Mapping[str, Any], *, look: bool = False) -> dict[str, Any]:
         """What the input is recognized as, if options of its format are given, or `look`."""
-        from rlds_beam.formats.recognizing import recognize
+        from rlds_beam.formats.recognition import recognize
 
         given = values.get(cls.reads)
         if not given or any(values.get(name) is not None for name in ("from_", "recognized")):

@@ -39,7 +39,7 @@ class Format(NamedTuple):
       opens: how other programs open it, or what program writes it: Markdown, for the documentation.
       extra: the extra to install, and `extra_for` what needs it (empty: always).
       known_by: what its source recognizes it by (`Source.recognize`); empty if only `--from` names it.
-      names: the names (`looking.holds`) without which it is not: its source is not asked, and so not imported.
+      names: the names (`directory_listing.holds`) without which it is not: its source is not asked or imported.
     """
 
     about: str
@@ -69,7 +69,7 @@ _KNOWN = {
         "RLDS episodes, as stored by TFDS and EnvLogger",
         source="rlds_beam.formats.rlds.source:RldsSource",
         output="rlds_beam.formats.rlds.output:RldsOutput",
-        output_options="rlds_beam.formats.rlds.options:RldsOptions",
+        output_options="rlds_beam.formats.format_options:RldsOptions",
         opens="`tfds.builder_from_directory`, `rlds_beam.open_dataset`",
         extra="arrayrecord",
         extra_for="ArrayRecord files",
@@ -88,7 +88,7 @@ _KNOWN = {
         "TF-Agents trajectories: pairs, sequences, episodes",
         source="rlds_beam.formats.trajectories.source:TrajectoriesSource",
         output="rlds_beam.formats.trajectories.output:TrajectoryOutput",
-        output_options="rlds_beam.formats.trajectories.options:TrajectoryOptions",
+        output_options="rlds_beam.formats.format_options:TrajectoryOptions",
         opens="`rlds_beam.load_trajectories`, TF-Agents, TFDS",
         known_by="a .spec file next to a file of records",
         names=("*.spec", "+.spec"),
@@ -96,7 +96,7 @@ _KNOWN = {
     COLUMNS: Format(
         "a row per transition, or columns from connectors",
         output="rlds_beam.formats.columns.output:ColumnsOutput",
-        output_options="rlds_beam.formats.columns.options:ColumnsOptions",
+        output_options="rlds_beam.formats.format_options:ColumnsOptions",
         opens="`rlds_beam.open_dataset`, TFDS, pandas, Ray Data",
         extra="arrayrecord",
         extra_for="`--format=array_record`",
@@ -116,7 +116,7 @@ _KNOWN = {
         "a .npy array per field",
         source="rlds_beam.formats.numpy.source:NumpySource",
         output="rlds_beam.formats.numpy.output:NumpyOutput",
-        output_options="rlds_beam.output.options:ImageOptions",
+        output_options="rlds_beam.formats.format_options:ImageOptions",
         opens='`np.load(..., mmap_mode="r")`',
         known_by="manifest.json and SPLIT/episode_offsets.npy",
         names=("manifest.json",),
@@ -125,7 +125,7 @@ _KNOWN = {
         "Minari datasets (HDF5; also reads Arrow and Parquet)",
         source="rlds_beam.formats.minari.source:MinariSource",
         output="rlds_beam.formats.minari.output:MinariOutput",
-        output_options="rlds_beam.output.options:ImageOptions",
+        output_options="rlds_beam.formats.format_options:ImageOptions",
         opens='[Minari](https://minari.farama.org): `minari.MinariDataset("out/data")`',
         extra="hdf5",
         extra_for="HDF5",
@@ -152,7 +152,7 @@ _KNOWN = {
     "npz": Format(
         "NumPy's .npz files: ExoRL, OGBench, arrays as in D4RL",
         source="rlds_beam.formats.npz.source:NpzSource",
-        source_options="rlds_beam.formats.npz.options:NpzOptions",
+        source_options="rlds_beam.formats.format_options:NpzOptions",
         opens="`numpy.load`",
         known_by="*.npz files",
         names=("*.npz",),
@@ -160,9 +160,9 @@ _KNOWN = {
     "zarr": Format(
         "replay buffers of diffusion policy and UMI (zarr)",
         source="rlds_beam.formats.zarr.source:ZarrSource",
-        source_options="rlds_beam.formats.zarr.options:ZarrSourceOptions",
+        source_options="rlds_beam.formats.format_options:ZarrSourceOptions",
         output="rlds_beam.formats.zarr.output:ZarrOutput",
-        output_options="rlds_beam.formats.zarr.options:ZarrOptions",
+        output_options="rlds_beam.formats.format_options:ZarrOptions",
         opens="[diffusion policy](https://github.com/real-stanford/diffusion_policy): `ReplayBuffer.create_from_path`",
         known_by="meta/episode_ends of a zarr directory or .zarr.zip file",
         names=("meta/episode_ends", "*.zarr.zip"),
@@ -170,7 +170,7 @@ _KNOWN = {
     "hdf5": Format(
         "HDF5 of ALOHA, robomimic, LIBERO, Isaac Lab, RoboTwin, ...",
         source="rlds_beam.formats.hdf5.source:Hdf5Source",
-        source_options="rlds_beam.formats.hdf5.options:Hdf5Options",
+        source_options="rlds_beam.formats.format_options:Hdf5Options",
         opens="written by robots' recorders and simulators",
         extra="hdf5",
         known_by="HDF5 files that fit a profile (inspect --from=hdf5 proposes one for others)",
@@ -187,7 +187,7 @@ _KNOWN = {
     "ros2": Format(
         "ROS 2 bags and MCAP files",
         source="rlds_beam.formats.ros2.source:Ros2Source",
-        source_options="rlds_beam.formats.ros2.options:Ros2Options",
+        source_options="rlds_beam.formats.format_options:Ros2Options",
         opens="written by `ros2 bag record`",
         extra="ros",
         known_by="metadata.yaml of a bag, or *.mcap and *.db3 files",
@@ -201,13 +201,13 @@ _KNOWN = {
     "scope_rl": Format(
         "SCOPE-RL's logged dataset (pickle)",
         output="rlds_beam.formats.scope_rl.output:ScopeRlOutput",
-        output_options="rlds_beam.formats.scope_rl.options:ScopeRlOptions",
+        output_options="rlds_beam.formats.format_options:ScopeRlOptions",
         opens='`MultipleLoggedDataset("discrete", "out").get(name, 0)`',
     ),
     "keep_ranges": Format(
         "openpi's keep_ranges.json: the steps in which a robot moves",
         output="rlds_beam.formats.keep_ranges.output:KeepRangesOutput",
-        output_options="rlds_beam.formats.keep_ranges.options:KeepRangesOptions",
+        output_options="rlds_beam.formats.format_options:KeepRangesOptions",
         opens="openpi's DROID data loader",
     ),
 }

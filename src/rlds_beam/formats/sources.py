@@ -14,7 +14,7 @@ from rlds_beam.encoding.tfds.features import DTYPES, ENCODINGS
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.options import InputOptions, SourceOptions
-from rlds_beam.formats.recognizing import Recognized, as_input, recognize, written_by_convert
+from rlds_beam.formats.recognition import Recognized, as_input, recognize, written_by_convert
 from rlds_beam.formats.registry import SOURCES, source_class
 from rlds_beam.options import Options, check_names
 from rlds_beam.output.directory import holding
@@ -44,7 +44,7 @@ def open_source(
         episodes; empty or out-of-range slices are refused. None and `all` select every split.
       features: the path of a features.json, needed for shard files unless it is in their directory.
       from_: the format: a name from `registry.SOURCES`, or `module:Class` of a `reading.base.Source`. None: it is
-        recognized from the files (`formats.recognizing`).
+        recognized from the files (`formats.recognition`).
       options: the options of that source (its defaults, if None).
 
     Raises:

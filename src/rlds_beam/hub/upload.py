@@ -15,8 +15,7 @@ from rlds_beam._version import __version__
 from rlds_beam.encoding.checked_json import read_json
 from rlds_beam.errors import BucketError, NotVerifiedError, UsageError
 from rlds_beam.hub.repository import FileToSend, RemoteFile, Repository
-from rlds_beam.output.checksums import checksum_of
-from rlds_beam.output.files import MANIFEST, PLAN, listdir
+from rlds_beam.output.files import MANIFEST, PLAN, checksum_of, listdir
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.output.plans import OutputPlan, holds, read_plan
 from rlds_beam.text import count, format_size, printable, some

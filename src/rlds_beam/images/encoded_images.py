@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.errors import BadEpisode, Violation
-from rlds_beam.images.decoding import Jpeg, decode_image
+from rlds_beam.images.codecs import Jpeg, decode_image
 from rlds_beam.images.headers import UndecodableImageError
 from rlds_beam.lazy import lockless_property
 from rlds_beam.typing import Array
@@ -158,7 +158,7 @@ class StoredImages(EncodedImages):
 
         Args:
           spans: returns the start and stop offsets of the images, and those `unlike` a start and an end
-            (`encoding.example.reading.Feature.spans`).
+            (`encoding.example.reader.Feature.spans`).
         """
         asked = _asked.get(shape, (b"", b""))
         starts, stops, unlike = spans(*asked)

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
-from rlds_beam.images.encoding import encode_jpeg, encode_png
 from rlds_beam.lazy import lockless_property
 from rlds_beam.typing import Array
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.images.decoding import decode_image
+from rlds_beam.images.codecs import decode_image, encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.images.headers import UndecodableImageError, check_scans, read_image_header
 from rlds_beam.images.resizing import resize_colors
 from rlds_beam.typing import Array

@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from rlds_beam.errors import BadEpisode, Violation, needs
-from rlds_beam.images.decoding import Jpeg
+from rlds_beam.images.codecs import Jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.videos import Video
 from rlds_beam.lazy import lockless_property

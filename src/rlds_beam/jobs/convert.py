@@ -15,21 +15,19 @@ from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.formats.inputs import prepare_input
 from rlds_beam.formats.outputs import configuration_for, create_output, list_files
 from rlds_beam.formats.registry import FORMATS
-from rlds_beam.jobs.cost import Balance, balance_of, convert_seconds, largest_first
+from rlds_beam.jobs.estimates import Balance, balance_of, check_room, convert_seconds, largest_first, predict_size
 from rlds_beam.jobs.options import ConvertOptions
-from rlds_beam.jobs.size import check_room, predict_size
 from rlds_beam.output import directory
 from rlds_beam.output.base import Output
 from rlds_beam.output.commits import read_commits
+from rlds_beam.output.completion import MergesRanges, RangeFinisher, with_ranges
+from rlds_beam.output.directory import lock_output
 from rlds_beam.output.files import COMMITS, REPORT
-from rlds_beam.output.finishing import RangeFinisher
 from rlds_beam.output.fitted import read_fitted, write_fitted
-from rlds_beam.output.lock import lock_output
 from rlds_beam.output.manifest import load_manifest
-from rlds_beam.output.merging import MergesRanges, with_ranges
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan
 from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter
-from rlds_beam.output.removing import remove_temporary
+from rlds_beam.output.removal import remove_temporary
 from rlds_beam.processing.ranges import RangeFitter
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source

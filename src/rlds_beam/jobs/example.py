@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import episode_flags
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
 
 NAME, VERSION = "point_mass", "1.0.0"
 

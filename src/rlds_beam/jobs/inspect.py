@@ -1,8 +1,9 @@
-"""Surveys a dataset: its schema, shards, and episodes, and what a conversion would write."""
+"""Surveys a dataset: its schema, shards, and episodes, what a conversion would write, and the next command."""
 
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,14 +17,15 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.schema import schema_tree
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.outputs import configuration_for, create_output
+from rlds_beam.formats.registry import LEROBOT, RLDS, TRAJECTORIES
 from rlds_beam.jobs.card import card_lines
-from rlds_beam.jobs.cost import Balance, balance_of
-from rlds_beam.jobs.describing import about, balance_lines, record_lines
+from rlds_beam.jobs.estimates import SAMPLE_BYTES, Balance, balance_of, predict_size
 from rlds_beam.jobs.overview import Overview, OverviewBuilder
-from rlds_beam.jobs.size import SAMPLE_BYTES, predict_size
+from rlds_beam.jobs.plan_text import about, balance_lines, record_lines
 from rlds_beam.lazy import Viewable
+from rlds_beam.options import options_given
 from rlds_beam.output.base import Output
-from rlds_beam.output.merging import with_ranges
+from rlds_beam.output.completion import with_ranges
 from rlds_beam.processing.ranges import Duplicates, check_and_connect
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Shard, Source
@@ -288,3 +290,45 @@ def _scale(source: Source, sampled: Report) -> float:
     if source.episodes is not None:
         return source.episodes / max(1, sampled.records)
     return source.size / max(1, sampled.bytes)
+
+
+_OF_INPUT = ("split", "features", "task", "task_file", "robot_type", "exclude", "only")
+_ROBOTS = ("hdf5", "ros2", "zarr")
+"""Formats of recorded robots, whose users train with LeRobot."""
+
+
+def output_for(source_format: str, source: Source) -> str:
+    """The output that a dataset is most often converted to."""
+    if source_format == LEROBOT:
+        return RLDS
+    cameras = any(field.holds_images for field in source.schema.steps.values())
+    return LEROBOT if source_format in _ROBOTS or (source_format in (RLDS, "npz") and cameras) else TRAJECTORIES
+
+
+def next_command(config: Any, survey: Survey) -> str:
+    """The command that converts a dataset, with the options that it was read with."""
+    source, to = survey.source, config.to
+    inputs = [config.input] if isinstance(config.input, str) else list(config.input)
+    words = ["rlds-beam", "convert", *inputs, f"{source.name}_{to}"]
+    words += [] if config.from_ is None else [f"--from={config.from_}"]
+    words += [_flag(name, value) for name in _OF_INPUT if (value := getattr(config, name)) is not None]
+    words += [f"--names={names}" for names in config.names]
+    if config.from_options is not None:
+        given = options_given(config.from_options, type(config.from_options))
+        words += [_flag(name, getattr(config.from_options, name)) for name in given]
+    presets = suggest_presets(source.dataset, source.schema) if config.preset is None else [config.preset]
+    words += [f"--preset={name}" for name in presets]
+    needs_end = "missing_is_last" in survey.sampled.rules and not presets
+    words += ["--repair=missing_is_last"] if needs_end else []
+    words += [] if config.connectors is None else [f"--connectors={config.connectors}"]
+    words += [] if to == TRAJECTORIES else [f"--to={to}"]
+    given = options_given(config.to_options, type(config.to_options))
+    words += [_flag(name, getattr(config.to_options, name)) for name in given if name != "fps" or source.fps]
+    rate = " --fps=RATE" if to == LEROBOT and source.fps is None else ""
+    return shlex.join(words) + rate
+
+
+def _flag(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no_{name}"
+    return f"--{name}={','.join(map(str, value)) if isinstance(value, (list, tuple)) else value}"

@@ -15,8 +15,15 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import prepare_input
 from rlds_beam.formats.registry import RLDS, TRAJECTORIES
 from rlds_beam.formats.sources import naming_outputs, open_for_job
-from rlds_beam.formats.trajectories.reading_back import ConvertedRange, is_converted, open_converted
-from rlds_beam.jobs.cost import Balance, balance_of, balance_of_sizes, converted_seconds, largest_first, push_seconds
+from rlds_beam.formats.trajectories.written_items import ConvertedRange, is_converted, open_converted
+from rlds_beam.jobs.estimates import (
+    Balance,
+    balance_of,
+    balance_of_sizes,
+    converted_seconds,
+    largest_first,
+    push_seconds,
+)
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import options_given
 from rlds_beam.output.files import REJECTED, is_rejected_file
@@ -29,7 +36,7 @@ from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb import tables
 from rlds_beam.reverb.columns import ColumnConversion
-from rlds_beam.reverb.pushing import EpisodePusher, ItemPusher, Pusher
+from rlds_beam.reverb.pushers import EpisodePusher, ItemPusher, Pusher
 from rlds_beam.reverb.tables import Baseline, OnWait
 from rlds_beam.reverb.target import KEY_FORMAT, ReverbTarget, open_target, salt_of
 from rlds_beam.trajectories.converter import Conversion, ItemConversion

@@ -27,7 +27,7 @@ class FileRangeWriter(RangeWriter, Protocol):
     """A `RangeWriter` of one file; for several files, `finish` returns a `WrittenFile` for each (`Output.files`).
 
     A writer may have `unused_steps`, available after `finish`: the `UnusedSteps` that are in no item, by reason
-    (`trajectories.unused.REASONS`).
+    (`trajectories.items.REASONS`).
     """
 
     def finish(self) -> ShardInfo | tuple[WrittenFile, ...]: ...

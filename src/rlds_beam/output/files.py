@@ -1,9 +1,17 @@
-"""The names of the files in an output directory."""
+"""The names of the files in an output directory, and their checksums: `xxh3-128:<hex>`.
+
+Checksums detect damaged or mixed-up files, not forged ones. XXH3 is 16 times as fast as SHA-256, which took a quarter
+of the time of a conversion to step pairs.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import xxhash
 
 from rlds_beam import naming, storage
 
@@ -17,7 +25,7 @@ PARTS = "_parts"
 REJECTED_LIST = "rejected.json"
 """The files in `REJECTED` that `WriteRejected` wrote."""
 LOCK = ".rlds-beam.lock"
-"""Exists while a command writes into the directory (`output.lock`)."""
+"""Exists while a command writes into the directory (`output.directory`)."""
 
 
 def is_rejected_file(name: str) -> bool:
@@ -34,3 +42,43 @@ def listdir(path: str) -> list[str]:
 def to_json(content: Any) -> str:
     """Encodes the small JSON files."""
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+_PREFIX = "xxh3-128:"
+_BLOCK = 1 << 20
+
+
+class Checksum:
+    """An incremental checksum; `str` returns it."""
+
+    def __init__(self) -> None:
+        self._digest = xxhash.xxh3_128()
+        self.update = self._digest.update
+
+    def __str__(self) -> str:
+        return f"{_PREFIX}{self._digest.hexdigest()}"
+
+
+def checksum_of(path: str) -> str:
+    """The checksum of a file."""
+    checksum = Checksum()
+    with storage.open_read(path) as file:
+        while block := file.read(_BLOCK):
+            checksum.update(block)
+    return str(checksum)
+
+
+def is_checksum(value: Any) -> bool:
+    """Whether a value in a commit or manifest is a checksum."""
+    return isinstance(value, str) and re.fullmatch(f"{_PREFIX}[0-9a-f]{{32}}", value) is not None
+
+
+def checksum_lines(entries: Iterable[Mapping[str, Any]]) -> str:
+    """The lines that `xxh128sum --check` reads.
+
+    Args:
+      entries: a manifest's entries, with `file`, `records`, and `checksum`. Files without records are left out,
+        because those of an empty split are removed.
+    """
+    digests = [(entry["checksum"].removeprefix(_PREFIX), entry["file"]) for entry in entries if entry["records"]]
+    return "".join(f"{digest}  {file}\n" for digest, file in digests)

@@ -15,7 +15,7 @@ from rlds_beam.processing.ranges import RangeWriter
 from rlds_beam.reading.base import LastAction
 from rlds_beam.reading.meaning import RowRule
 from rlds_beam.text import some
-from rlds_beam.trajectories.unused import UnusedSteps
+from rlds_beam.trajectories.items import UnusedSteps
 
 
 class HoldsLastActions(Output):

@@ -11,17 +11,16 @@ from rlds_beam.encoding.checked_json import COUNT, FILE, FILE_PATH, TEXT, check_
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES, SplitInfo, dataset_info_json
 from rlds_beam.encoding.tfds.features import features_json
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.output.checksums import checksum_lines
 from rlds_beam.output.commits import RangeCommit, problems_of, read_commits, sizes
-from rlds_beam.output.files import CHECKSUMS, MANIFEST, REJECTED, to_json
+from rlds_beam.output.files import CHECKSUMS, MANIFEST, REJECTED, checksum_lines, to_json
 from rlds_beam.output.plans import OutputPlan, read_plan
-from rlds_beam.output.removing import remove_leftovers, remove_parts, remove_temporary
+from rlds_beam.output.removal import remove_leftovers, remove_parts, remove_temporary
 from rlds_beam.output.shards import SHARD_SCHEMA
 from rlds_beam.text import some
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.schema import Field
-    from rlds_beam.output.merging import MergedFile
+    from rlds_beam.output.completion import MergedFile
     from rlds_beam.output.shards import WrittenFile
     from rlds_beam.reading.plan import WorkRange
 

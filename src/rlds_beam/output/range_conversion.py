@@ -13,9 +13,8 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.output import commits, manifest
 from rlds_beam.output.base import FileRangeWriter, Output
 from rlds_beam.output.commits import RangeCommit, rejected_path
+from rlds_beam.output.completion import GlobalIndices, RangeFinisher
 from rlds_beam.output.files import REPORT
-from rlds_beam.output.finishing import RangeFinisher
-from rlds_beam.output.merging import GlobalIndices
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
 from rlds_beam.processing.dataset import check_counts
 from rlds_beam.processing.ranges import Duplicates, write_range

@@ -26,8 +26,7 @@ from rlds_beam.checking.verdicts import Rejection, count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.conformance import Conformance
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.base import Output
 from rlds_beam.output.commits import RangeCommit

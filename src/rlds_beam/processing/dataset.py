@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.rules import ADVICE
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import FailedRuleError, UsageError, Violation
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Segment, Shard, Source, Split

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlds_beam.checking.duplicates import mark_duplicate
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.screening import screen_batches
+from rlds_beam.checking.screen import screen_batches
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.checking.verdicts import count_verdict
 from rlds_beam.connectors.base import Batch

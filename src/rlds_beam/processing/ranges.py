@@ -9,14 +9,13 @@ from typing import Any, Protocol
 
 from rlds_beam.checking.duplicates import mark_duplicate
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.screening import screen_batches
-from rlds_beam.checking.validating import validate_episode
+from rlds_beam.checking.screen import screen_batches
+from rlds_beam.checking.validation import validate_episode
 from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict, count_verdict
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.fitting import Accumulator
+from rlds_beam.connectors.fitted_connector import Accumulator
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import BadEpisode
 from rlds_beam.processing.report import Processed, Report
 from rlds_beam.reading.plan import WorkRange

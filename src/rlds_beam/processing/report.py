@@ -23,11 +23,11 @@ from rlds_beam.connectors.connected import (
     merge_connected,
     merge_dropped,
 )
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import NotVerifiedError, Violation
 from rlds_beam.lazy import Viewable
 from rlds_beam.text import count, format_size, join_lines, printable
-from rlds_beam.trajectories.unused import UnusedSteps, merge_unused, unused_from_json, unused_lines
+from rlds_beam.trajectories.items import UnusedSteps, merge_unused, unused_from_json, unused_lines
 
 SAMPLES = 5
 """The number of samples per rule; those with the smallest keys are kept."""

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam.encoding.example.reading import Feature
+from rlds_beam.encoding.example.reader import Feature
 from rlds_beam.encoding.wire import MalformedError, OutOfRangeError, decode_varints
 from rlds_beam.episodes.columns import exact_cast
 from rlds_beam.episodes.episode import Column

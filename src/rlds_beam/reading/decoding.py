@@ -8,14 +8,13 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from rlds_beam.encoding.example.parsing import ExampleParser
-from rlds_beam.encoding.example.reading import Feature, not_an_example
+from rlds_beam.encoding.example.parser import ExampleParser
+from rlds_beam.encoding.example.reader import Feature, not_an_example
 from rlds_beam.encoding.example.templates import kind_of
 from rlds_beam.encoding.tfds.decoder import NotDecodableError, TfdsDecoder
 from rlds_beam.encoding.tfds.features import Json
 from rlds_beam.encoding.wire import MalformedError
-from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.images.encoded_images import EncodedImages, StoredImages

@@ -9,8 +9,7 @@ import numpy as np
 
 from rlds_beam.encoding.tfds.rlds_dataset import as_column, encode_feature, join_entries
 from rlds_beam.encoding.wire import encode_delimited, varint
-from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import FLAGS, Field, Schema
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.recording.propensities import MIXTURE

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlds_beam.episodes.columns import flatten
 from rlds_beam.errors import UsageError, needs
-from rlds_beam.output.checksums import Checksum
+from rlds_beam.output.files import Checksum
 from rlds_beam.recording.bases import BasePolicy, Function, Predictor, StatefulFunction
 from rlds_beam.recording.states import State, check_state, leaves_of, like
 from rlds_beam.text import shorten

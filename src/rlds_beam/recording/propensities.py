@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.recording.distributions import Distribution, Propensity
 from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.recording.distributions import Actions, Propensity
 from rlds_beam.recording.environments import Environment

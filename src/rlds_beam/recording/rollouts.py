@@ -14,7 +14,7 @@ from rlds_beam.errors import NotVerifiedError
 from rlds_beam.reading.plan import MAX_RANGES
 from rlds_beam.recording.encoding import EpisodeEncoder
 from rlds_beam.recording.environments import Environment, make_environment
-from rlds_beam.recording.loading import load_policies
+from rlds_beam.recording.policy_loader import load_policies
 from rlds_beam.recording.propensities import add_mixture, check_propensities, together
 from rlds_beam.recording.rollout import roll_out
 from rlds_beam.recording.seeds import Address

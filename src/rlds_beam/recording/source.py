@@ -24,10 +24,10 @@ from rlds_beam.reading.base import Shard, Source, Split, TfdsMetadata
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.recording.encoding import RecordedDecoder, recorded_schema
 from rlds_beam.recording.environments import KINDS, Environment, make_environment, observed_dtypes
-from rlds_beam.recording.loading import load_policies, versions_of
 from rlds_beam.recording.logger import has_envlogger
 from rlds_beam.recording.options import RolloutOptions
 from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy, Random
+from rlds_beam.recording.policy_loader import load_policies, versions_of
 from rlds_beam.recording.rollouts import Rollout, RolloutFormat, plan_rollouts
 from rlds_beam.recording.settings import PROPENSITY, RolloutSettings, info_fields
 from rlds_beam.text import count
@@ -36,7 +36,7 @@ from rlds_beam.user_functions import ByValue, version_of
 METADATA = "metadata.json"
 
 _SECONDS_PER_STEP = 60e-6
-"""Typical seconds of a step: CartPole with a small network. Only the order of magnitude matters (`jobs.cost`)."""
+"""Typical seconds of a step: CartPole with a small network. Only the order of magnitude matters (`jobs.estimates`)."""
 
 _STEPS_PER_TRAJECTORY = 100
 """Assumed steps of a trajectory of unknown length."""

@@ -10,19 +10,18 @@ import numpy as np
 
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.learner.batching import by_module
-from rlds_beam.connectors.probing import Probed
+from rlds_beam.connectors.dry_run import Probed
+from rlds_beam.connectors.learner.agents import by_module
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import did_you_mean
 from rlds_beam.trajectories.frames import Frames
-from rlds_beam.trajectories.items import Items, Windows
+from rlds_beam.trajectories.items import Items, UnusedSteps, Windows
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.record_layout import pixels_of
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
-from rlds_beam.trajectories.unused import UnusedSteps
 
 T = TypeVar("T")
 

@@ -16,8 +16,7 @@ from typing import Protocol, cast
 import numpy as np
 
 from rlds_beam.episodes.columns import nest
-from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Column, EpisodeKey
 from rlds_beam.episodes.schema import LAST
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.images.encoded_images import EncodedImages

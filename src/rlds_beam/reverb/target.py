@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlds_beam.connectors.configuration import Configuration
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.reverb import tables
 from rlds_beam.reverb.encoding import digest
 from rlds_beam.reverb.options import ReverbOptions, WriterKind

@@ -17,8 +17,8 @@ from rlds_beam.options import flag_name
 from rlds_beam.processing.report import Report
 from rlds_beam.terminal.options import ReportOptions, print_json
 from rlds_beam.text import count, join_lines, without_secrets
+from rlds_beam.trajectories.items import REASONS
 from rlds_beam.trajectories.options import ItemOptions
-from rlds_beam.trajectories.unused import REASONS
 from rlds_beam.user_functions import ByValue
 
 REJECTED = 3

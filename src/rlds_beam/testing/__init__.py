@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlds_beam import lazy
-from rlds_beam.encoding.example.reading import Feature, parse_example
+from rlds_beam.encoding.example.reader import Feature, parse_example
 from rlds_beam.encoding.tfds.rlds_dataset import as_column, features_json, write_dataset
 from rlds_beam.encoding.tfrecord.framing import record_header
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 
 if TYPE_CHECKING:
     from rlds_beam.testing.connectors import ConnectorTests

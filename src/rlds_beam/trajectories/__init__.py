@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from rlds_beam import lazy
 
 if TYPE_CHECKING:
-    from rlds_beam.formats.trajectories.loading import decoder as decoder
-    from rlds_beam.formats.trajectories.loading import load_trajectories as load_trajectories
+    from rlds_beam.formats.trajectories.loaders import decoder as decoder
+    from rlds_beam.formats.trajectories.loaders import load_trajectories as load_trajectories
     from rlds_beam.trajectories.frames import Frames as Frames
     from rlds_beam.trajectories.frames import to_frames as to_frames
     from rlds_beam.trajectories.items import Items as Items

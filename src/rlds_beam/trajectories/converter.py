@@ -16,13 +16,12 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.trajectories.frames import Frames, frame_count, to_frames
-from rlds_beam.trajectories.items import ItemMaker, Items, item_count, predict_items
-from rlds_beam.trajectories.keeping import Kept
+from rlds_beam.trajectories.items import Coverage, ItemMaker, Items, UnusedSteps, item_count, predict_items
+from rlds_beam.trajectories.kept_fields import Kept
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
 from rlds_beam.trajectories.record_layout import is_jpeg, jpegs_of, pixels_of, record_fields
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
-from rlds_beam.trajectories.unused import Coverage, UnusedSteps
 from rlds_beam.user_functions import ByValue
 
 JPEG_QUALITY = 95
@@ -173,12 +172,12 @@ class Converter(Generic[T]):
 
     Args:
       conversion: how to convert episodes to items.
-      encode: encodes items for the sink (`TrajectoryEncoder.prepare`, `reverb.writing.RequestEncoder`); raises
+      encode: encodes items for the sink (`TrajectoryEncoder.prepare`, `reverb.writer.RequestEncoder`); raises
         BadEpisode if an episode cannot be written.
 
     Attributes:
       predicted: the number of items that the closed form predicts for the episodes so far.
-      unused_steps: the steps that are in no item, by reason (`trajectories.unused.REASONS`); complete after `finish`.
+      unused_steps: the steps that are in no item, by reason (`trajectories.items.REASONS`); complete after `finish`.
     """
 
     def __init__(self, conversion: Conversion, encode: Callable[[Items], T]):

@@ -30,10 +30,9 @@ from typing import TypeVar, cast
 import numpy as np
 
 from rlds_beam.episodes.columns import concatenate, is_text, zeros_like
-from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import FIRST, LAST, MID
-from rlds_beam.trajectories.keeping import Kept
+from rlds_beam.trajectories.kept_fields import Kept
 from rlds_beam.trajectories.leaves import TrajectoryLayout, cast_columns, layout, policy_info_columns
 from rlds_beam.trajectories.options import FrameOptions
 from rlds_beam.typing import Array
@@ -52,7 +51,7 @@ class Frames:
         the data. Images stay encoded; an added image of zeros is `columns.ZERO_IMAGE`. Columns are often views: never
         write into them.
       key: the key of the (last) episode.
-      kept: the columns that items carry besides the trajectory (`keeping.Kept`), by path, with leading axis n.
+      kept: the columns that items carry besides the trajectory (`kept_fields.Kept`), by path, with leading axis n.
     """
 
     columns: Mapping[str, Column]

@@ -18,8 +18,7 @@ from rlds_beam.episodes.columns import (
     violation_of,
     zeros_like,
 )
-from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Column, EpisodeKey
 from rlds_beam.episodes.schema import ADD_ACTIONS, REQUIRED_STEP_FIELDS
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.images.encoded_images import EncodedImages

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlds_beam.encoding.example.reading import Feature, Kind, parse_example
+from rlds_beam.encoding.example.reader import Feature, Kind, parse_example
 from rlds_beam.encoding.example.rows import FeatureLayout, Match, match_of
 from rlds_beam.encoding.example.templates import Bytes
 from rlds_beam.encoding.wire import MalformedError

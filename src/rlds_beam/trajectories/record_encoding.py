@@ -36,7 +36,7 @@ from rlds_beam.encoding.tfrecord.rows import FramedRows, framed_blocks
 from rlds_beam.encoding.wire import fixed_varints, varint_width
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.trajectories.frames import pad_column
-from rlds_beam.trajectories.keeping import Kept, kept_entries
+from rlds_beam.trajectories.kept_fields import Kept, kept_entries
 from rlds_beam.trajectories.options import Images
 from rlds_beam.trajectories.record_layout import is_jpeg, jpegs_of, pixels_of, record_fields, zero_jpeg
 from rlds_beam.typing import Array

@@ -7,7 +7,7 @@ little-endian bytes (for TFDS a `Tensor` with encoding `bytes`). The rest depend
 - single frames: no leading axis, as in TF-Agents' TFRecordObserver.
 - whole episodes: [None, ...]. TFDS reads this directly. TF-Agents' own decoder rejects unknown dimensions
   (`Dimension 0 is invalid`); pass it another one:
-  `load_tfrecord_dataset(files, decoder=rlds_beam.formats.trajectories.loading.decoder(path))`.
+  `load_tfrecord_dataset(files, decoder=rlds_beam.formats.trajectories.loaders.decoder(path))`.
 
 With `images=jpeg`: TF-Agents' `compress_image=True` reads every uint8 leaf of rank 3, and no other, as one JPEG. So a
 leaf of L images becomes a tuple of L leaves (`observation/camera/0`, `/1`, ...) with one JPEG each. Both readers read
@@ -27,8 +27,8 @@ import numpy as np
 
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages, StoredImages
-from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.images.headers import JPEG_END, jpeg_start
 from rlds_beam.trajectories.options import CASTS, Images
 from rlds_beam.typing import Array

@@ -11,17 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.encoding.tensor_types import DATA_TYPES
+from rlds_beam.encoding.structured_values import DATA_TYPES
 from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.encoding.wire import encode_delimited, integer, text
 from rlds_beam.episodes.columns import nest, nest_order
-from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import FLAGS, Field, Schema, episode_flags
 from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.trajectories.frames import Frames, to_frames
-from rlds_beam.trajectories.keeping import Kept, keep_fields
+from rlds_beam.trajectories.kept_fields import Kept, keep_fields
 from rlds_beam.trajectories.leaves import layout
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.user_functions import describe_error

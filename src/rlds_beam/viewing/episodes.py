@@ -11,8 +11,7 @@ import numpy as np
 from rlds_beam.checking.rules import ADVICE
 from rlds_beam.checking.signals import SIGNALS, Finding
 from rlds_beam.datasets.base import STEPS
-from rlds_beam.episodes.episode import Column, Episode, kind_of_column, kind_of_value
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Column, Episode, EpisodeKey, kind_of_column, kind_of_value
 from rlds_beam.episodes.schema import FLAGS
 from rlds_beam.errors import Violation
 from rlds_beam.images.encoded_images import EncodedImages

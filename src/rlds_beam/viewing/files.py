@@ -16,8 +16,8 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import RldsBeamError, UsageError, needs
+from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg, encode_png
 from rlds_beam.images.thumbnails import image_of, row_of, small_pixels, stack_rows
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.text import join_texts

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.images.encoding import encode_png
+from rlds_beam.images.codecs import encode_png
 from rlds_beam.images.resizing import resize_colors
 from rlds_beam.images.thumbnails import (
     Thumbnail,

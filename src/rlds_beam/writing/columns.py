@@ -13,8 +13,8 @@ from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, text_field
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import number_field
+from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg, encode_png
 from rlds_beam.images.headers import UndecodableImageError, read_image_header, read_pixel_format
 from rlds_beam.text import shorten
 from rlds_beam.typing import Array

@@ -11,8 +11,7 @@ import numpy as np
 from rlds_beam.encoding.tfds.rlds_dataset import encode_example
 from rlds_beam.episodes.columns import all_below, below, flatten
 from rlds_beam.episodes.conformance import Conformance
-from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema, episode_flags
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import discounts, with_last

@@ -27,8 +27,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.base import Damage
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.encoding.tfrecord.framing import OVERHEAD
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import NotVerifiedError, UsageError, Violation
 from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.formats.rlds.parts import open_parts, remove_parts
@@ -36,15 +35,14 @@ from rlds_beam.output.commits import RangeCommit, commit_range, rejected_path
 from rlds_beam.output.files import PARTS
 from rlds_beam.output.plans import OutputPlan, add_files
 from rlds_beam.output.range_conversion import DatasetCommitter
-from rlds_beam.output.record_writing import open_record_file
-from rlds_beam.output.shards import RejectedWriter, WrittenFile
+from rlds_beam.output.shards import RejectedWriter, WrittenFile, open_record_file
 from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.writing.episodes import ArrayEpisodes
-from rlds_beam.writing.range_writer import describe_refusal
 from rlds_beam.writing.source import ArraySource, WriteSettings, ends_shard
+from rlds_beam.writing.write_rlds import describe_refusal
 
 Key = str | int
 

@@ -19,7 +19,7 @@ from rlds_beam.encoding.tfds.rlds_dataset import features_json
 from rlds_beam.encoding.tfrecord.framing import OVERHEAD
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.rlds.options import RldsOptions
+from rlds_beam.formats.format_options import RldsOptions
 from rlds_beam.formats.rlds.output import RldsOutput
 from rlds_beam.formats.rlds.source import FORMATS
 from rlds_beam.output.files import to_json

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.signals import SIGNALS, Context, EpisodeTable, findings, measure
-from rlds_beam.checking.validating import validate_episode
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.checking.validation import validate_episode
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import Violation
 from rlds_beam.jobs.example import make_episodes
 from rlds_beam.testing import make_episode

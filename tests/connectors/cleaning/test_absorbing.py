@@ -18,8 +18,7 @@ from rlds_beam.connectors import (
     StepFields,
     connect,
 )
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 

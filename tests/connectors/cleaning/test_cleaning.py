@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlds_beam import connectors as c
 from rlds_beam.connectors import connect
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.testing import make_episode
 

@@ -10,7 +10,7 @@ from edits import edited
 
 from rlds_beam import connectors as c
 from rlds_beam.connectors.cleaning.expressions import EpisodeCondition
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.testing import make_episode
 

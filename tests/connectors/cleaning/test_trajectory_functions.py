@@ -10,8 +10,8 @@ from edits import edited
 
 from rlds_beam import connectors as c
 from rlds_beam.errors import UsageError
+from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg, encode_png
 from rlds_beam.testing import make_episode
 
 

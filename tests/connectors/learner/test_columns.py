@@ -26,8 +26,7 @@ from rlds_beam.connectors import (
     SplitAgents,
     connect,
 )
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError
 
 T, F = True, False

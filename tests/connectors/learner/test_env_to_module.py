@@ -37,8 +37,7 @@ from rlds_beam.connectors import (
     module_to_env_pipeline,
 )
 from rlds_beam.connectors.learner.distributions import DiagonalGaussian, MultiCategorical, SquashedGaussian, log_softmax
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError
 
 

@@ -24,8 +24,7 @@ from rlds_beam.connectors import (
     connect,
 )
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError
 
 DTYPES = {np.dtype(np.float16): 1e-3, np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from example_fuzz import Fuzz, Values, bits, by_protobuf, by_us
 
-from rlds_beam.encoding.example.reading import parse_example
+from rlds_beam.encoding.example.reader import parse_example
 from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
 from rlds_beam.encoding.wire import MalformedError, encode_delimited
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import BadEpisode
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.testing import make_episode

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from rlds_beam.encoding.example.reading import MAX_STRINGS, parse_example
+from rlds_beam.encoding.example.reader import MAX_STRINGS, parse_example
 from rlds_beam.encoding.wire import MalformedError, encode_delimited
 
 COUNT = 1_000_000

@@ -24,10 +24,10 @@ from rlds_beam.connectors import (
 from rlds_beam.connectors.base import Batch
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import NotVerifiedError, RldsBeamError, UsageError
-from rlds_beam.formats.columns.options import FORMATS
 from rlds_beam.formats.columns.output import ColumnsOutput
+from rlds_beam.formats.format_options import FORMATS
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
 

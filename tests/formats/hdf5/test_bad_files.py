@@ -14,14 +14,14 @@ from hdf5_robots import BUILDERS, aloha, robomimic, robotwin
 
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays import hdf5_reading
-from rlds_beam.formats.arrays.hdf5_reading import open_hdf5, read_array
-from rlds_beam.formats.hdf5.options import Hdf5Options
+from rlds_beam.formats.arrays import hdf5_reader
+from rlds_beam.formats.arrays.hdf5_reader import open_hdf5, read_array
+from rlds_beam.formats.format_options import Hdf5Options
 from rlds_beam.formats.hdf5.source import Hdf5Source
 from rlds_beam.formats.profiles.model import parse_profile
 from rlds_beam.formats.profiles.shipped import shipped_profiles
 from rlds_beam.formats.sources import open_source
-from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.images.codecs import encode_jpeg
 
 DOCS = Path(__file__).parents[3] / "docs/how_to/hdf5.md"
 
@@ -334,7 +334,7 @@ def test_values_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         root["scalar"], root["fixed"] = "text", np.array([b"a", b"bc"])
     with open_hdf5(str(tmp_path / "x.h5")) as opened:
         for size in (1, 30, 100_000, 1 << 30):
-            monkeypatch.setattr(hdf5_reading, "_MAX_PIECE_BYTES", size)
+            monkeypatch.setattr(hdf5_reader, "_MAX_PIECE_BYTES", size)
             for rows in (None, slice(3, 16), slice(-1, None), slice(5, 5), slice(18, 99)):
                 some = slice(None) if rows is None else rows
                 assert np.array_equal(read_array(opened["numbers"], rows), numbers[some])

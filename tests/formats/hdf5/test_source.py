@@ -16,7 +16,7 @@ from memory_store import MemoryStore, memory_store
 from rlds_beam import storage
 from rlds_beam.cli.main import main
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.formats.hdf5.options import Hdf5Options
+from rlds_beam.formats.format_options import Hdf5Options
 from rlds_beam.formats.hdf5.source import Hdf5Source
 from rlds_beam.formats.profiles import episodes
 from rlds_beam.formats.sources import open_source

@@ -18,7 +18,7 @@ from own_formats import run
 import rlds_beam
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.lerobot import episodes, parquet_file, statistics
-from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, read_rejected, write_dataset

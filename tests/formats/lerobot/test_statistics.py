@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.formats.lerobot import statistics
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
 
 
 def wanted(values: np.ndarray) -> np.ndarray:

@@ -27,10 +27,10 @@ from rlds_beam.formats.lerobot.options import LerobotOptions
 from rlds_beam.formats.lerobot.videos import Encoding, VideoFile, _schedulers
 from rlds_beam.formats.sources import open_source
 from rlds_beam.images import videos
-from rlds_beam.images.encoding import encode_jpeg, encode_png
+from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.video_frames import video_frames
 from rlds_beam.images.videos import Video
-from rlds_beam.reading.single import episode_at
+from rlds_beam.reading.reader import episode_at
 from rlds_beam.testing import make_episode, write_dataset
 
 pytest.importorskip("av")

@@ -17,7 +17,7 @@ from npz_data import (
 
 import rlds_beam
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.npz.options import NpzOptions
+from rlds_beam.formats.format_options import NpzOptions
 from rlds_beam.formats.npz.source import NpzSource
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.reader import EpisodeReader

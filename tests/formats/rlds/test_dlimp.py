@@ -15,8 +15,8 @@ import pytest
 
 import rlds_beam
 from rlds_beam.connectors import MinimumLength
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.testing import make_episode, write_dataset
 
 tfds = pytest.importorskip("tensorflow_datasets")

@@ -20,8 +20,7 @@ from rlds_beam.encoding.arrayrecord import read_records
 from rlds_beam.encoding.base import Record
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import edited_features, encode_example, schema_of
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.rlds.records import RecordEncoder
 from rlds_beam.jobs.convert import prepare

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from rlds_beam.cli.main import main
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.sources import open_source
 from rlds_beam.reading.plan import plan_ranges, select_segments

@@ -359,7 +359,7 @@ def _records(data: bytes | bytearray) -> list[int]:
 
 
 def test_recognition_of_metadata_that_is_none(tmp_path: Path) -> None:
-    from rlds_beam.formats.recognizing import recognize
+    from rlds_beam.formats.recognition import recognize
 
     bag = write_bag(tmp_path / "a", spread(1))
     assert str(recognize(bag)) == "ros2 (metadata.yaml)"

@@ -11,7 +11,7 @@ pytest.importorskip("rosbags")
 from ros2_bags import MAPPING, MS, T0, robot, write_bag, write_mcap
 
 from rlds_beam.cli.main import main
-from rlds_beam.formats.recognizing import recognize
+from rlds_beam.formats.recognition import recognize
 
 STEPS = [6, 5, 7]
 

@@ -17,7 +17,7 @@ from zarr_data import episode_arrays, write_buffer
 import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.recognizing import recognize
+from rlds_beam.formats.recognition import recognize
 from rlds_beam.formats.sources import open_source
 
 LENGTHS = (5, 1, 12, 9)

@@ -12,7 +12,7 @@ from exchanging import assert_equal, export, plain, read_back, rich_dataset
 from zarr_data import open_zip
 
 from rlds_beam.formats.sources import open_source
-from rlds_beam.formats.zarr import writing
+from rlds_beam.formats.zarr import writer
 from rlds_beam.formats.zarr.stores import open_store
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
@@ -116,12 +116,12 @@ def test_text_that_arrays_of_bytes_cannot_hold(tmp_path):
 
 def test_large_zip_files(tmp_path, monkeypatch):
     """Offsets and counts that need zip64."""
-    monkeypatch.setattr(writing, "_FULL", 1000)  # writes 64-bit fields beyond 1,000 bytes
+    monkeypatch.setattr(writer, "_FULL", 1000)  # writes 64-bit fields beyond 1,000 bytes
     members = [(f"data/x/{i}", bytes([i % 256]) * 40) for i in range(70_000)]
-    packed = b"".join(writing.zip_pieces(members))
+    packed = b"".join(writer.zip_pieces(members))
     monkeypatch.undo()
     few = tmp_path / "many.zip"
-    few.write_bytes(b"".join(writing.zip_pieces(members)))
+    few.write_bytes(b"".join(writer.zip_pieces(members)))
     with zipfile.ZipFile(few) as file:
         assert len(file.namelist()) == 70_000 and file.read("data/x/69999") == members[-1][1]
     assert len(packed) > len(few.read_bytes())

@@ -13,8 +13,7 @@ from ray.rllib.connectors import common, learner
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from rlds_beam import connectors as ours
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 
 MODULES = {"a0": "recurrent", "a1": "stateless", "a2": "recurrent"}
 KINDS = {"recurrent": peer.Recurrent, "stateless": peer.Stateless}

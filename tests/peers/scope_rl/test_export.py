@@ -23,8 +23,7 @@ from scope_rl.policy import EpsilonGreedyHead
 from scope_rl.utils import MultipleLoggedDataset
 
 from rlds_beam.encoding.tfds.rlds_dataset import write_dataset
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 
 with warnings.catch_warnings():

@@ -13,11 +13,11 @@ from browsing import browsing
 from checkout import REAL_DATA
 
 import rlds_beam
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.formats.sources import open_source
-from rlds_beam.images.decoding import decode_image
+from rlds_beam.images.codecs import decode_image
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reading.single import read_episode
+from rlds_beam.reading.reader import read_episode
 from rlds_beam.viewing.browser.episodes import EpisodeCache
 
 CAMERA = "observation/image"

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.formats.sources import open_source
 from rlds_beam.reading.base import Segment, Source
-from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.reading.single import read_episode
+from rlds_beam.reading.reader import EpisodeReader, read_episode
 from rlds_beam.testing import cut, flip_byte, insert_bytes, make_episode, set_length, shard_paths, write_dataset
 from rlds_beam.viewing.browser import index as module
 from rlds_beam.viewing.browser.index import EpisodeIndex

@@ -10,10 +10,10 @@ import pytest
 from browsing import Browser, browsing
 
 import rlds_beam
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.pipelines.browse import BrowseConfig
 from rlds_beam.testing import make_episode, read_items, write_dataset
-from rlds_beam.viewing.browser.opening import open_datasets
+from rlds_beam.viewing.browser.server import open_datasets
 
 
 @pytest.fixture(scope="module")

@@ -20,14 +20,14 @@ from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.signals.conditions import matches, parse_conditions
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.table import EpisodeTable
-from rlds_beam.checking.validating import validate_episode
+from rlds_beam.checking.validation import validate_episode
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.sources import open_source
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.viewing.browser.index import EpisodeIndex
-from rlds_beam.viewing.browser.scanning import Scan
+from rlds_beam.viewing.browser.scan import Scan
 from rlds_beam.viewing.browser.table import MappedTable, Query, TableRows, map_parquet
 
 WORDS = ("push", "pull", "the Red cup", "schließen", "50% off_x", "")

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from rlds_beam.connectors.statistics.episode_statistics import LeafStatistics
 from rlds_beam.connectors.statistics.quantiles import ValueDistribution
 from rlds_beam.typing import Array
-from rlds_beam.viewing.report.comparing import ks_distance, stability_index
+from rlds_beam.viewing.report.comparison import ks_distance, stability_index
 from rlds_beam.viewing.report.distributions import BINS, distribution_of, edges_of, histogram_of
+from rlds_beam.viewing.report.episodes import sample_keys, worst_rows
 from rlds_beam.viewing.report.sections import NumberDistribution
-from rlds_beam.viewing.report.shelf import sample_keys, worst_rows
 
 NUMBERS = st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min_size=1, max_size=60)
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import report_documents as documents
 
-from rlds_beam.viewing.report import charts, numbers
+from rlds_beam.viewing.report import charts, page_text
 from rlds_beam.viewing.report.document import DatasetPart, ReportDocument
 from rlds_beam.viewing.report.page import render
-from rlds_beam.viewing.report.safe import MAX_CHARACTERS, code, json_data, visible
+from rlds_beam.viewing.report.page_text import MAX_CHARACTERS, code, json_data, visible
 from rlds_beam.viewing.report.sections import Histogram
 
 TEMPLATES = Path(render.__code__.co_filename).parent / "templates"
@@ -205,15 +205,15 @@ def test_hidden_characters_become_visible() -> None:
     ],
 )
 def test_numbers(value: float | None, text: str) -> None:
-    assert numbers.number(value) == text
+    assert page_text.number(value) == text
 
 
 def test_shares_and_times() -> None:
-    assert [numbers.percent(part, 1000) for part in (0, 1, 125, 1000)] == ["0 %", "0.1 %", "12.5 %", "100 %"]
-    assert [numbers.percent(part, 10_000) for part in (1, 9_999)] == ["< 0.1 %", "> 99.9 %"]
-    assert numbers.percent(0, 0) == "-"
-    assert [numbers.duration(n, 5) for n in (16, 625, 21_600)] == ["3.2 s", "2 min 05 s", "1 h 12 min"]
-    assert numbers.duration(10, None) == ""
+    assert [page_text.percent(part, 1000) for part in (0, 1, 125, 1000)] == ["0 %", "0.1 %", "12.5 %", "100 %"]
+    assert [page_text.percent(part, 10_000) for part in (1, 9_999)] == ["< 0.1 %", "> 99.9 %"]
+    assert page_text.percent(0, 0) == "-"
+    assert [page_text.duration(n, 5) for n in (16, 625, 21_600)] == ["3.2 s", "2 min 05 s", "1 h 12 min"]
+    assert page_text.duration(10, None) == ""
 
 
 def test_charts_of_odd_histograms() -> None:

@@ -20,8 +20,8 @@ from rlds_beam.checking.signals.conditions import parse_conditions as parse_cond
 from rlds_beam.checking.signals.context import Context as Context
 from rlds_beam.checking.signals.dataset import DATASET_CHECKS as DATASET_CHECKS
 from rlds_beam.checking.signals.dataset import DatasetFinding as DatasetFinding
-from rlds_beam.checking.signals.episodes import Measures as Measures
-from rlds_beam.checking.signals.episodes import measure as measure
 from rlds_beam.checking.signals.results import Finding as Finding
 from rlds_beam.checking.signals.results import findings as findings
 from rlds_beam.checking.signals.table import EpisodeTable as EpisodeTable
+from rlds_beam.checking.signals.table import Measures as Measures
+from rlds_beam.checking.signals.table import measure as measure

@@ -23,7 +23,7 @@ import numpy as np
 
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.context import Context
-from rlds_beam.checking.signals.episodes import measure
+from rlds_beam.checking.signals.table import measure
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError, Violation

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from rlds_beam.checking.signals.rows import SignalRows
-from rlds_beam.checking.signals.scoring import fields_of, group_scales
+from rlds_beam.checking.signals.scores import fields_of, group_scales
 from rlds_beam.episodes.schema import dimension_labels, shown_dimensions
 from rlds_beam.text import count, shorten
 from rlds_beam.typing import Array

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlds_beam.episodes.episode import Column
 from rlds_beam.errors import BadEpisode, RldsBeamError
-from rlds_beam.images.decoding import decode_image
+from rlds_beam.images.codecs import decode_image
 from rlds_beam.images.encoded_images import EncodedImages, StoredImages
 from rlds_beam.images.headers import UndecodableImageError
 from rlds_beam.images.video_frames import VideoFrames

@@ -14,7 +14,7 @@ from rlds_beam import storage
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.conditions import check_known, mask, matches, parse_conditions
 from rlds_beam.checking.signals.context import Context
-from rlds_beam.checking.signals.scoring import MIN_EPISODES
+from rlds_beam.checking.signals.scores import MIN_EPISODES
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.errors import DiskError, RldsBeamError, UsageError
 from rlds_beam.text import did_you_mean, printable, shorten

@@ -1,7 +1,8 @@
-"""The table of signals: one row for each record read."""
+"""The table of signals: one row for each record read; and the signals of one episode alone."""
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,10 @@ from rlds_beam.checking.signals import texts
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.dataset import DatasetFinding, findings_of
-from rlds_beam.checking.signals.measuring import Block
+from rlds_beam.checking.signals.measurement import Block
 from rlds_beam.checking.signals.rows import Columns, SignalRows
-from rlds_beam.checking.signals.scoring import score_episodes
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.checking.signals.scores import score_episodes
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
@@ -213,3 +213,19 @@ def _values(values: list[Any]) -> Any:
     except (OverflowError, pa.ArrowException):  # an integer above 2^63
         pass
     return pa.array([None if value is None else str(value) for value in values], pa.string())
+
+
+@dataclasses.dataclass(frozen=True)
+class Measures:
+    """The signals of one episode, without those that compare it with others.
+
+    Attributes:
+      row: its row, with the columns of `EpisodeTable.finish`.
+    """
+
+    row: Mapping[str, Any]
+
+
+def measure(episode: Episode, context: Context) -> Measures:
+    """Measures one episode. For many, `EpisodeTable` is several times as fast."""
+    return Measures(row_of(episode, context))

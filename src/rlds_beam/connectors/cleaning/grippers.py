@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.cleaning.dropping import vectors
+from rlds_beam.connectors.cleaning.selection import vectors
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.typing import Array

@@ -14,8 +14,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.checking.idle import IDLE, MIN_IDLE_STEPS, idle_steps, runs
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.cleaning.dropping import text_of, values_of, vectors
-from rlds_beam.connectors.cleaning.keeping_steps import slice_steps
+from rlds_beam.connectors.cleaning.selection import slice_steps, text_of, values_of, vectors
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.encoding.checked_json import parse_json
 from rlds_beam.episodes.episode import Episode

@@ -15,13 +15,12 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.cleaning.dropping import text_of, values_of
-from rlds_beam.connectors.cleaning.listing import EXPECTED_KEY, EpisodeList
+from rlds_beam.connectors.cleaning.episode_lists import EXPECTED_KEY, EpisodeList
+from rlds_beam.connectors.cleaning.selection import text_of, values_of
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.encoding.checked_json import load_json, parse_json, parse_yaml
 from rlds_beam.episodes.columns import is_text
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Source
 from rlds_beam.text import did_you_mean, printable, shorten

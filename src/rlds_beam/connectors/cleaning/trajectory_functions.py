@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.cleaning.keeping_steps import end_episode, with_value
+from rlds_beam.connectors.cleaning.selection import end_episode, with_value
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import flatten, nest
 from rlds_beam.episodes.episode import Column, Episode

@@ -21,18 +21,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlds_beam.connectors.base import Connector, ConnectorPipeline
-from rlds_beam.connectors.learner.actions import GetActions, NormalizeAndClipActions
-from rlds_beam.connectors.learner.batching import AgentToModuleMapping, BatchIndividualItems, NumpyToTensor
-from rlds_beam.connectors.learner.columns import AddColumnsFromEpisodesToTrainBatch, AddObservationsFromEpisodesToBatch
-from rlds_beam.connectors.learner.outputs import (
+from rlds_beam.connectors.learner.actions import (
+    GetActions,
     ListifyDataForVectorEnv,
     ModuleToAgentUnmapping,
+    NormalizeAndClipActions,
     RemoveSingleTsTimeRankFromBatch,
     TensorToNumpy,
     UnBatchToIndividualItems,
 )
-from rlds_beam.connectors.learner.sequences import AddTimeDimToBatchAndZeroPad
-from rlds_beam.connectors.learner.states import AddStatesFromEpisodesToBatch
+from rlds_beam.connectors.learner.agents import AgentToModuleMapping, BatchIndividualItems, NumpyToTensor
+from rlds_beam.connectors.learner.columns import AddColumnsFromEpisodesToTrainBatch, AddObservationsFromEpisodesToBatch
+from rlds_beam.connectors.learner.sequences import AddStatesFromEpisodesToBatch, AddTimeDimToBatchAndZeroPad
 
 
 def learner_pipeline(

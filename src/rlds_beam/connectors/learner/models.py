@@ -11,7 +11,7 @@ import numpy as np
 
 from rlds_beam.connectors.base import Batch, name_of
 from rlds_beam.connectors.fields import StepFields, leaves, module_of
-from rlds_beam.connectors.learner.outputs import as_numpy
+from rlds_beam.connectors.learner.actions import as_numpy
 from rlds_beam.episodes.columns import below, concatenate, flatten
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import UsageError

@@ -1,9 +1,9 @@
-"""Changes observations: flattens them, or adds previous actions and rewards."""
+"""Other observations: flattened, with previous actions and rewards, as histories; and action chunks."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -128,3 +128,155 @@ def _before(values: Array, n: int) -> Array:
     """The n values before each step, (T, n, ...), padded with zeros at the start."""
     padded = np.concatenate([np.zeros((n, *values.shape[1:]), values.dtype), values])
     return cast(Array, padded[np.arange(len(values))[:, None] + np.arange(n)])
+
+
+@dataclasses.dataclass(frozen=True)
+class FrameStacking(ColumnConnector):
+    """Adds `obs`: the last `num_frames` observations, stacked along the last axis, oldest first.
+
+        num_frames=3      t=0    0  0  o0
+                          t=1    0 o0  o1       zeros before the start of the episode
+                          t=2   o0 o1  o2
+
+    Observations (T+1, ..., C) become (T, ..., num_frames * C). Must come before AddObservationsFromEpisodesToBatch.
+
+    Attributes:
+      num_frames: the number of observations to stack.
+      next_obs: also add `new_obs`, stacked in the same way.
+    """
+
+    num_frames: int = 4
+    next_obs: bool = False
+
+    def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
+        check_no_observations(self, columns)
+        count = transitions(episode)
+        added = {}
+        for name, column in leaves(episode, fields.obs, "obs").items():
+            if is_text(column):
+                continue
+            stacked = self._stack(_array(column, name, "FrameStacking"))
+            added[name] = stacked[:count]
+            if self.next_obs:
+                added[f"new_{name}"] = stacked[1:]
+        return added
+
+    def _stack(self, column: Array) -> Array:
+        column = column if column.ndim > 1 else column[:, None]
+        padded = np.concatenate([np.zeros((self.num_frames - 1, *column.shape[1:]), column.dtype), column])
+        return np.concatenate([padded[k : k + len(column)] for k in range(self.num_frames)], axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class HistoryWindow(ColumnConnector):
+    """Adds `obs`, the last `length` observations (T, length, ...), and `obs_pad_mask`, bool (T, length), True if real.
+
+        length=3     t=0   o0 o0 o0   F F T       the first observation pads the start (Octo, OpenVLA)
+                     t=1   o0 o0 o1   F T T
+                     t=2   o0 o1 o2   T T T
+
+    Must come before AddObservationsFromEpisodesToBatch.
+
+    Attributes:
+      length: the number of observations.
+    """
+
+    length: int = 2
+
+    def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
+        check_no_observations(self, columns)
+        count = transitions(episode)
+        index = np.arange(count)[:, None] + np.arange(1 - self.length, 1)
+        observations = leaves(episode, fields.obs, "obs").items()
+        added = {n: _gather(c, np.maximum(index, 0)) for n, c in observations if not is_text(c)}
+        return {**added, "obs_pad_mask": index >= 0}
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "openvla": {"past_end": "neutral"},
+    "openvla_oft": {"tail": "drop"},
+    "octo": {"mask": "action_pad_mask"},
+    "openpi": {},
+    "lerobot": {"mask": "action_is_pad"},
+}
+"""The settings of each project at the end of an episode."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ActionChunking:
+    """Adds `actions`: the next `horizon` actions of each transition, (T, horizon, ...).
+
+        horizon=3, T=4     t=1   a1 a2 a3   T T T
+                           t=2   a2 a3 a3   T T F       the last action is repeated past the end
+                           t=3   a3 a3 a3   T F F
+
+    Must come after other connectors that add columns of transitions, and before AddTimeDimToBatchAndZeroPad.
+
+    Attributes:
+      horizon: the number of actions in a chunk.
+      preset: a project's behavior at the end of an episode: `openvla` (`past_end=neutral`), `openvla_oft`
+        (`tail=drop`), `octo` (mask `action_pad_mask`), `openpi` (repeats, no mask), or `lerobot` (mask
+        `action_is_pad`, true for padding).
+      past_end: `repeat` the last action; or `neutral`, which repeats the dimensions in `absolute` and sets the others
+        to zero.
+      absolute: whether each dimension of the action is absolute, for `neutral`: `[false, false, true]`.
+      tail: `keep`, or `drop` transitions whose chunk would go past the end.
+      mask: the name of the mask column, true for real actions; if the name ends in `is_pad`, true for padding.
+    """
+
+    horizon: int
+    preset: str = ""
+    past_end: str = "repeat"
+    absolute: Sequence[bool] = ()
+    tail: str = "keep"
+    mask: str = ""
+
+    def __post_init__(self) -> None:
+        if self.horizon < 1:
+            raise UsageError(f"ActionChunking: horizon={self.horizon}, expected 1 or more")
+        if self.preset:
+            if self.preset not in PRESETS:
+                raise UsageError(f"ActionChunking: preset={self.preset}, expected one of {', '.join(PRESETS)}")
+            for name, value in PRESETS[self.preset].items():
+                object.__setattr__(self, name, value)
+        for name, known in (("past_end", ("repeat", "neutral")), ("tail", ("keep", "drop"))):
+            if getattr(self, name) not in known:
+                raise UsageError(f"ActionChunking: {name}={getattr(self, name)}, expected {' or '.join(known)}")
+
+    def __call__(self, batch: Batch) -> Batch:
+        check_not_batched(self, batch)
+        if batch.time is not None:
+            raise ValueError("ActionChunking must come before AddTimeDimToBatchAndZeroPad")
+        pairs = zip(batch.episodes, batch.columns, strict=True)
+        return batch.replace(columns=tuple(self._chunk(e, c, batch.fields) for e, c in pairs))
+
+    def _chunk(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
+        count = transitions(episode)
+        index = np.arange(count)[:, None] + np.arange(self.horizon)
+        real = index < count
+        chunked = dict(columns)
+        for name, column in leaves(episode, fields.actions, "actions").items():
+            chunks = _gather(column[:count], np.minimum(index, max(count - 1, 0)))
+            if self.past_end == "neutral" and not isinstance(chunks, EncodedImages):
+                relative = ~np.array(self.absolute, bool) if self.absolute else np.ones(chunks.shape[2:], bool)
+                chunks[~real] = np.where(relative, 0, chunks[~real])
+            chunked[name] = chunks
+        if self.mask:
+            chunked[self.mask] = ~real if self.mask.endswith("is_pad") else real
+        if self.tail == "drop":
+            kept = max(0, count - self.horizon + 1)
+            chunked = {name: column[:kept] for name, column in chunked.items()}
+        return chunked
+
+
+def _gather(column: Column, index: Array) -> Any:
+    """Gathers the steps `index`, whose axes replace the first axis."""
+    if isinstance(column, EncodedImages):
+        return column.with_data(column.data[index])
+    return column[index]
+
+
+def _array(column: Column, name: str, connector: str) -> Array:
+    if isinstance(column, EncodedImages):
+        return column.decode(name)
+    return column

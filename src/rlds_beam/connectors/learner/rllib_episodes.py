@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.connectors.cleaning.keeping_steps import end_episode
+from rlds_beam.connectors.cleaning.selection import end_episode
 from rlds_beam.connectors.fields import StepFields, agent_of, leaves, module_of, terminateds, transitions
 from rlds_beam.episodes.columns import concatenate, flatten, is_text, nest
 from rlds_beam.episodes.episode import Column, Episode

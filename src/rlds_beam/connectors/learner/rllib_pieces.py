@@ -10,8 +10,7 @@ import numpy as np
 from rlds_beam.connectors.base import Batch, Columns
 from rlds_beam.connectors.fields import DEFAULT_MODULE_ID, module_of
 from rlds_beam.connectors.learner.rllib_episodes import RllibEpisode
-from rlds_beam.connectors.learner.sequences import AddTimeDimToBatchAndZeroPad
-from rlds_beam.connectors.learner.states import as_state
+from rlds_beam.connectors.learner.sequences import AddTimeDimToBatchAndZeroPad, as_state
 from rlds_beam.episodes.columns import flatten, is_text, nest
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import RldsBeamError, needs

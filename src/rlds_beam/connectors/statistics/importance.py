@@ -16,7 +16,7 @@ from rlds_beam.connectors.fields import (
     StepFields,
     transitions,
 )
-from rlds_beam.connectors.fitting import FittedConnector
+from rlds_beam.connectors.fitted_connector import FittedConnector
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.typing import Array

@@ -15,7 +15,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.recording.environments import as_environment
-from rlds_beam.recording.loading import as_policy
+from rlds_beam.recording.policy_loader import as_policy
 from rlds_beam.recording.record_options import RecordOptions
 from rlds_beam.user_functions import by_value
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.encoding.example.reading import Feature, parse_example
+from rlds_beam.encoding.example.reader import Feature, parse_example
 from rlds_beam.encoding.example.rows import FeatureLayout, Match, match_of
 from rlds_beam.encoding.example.templates import IMAGES, is_fixed, kind_of, with_shape
 from rlds_beam.encoding.wire import MalformedError

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from rlds_beam.encoding.example.reading import Feature, Kind, parse_example
+from rlds_beam.encoding.example.reader import Feature, Kind, parse_example
 from rlds_beam.encoding.example.templates import (
     BYTES_LIST,
     FLOAT_LIST,
@@ -41,8 +41,8 @@ from rlds_beam.encoding.wire import (
 from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.images.headers import read_image_header
 from rlds_beam.typing import Array
 

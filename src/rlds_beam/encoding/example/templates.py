@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_beam.encoding.example.reading import Kind
+from rlds_beam.encoding.example.reader import Kind
 from rlds_beam.encoding.tfrecord.rows import FramedRows
 from rlds_beam.encoding.wire import encode_delimited, tag_and_length, text
 from rlds_beam.episodes.schema import Field

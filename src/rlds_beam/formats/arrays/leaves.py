@@ -15,8 +15,8 @@ from rlds_beam.episodes.columns import all_below, exact_cast, nest_order, text_b
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import ADD_ACTIONS, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.typing import Array
 
 NO_SHAPE = "its shape is not the same at all steps"

@@ -9,9 +9,13 @@ from typing import Any
 from rlds_beam import naming, storage
 from rlds_beam.connectors.base import Batch, Columns
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.connectors.learner.batching import by_module
-from rlds_beam.connectors.learner.columns import AddColumnsFromEpisodesToTrainBatch, AddObservationsFromEpisodesToBatch
-from rlds_beam.connectors.learner.metadata import AddFieldsToBatch, AddWeightsToBatch
+from rlds_beam.connectors.learner.agents import by_module
+from rlds_beam.connectors.learner.columns import (
+    AddColumnsFromEpisodesToTrainBatch,
+    AddFieldsToBatch,
+    AddObservationsFromEpisodesToBatch,
+    AddWeightsToBatch,
+)
 from rlds_beam.connectors.runner import ConnectorRunner, difference
 from rlds_beam.encoding.arrayrecord import check_writable
 from rlds_beam.encoding.example.templates import row_field
@@ -22,8 +26,8 @@ from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import FLAGS, Field
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
-from rlds_beam.formats.columns.options import ColumnsFormat, ColumnsOptions
 from rlds_beam.formats.columns.row_files import RowFile, measure_rows, open_row_file, parquet_metadata
+from rlds_beam.formats.format_options import ColumnsFormat, ColumnsOptions
 from rlds_beam.output.base import CostHint, Description, Output
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import MANIFEST, PLAN

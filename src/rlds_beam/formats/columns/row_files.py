@@ -14,10 +14,9 @@ from rlds_beam.encoding.example.rows import RowEncoder
 from rlds_beam.encoding.example.templates import IMAGES
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
-from rlds_beam.formats.columns.options import ColumnsFormat
-from rlds_beam.output.record_writing import ArrayRecordFileWriter
+from rlds_beam.formats.format_options import ColumnsFormat
 from rlds_beam.output.scratch import ScratchDirectory
-from rlds_beam.output.shards import ShardInfo, ShardWriter
+from rlds_beam.output.shards import ArrayRecordFileWriter, ShardInfo, ShardWriter
 from rlds_beam.reading.meaning import Meaning
 
 if TYPE_CHECKING:

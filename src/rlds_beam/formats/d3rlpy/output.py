@@ -22,7 +22,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import FLAGS
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.hdf5_writing import EpisodeDataset, check_h5py, object_bytes, write_hdf5
+from rlds_beam.formats.arrays.hdf5_writer import EpisodeDataset, check_h5py, object_bytes, write_hdf5
 from rlds_beam.formats.arrays.leaves import (
     LeafColumn,
     Leaves,
@@ -33,11 +33,10 @@ from rlds_beam.formats.arrays.leaves import (
     scalar,
     single,
 )
-from rlds_beam.formats.arrays.merged_output import MergedOutput
-from rlds_beam.formats.arrays.parts import Part, PartColumn
+from rlds_beam.formats.arrays.parts import MergedOutput, Part, PartColumn
 from rlds_beam.output.base import Description
-from rlds_beam.output.merging import MergedFile
-from rlds_beam.output.record_writing import LocalFile
+from rlds_beam.output.completion import MergedFile
+from rlds_beam.output.shards import LocalFile
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.typing import Array

@@ -31,7 +31,8 @@ from rlds_beam.formats.arrays.array_episodes import (
     number_field,
     with_last,
 )
-from rlds_beam.formats.arrays.hdf5_reading import (
+from rlds_beam.formats.arrays.array_files import SourceOfFiles, find_files, no_features, splits_of_files
+from rlds_beam.formats.arrays.hdf5_reader import (
     UNREADABLE,
     DatasetReader,
     check_stored,
@@ -40,7 +41,6 @@ from rlds_beam.formats.arrays.hdf5_reading import (
     read_array,
 )
 from rlds_beam.formats.arrays.leaves import LeafColumn, field_from_json
-from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, find_files, no_features, splits_of_files
 from rlds_beam.formats.d3rlpy.output import SCHEMA
 from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.text import shorten

@@ -37,7 +37,8 @@ from rlds_beam.formats.arrays.array_episodes import (
     number_field,
     with_last,
 )
-from rlds_beam.formats.arrays.hdf5_reading import (
+from rlds_beam.formats.arrays.array_files import SourceOfFiles, find_files, no_features, splits_of_files
+from rlds_beam.formats.arrays.hdf5_reader import (
     ENDINGS,
     UNREADABLE,
     DatasetReader,
@@ -47,7 +48,6 @@ from rlds_beam.formats.arrays.hdf5_reading import (
     open_hdf5,
     read_array,
 )
-from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, find_files, no_features, splits_of_files
 from rlds_beam.text import join_texts
 from rlds_beam.typing import Array
 

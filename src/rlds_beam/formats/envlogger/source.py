@@ -30,13 +30,12 @@ from rlds_beam.episodes.columns import exact_cast, zeros_like
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import LAST, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, needs
-from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field
-from rlds_beam.formats.arrays.packed_arrays import unpack
-from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features, splits_of
+from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field, unpack
+from rlds_beam.formats.arrays.array_files import SourceOfFiles, no_features, splits_of
 from rlds_beam.formats.envlogger.shard import FILES, LOG_METADATA, STEPS, UNREADABLE, index_of, log_metadata, open_shard
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.changes import files_in
-from rlds_beam.reading.looking import names_below, names_in
+from rlds_beam.reading.directory_listing import names_below, names_in
 from rlds_beam.typing import Array
 
 

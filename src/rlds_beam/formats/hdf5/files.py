@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.formats.arrays.hdf5_reading import (
+from rlds_beam.formats.arrays.hdf5_reader import (
     DatasetReader,
     Hdf5Group,
     datasets_of,
@@ -21,8 +21,7 @@ from rlds_beam.formats.arrays.hdf5_reading import (
     open_hdf5,
     read_array,
 )
-from rlds_beam.formats.profiles.binding import Leaf, matches
-from rlds_beam.formats.profiles.containers import Container
+from rlds_beam.formats.profiles.binding import Container, Leaf, matches
 from rlds_beam.formats.profiles.files import ProfileFormat
 from rlds_beam.typing import Array
 

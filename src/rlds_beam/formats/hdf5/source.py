@@ -10,20 +10,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from rlds_beam import naming, storage
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError, Violation
-from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE, Hdf5Group, is_dataset, open_hdf5
-from rlds_beam.formats.arrays.sources_of_files import no_features
+from rlds_beam.formats.arrays.array_files import no_features
+from rlds_beam.formats.arrays.hdf5_reader import UNREADABLE, Hdf5Group, is_dataset, open_hdf5
+from rlds_beam.formats.format_options import Hdf5Options
 from rlds_beam.formats.hdf5.files import Hdf5Episode, Hdf5Format, groups_of, masks_of, natural
-from rlds_beam.formats.hdf5.options import Hdf5Options
-from rlds_beam.formats.profiles.containers import fits, text_files
+from rlds_beam.formats.profiles.binding import fits, text_files
 from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, choose_profile, layout_of
 from rlds_beam.formats.profiles.model import Profile
 from rlds_beam.formats.profiles.shipped import find_profile, propose, shipped_profiles
 from rlds_beam.options import Options
 from rlds_beam.reading.base import LastAction, Shard, Source, Split
-from rlds_beam.reading.looking import first_file
+from rlds_beam.reading.directory_listing import first_file
 from rlds_beam.reading.plan import selected_splits, slice_of
 from rlds_beam.text import join_lines
 

@@ -13,7 +13,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.keep_ranges.options import KeepRangesOptions
+from rlds_beam.formats.format_options import KeepRangesOptions
 from rlds_beam.output.base import CostHint, Description, Output
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import EpisodeWriter

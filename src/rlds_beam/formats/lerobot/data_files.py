@@ -14,7 +14,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.encoding.arrow_columns import ipc_bytes
 from rlds_beam.encoding.base import Damage, Headers, Record
-from rlds_beam.encoding.parquet_reading import UNREADABLE, byte_chunks, open_parquet, read_group
+from rlds_beam.encoding.parquet_files import UNREADABLE, byte_chunks, open_parquet, read_group
 from rlds_beam.formats.lerobot.metadata import EpisodeRow, Meta
 from rlds_beam.text import shorten
 

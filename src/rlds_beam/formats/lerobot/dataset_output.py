@@ -28,9 +28,9 @@ from rlds_beam.formats.lerobot.videos import PIXELS, Encoding
 from rlds_beam.images.depth import Depth
 from rlds_beam.options import options_given
 from rlds_beam.output.base import CostHint, Description
+from rlds_beam.output.completion import GlobalIndices
 from rlds_beam.output.files import to_json
 from rlds_beam.output.last_steps import RowsOutput, RowsWriter
-from rlds_beam.output.merging import GlobalIndices
 from rlds_beam.output.preview import PREVIEW, RANGES, join_previews
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.reading.base import Source

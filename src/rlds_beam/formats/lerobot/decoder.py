@@ -13,8 +13,7 @@ from rlds_beam import storage
 from rlds_beam.encoding import arrow_columns
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.columns import exact_cast, text_bytes
-from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import FLAGS, Field
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.formats.arrays.array_episodes import discounts

@@ -14,8 +14,8 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json, parse_json, parsing
-from rlds_beam.encoding.parquet_reading import UNREADABLE, open_parquet, read_all
-from rlds_beam.episodes.keys import EPISODE_KEY
+from rlds_beam.encoding.parquet_files import UNREADABLE, open_parquet, read_all
+from rlds_beam.episodes.episode import EPISODE_KEY
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.layout import V3, V21, PathTemplate

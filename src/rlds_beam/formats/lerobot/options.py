@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Literal
 
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.options import LastStep, last_step_option
+from rlds_beam.formats.format_options import LastStep, last_step_option
 from rlds_beam.formats.lerobot.layout import Version
 from rlds_beam.options import Options, option
 from rlds_beam.text import join_texts

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.parquet_reading import verified_parquet
+from rlds_beam.encoding.parquet_files import verified_parquet
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.frames import NUMBERED, LerobotFrames, frames_schema, frames_table
 from rlds_beam.formats.lerobot.range_facts import report_damage
-from rlds_beam.output.checksums import checksum_of
+from rlds_beam.output.files import checksum_of
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.typing import Array

@@ -25,7 +25,7 @@ from rlds_beam.formats.lerobot.frames import FrameFormat, LerobotFrames, Values
 from rlds_beam.formats.lerobot.range_facts import RangeFacts
 from rlds_beam.formats.lerobot.range_files import EpisodeFiles, RangeFiles
 from rlds_beam.formats.lerobot.statistics import StatisticsGatherer
-from rlds_beam.images.checking import check_images
+from rlds_beam.images.checks import check_images
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.output.preview import part_of
 from rlds_beam.output.shards import WrittenFile

@@ -22,7 +22,7 @@ from rlds_beam.formats.lerobot.episode_fields import EpisodeFields, episode_fiel
 from rlds_beam.formats.lerobot.metadata import Meta
 from rlds_beam.images.headers import MAX_PIXELS
 from rlds_beam.reading.base import LastAction, Shard, Source, Span, Split, VideoSpan
-from rlds_beam.reading.looking import names_below
+from rlds_beam.reading.directory_listing import names_below
 from rlds_beam.reading.plan import selected_splits, slice_of
 from rlds_beam.text import count, shorten
 

@@ -12,7 +12,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder
 from rlds_beam.encoding import arrow_columns
-from rlds_beam.encoding.parquet_reading import naming_damage, verified_parquet
+from rlds_beam.encoding.parquet_files import naming_damage, verified_parquet
 from rlds_beam.formats.lerobot import statistics
 from rlds_beam.formats.lerobot.camera_frames import EncodedAgain
 from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap

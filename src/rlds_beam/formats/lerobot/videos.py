@@ -27,8 +27,7 @@ from rlds_beam.formats.lerobot.options import Codec, LerobotOptions
 from rlds_beam.images import depth as images_depth
 from rlds_beam.images.video_frames import color_pixels
 from rlds_beam.images.videos import Video
-from rlds_beam.output.record_writing import LocalFile
-from rlds_beam.output.shards import ShardInfo
+from rlds_beam.output.shards import LocalFile, ShardInfo
 from rlds_beam.typing import Array
 
 PIXELS = "yuv420p"

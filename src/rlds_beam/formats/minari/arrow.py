@@ -19,7 +19,7 @@ from rlds_beam import storage
 from rlds_beam.encoding import arrow_columns
 from rlds_beam.encoding.base import Damage
 from rlds_beam.encoding.checked_json import read_json
-from rlds_beam.encoding.parquet_reading import open_parquet, read_all
+from rlds_beam.encoding.parquet_files import open_parquet, read_all
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
 from rlds_beam.reading.base import Shard

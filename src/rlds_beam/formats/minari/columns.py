@@ -12,12 +12,12 @@ import numpy as np
 from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
-from rlds_beam.formats.arrays.hdf5_writing import EpisodeDataset
+from rlds_beam.formats.arrays.array_episodes import split_bytes
+from rlds_beam.formats.arrays.hdf5_writer import EpisodeDataset
 from rlds_beam.formats.arrays.leaves import JPEG_QUALITY, LeafColumn, not_representable, representable, text_values
-from rlds_beam.formats.arrays.packed_arrays import split_bytes
 from rlds_beam.formats.arrays.parts import sized_rows
 from rlds_beam.formats.minari import gym_spaces
-from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.typing import Array
 
 EPISODE = "episode_{}"

@@ -26,7 +26,7 @@ from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import ADD_ACTIONS, FLAGS, Field
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.hdf5_writing import EpisodeDataset, check_h5py, object_bytes, write_hdf5
+from rlds_beam.formats.arrays.hdf5_writer import EpisodeDataset, check_h5py, object_bytes, write_hdf5
 from rlds_beam.formats.arrays.leaves import (
     LeafColumn,
     columns_of,
@@ -36,14 +36,13 @@ from rlds_beam.formats.arrays.leaves import (
     scalar,
     single,
 )
-from rlds_beam.formats.arrays.merged_output import MergedOutput
-from rlds_beam.formats.arrays.parts import Part, PartColumn
+from rlds_beam.formats.arrays.parts import MergedOutput, Part, PartColumn
+from rlds_beam.formats.format_options import ImageOptions
 from rlds_beam.formats.minari import gym_spaces
 from rlds_beam.formats.minari.columns import EPISODE, MinariColumn
 from rlds_beam.output.base import CostHint, Description
-from rlds_beam.output.merging import MergedFile
-from rlds_beam.output.options import ImageOptions
-from rlds_beam.output.record_writing import LocalFile
+from rlds_beam.output.completion import MergedFile
+from rlds_beam.output.shards import LocalFile
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.typing import Array

@@ -33,7 +33,8 @@ from rlds_beam.formats.arrays.array_episodes import (
     number_field,
     with_last,
 )
-from rlds_beam.formats.arrays.hdf5_reading import (
+from rlds_beam.formats.arrays.array_files import SourceOfFiles, no_features, shards_of, splits_of
+from rlds_beam.formats.arrays.hdf5_reader import (
     UNREADABLE,
     DatasetReader,
     check_readable,
@@ -43,7 +44,6 @@ from rlds_beam.formats.arrays.hdf5_reading import (
     open_hdf5,
 )
 from rlds_beam.formats.arrays.leaves import field_from_json
-from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features, shards_of, splits_of
 from rlds_beam.formats.minari import gym_spaces
 from rlds_beam.formats.minari.arrow import ARROW, MinariArrowFormat
 from rlds_beam.formats.minari.environments import known_environment
@@ -51,7 +51,7 @@ from rlds_beam.formats.minari.output import MAIN, METADATA, OWN
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.changes import files_in
-from rlds_beam.reading.looking import names_below
+from rlds_beam.reading.directory_listing import names_below
 from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.text import printable, shorten
 

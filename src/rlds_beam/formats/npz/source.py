@@ -11,25 +11,24 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rlds_beam import naming, storage
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.sources_of_files import (
+from rlds_beam.formats.arrays.array_files import (
     FoundFiles,
     SourceOfFiles,
     find_files,
     no_features,
     splits_of_files,
 )
+from rlds_beam.formats.format_options import NpzOptions
 from rlds_beam.formats.npz.members import UNREADABLE_NPZ, Member, damage, open_npz
-from rlds_beam.formats.npz.options import NpzOptions
-from rlds_beam.formats.profiles.binding import Leaf
-from rlds_beam.formats.profiles.containers import Container, fits
+from rlds_beam.formats.profiles.binding import Container, Leaf, fits
 from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, choose_profile, layout_of
 from rlds_beam.formats.profiles.files import ProfileFormat, starts_of
 from rlds_beam.formats.profiles.shipped import find_profile, propose, shipped_profiles
 from rlds_beam.options import Options
 from rlds_beam.reading.base import LastAction
-from rlds_beam.reading.looking import names_in
+from rlds_beam.reading.directory_listing import names_in
 from rlds_beam.text import join_lines
 from rlds_beam.typing import Array
 

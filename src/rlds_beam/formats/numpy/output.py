@@ -21,12 +21,19 @@ from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.arrays.leaves import LeafColumn, columns_of, field_json, is_text, text_values
-from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
-from rlds_beam.formats.arrays.parts import Part, PartColumn, npy_header, sized_columns, sized_rows
+from rlds_beam.formats.arrays.parts import (
+    MergedOutput,
+    Part,
+    PartColumn,
+    npy_header,
+    sized_columns,
+    sized_rows,
+    write_merged,
+)
+from rlds_beam.formats.format_options import ImageOptions
 from rlds_beam.output.base import CostHint, Description
+from rlds_beam.output.completion import MergedFile
 from rlds_beam.output.last_steps import HoldsLastActions
-from rlds_beam.output.merging import MergedFile
-from rlds_beam.output.options import ImageOptions
 from rlds_beam.reading.base import LastAction, Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.typing import Array

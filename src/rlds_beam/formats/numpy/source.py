@@ -15,17 +15,16 @@ from rlds_beam.episodes.columns import exact_cast
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema, by_path
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.array_episodes import ArrayDecoder, ArrayFormat, Arrays, encoded_images
+from rlds_beam.formats.arrays.array_episodes import ArrayDecoder, ArrayFormat, Arrays, encoded_images, split_bytes
+from rlds_beam.formats.arrays.array_files import no_features, splits_of
 from rlds_beam.formats.arrays.leaves import field_from_json
-from rlds_beam.formats.arrays.packed_arrays import split_bytes
-from rlds_beam.formats.arrays.sources_of_files import no_features, splits_of
 from rlds_beam.formats.numpy.output import OFFSETS
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.reading.base import LastAction, Shard, Source, Split
 from rlds_beam.reading.changes import files_in
-from rlds_beam.reading.looking import names_below, names_in
+from rlds_beam.reading.directory_listing import names_below, names_in
 from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.typing import Array
 

@@ -25,8 +25,17 @@ from rlds_beam.formats.arrays.array_episodes import (
     with_last,
 )
 from rlds_beam.formats.arrays.parts import as_images, pngs
-from rlds_beam.formats.profiles.binding import Bound, Leaf, bind, row_bytes
-from rlds_beam.formats.profiles.containers import Container, fact_of, is_named, text_of, where
+from rlds_beam.formats.profiles.binding import (
+    Bound,
+    Container,
+    Leaf,
+    bind,
+    fact_of,
+    is_named,
+    row_bytes,
+    text_of,
+    where,
+)
 from rlds_beam.formats.profiles.model import TO_OBSERVATION, Profile
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import LastAction

@@ -14,12 +14,11 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.base import Damage
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
-from rlds_beam.formats.arrays.hdf5_reading import MAX_BYTES, UNREADABLE
-from rlds_beam.formats.profiles.binding import Leaf
-from rlds_beam.formats.profiles.containers import Container
+from rlds_beam.formats.arrays.hdf5_reader import MAX_BYTES, UNREADABLE
+from rlds_beam.formats.profiles.binding import Container, Leaf
 from rlds_beam.formats.profiles.episodes import Layout, read_episode
 from rlds_beam.reading.base import Split
 from rlds_beam.typing import Array
@@ -30,7 +29,7 @@ _MAX_PIXELS = 16 * MAX_BYTES
 
 
 class FileRows:
-    """Some rows of a file that holds episodes end to end (`containers.Container`).
+    """Some rows of a file that holds episodes end to end (`binding.Container`).
 
     Args:
       whole: the file.

@@ -1,4 +1,4 @@
-"""What a written dataset has for people: provenance.json, README.md, and preview.jpg."""
+"""The name and version of a written dataset, and what it has for people: provenance.json, README.md, preview.jpg."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rlds_beam import storage
 from rlds_beam._version import __version__
 from rlds_beam.encoding.base import Record, RecordFormat
 from rlds_beam.encoding.tfds.dataset_info import FEATURES
 from rlds_beam.encoding.tfds.features import parse_features
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode
 from rlds_beam.images.thumbnails import is_image
+from rlds_beam.output.manifest import VERSION
 from rlds_beam.output.preview import SHOWN, join_previews, part_of
+from rlds_beam.reading.base import Source
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.text import count, escape_controls, printable, shorten
 
@@ -200,3 +203,39 @@ def _parts(files: Sequence[str], kind: RecordFormat, decoder: EpisodeDecoder) ->
         except BadEpisode:  # an output's own records can be decoded; if not, no preview is worth a failure
             continue
         yield part_of([column for column in steps.values() if is_image(column)])
+
+
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+_NAME = re.compile(r"[a-z][a-z0-9_]*", re.IGNORECASE)
+_LICENSE = re.compile(r"(LICEN[CS]E|COPYING|NOTICE)[\w.-]*")
+
+CARRIED = (
+    "description",
+    "citation",
+    "location",
+    "redistributionInfo",
+    "releaseNotes",
+    "moduleName",
+    "configName",
+    "configDescription",
+    "configTags",
+    "supervisedKeys",
+    "disableShuffling",
+)
+"""Keys of dataset_info.json that still hold for the edited dataset."""
+
+
+def name_and_version(source: Source, directory: str) -> tuple[str, str]:
+    """The name and version of the directory, if it is `…/NAME/1.0.0` as in TFDS, or else of the source."""
+    parent, last = storage.split(directory.rstrip("/"))
+    above = storage.split(parent)[1]
+    own = source.dataset.split("/")[-1]
+    version = next((v for v in (last, own) if _VERSION.fullmatch(v)), VERSION)
+    of_config = above in source.dataset.split("/")[1:-1]  # …/NAME/CONFIG/1.0.0
+    named = _VERSION.fullmatch(last) and _NAME.fullmatch(above) and not of_config
+    return (above if named else source.name), version
+
+
+def is_license(name: str) -> bool:
+    """Whether a file next to a dataset is a license."""
+    return _LICENSE.fullmatch(name) is not None

@@ -15,8 +15,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.episodes.columns import exact_cast
-from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.formats.rlds.source import RldsSource

@@ -22,10 +22,18 @@ from rlds_beam.encoding.tfrecord.framing import OVERHEAD
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
-from rlds_beam.formats.columns.options import ColumnsFormat
-from rlds_beam.formats.rlds.card import CARD, PROVENANCE, cameras_in, card, preview_of, provenance
-from rlds_beam.formats.rlds.names import CARRIED, is_license, name_and_version
-from rlds_beam.formats.rlds.options import RldsOptions
+from rlds_beam.formats.format_options import ColumnsFormat, RldsOptions
+from rlds_beam.formats.rlds.card import (
+    CARD,
+    CARRIED,
+    PROVENANCE,
+    cameras_in,
+    card,
+    is_license,
+    name_and_version,
+    preview_of,
+    provenance,
+)
 from rlds_beam.formats.rlds.records import RecordEncoder
 from rlds_beam.formats.rlds.source import FORMATS
 from rlds_beam.output.base import CostHint, Description
@@ -35,8 +43,7 @@ from rlds_beam.output.last_steps import HoldsLastActions
 from rlds_beam.output.manifest import split_infos
 from rlds_beam.output.plans import read_plan
 from rlds_beam.output.preview import PREVIEW
-from rlds_beam.output.record_writing import RecordFileWriter, open_record_file
-from rlds_beam.output.shards import WrittenFile
+from rlds_beam.output.shards import RecordFileWriter, WrittenFile, open_record_file
 from rlds_beam.reading.base import LastAction, Source, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.meaning import MEANING, Meaning

@@ -15,7 +15,7 @@ from rlds_beam.output.directory import check_output, make_ready
 from rlds_beam.output.files import PARTS, listdir
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OutputPlan, add_files, read_plan
-from rlds_beam.output.removing import remove_output
+from rlds_beam.output.removal import remove_output
 from rlds_beam.output.shards import ShardInfo, WrittenFile
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_beam.encoding.example.reading import entry_spans
+from rlds_beam.encoding.example.reader import entry_spans
 from rlds_beam.encoding.tfds.rlds_dataset import as_column, encode_feature, join_entries, same_storage
 from rlds_beam.encoding.wire import encode_delimited
 from rlds_beam.episodes.columns import all_below
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, Violation
+from rlds_beam.images.codecs import encode_zeros
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
-from rlds_beam.images.encoding import encode_zeros
 from rlds_beam.images.headers import read_image_header
 
 

@@ -21,8 +21,7 @@ from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.columns import below, nest
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import ADD_ACTIONS, FLAGS, Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.arrays.leaves import Leaves, leaves_below, not_representable, scalar, single

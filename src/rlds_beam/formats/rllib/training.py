@@ -21,7 +21,7 @@ from rlds_beam import storage
 from rlds_beam.connectors.fields import DEFAULT_MODULE_ID
 from rlds_beam.episodes.columns import nest
 from rlds_beam.errors import UsageError, needs
-from rlds_beam.formats.columns.reading import (
+from rlds_beam.formats.columns.reader import (
     ColumnsManifest,
     Rows,
     batches,

@@ -21,19 +21,19 @@ from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
 from rlds_beam.errors import NeedsMappingError, UsageError
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, NO_REWARD, ArrayDecoder, Arrays, discounts
+from rlds_beam.formats.arrays.array_files import SourceOfFiles, no_features, splits_of
 from rlds_beam.formats.arrays.parts import as_images
-from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features, splits_of
+from rlds_beam.formats.format_options import Ros2Options
 from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_layout, find_bags
 from rlds_beam.formats.ros2.cdr import BadMessage
 from rlds_beam.formats.ros2.definitions import definitions_of, of_distribution
 from rlds_beam.formats.ros2.episodes import DROPPED, LACKING, START, TIMES, Ros2Format, count_incomplete
 from rlds_beam.formats.ros2.mapping import NO_MAPPING, NS, TopicMapping, read_mapping
-from rlds_beam.formats.ros2.options import Ros2Options
-from rlds_beam.formats.ros2.proposing import proposal
+from rlds_beam.formats.ros2.proposal import proposal
 from rlds_beam.formats.ros2.values import FieldReader, field_reader
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Shard
-from rlds_beam.reading.looking import MAX_TRIED, names_below, names_in
+from rlds_beam.reading.directory_listing import MAX_TRIED, names_below, names_in
 from rlds_beam.text import did_you_mean, shorten
 
 _METADATA = "episode_metadata"

@@ -37,12 +37,11 @@ from rlds_beam.formats.arrays.leaves import (
     single,
     text_values,
 )
-from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
-from rlds_beam.formats.arrays.parts import Part, PartColumn, sized_columns, sized_rows
-from rlds_beam.formats.scope_rl.merging import lengths_of, merge_logged_dataset, trajectory_steps
-from rlds_beam.formats.scope_rl.options import ScopeRlOptions
+from rlds_beam.formats.arrays.parts import MergedOutput, Part, PartColumn, sized_columns, sized_rows, write_merged
+from rlds_beam.formats.format_options import ScopeRlOptions
+from rlds_beam.formats.scope_rl.merged_pickle import lengths_of, merge_logged_dataset, trajectory_steps
 from rlds_beam.output.base import Description
-from rlds_beam.output.merging import MergedFile
+from rlds_beam.output.completion import MergedFile
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.typing import Array

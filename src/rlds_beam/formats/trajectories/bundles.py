@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 from rlds_beam import naming, storage
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.encoding.checked_json import TEXT, check_json, read_json
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.formats.trajectories.output import TrajectoryOutput, TrajectoryWriter
 from rlds_beam.output.commits import commit_range, rejected_path
 from rlds_beam.output.directory import check_output, make_ready
 from rlds_beam.output.files import PARTS, REJECTED, REJECTED_LIST, listdir, to_json
 from rlds_beam.output.manifest import commit_dataset
 from rlds_beam.output.plans import OutputPlan, read_plan
-from rlds_beam.output.removing import remove_output
+from rlds_beam.output.removal import remove_output
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange

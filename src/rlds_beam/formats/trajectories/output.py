@@ -16,7 +16,7 @@ from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, UsageError
-from rlds_beam.formats.trajectories.options import TrajectoryOptions
+from rlds_beam.formats.format_options import TrajectoryOptions
 from rlds_beam.output.base import CostHint, Description, Output
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import MANIFEST
@@ -26,11 +26,10 @@ from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.converter import Conversion, Converter, record_encoder
-from rlds_beam.trajectories.items import Items
+from rlds_beam.trajectories.items import Items, UnusedSteps
 from rlds_beam.trajectories.options import CASTS, FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.record_encoding import PreparedItems
 from rlds_beam.trajectories.spec import TrajectorySpec, encode_spec_file, trajectory_spec
-from rlds_beam.trajectories.unused import UnusedSteps
 
 SPEC = ".spec"
 BATCH_BYTES = 1 << 20

@@ -21,25 +21,24 @@ import numpy as np
 
 from rlds_beam import naming, storage
 from rlds_beam.encoding.base import Damage, Headers, Record
-from rlds_beam.encoding.example.reading import Feature, parse_example
+from rlds_beam.encoding.example.reader import Feature, parse_example
 from rlds_beam.encoding.structured_values import signature_leaves
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.encoding.wire import MalformedError, WireMessage
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import FIRST, LAST, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, number_field
-from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features, splits_of
+from rlds_beam.formats.arrays.array_files import SourceOfFiles, no_features, splits_of
 from rlds_beam.formats.trajectories.output import SPEC, read_fields
-from rlds_beam.formats.trajectories.reading_back import spec_of
+from rlds_beam.formats.trajectories.written_items import spec_of
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.output.directory import is_output
 from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.reading.base import Shard
-from rlds_beam.reading.looking import names_in
+from rlds_beam.reading.directory_listing import names_in
 from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec

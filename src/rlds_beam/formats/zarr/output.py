@@ -25,6 +25,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
+from rlds_beam.formats.arrays.array_episodes import split_bytes
 from rlds_beam.formats.arrays.leaves import (
     LeafColumn,
     columns_of,
@@ -33,12 +34,10 @@ from rlds_beam.formats.arrays.leaves import (
     not_representable,
     text_values,
 )
-from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
-from rlds_beam.formats.arrays.packed_arrays import split_bytes
-from rlds_beam.formats.arrays.parts import Part, PartColumn, sized_columns, sized_rows
-from rlds_beam.formats.zarr.options import ZarrOptions
+from rlds_beam.formats.arrays.parts import MergedOutput, Part, PartColumn, sized_columns, sized_rows, write_merged
+from rlds_beam.formats.format_options import ZarrOptions
 from rlds_beam.formats.zarr.stores import ENDS, OWN
-from rlds_beam.formats.zarr.writing import (
+from rlds_beam.formats.zarr.writer import (
     BLOSC,
     JPEGXL,
     Member,
@@ -50,8 +49,8 @@ from rlds_beam.formats.zarr.writing import (
     zip_pieces,
 )
 from rlds_beam.output.base import CostHint, Description, FileRangeWriter
+from rlds_beam.output.completion import MergedFile
 from rlds_beam.output.last_steps import RowsOutput, RowsWriter, all_rows
-from rlds_beam.output.merging import MergedFile
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning, RowRule
 from rlds_beam.reading.plan import WorkRange

@@ -32,12 +32,12 @@ from rlds_beam.formats.arrays.array_episodes import (
     encoded_images,
     number_field,
 )
-from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE
+from rlds_beam.formats.arrays.array_files import SourceOfFiles, find_files, no_features, splits_of
+from rlds_beam.formats.arrays.hdf5_reader import UNREADABLE
 from rlds_beam.formats.arrays.leaves import field_from_json
-from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, find_files, no_features, splits_of
+from rlds_beam.formats.format_options import ZarrSourceOptions
 from rlds_beam.formats.zarr.arrays import ZarrArray, attributes, read_array
-from rlds_beam.formats.zarr.options import ZarrSourceOptions
-from rlds_beam.formats.zarr.reading import ZarrFormat, array_of
+from rlds_beam.formats.zarr.reader import ZarrFormat, array_of
 from rlds_beam.formats.zarr.stores import (
     ENDS,
     METADATA,
@@ -52,7 +52,7 @@ from rlds_beam.formats.zarr.stores import (
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.options import Options
 from rlds_beam.reading.base import LastAction, Shard
-from rlds_beam.reading.looking import names_below
+from rlds_beam.reading.directory_listing import names_below
 from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.text import count
 from rlds_beam.typing import Array

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow
 
-from rlds_beam.encoding.tensor_types import DATA_TYPES
+from rlds_beam.encoding.structured_values import DATA_TYPES
 from rlds_beam.encoding.wire import (
     LEN,
     MAX_VARINT_BYTES,

@@ -15,8 +15,7 @@ from collections.abc import Mapping
 
 from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.reverb.protocol.checkpoint import DONE, FILES, TABLES, parse_tables
-from rlds_beam.reverb.protocol.info import TableInfo
+from rlds_beam.reverb.protocol.info import DONE, FILES, TABLES, TableInfo, parse_tables
 
 _CHECKPOINT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?[+-]\d\d:\d\d")
 

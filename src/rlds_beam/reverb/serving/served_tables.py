@@ -70,7 +70,7 @@ class ServedTable:
 
 
 def parse_tables(texts: Sequence[str], priority_exponent: float = 1.0) -> tuple[ServedTable, ...]:
-    """Parses tables of the command line, each `NAME[:KIND[:MAX_SIZE_BYTES]]`; the default kind is uniform.
+    """Parses tables of the command line, each `NAME[:KIND[:MAX_SIZE]]`; the default kind is uniform.
 
     Raises:
       UsageError: a text has another form, or a name occurs twice.
@@ -79,7 +79,7 @@ def parse_tables(texts: Sequence[str], priority_exponent: float = 1.0) -> tuple[
     for text in texts:
         match = _TABLE.fullmatch(text)
         if match is None:
-            raise UsageError(f"table {text}: expected NAME[:KIND[:MAX_SIZE_BYTES]], for example replay:uniform:1000000")
+            raise UsageError(f"table {text}: expected NAME[:KIND[:MAX_SIZE]], for example replay:uniform:1000000")
         max_size = None if match["max_size"] is None else int(match["max_size"].replace("_", ""))
         kind = cast(TableKind, match["kind"] or "uniform")
         tables.append(ServedTable(match["name"], kind, max_size, priority_exponent))

@@ -15,19 +15,19 @@ from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.results import findings
 from rlds_beam.episodes.columns import is_text
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.reading.base import Source, VideoSpan
-from rlds_beam.reading.single import read_episode, shard_of
+from rlds_beam.reading.reader import read_episode, shard_of
 from rlds_beam.terminal.tables import thin
 from rlds_beam.viewing.browser.episodes import EpisodeCache, OpenedEpisode
 from rlds_beam.viewing.browser.frames import cameras_of
 from rlds_beam.viewing.browser.index import EpisodeIndex
 from rlds_beam.viewing.browser.made import Maker
 from rlds_beam.viewing.browser.rows import RowsSource
-from rlds_beam.viewing.browser.scanning import Table, TableOptions
+from rlds_beam.viewing.browser.scan import Table, TableOptions
 from rlds_beam.viewing.browser.table import LISTED, METADATA, Query, TableRows
 from rlds_beam.viewing.browser.values import column_values, json_value
 from rlds_beam.viewing.facts import Curve, curves_of, stored_instruction

@@ -12,15 +12,14 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.validating import validate_episode
+from rlds_beam.checking.validation import validate_episode
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.episodes.columns import is_text
-from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.errors import Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Source
-from rlds_beam.reading.single import read_episode, shard_of
+from rlds_beam.reading.reader import read_episode, shard_of
 from rlds_beam.viewing.browser.frames import (
     CameraFrames,
     HeldFrames,

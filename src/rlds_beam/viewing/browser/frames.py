@@ -10,19 +10,18 @@ from typing import Any, BinaryIO, Protocol, cast
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.example.reading import parse_example
+from rlds_beam.encoding.example.reader import parse_example
 from rlds_beam.encoding.tfrecord.file import MAX_RECORD_BYTES, TFRecordFormat
 from rlds_beam.encoding.tfrecord.framing import HEADER, record_header
 from rlds_beam.encoding.wire import MalformedError
-from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Column, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.formats.rlds.merged import MergedDecoder
+from rlds_beam.images.codecs import encode_png, encode_zeros
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
-from rlds_beam.images.encoding import encode_png, encode_zeros
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.decoding import EpisodeDecoder
-from rlds_beam.reading.single import shard_of
+from rlds_beam.reading.reader import shard_of
 
 _MIN_SIDE_PIXELS = 8
 """The least height and width of raw pixels; smaller arrays are numbers."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.tfrecord.framing import OVERHEAD
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import has_offsets
 

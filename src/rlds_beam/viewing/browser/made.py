@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.validating import validate_episode
+from rlds_beam.checking.validation import validate_episode
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.learner.batching import by_module
+from rlds_beam.connectors.learner.agents import by_module
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import BadEpisode, RldsBeamError
@@ -24,9 +24,8 @@ from rlds_beam.output.base import Output
 from rlds_beam.reading.base import Source
 from rlds_beam.text import count
 from rlds_beam.trajectories.converter import Converter
-from rlds_beam.trajectories.items import PAD, Items
+from rlds_beam.trajectories.items import PAD, Items, UnusedSteps
 from rlds_beam.trajectories.options import ItemOptions
-from rlds_beam.trajectories.unused import UnusedSteps
 from rlds_beam.viewing.browser.values import json_value
 
 Json = dict[str, Any]

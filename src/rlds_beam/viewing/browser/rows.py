@@ -12,8 +12,7 @@ from rlds_beam import storage
 from rlds_beam.datasets.dataset import Dataset
 from rlds_beam.datasets.opening import open_dataset
 from rlds_beam.encoding.base import Damage, Headers, Record
-from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.keys import EPISODE_KEY, EpisodeKey
+from rlds_beam.episodes.episode import EPISODE_KEY, Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, Violation
 from rlds_beam.images.encoded_images import EncodedImages

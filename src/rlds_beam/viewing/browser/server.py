@@ -84,17 +84,24 @@ step, or image), or 405. Texts come from datasets and may contain anything; the 
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import socket
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.errors import RldsBeamError, UsageError, needs
-
-if TYPE_CHECKING:
-    from rlds_beam.viewing.browser.dataset import BrowsedDataset
+from rlds_beam.formats.sources import open_input
+from rlds_beam.reading.base import Source
+from rlds_beam.viewing.browser.dataset import BrowsedDataset
+from rlds_beam.viewing.browser.origins import compare
+from rlds_beam.viewing.browser.rows import RowsSource, opens_as_rows
+from rlds_beam.viewing.browser.scan import TableOptions
+from rlds_beam.viewing.browser.table import dataset_of
 
 HOST = "127.0.0.1"
 _START_SECONDS = 30
@@ -180,3 +187,37 @@ def _listening(port: int) -> socket.socket:
         bound.close()
         raise UsageError(f"--port={port}: {error.strerror}; choose another port, or 0 for a free one") from error
     return bound
+
+
+def open_datasets(config: Any) -> list[BrowsedDataset]:
+    """Opens the datasets of a `BrowseConfig`, and their tables.
+
+    Raises:
+      UsageError: one of them cannot be opened.
+    """
+    check = dataclasses.replace(CheckOptions.of(with_preset(config)), fail=())
+    opened: list[BrowsedDataset] = []
+    measured = None if config.signals is None else dataset_of(config.signals)
+    for number, path in enumerate(config.path):
+        name, source = _open(path, config)
+        signals = config.signals if len(config.path) == 1 or source.dataset == measured else None
+        table = TableOptions(signals, not config.no_scan)
+        rows = isinstance(source, RowsSource)
+        opened.append(
+            BrowsedDataset(str(number), path, name, source, None if rows else check, table, None if rows else config)
+        )
+    compare(opened)
+    for dataset in opened:
+        _ = dataset.table  # raises UsageError if its file cannot be read
+    return opened
+
+
+def _open(path: str, config: Any) -> tuple[str, Source]:
+    """Opens a dataset; items and columns of `convert` as rows."""
+    one = config.for_input(path).resolved()
+    try:
+        return one.source_format, open_input(one)
+    except UsageError:
+        if opens_as_rows(path):
+            return one.source_format, RowsSource.open(path, split=config.split)
+        raise

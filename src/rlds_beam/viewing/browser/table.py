@@ -19,8 +19,8 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.conditions import Condition, check_known, mask
-from rlds_beam.encoding.parquet_reading import UNREADABLE, open_parquet
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.encoding.parquet_files import UNREADABLE, open_parquet
+from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.viewing.browser.index import EpisodeIndex

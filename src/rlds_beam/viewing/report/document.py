@@ -21,13 +21,16 @@ from typing import Any, Literal
 
 from rlds_beam.checking.signals.dataset import DatasetFinding
 from rlds_beam.viewing.report.sections import (
+    BeforeAfter,
     Distributions,
+    EpisodeView,
+    Facts,
+    GridCell,
     NumberDistribution,
     RuleSection,
     SignalSection,
     TextTable,
 )
-from rlds_beam.viewing.report.views import BeforeAfter, EpisodeView, Facts, GridCell
 
 
 @dataclasses.dataclass(frozen=True)

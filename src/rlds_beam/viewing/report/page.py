@@ -16,11 +16,10 @@ from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from rlds_beam.viewing.report import charts, numbers
+from rlds_beam.viewing.report import charts, page_text
+from rlds_beam.viewing.report.charts import COLORS, constants_of, plot_of, plots_of
 from rlds_beam.viewing.report.document import ConversionSection, DatasetPart, ReportDocument
-from rlds_beam.viewing.report.plots import COLORS, constants_of, plot_of, plots_of
-from rlds_beam.viewing.report.sections import SignalSection
-from rlds_beam.viewing.report.views import EpisodeView
+from rlds_beam.viewing.report.sections import EpisodeView, SignalSection
 
 if TYPE_CHECKING:
     import jinja2
@@ -98,7 +97,7 @@ class PagePart:
 
 def render(document: ReportDocument) -> str:
     """The report as HTML."""
-    from rlds_beam.viewing.report.safe import digest
+    from rlds_beam.viewing.report.page_text import digest
 
     style = _file("uPlot.min.css", VENDORED) + _file("page.css")
     scripts = [_file("uPlot.iife.min.js", VENDORED), _file("page.js")]
@@ -158,32 +157,30 @@ def _environment() -> jinja2.Environment:
     import jinja2
     from markupsafe import Markup
 
-    from rlds_beam.viewing.report import safe
-
     environment = jinja2.Environment(
         autoescape=True,
-        finalize=safe.visible,
+        finalize=page_text.visible,
         loader=jinja2.PackageLoader(__package__),
         lstrip_blocks=True,
         trim_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
     filters: Mapping[str, Any] = {
-        "code": safe.code,
+        "code": page_text.code,
         "constants": constants_of,
-        "compact": numbers.compact,
+        "compact": page_text.compact,
         "flow": _flow,
-        "duration": numbers.duration,
-        "image_data": safe.image_data,
+        "duration": page_text.duration,
+        "image_data": page_text.image_data,
         "image_size": _image_size,
-        "json_data": safe.json_data,
-        "number": numbers.number,
-        "one_line": safe.one_line,
+        "json_data": page_text.json_data,
+        "number": page_text.number,
+        "one_line": page_text.one_line,
         "ours": Markup,
-        "percent": numbers.percent,
+        "percent": page_text.percent,
         "plot": plot_of,
         "plots": plots_of,
-        "size": numbers.size,
+        "size": page_text.size,
     }
     environment.filters.update(filters)
     environment.globals.update(charts=charts, colors=COLORS)

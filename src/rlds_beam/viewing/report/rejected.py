@@ -10,19 +10,16 @@ from typing import Any, TypeVar
 from rlds_beam import storage
 from rlds_beam.encoding.base import Record
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Segment, Shard, Source
 from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.viewing.report.dataset import BUDGET, SMALL, rules_of
 from rlds_beam.viewing.report.document import DatasetPart
-from rlds_beam.viewing.report.facts import rules_of
-from rlds_beam.viewing.report.making import BUDGET, SMALL
-from rlds_beam.viewing.report.sections import RejectedSample
-from rlds_beam.viewing.report.shelf import Shelf
-from rlds_beam.viewing.report.views import EpisodeView
+from rlds_beam.viewing.report.episodes import Shelf
+from rlds_beam.viewing.report.sections import EpisodeView, RejectedSample
 
 Shown = TypeVar("Shown", EpisodeView, RejectedSample)
 

@@ -1,4 +1,4 @@
-"""The quality signals of a report, from the table of all episodes."""
+"""The quality signals, instructions, and metadata of a report, from the table of all episodes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 
 from rlds_beam.checking.signals.base import GROUPS, SIGNALS, Signal
 from rlds_beam.checking.signals.results import findings
+from rlds_beam.text import printable
 from rlds_beam.viewing.report.distributions import histogram_of, round_number
-from rlds_beam.viewing.report.sections import SignalSection, WorstEpisode
-from rlds_beam.viewing.report.shelf import worst_rows
-from rlds_beam.viewing.report.tables import numbers_of
+from rlds_beam.viewing.report.episodes import worst_rows
+from rlds_beam.viewing.report.sections import SignalSection, TextCount, TextTable, WorstEpisode
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,3 +77,64 @@ def _worst(table: pa.Table, row: int, signal: Signal) -> WorstEpisode:
     if finding is None:  # infinite
         return WorstEpisode(values["key"], float(values[signal.name]))
     return WorstEpisode(values["key"], round_number(finding.value), finding.field or "", finding.step, finding.stop)
+
+
+MAX_TEXTS = 30
+"""Texts of a field that are shown."""
+
+MAX_FIELDS = 20
+"""Metadata fields that are shown."""
+
+_MAX_CHARACTERS = 300
+
+
+def texts_of(table: pa.Table) -> tuple[TextTable, ...]:
+    """The instructions and the metadata of accepted episodes, by how many episodes have them.
+
+    A metadata field in which each episode has its own value, such as an id, is left out.
+    """
+    tables = []
+    for field, column in text_columns(table).items():
+        made = _table_of(field, column)
+        unique = made.distinct == len(column) > 1
+        if made.distinct and not (unique and field != "instruction"):
+            tables.append(made)
+    tables.sort(key=lambda one: (one.field != "instruction", one.field))
+    return tuple(tables[: MAX_FIELDS + 1])
+
+
+def text_columns(table: pa.Table) -> dict[str, Any]:
+    """The instructions and the metadata of accepted episodes: field -> column."""
+    import pyarrow.compute as pc
+
+    accepted = pc.is_null(table["rule"])
+    names = [name for name in table.column_names if name == "instruction" or name.startswith("metadata/")]
+    return {name.removeprefix("metadata/"): table[name].filter(accepted) for name in names}
+
+
+def counts_of(column: Any) -> dict[str, int]:
+    """How many rows have each text; empty texts are missing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = column if pa.types.is_string(column.type) else column.cast(pa.string())
+    counted = pc.value_counts(texts.combine_chunks().drop_null())
+    pairs = zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)
+    return {text: episodes for text, episodes in pairs if text}
+
+
+def numbers_of(column: Any) -> np.ndarray[Any, Any]:
+    """A numeric column as float64; NaN for null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return np.asarray(pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy(zero_copy_only=False))
+
+
+def _table_of(field: str, column: Any) -> TextTable:
+    pairs = sorted(counts_of(column).items(), key=lambda pair: (-pair[1], pair[0]))
+    shown = tuple(TextCount(printable(text, _MAX_CHARACTERS), episodes) for text, episodes in pairs[:MAX_TEXTS])
+    known = sum(episodes for _, episodes in pairs)
+    return TextTable(
+        field, shown, len(pairs), others=known - sum(row.episodes for row in shown), missing=len(column) - known
+    )

@@ -1,0 +1,325 @@
+"""Checks an episode against all rules, and applies the policies: it repairs flags only on request."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.propensities import LOG as LOG_PROPENSITY
+from rlds_beam.checking.propensities import NAMES as PROPENSITIES
+from rlds_beam.checking.propensities import propensity_violations
+from rlds_beam.checking.rates import contradicting_rate
+from rlds_beam.checking.rules import ADVICE, RULES, VALUE_RULES
+from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict
+from rlds_beam.episodes.columns import is_float
+from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
+from rlds_beam.episodes.schema import FLAGS, named_dimension
+from rlds_beam.errors import BadEpisode, FailedRuleError, Violation
+from rlds_beam.images.checks import check_images
+from rlds_beam.images.encoded_images import EncodedImages
+
+_ORDER = {rule: i for i, rule in enumerate(RULES)}
+_PROPENSITIES = frozenset((*PROPENSITIES, LOG_PROPENSITY))
+_VOID = ("action", "reward", "discount", *PROPENSITIES, LOG_PROPENSITY)
+"""The fields that are void on a step with is_last (RLDS); columns below them are named `action/...`."""
+
+
+def validate_episode(
+    episode: Episode,
+    options: CheckOptions,
+    ignored: IgnoredValues = IgnoredValues(),
+    *,
+    sound: bool = False,
+    names: Mapping[str, Sequence[str]] = {},
+    fps: float | None = None,
+) -> Verdict:
+    """Checks an episode against every rule in one pass and applies the policies.
+
+    A record is accepted or rejected as a whole. It is rejected if it breaks a rule with the policy reject. If all
+    broken rules are repaired or accepted, it is repaired and checked again, and rejected if it still breaks a rule
+    that is not accepted.
+
+    Args:
+      episode: the episode as read; `episode.faults` (found by reading) are violations like all others.
+      options: the policy of each rule.
+      ignored: the values that are not checked. Void values that are NaN or infinite become 0 in the accepted
+        episode, unless `non_finite` is accepted.
+      sound: whether its numbers are known to break no rule (`screen.are_sound`).
+      names: the names of the values of fields, by path, for the details.
+      fps: the steps per second that the dataset declares, if it does.
+
+    Raises:
+      FailedRuleError: the policy of a broken rule is `fail`.
+    """
+    void: list[str] = []
+    violations = find_violations(episode, options, ignored, void, sound=sound, names=names, fps=fps)
+    if options.reject is not None and all(options.policy(v.rule) in ("accept", "repair") for v in violations):
+        violations += _beyond_limits(episode, options.reject)
+    if not violations:
+        return Verdict(episode.key, (_without_void(episode, void),), size=len(episode.payload))
+    by_policy: dict[str, list[Violation]] = {}
+    for violation in violations:
+        by_policy.setdefault(options.policy(violation.rule), []).append(violation)
+    if "fail" in by_policy:
+        raise FailedRuleError(_failure(episode.key, by_policy["fail"]))
+    rejecting, repairing = by_policy.get("reject", []), by_policy.get("repair", [])
+    episodes: tuple[Episode, ...] = (episode,)
+    remaining: list[Violation] = []
+    if repairing and not rejecting:
+        episodes = repair_episode(episode, [rule for rule in options.repair if options.policy(rule) == "repair"])
+        remaining = [v for part in episodes for v in _not_accepted(find_violations(part, options, ignored), options)]
+        rejecting = sorted(remaining, key=_by_rule)
+    if not rejecting:
+        repaired = tuple(dict.fromkeys(v.rule for v in repairing))
+        episodes = tuple(_without_void(part, void) for part in episodes)
+        return Verdict(episode.key, episodes, violations, repaired=repaired, size=len(episode.payload))
+    reasons = tuple(dict.fromkeys([*_not_accepted(violations, options), *remaining]))
+    rejection = Rejection(episode.key, rejecting[0].rule, reasons, episode.payload)
+    return Verdict(episode.key, (), violations, rejection, size=len(episode.payload))
+
+
+def find_violations(
+    episode: Episode,
+    options: CheckOptions,
+    ignored: IgnoredValues = IgnoredValues(),
+    void: list[str] | None = None,
+    *,
+    sound: bool = False,
+    names: Mapping[str, Sequence[str]] = {},
+    fps: float | None = None,
+) -> tuple[Violation, ...]:
+    """Finds every violation in the episode, in the order of `RULES`, regardless of policies.
+
+    Args:
+      ignored: the values that are not checked.
+      void: collects the paths of columns with void values that are NaN or infinite.
+      sound: whether its numbers are known to break no rule.
+      names: the names of the values of fields, by path, for the details.
+      fps: the steps per second that the dataset declares, if it does.
+    """
+    violations = [*episode.faults]
+    if len(episode):
+        if not sound:
+            violations += _numbers(episode.steps, options, ignored, [] if void is None else void, names)
+        for path, column in episode.steps.items():
+            if isinstance(column, EncodedImages):
+                violations += _images(path, column, options)
+        if fps:
+            violations += _rates(episode.steps, fps)
+        if options.propensity_fn is not None or not _PROPENSITIES.isdisjoint(episode.steps):
+            violations += propensity_violations(episode, options.propensity_fn, options.check_unused)
+    # Unreadable episodes have no steps either, but a fault says why; a duplicate of an empty episode is empty.
+    elif all(fault.rule in VALUE_RULES for fault in episode.faults):
+        violations.append(Violation("empty_episode", "0 steps"))
+    return tuple(sorted(violations, key=_by_rule)) if violations else ()
+
+
+def _numbers(
+    steps: Mapping[str, Column],
+    options: CheckOptions,
+    ignored: IgnoredValues,
+    void: list[str],
+    names: Mapping[str, Sequence[str]],
+) -> Iterator[Violation]:
+    """Yields what `screen.are_sound` rules out."""
+    yield from _boundaries(steps)
+    for path, column in steps.items():
+        if isinstance(column, EncodedImages) or not is_float(column.dtype):
+            continue
+        if np.count_nonzero(np.isfinite(column)) < column.size:
+            bad, is_void = ~np.isfinite(column), _is_void(path, ignored)
+            if is_void and bad[_last(steps)].any() and options.policy("non_finite") != "accept":
+                void.append(path)
+            if options.check_unused:
+                yield from _element("non_finite", path, column, bad, names.get(path, ()))
+            elif path not in ignored.fields:
+                meant = _meant(bad, steps) if is_void else bad
+                yield from _element("non_finite", path, column, meant, names.get(path, ()))
+    discount = steps.get("discount")
+    if isinstance(discount, np.ndarray):
+        yield from _discount(discount, None if options.check_unused or not ignored.last_step else steps)
+
+
+def _rates(steps: Mapping[str, Column], fps: float) -> Iterator[Violation]:
+    """Yields a violation for each field of timestamps with another rate than the declared one."""
+    for path, column in steps.items():
+        if (rate := contradicting_rate(path, column, fps)) is not None:
+            yield Violation("rate_mismatch", f"its times are {rate:.3g} Hz, but the data says {fps:g} Hz", path)
+
+
+def _beyond_limits(episode: Episode, reject: str) -> tuple[Violation, ...]:
+    """The violation of `--reject`, if a signal of the episode is beyond its limit."""
+    from rlds_beam.checking.signals.conditions import broken_conditions, context_for, parse_conditions
+    from rlds_beam.checking.signals.context import Context
+
+    conditions = parse_conditions(reject)
+    found = broken_conditions(episode, conditions, context_for(conditions, Context.of_episode(episode)))
+    return () if found is None else (found,)
+
+
+def _is_void(path: str, ignored: IgnoredValues) -> bool:
+    return ignored.last_step and path.partition("/")[0] in _VOID
+
+
+def _last(steps: Mapping[str, Column]) -> np.ndarray[Any, Any]:
+    """Whether each step is is_last, bool [T]; all False without such a field."""
+    return np.asarray(steps["is_last"], bool) if "is_last" in steps else np.zeros(len(next(iter(steps.values()))), bool)
+
+
+def _meant(bad: np.ndarray[Any, Any], steps: Mapping[str, Column]) -> np.ndarray[Any, Any]:
+    """`bad`, but False on steps with is_last."""
+    return bad & ~_last(steps).reshape(-1, *[1] * (bad.ndim - 1))
+
+
+def _without_void(episode: Episode, void: Iterable[str]) -> Episode:
+    """Replaces void values that are NaN or infinite with 0 in these columns.
+
+    Learners mask them by multiplication, which would keep NaN.
+    """
+    changed: dict[str, Column] = {}
+    for path in void:
+        column = np.array(episode.steps[path])
+        bad = ~np.isfinite(column)
+        column[bad & ~_meant(bad, episode.steps)] = 0
+        changed[path] = column
+    return episode.replace(steps={**episode.steps, **changed}) if changed else episode
+
+
+def _images(path: str, column: EncodedImages, options: CheckOptions) -> Sequence[Violation]:
+    violations: Sequence[Violation] = check_images(column, options.max_image_pixels, path)
+    if options.decode_images and not violations:  # never decode an image with a bad header
+        try:
+            column.decode(path)
+        except BadEpisode as bad:
+            violations = bad.violations
+    return violations
+
+
+def _boundaries(steps: Mapping[str, Column]) -> Iterator[Violation]:
+    missing = [name for name in FLAGS if name not in steps]
+    if missing:
+        yield from (Violation("missing_field", "no such step field", name) for name in missing)
+        return
+    first, last, terminal = (np.asarray(steps[name], bool) for name in FLAGS)
+    firsts, lasts, terminals = np.count_nonzero(first), np.count_nonzero(last), np.count_nonzero(terminal)
+    if firsts == lasts == 1 and first[0] and last[-1] and (not terminals or (terminals == 1 and terminal[-1])):
+        return
+    end = len(first) - 1
+    if not first[0]:
+        yield Violation("missing_is_first", "False at step 0", "is_first", 0)
+    # An is_first right after an is_last starts a second episode in the record: unexpected_is_last covers it.
+    yield from _at(np.flatnonzero(first[1:] & ~last[:-1]) + 1, "unexpected_is_first", "is_first", f", of {end + 1}")
+    if not last[-1]:
+        yield Violation("missing_is_last", f"False at step {end}, the last one", "is_last", end)
+    yield from _at(np.flatnonzero(last[:-1]), "unexpected_is_last", "is_last", f", of {end + 1}")
+    yield from _at(np.flatnonzero(terminal & ~last), "terminal_not_last", "is_terminal", ", but is_last is False")
+
+
+def _at(steps: np.ndarray[Any, Any], rule: str, flag: str, where: str) -> Iterator[Violation]:
+    """Yields one violation for all of the `steps`, if there are any."""
+    if len(steps):
+        yield Violation(rule, f"True at step {steps[0]}{where}{_more(steps)}", flag, int(steps[0]))
+
+
+def _more(steps: np.ndarray[Any, Any]) -> str:
+    return f" ({len(steps)} such steps)" if len(steps) > 1 else ""
+
+
+def _element(
+    rule: str, path: str, column: np.ndarray[Any, Any], bad: np.ndarray[Any, Any], names: Sequence[str] = ()
+) -> Iterator[Violation]:
+    """Yields one violation for all `bad` elements (bool, the column's shape), if there are any."""
+    flat = bad.reshape(len(bad), -1)
+    steps = np.flatnonzero(flat.any(axis=1))
+    if len(steps):
+        step = int(steps[0])
+        place = int(np.argmax(flat[step]))
+        value, shape = column.reshape(len(bad), -1)[step, place], column.shape[1:]
+        where = f" in {named_dimension(path, shape, place, names)}" if flat.shape[1] > 1 else ""
+        yield Violation(rule, f"{float(value):g} at step {step}{where}{_more(steps)}", path, step)
+
+
+def _discount(discount: np.ndarray[Any, Any], steps: Mapping[str, Column] | None) -> Iterator[Violation]:
+    """Yields discounts that are out of range; with `steps`, only on steps without is_last."""
+    if (
+        discount.dtype == np.float32
+        and np.minimum.reduce(discount, None) >= 0
+        and np.maximum.reduce(discount, None) <= 1
+    ):
+        return
+    with np.errstate(invalid="ignore"):  # NaN is non_finite, not out of range
+        if not (discount.min() >= 0 and discount.max() <= 1):
+            bad = (discount < 0) | (discount > 1)
+            yield from _element("discount_out_of_range", "discount", discount, _meant(bad, steps) if steps else bad)
+
+
+def _by_rule(violation: Violation) -> int:
+    return _ORDER[violation.rule]
+
+
+def _not_accepted(violations: Iterable[Violation], options: CheckOptions) -> list[Violation]:
+    return [v for v in violations if options.policy(v.rule) != "accept"]
+
+
+def _failure(key: EpisodeKey, violations: Iterable[Violation]) -> str:
+    first = next(iter(violations))
+    return (
+        f"{key.dataset}, split {key.split}, shard {key.shard}, position {key.position}: {first}. "
+        f"--fail={first.rule} ends the job at the first such episode. Without it, the job writes the episode to "
+        f"rejected/ and continues. About the data: {ADVICE[first.rule]}."
+    )
+
+
+def repair_episode(episode: Episode, rules: Collection[str]) -> tuple[Episode, ...]:
+    """Repairs violations of `rules`, and splits the record if a rule requires it.
+
+    The rules act together, in this order:
+
+    1. `terminal_not_last`: a step with is_terminal gets is_last. Inside the record, `unexpected_is_last` then splits
+       there, if it is also requested.
+    2. `unexpected_is_last`: splits the record after each is_last (for example Roboturk: several episodes in one
+       record).
+    3. `unexpected_is_first`: splits the record before each is_first (EnvLogger records this if an environment is reset
+       in the middle of an episode).
+    4. `missing_is_first`: the first step of each part gets is_first.
+    5. `missing_is_last`: the last step of each part gets is_last (an interrupted EnvLogger episode, or a writer that
+       never sets it). is_terminal does not change: without it the end is a truncation, and learners bootstrap from it.
+
+    A part may still break a rule that was not requested (`F M | F M L` split by `unexpected_is_first` leaves a part
+    that never ends), so the caller must check the parts again.
+
+    Args:
+      episode: an episode with the columns is_first, is_last, is_terminal, bool [T], T > 0.
+      rules: the rules to repair, from `rules.REPAIRABLE`; others have no effect.
+
+    Returns:
+      The parts in order, with `key.part` 0, 1, 2, ...; together they hold every step once. Changed flags are new
+      arrays; all other columns are the episode's, or views of them.
+    """
+    length = len(episode)
+    first, last, terminal = (np.array(episode.steps[f"is_{name}"], bool) for name in ("first", "last", "terminal"))
+    if "terminal_not_last" in rules:
+        last |= terminal
+    split = np.zeros(length + 1, bool)  # split[i]: a part starts at step i
+    split[[0, length]] = True
+    if "unexpected_is_last" in rules:
+        split[1:] |= last
+    if "unexpected_is_first" in rules:
+        split[:-1] |= first
+    bounds = np.flatnonzero(split)
+    if "missing_is_first" in rules:
+        first[bounds[:-1]] = True
+    if "missing_is_last" in rules:
+        last[bounds[1:] - 1] = True
+    flags = {"is_first": first, "is_last": last}
+    changed = {name: flag for name, flag in flags.items() if not np.array_equal(flag, np.asarray(episode.steps[name]))}
+    repaired = episode.replace(steps={**episode.steps, **changed})
+    if len(bounds) == 2:  # one part, with the columns of the episode
+        return (repaired.replace(key=dataclasses.replace(episode.key, part=0)),)
+    parts = [repaired.slice(start, stop) for start, stop in itertools.pairwise(bounds.tolist())]
+    return tuple(p.replace(key=dataclasses.replace(episode.key, part=i)) for i, p in enumerate(parts))

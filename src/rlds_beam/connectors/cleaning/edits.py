@@ -1,0 +1,336 @@
+"""Edits episodes: length, truncation, subsampling, alignment, goals, next states as actions, absorbing states."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.connectors.cleaning.selection import end_episode, keep_steps, slice_steps
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.statistics.used_statistics import numbers
+from rlds_beam.episodes.columns import all_below, below, concatenate, find_changed, is_numeric, violation_of, zeros_like
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.typing import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class MinimumLength(EpisodeConnector):
+    """Drops episodes with fewer transitions than `transitions`.
+
+        transitions=3     o0 o1 o2         2 transitions: dropped
+                          o0 o1 o2 o3      3: kept
+
+    Attributes:
+      transitions: the minimum number of transitions.
+    """
+
+    reads_images = False
+
+    transitions: int = 1
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
+        return episode if len(episode) > self.transitions else []
+
+
+@dataclasses.dataclass(frozen=True)
+class TruncateEpisodes(EpisodeConnector):
+    """Keeps the first `transitions` of an episode. A shortened episode ends truncated: `is_last`, not `is_terminal`.
+
+        transitions=2     step          0    1    2    3    4 (terminal)
+                          kept          0    1    2
+                          is_last       F    F    T
+                          is_terminal   F    F    F
+
+    Attributes:
+      transitions: the maximum number of transitions.
+    """
+
+    reads_images = False
+
+    transitions: int
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        if len(episode) <= self.transitions + 1:
+            return episode
+        return slice_steps(episode, 0, self.transitions + 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class CastFields(EpisodeConnector):
+    """Casts numbers to another dtype: by default all float64 fields of a step to float32, as policies are trained.
+
+        action   float64 (7,)   ->   float32 (7,)
+
+    Floats are rounded. An episode with another value that would change (a fraction, an integer that is too large, a
+    finite value that would become infinite) is rejected.
+
+    Attributes:
+      fields: the fields to cast, each with everything below it; by default those of float64.
+      dtype: the new dtype.
+    """
+
+    reads_images = False
+
+    fields: str | Sequence[str] | None = None
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _DTYPES:
+            raise UsageError(f"CastFields: dtype={self.dtype}, expected one of {', '.join(_DTYPES)}")
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        if self.fields is None:
+            paths = [
+                path for path, column in episode.steps.items() if is_numeric(column) and column.dtype == np.float64
+            ]
+        else:
+            named = (self.fields,) if isinstance(self.fields, str) else self.fields
+            paths = [path for name in named for path in all_below(episode.steps, name)]
+        return episode.with_columns({path: self._cast(path, episode.steps[path]) for path in paths})
+
+    def _cast(self, path: str, column: Column) -> Column:
+        if not is_numeric(column):
+            raise UsageError(f"CastFields: {path} does not hold numbers")
+        old = np.asarray(column)
+        with np.errstate(all="ignore"):
+            new = old.astype(self.dtype)
+            bad = find_changed(old, new, rounding=True)
+        if bad.any():
+            raise BadEpisode(violation_of("cast", path, old, new, bad))
+        return new
+
+
+_DTYPES = ("float16", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+
+
+@dataclasses.dataclass(frozen=True)
+class SubsampleSteps(EpisodeConnector):
+    """Keeps every `every`-th step and the last one.
+
+        every=2      step      0      1      2      3   (last)
+                     kept      0             2      3
+                     reward    r0+r1         r2     void
+                     discount  d0*d1         d2     void
+
+    The reward of a kept step is the undiscounted sum up to the next kept step, and its discount is the product. So the
+    return does not change, and a terminated episode still ends with discount 0. The rate is divided by `every`.
+
+    Attributes:
+      every: the interval; 1 keeps all steps.
+    """
+
+    reads_images = False
+
+    every: int
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise UsageError(f"SubsampleSteps: every={self.every}, expected 1 or more")
+
+    @property
+    def keeps_one_of(self) -> int:  # type: ignore[override]
+        return self.every
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
+        count = len(episode)
+        if self.every == 1 or count < 2:
+            return episode
+        kept = np.unique([*range(0, count, self.every), count - 1])
+        return keep_steps(episode, kept, fields)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShiftAlignment(EpisodeConnector):
+    """Converts other alignments to RLDS's, in which a step holds s[t], the action a[t] taken there, and its reward.
+
+        sar   step t: s[t], a[t] that follows it, r[t] for a[t]        RLDS: no change
+        ars   step t: a[t-1] that led to s[t], r[t-1], s[t]            actions and rewards move one step back
+        rsa   step t: r[t-1] for a[t-1], s[t], a[t]                    rewards move one step back
+
+    In the last step, whose action, reward, and discount are void in RLDS, moved fields become zeros. If the episode
+    ends truncated, its last discount is 1.
+
+    Attributes:
+      recorded: the alignment in which the dataset was recorded: `sar`, `ars`, or `rsa`.
+    """
+
+    reads_images = False
+
+    recorded: str
+
+    def __post_init__(self) -> None:
+        if self.recorded not in ("sar", "ars", "rsa"):
+            raise UsageError(f"ShiftAlignment: recorded={self.recorded}, expected sar, ars or rsa")
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        of_reward = (fields.rewards, "discount")
+        moved = {"sar": (), "ars": (fields.actions, *of_reward), "rsa": of_reward}[self.recorded]
+        steps = {
+            path: concatenate([column[1:], zeros_like(column, 1)]) if any(below(path, f) for f in moved) else column
+            for path, column in episode.steps.items()
+        }
+        if moved and not np.asarray(episode.steps["is_terminal"])[-1]:
+            steps = end_episode(steps, terminated=False)
+        return episode.replace(steps=steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class GoalRelabeling(EpisodeConnector):
+    """Adds a goal to each step: an observation reached later in the episode (HER, Andrychowicz et al. 2017).
+
+        uniform   any later step, with equal probability
+        future    k steps later with probability (1 - gamma) gamma**(k-1), at most the last step
+        final     the last step
+
+    The random numbers depend only on the seed and the episode's key, so goals are the same in every run and worker.
+
+    Attributes:
+      strategy: `uniform`, `future`, or `final`.
+      achieved: the field whose later values are the goals; by default the observation, if it is a single array.
+      goal: the field to write; by default `goal`, or `observation/goal` for a nested observation.
+      gamma: the probability parameter of `future`.
+      seed: seeds the random numbers.
+    """
+
+    strategy: str = "uniform"
+    achieved: str | None = None
+    goal: str | None = None
+    gamma: float = 0.99
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.strategy not in ("uniform", "future", "final"):
+            raise UsageError(f"GoalRelabeling: strategy={self.strategy}, expected uniform, future or final")
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        achieved = fields.obs if self.achieved is None else self.achieved
+        if achieved not in episode.steps:
+            raise UsageError(f"GoalRelabeling: the steps have no {achieved}, only {', '.join(episode.steps)}")
+        goal = self.goal or ("goal" if fields.obs in episode.steps else f"{fields.obs}/goal")
+        if any(below(goal, path) and goal != path for path in episode.steps):
+            raise UsageError(f"GoalRelabeling: {goal} would be below an existing field; choose another goal")
+        goals = self._goals(len(episode) - 1, episode)
+        return episode.replace(steps={**episode.steps, goal: episode.steps[achieved][goals]})
+
+    def _goals(self, last: int, episode: Episode) -> np.ndarray[Any, Any]:
+        """The index of each step's goal."""
+        steps = np.arange(last + 1)
+        random = np.random.default_rng([self.seed, zlib.crc32(str(episode.key).encode())])
+        if self.strategy == "final":
+            return np.full(last + 1, last)
+        if self.strategy == "uniform":
+            later = steps + 1 + np.floor(random.random(last + 1) * (last - steps)).astype(np.int64)
+        else:
+            later = steps + random.geometric(1 - self.gamma, last + 1)
+        return np.minimum(later, last)
+
+
+@dataclasses.dataclass(frozen=True)
+class NextStateAsAction(EpisodeConnector):
+    """Sets the action of each step to the state of the next step, as for UMI's data: the pose to reach.
+
+        state      s0       s1       s2 (last)
+        action     s1       s2       s2 (void)
+
+    The last action repeats the last state: the pose is held. Several fields are joined along their last axis, in the
+    given order, and must have the same dtype. The states remain as they are.
+
+    Attributes:
+      fields: the state fields: `observation/robot0_eef_pos`.
+      name: the action field to write.
+    """
+
+    fields: Sequence[str]
+    name: str = "action"
+
+    def __post_init__(self) -> None:
+        names = (self.fields,) if isinstance(self.fields, str) else tuple(self.fields)
+        if not names:
+            raise UsageError("NextStateAsAction: fields is empty; name the state fields that the action consists of")
+        object.__setattr__(self, "fields", names)
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        parts = [_numbers(episode, path) for path in self.fields]
+        dtypes = {part.dtype.name for part in parts}
+        if len(dtypes) > 1:
+            raise UsageError(
+                f"NextStateAsAction: the fields have the dtypes {', '.join(sorted(dtypes))}; choose fields of one dtype"
+            )
+        state = parts[0]
+        if len(parts) > 1:
+            rows = [part[:, None] if part.ndim == 1 else part for part in parts]
+            if len({row.shape[:-1] for row in rows}) > 1:
+                shapes = ", ".join(str(list(part.shape[1:])) for part in parts)
+                raise UsageError(f"NextStateAsAction: the fields have the shapes {shapes}, which cannot be joined")
+            state = np.concatenate(rows, axis=-1)
+        return episode.with_columns({self.name: np.concatenate([state[1:], state[-1:]])})
+
+
+def _numbers(episode: Episode, path: str) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+    column: Column | None = episode.steps.get(path)
+    if column is None:
+        known = ", ".join(sorted(episode.steps))
+        raise UsageError(f"NextStateAsAction: the episode has no field {path}; it has {known}")
+    if isinstance(column, EncodedImages) or not (is_numeric(column) or column.dtype == np.bool_):
+        raise UsageError(f"NextStateAsAction: {path} does not hold numbers")
+    return column
+
+
+@dataclasses.dataclass(frozen=True)
+class AbsorbingStates(EpisodeConnector):
+    """Ends terminated episodes in an absorbing state, so a learned reward can tell termination from a time limit.
+
+        terminated    o0   o1   o2   (o3)          truncated     o0   o1   o2
+        obs           o0 0  o1 0  o2 0  0 1  0 1   obs           o0 0  o1 0  o2 0
+        action        a0    a1    a2    0    void  action        a0    a1    void
+        reward        r0    r1    r2    0    void  reward        r0    r1    void
+        is_terminal   F     F     F     F    T     is_terminal   F     F     F
+
+    The observation gets one more column: 1 if the state is absorbing, 0 otherwise. The absorbing state, with zeros in
+    the other columns, replaces the terminal observation and has one transition to itself with zero action and reward
+    (discriminator-actor-critic, Kostrikov et al. 2019). Truncated episodes get no absorbing state. A nested observation
+    gets the flag as a new leaf, float32 (number of steps,).
+
+    Attributes:
+      indicator: the name of the new leaf in a nested observation.
+    """
+
+    indicator: str = "absorbing"
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        last = len(episode) - 1
+        if last < 1 or not np.asarray(episode.steps["is_terminal"], bool)[last]:
+            return episode.replace(steps=self._mark(episode, fields, np.zeros(len(episode), bool)))
+        longer = episode.replace(steps={p: _longer(p, column, last, fields) for p, column in episode.steps.items()})
+        return longer.replace(steps=self._mark(longer, fields, np.arange(last + 2) >= last))
+
+    def _mark(self, episode: Episode, fields: StepFields, absorbing: Array) -> dict[str, Column]:
+        if not all_below(episode.steps, fields.obs):
+            raise UsageError(f"AbsorbingStates: the steps have no {fields.obs}, only {', '.join(episode.steps)}")
+        if fields.obs not in episode.steps:
+            return {**episode.steps, f"{fields.obs}/{self.indicator}": absorbing.astype(np.float32)}
+        observation = numbers(episode.steps[fields.obs], fields.obs, "AbsorbingStates")
+        if observation.ndim != 2:
+            raise UsageError(f"AbsorbingStates: {fields.obs} has shape {observation.shape[1:]}, expected a vector")
+        marks = absorbing[:, None].astype(observation.dtype)
+        return {**episode.steps, fields.obs: np.concatenate([observation, marks], axis=1)}
+
+
+def _longer(path: str, column: Column, last: int, fields: StepFields) -> Column:
+    """A column of steps 0 to last + 1; the last two are absorbing."""
+    if path in ("is_last", "is_terminal"):
+        return concatenate([zeros_like(column, last + 1), column[last:]])
+    if path == "discount":  # the step into the absorbing state is an ordinary one
+        discount = np.asarray(column)[[*range(last - 1), max(last - 2, 0), last - 1, last]]
+        discount[: 1 if last == 1 else 0] = 1
+        return discount
+    if any(below(path, field) for field in (fields.obs, fields.actions, fields.rewards)):
+        return concatenate([column[:last], zeros_like(column, 2)])
+    return concatenate([column, column[last:]])

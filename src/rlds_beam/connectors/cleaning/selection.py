@@ -1,0 +1,317 @@
+"""Selects episodes, steps, and fields: drops steps without an action, failed and unlabeled episodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.connectors.cleaning.expressions import EpisodeCondition
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.columns import all_below, is_numeric
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.errors import UsageError
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.text import did_you_mean
+from rlds_beam.typing import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class DropNoOpSteps(EpisodeConnector):
+    """Drops steps whose action does nothing, as in OpenVLA's LIBERO datasets (`*_no_noops`).
+
+        |action[:-1]|   0.0   0.3   0.0   0.0   0.2
+        action[-1]      -1    -1    -1     1     1       the gripper
+        kept                  1            3     4       step 2 moves nothing; step 3 closes the gripper
+
+    A step is dropped if the norm of its action, without the gripper, is below `threshold`, and its gripper value equals
+    that of the last kept step. Before the first kept step, only the norm counts. An episode with nothing but no-ops is
+    dropped. The rewards of dropped steps are added to the transition before, and their discounts multiplied into it, so
+    the return and a final discount of 0 are preserved. The last kept step ends the episode (`is_last`, `is_terminal`);
+    its reward and discount are void.
+
+    Attributes:
+      threshold: the norm below which an action does nothing.
+      action: the action field, a single array; by default `fields.actions`.
+      gripper: the index of the gripper in the action; None if there is no gripper.
+      keep_last: always keep the last step. Use it if the last action is void, as RLDS specifies; robot datasets often
+        have a real action there.
+    """
+
+    reads_images = False
+
+    threshold: float = 1e-4
+    action: str | None = None
+    gripper: int | None = -1
+    keep_last: bool = False
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
+        actions = vectors(episode, self.action or fields.actions, "DropNoOpSteps: action")
+        arm = actions if self.gripper is None else np.delete(actions, self.gripper, axis=1)
+        small = np.linalg.norm(arm.astype(np.float64), axis=1) < self.threshold
+        noop = small.copy()
+        if self.gripper is not None:
+            # A dropped step has the same gripper value as the last kept one, so compare neighbors.
+            noop[1:] &= actions[1:, self.gripper] == actions[:-1, self.gripper]
+        leading = len(small) if small.all() else int(np.argmin(small))
+        noop[:leading] = True
+        if noop.all():
+            return []
+        noop[-1] &= not self.keep_last
+        return keep_steps(episode, np.flatnonzero(~noop), fields)
+
+
+@dataclasses.dataclass(frozen=True)
+class KeepSuccessful(EpisodeConnector):
+    """Drops unsuccessful episodes, according to a field.
+
+        field=success                                       False: dropped      True: kept
+        field=episode_metadata/file_path, pattern=.*success.*
+              "…/failure/2023-04-01"   dropped              "…/success/2023-04-01"   kept
+        field=reward                                        0 0 0: dropped      0 0 1: kept
+
+    For a step field, one true value (greater than 0, or a match) is enough. openpi and others use the pattern
+    `.*success.*` for DROID; kuka of Open X-Embodiment has the field `success`.
+
+    Attributes:
+      field: an episode field (`episode_metadata/success`) or a step field.
+      pattern: for text fields, a regular expression that must match the whole text.
+    """
+
+    reads_images = False
+
+    field: str = "success"
+    pattern: str | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.pattern or "")
+        except re.error as error:
+            raise UsageError(f"KeepSuccessful: pattern={self.pattern}: {error}") from None
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
+        values = values_of(episode, self.field, "KeepSuccessful")
+        if (values.dtype.kind in "OSU") != (self.pattern is not None):
+            wrong = "holds text: give a pattern" if self.pattern is None else "does not hold text: remove pattern"
+            raise UsageError(f"KeepSuccessful: {self.field} {wrong}")
+        if self.pattern is None:
+            return episode if (values > 0).any() else []
+        compiled = re.compile(self.pattern, re.DOTALL)
+        return episode if any(compiled.fullmatch(text_of(value)) for value in set(values.ravel().tolist())) else []
+
+
+@dataclasses.dataclass(frozen=True)
+class DropUnlabeled(EpisodeConnector):
+    """Drops episodes without an instruction: those whose text is empty at every step.
+
+        language_instruction     ""  ""  ""             dropped
+        language_instruction     ""  "open it"  ""      kept
+
+    Equals `skip_unlabeled` of OpenVLA and Octo.
+
+    Attributes:
+      fields: the text fields, of the steps or of the episode; one non-empty text is enough.
+    """
+
+    reads_images = False
+
+    fields: Sequence[str] = ("language_instruction",)
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
+        names = (self.fields,) if isinstance(self.fields, str) else self.fields
+        columns = [values_of(episode, name, "DropUnlabeled").ravel().tolist() for name in names]
+        return episode if any(text_of(value) for values in columns for value in set(values)) else []
+
+
+@dataclasses.dataclass(frozen=True)
+class DropFields(EpisodeConnector):
+    """Removes fields from the steps and from the episode.
+
+        fields=[observation/depth]      observation/rgb, observation/depth, action   ->   observation/rgb, action
+
+    Attributes:
+      fields: the fields to remove, each with everything below it.
+    """
+
+    fields: Sequence[str]
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        names = (self.fields,) if isinstance(self.fields, str) else self.fields
+        gone: set[str] = set()
+        for name in names:
+            matching = [*all_below(episode.steps, name), *all_below(episode.metadata, name)]
+            if not matching:
+                known = [*episode.steps, *episode.metadata]
+                raise UsageError(f"DropFields: there is no field {name}{did_you_mean(name, known)}")
+            gone.update(matching)
+        return episode.replace(
+            steps={path: column for path, column in episode.steps.items() if path not in gone},
+            metadata={path: value for path, value in episode.metadata.items() if path not in gone},
+        )
+
+
+def vectors(episode: Episode, path: str, what: str) -> np.ndarray[Any, Any]:
+    """A step field as (T, D); raises UsageError if it is not an array of numbers."""
+    column = episode.steps.get(path)
+    if column is None:
+        raise UsageError(f"{what}={path}: no such step field; there are {', '.join(episode.steps)}")
+    if not is_numeric(column):
+        raise UsageError(f"{what}={path}: the field does not hold numbers")
+    values = np.asarray(column)
+    return values.reshape(len(values), -1)
+
+
+def values_of(episode: Episode, field: str, connector: str) -> np.ndarray[Any, Any]:
+    """The values of a field: (T, ...) for a step field, (1, ...) for an episode field.
+
+    Raises:
+      UsageError: the field does not exist, or holds images.
+    """
+    if field in episode.steps:
+        column = episode.steps[field]
+        if isinstance(column, EncodedImages):
+            raise UsageError(f"{connector}: {field} holds images")
+        return column
+    if field not in episode.metadata:
+        known = [*episode.metadata, *episode.steps]
+        hint = did_you_mean(field, known, otherwise=f"there are {', '.join(known)}")
+        raise UsageError(f"{connector}: there is no field {field}{hint}")
+    value = episode.metadata[field]
+    return np.array([value, None], object)[:-1] if isinstance(value, (str, bytes)) else np.asarray(value)[None]
+
+
+def text_of(value: Any) -> str:
+    """Decodes the text of a dataset, which is stored as bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectEpisodes(EpisodeConnector):
+    """Keeps the episodes for which a condition is true.
+
+        where="episode_metadata.success and steps >= 30 and matches(last.language_instruction, '.*cup.*')"
+
+        success       steps       language_instruction
+        True          42          pick up the cup             kept
+        True          12          pick up the cup             dropped
+
+    A name is an episode field, with dots for slashes; use `field("a-b/c")` for names with other characters. `first.X`
+    and `last.X` are a step field's values at the first and the last step; `steps` is the number of steps; `split`,
+    `shard`, and `position` are where the episode was read. Operators: and, or, not, comparisons, in, + - * / %.
+    Functions: matches(text, pattern), lower, len, abs.
+
+    Attributes:
+      where: the condition.
+    """
+
+    where: str
+
+    def __post_init__(self) -> None:
+        _condition(self.where)
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
+        return episode if _condition(self.where).holds(episode) else []
+
+
+@functools.lru_cache(maxsize=16)
+def _condition(text: str) -> EpisodeCondition:
+    return EpisodeCondition(text, "SelectEpisodes: where")
+
+
+_DISCOUNT = "discount"
+_WIDE = {"b": np.int64, "i": np.int64, "u": np.uint64}
+
+
+def keep_steps(episode: Episode, kept: Array, fields: StepFields) -> Episode | list[Episode]:
+    """Keeps the steps at the indices `kept`: `[]` if there are none, the episode itself if all are kept.
+
+    step        0   1   2   3   4 (last)        kept        1           3
+    reward      r0  r1  r2  r3  void            reward      r0+r1+r2+r3 void
+    discount    d0  d1  d2  d3  void            discount    d0*d1*d2*d3 void
+    is_first    T   F   F   F   F               is_first    T           F
+    is_last     F   F   F   F   T               is_last     F           T
+
+    Skipped transitions are merged into the kept transition before them, or into the first one: rewards are added
+    without discounting, and discounts are multiplied. So the episode's return and the product of its discounts do not
+    change, and a terminated episode still ends with discount 0. The last kept step ends the episode: `is_last`,
+    `is_terminal`, and void reward and discount. A single kept step gets the whole sum and product.
+
+    Raises:
+      UsageError: a sum overflows the dtype of the reward.
+    """
+    if not len(kept):
+        return []
+    if len(kept) == len(episode):
+        return episode
+    steps: dict[str, Column] = {path: column[kept] for path, column in episode.steps.items()}
+    starts = kept.copy()
+    starts[-1] = len(episode) - 1
+    starts[0] = 0
+    for path in all_below(episode.steps, fields.rewards):
+        steps[path] = _merge(episode, path, starts, np.add, steps[path])
+    if _DISCOUNT in steps:
+        steps[_DISCOUNT] = _merge(episode, _DISCOUNT, starts, np.multiply, steps[_DISCOUNT])
+    for path, at in (("is_first", 0), ("is_last", -1), ("is_terminal", -1)):
+        if path in steps:
+            steps[path] = with_value(steps[path], at, bool(np.asarray(episode.steps[path])[at]))
+    return episode.replace(steps=steps)
+
+
+def slice_steps(episode: Episode, start: int, stop: int, *, terminated: bool = False) -> Episode:
+    """Returns the steps `start:stop` as an episode, truncated if it ends before the recorded one.
+
+    Args:
+      terminated: end it terminated instead.
+    """
+    if (start, stop) == (0, len(episode)):
+        return episode
+    part = episode.slice(start, stop)
+    steps = dict(part.steps)
+    if "is_first" in steps:
+        steps["is_first"] = with_value(steps["is_first"], 0, True)
+    return part.replace(steps=end_episode(steps, terminated=terminated) if stop < len(episode) else steps)
+
+
+def end_episode(steps: Mapping[str, Column], *, terminated: bool) -> dict[str, Column]:
+    """Ends an episode at the last of these steps, which was inside a longer episode.
+
+    The discount of the step into a terminal state is 0. The void discount of the last step of a truncated episode is 0
+    if it was the cut-off terminal transition; it becomes 1.
+    """
+    ended_steps = dict(steps)
+    for path, value in (("is_last", True), ("is_terminal", terminated)):
+        if path in ended_steps:
+            ended_steps[path] = with_value(ended_steps[path], -1, value)
+    if _DISCOUNT in ended_steps:
+        discount = np.array(ended_steps[_DISCOUNT])
+        if terminated:
+            discount[-2:] = 0
+        discount[-1:][discount[-1:] == 0] = not terminated
+        ended_steps[_DISCOUNT] = discount
+    return ended_steps
+
+
+def with_value(flags: Column, at: int, value: bool) -> Array:
+    """A copy of the flags with a new value at one step."""
+    changed = np.array(flags)
+    changed[at] = value
+    return changed
+
+
+def _merge(episode: Episode, path: str, starts: Array, merge: np.ufunc, kept: Column) -> Column:
+    """A field's values, merged from each of `starts` to the next; the kept steps' values if they are not numbers."""
+    column = episode.steps[path]
+    if isinstance(column, EncodedImages) or not (is_numeric(column) or column.dtype == np.bool_):
+        return kept
+    merged = merge.reduceat(column.astype(_WIDE.get(column.dtype.kind, np.float64)), starts, axis=0)
+    with np.errstate(over="ignore"):
+        narrow: Array = merged.astype(column.dtype)
+    exact = column.dtype.kind in _WIDE
+    if (narrow != merged).any() if exact else (np.isinf(narrow.astype(np.float64)) & np.isfinite(merged)).any():
+        raise UsageError(f"{episode.key}: {path}: the sum of the skipped steps overflows {column.dtype}")
+    return narrow

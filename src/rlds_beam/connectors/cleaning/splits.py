@@ -1,0 +1,174 @@
+"""Makes new splits of a dataset: by fraction, by a list of episodes, or evenly over tasks."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+
+from rlds_beam.connectors.base import Batch, edit_each
+from rlds_beam.connectors.cleaning.idle import episode_name
+from rlds_beam.connectors.cleaning.selection import text_of, values_of
+from rlds_beam.connectors.fields import OUTPUT_SPLIT, StepFields
+from rlds_beam.connectors.fitted_connector import FittedConnector
+from rlds_beam.encoding.checked_json import load_json
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import UsageError
+from rlds_beam.naming import is_file_name
+
+_TOP = 1 << 64
+Names = Mapping[str, Sequence[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitEpisodes(FittedConnector):
+    """Assigns episodes to splits, for `convert --to=rlds`.
+
+        fractions={train: 0.9, val: 0.1}                   about 9 of 10 episodes, chosen by the seed
+        fractions={…}, stratify=language_instruction       exactly 9 of 10; per instruction, within one episode
+        episodes={val: ["toy/1.0.0:train:00000@0"]}        the listed episodes; all others go to `rest`
+
+    The split depends only on an episode's name and the seed, so it is the same in every run, with any number of
+    workers. Episodes with equal names (`key={episode_metadata/file_path}`) stay together. `stratify` reads the dataset
+    once more first.
+
+    Attributes:
+      fractions: split -> its fraction of the episodes; they must add up to 1.
+      episodes: split -> the names of its episodes, or the path of a JSON file with this mapping.
+      rest: the split of the episodes that are not listed.
+      stratify: a field of text or numbers (for a step field, its first value); each value is split in proportion.
+      key: the name of an episode: a template with episode fields in braces; `{key}` is where it was read.
+      seed: seeds the assignment.
+      statistics: the statistics of `stratify` from an earlier run.
+    """
+
+    fractions: Mapping[str, float] | None = None
+    episodes: str | Names | None = None
+    rest: str = "train"
+    stratify: str | None = None
+    key: str = "{key}"
+    seed: int = 0
+    statistics: Mapping[str, Sequence[int]] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.fractions is None) == (self.episodes is None):
+            raise UsageError("SplitEpisodes: give fractions or episodes")
+        if isinstance(self.episodes, str):
+            object.__setattr__(self, "episodes", _load(self.episodes))
+        for name in self.splits:
+            if not is_file_name(name) or not name.replace("_", "").isalnum():
+                raise UsageError(f"SplitEpisodes: {name!r} is not a valid split name: use letters, digits, and _")
+        if self.fractions is not None:
+            parts = self.fractions.values()
+            if any(part < 0 for part in parts) or abs(sum(parts) - 1) > 1e-9:
+                raise UsageError(f"SplitEpisodes: fractions={dict(self.fractions)}: they must add up to 1")
+        elif self.stratify is not None:
+            raise UsageError("SplitEpisodes: stratify needs fractions")
+        elif isinstance(self.episodes, Mapping):
+            named = [(name, split) for split, names in self.episodes.items() for name in names]
+            object.__setattr__(self, "_of", dict(named))
+            if len(vars(self)["_of"]) < len(named):
+                raise UsageError("SplitEpisodes: an episode is listed twice")
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of the splits."""
+        if self.fractions is not None:
+            return tuple(self.fractions)
+        assert isinstance(self.episodes, Mapping)
+        return tuple(dict.fromkeys([*self.episodes, self.rest]))
+
+    @property
+    def fitted(self) -> bool:
+        return self.stratify is None or self.statistics is not None
+
+    def accumulator(self) -> Strata:
+        return Strata(self)
+
+    def fit(self, result: Mapping[str, Sequence[int]]) -> SplitEpisodes:
+        return dataclasses.replace(self, statistics=result)
+
+    def transform(self, batch: Batch) -> Batch:
+        return edit_each(self, batch, self._assign)
+
+    def _assign(self, episode: Episode, fields: StepFields) -> Episode:
+        return episode.replace(metadata={**episode.metadata, OUTPUT_SPLIT: self._split_of(episode).encode()})
+
+    def _split_of(self, episode: Episode) -> str:
+        if isinstance(self.episodes, Mapping):
+            of: Mapping[str, str] = vars(self)["_of"]
+            return of.get(episode_name(_whole(episode), self.key), self.rest)
+        cuts = self.cuts()
+        if self.stratify is not None and self.statistics is not None:
+            cuts = list(self.statistics.get(self.stratum(episode), cuts))
+        return self.splits[bisect.bisect_right(cuts, self.number(episode))]
+
+    def cuts(self) -> list[int]:
+        """The hash values at which the second and each later split start."""
+        assert self.fractions is not None
+        ends = itertools.accumulate(self.fractions.values())
+        return [min(_TOP, round(end * _TOP)) for end in list(ends)[:-1]]
+
+    def number(self, episode: Episode) -> int:
+        """A hash of the episode's name, below 2^64."""
+        name = f"{self.seed}:{episode_name(_whole(episode), self.key)}"
+        return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+
+    def stratum(self, episode: Episode) -> str:
+        """The value by which the episode is stratified."""
+        assert self.stratify is not None
+        return text_of(values_of(episode, self.stratify, "SplitEpisodes: stratify").ravel()[0])
+
+
+class Strata:
+    """The hashes of all episodes by stratum: what `stratify` needs (`fitted_connector.Accumulator`)."""
+
+    def __init__(self, connector: SplitEpisodes):
+        self._connector = connector
+        self._numbers: dict[str, list[int]] = {}
+
+    def add(self, batch: Batch) -> None:
+        for episode in batch.episodes:
+            self._numbers.setdefault(self._connector.stratum(episode), []).append(self._connector.number(episode))
+
+    def merge(self, *others: Strata) -> Strata:
+        merged = Strata(self._connector)
+        for one in (self, *others):
+            for stratum, numbers in one._numbers.items():
+                merged._numbers.setdefault(stratum, []).extend(numbers)
+        return merged
+
+    def finish(self) -> dict[str, list[int]]:
+        """The hash values at which the second and each later split start, for each stratum.
+
+        Fractions of an episode are carried over to the next stratum, so that the totals are exact.
+        """
+        cuts, seen, given = {}, 0, [0] * (len(self._connector.splits) - 1)
+        ends = [cut / _TOP for cut in self._connector.cuts()]
+        for stratum, numbers in sorted(self._numbers.items()):
+            numbers.sort()
+            seen += len(numbers)
+            counts = [min(len(numbers), max(0, round(end * seen) - g)) for end, g in zip(ends, given, strict=True)]
+            counts = list(itertools.accumulate(counts, max))
+            given = [g + count for g, count in zip(given, counts, strict=True)]
+            cuts[stratum] = [numbers[count] if count < len(numbers) else _TOP for count in counts]
+        return cuts
+
+
+def _whole(episode: Episode) -> Episode:
+    """The episode with the key of the whole record."""
+    return episode.replace(key=dataclasses.replace(episode.key, part=0)) if episode.key.part else episode
+
+
+def _load(path: str) -> dict[str, list[str]]:
+    try:
+        content = load_json(path)
+    except (OSError, UsageError) as error:
+        raise UsageError(f"SplitEpisodes: episodes={path}: {error}") from error
+    if not isinstance(content, dict) or not all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in content.values()
+    ):
+        raise UsageError(f"SplitEpisodes: episodes={path}: expected a JSON object of split -> list of names")
+    return content

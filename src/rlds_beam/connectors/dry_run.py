@@ -1,0 +1,247 @@
+"""The dry run: runs connectors on episodes of zeros (or ones) to learn their output schema before any data is read."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.connectors.base import Batch, Columns, Connector, full_name_of, refuse_returned, run
+from rlds_beam.connectors.configuration import Configuration
+from rlds_beam.connectors.fields import agent_of, module_of
+from rlds_beam.connectors.fitted_connector import FittedConnector
+from rlds_beam.connectors.given_meaning import fits, name_fields, names_after
+from rlds_beam.connectors.learner.agents import by_module
+from rlds_beam.episodes.columns import is_numeric
+from rlds_beam.episodes.episode import PROBE, Column, Episode
+from rlds_beam.episodes.schema import Field, Schema, episode_flags, text_field
+from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
+from rlds_beam.user_functions import user_code
+
+_LENGTHS = (3, 300)
+"""Numbers of steps of the two test episodes; the longer one is shortened if its steps are large."""
+
+_MAX_BYTES = 1 << 30
+"""The most bytes of a test episode."""
+
+_UNKNOWN = (1, 2)
+"""The size of an unknown dimension in each test episode. An output dimension that differs between them is unknown."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Probed:
+    """The result of the dry run.
+
+    Attributes:
+      schemas: the schemas of the episodes of one record; several if agents have different ones.
+      modules: the fields of a row of columns, by name, for each module that learns from them.
+      connectors: the connectors; those that need fitting are fitted to zeros.
+      given: the schema of the episodes before the connectors.
+    """
+
+    schemas: tuple[Schema, ...]
+    modules: Mapping[str, Mapping[str, Field]]
+    connectors: tuple[Connector, ...]
+    given: Schema = dataclasses.field(default_factory=lambda: Schema({}))
+
+    @property
+    def unnamed(self) -> list[str]:
+        """The fields that still exist, but whose values lost their names because connectors change them."""
+        after = {path: field for schema in self.schemas for path, field in schema.steps.items()}
+        return [
+            path for path, field in self.given.steps.items() if field.names and path in after and not after[path].names
+        ]
+
+    @functools.cached_property
+    def schema(self) -> Schema:
+        """The common schema of all episodes; raises UsageError if they differ."""
+        return Schema(_merge([s.steps for s in self.schemas]), _merge([s.metadata for s in self.schemas]))
+
+
+def probe(configuration: Configuration, schema: Schema) -> Probed:
+    """Runs connectors on test episodes of a schema.
+
+    A connector that drops the episode of zeros is taken to be a filter and skipped. Bool values are True.
+
+    Raises:
+      UsageError: a connector cannot process such episodes.
+    """
+    if not configuration.connectors:
+        schema = name_fields(schema, configuration.names)
+        return Probed((schema,), {}, (), schema)
+    of_input = {path: given for path, given in configuration.names.items() if fits(schema.steps.get(path), given)}
+    of_result = {path: given for path, given in configuration.names.items() if path not in of_input}
+    schema = name_fields(schema, of_input)
+    numeric = [field for field in schema.steps.values() if field.encoding not in ("png", "jpeg", "text")]
+    step_bytes = sum(field.known_size * field.numpy_dtype.itemsize for field in numeric)
+    most = max(_LENGTHS[0] + 1, _MAX_BYTES // max(1, step_bytes))
+    batches = [
+        Batch((_zeros(schema, min(length, most), unknown),), fields=configuration.fields)
+        for length, unknown in zip(_LENGTHS, _UNKNOWN, strict=True)
+    ]
+    connectors = []
+    for connector in configuration.connectors:
+        connector = _fit(connector, batches[0])
+        connectors.append(connector)
+        batches = [_after(connector, batch) for batch in batches]
+    probed = _zeros(schema, _LENGTHS[0], _UNKNOWN[0])
+    names = names_after(schema, probed, functools.partial(_run, connectors, configuration))
+    of_agent: dict[tuple[str, str], list[Episode]] = {}
+    for episode in (episode for batch in batches for episode in batch.episodes):
+        of_agent.setdefault((agent_of(episode), module_of(episode)), []).append(episode)
+    schemas = tuple(
+        Schema(
+            _with_names(_merge([_fields_of(episode.steps, schema.steps) for episode in episodes]), names),
+            _merge([_metadata(episode, schema.metadata) for episode in episodes]),
+        )
+        for episodes in of_agent.values()
+    )
+    schemas = tuple(name_fields(schema, of_result) for schema in schemas)
+    by_batch = [by_module(batch) for batch in batches]
+    modules = {
+        name: [columns[name] for columns in by_batch if name in columns] for columns in by_batch for name in columns
+    }
+    fields = {
+        name: _with_names(_merge([_fields_of(columns, {}) for columns in parts]), names, name)
+        for name, parts in modules.items()
+    }
+    made_of = {name: columns for name, columns in sorted(fields.items()) if columns}
+    return Probed(schemas, made_of, tuple(connectors), schema)
+
+
+def _run(
+    connectors: Sequence[Connector], configuration: Configuration, episode: Episode
+) -> list[dict[tuple[str, str], Column]]:
+    """The columns of each resulting episode, and those of modules, by module and path; the module of steps is ""."""
+    batch = Batch((episode,), fields=configuration.fields)
+    for connector in connectors:
+        batch = _after(connector, batch)
+    modules = {(module, name): c for module, columns in by_module(batch).items() for name, c in columns.items()}
+    return [{**{("", path): c for path, c in e.steps.items()}, **modules} for e in batch.episodes]
+
+
+def _with_names(
+    fields: Mapping[str, Field], names: Mapping[tuple[str, str], tuple[str, ...]], module: str = ""
+) -> dict[str, Field]:
+    return {path: field.with_names(names.get((module, path), ())) for path, field in fields.items()}
+
+
+def _fit(connector: Connector, batch: Batch) -> Connector:
+    if not isinstance(connector, FittedConnector) or connector.fitted:
+        return connector
+    with _dry_run(connector):
+        accumulator = connector.accumulator()
+        accumulator.add(batch)
+        fitted = connector.fit(accumulator.finish())
+        if not callable(fitted):
+            refuse_returned(connector, "fit", fitted, "the fitted connector", batch.episodes[0].key)
+        return fitted
+
+
+def _after(connector: Connector, batch: Batch) -> Batch:
+    """The batch after one connector, or the batch itself if the connector drops it."""
+    with _dry_run(connector):
+        try:
+            after = run([connector], batch)
+        except BadEpisode:  # zeros are invalid, for example as propensities
+            after = run([connector], _ones(batch))
+    return after if after.episodes else batch
+
+
+def _ones(batch: Batch) -> Batch:
+    """The batch with every number of the steps set to 1."""
+    episodes = []
+    for episode in batch.episodes:
+        numbers = {path: column for path, column in episode.steps.items() if is_numeric(column)}
+        ones = {path: np.ones_like(np.asarray(column)) for path, column in numbers.items()}
+        episodes.append(episode.with_columns(ones))
+    return batch.replace(episodes=tuple(episodes))
+
+
+def _dry_run(connector: Connector) -> contextlib.AbstractContextManager[None]:
+    return user_code(f"--connectors: {full_name_of(connector)}", " in the dry run on zeros")
+
+
+def _zeros(schema: Schema, length: int, unknown: int) -> Episode:
+    steps = {path: _column(field, length, unknown) for path, field in schema.steps.items()}
+    steps |= {path: flag for path, flag in episode_flags(length).items() if path in steps}
+    metadata = {path: _column(field, 1, unknown)[0] for path, field in schema.metadata.items()}
+    return Episode(PROBE, steps, metadata)
+
+
+def _column(field: Field, length: int, unknown: int) -> Any:
+    shape = tuple(unknown if d is None else d for d in field.shape)
+    if field.encoding in ("png", "jpeg"):
+        return EncodedImages(np.full(length, ZERO_IMAGE, object), field.shape, field.dtype, field.encoding)
+    if field.dtype == "string":
+        return np.full((length, *shape), b"", object)
+    return (np.ones if field.dtype == "bool" else np.zeros)((length, *shape), field.numpy_dtype)
+
+
+def _fields_of(columns: Columns, known: Mapping[str, Field]) -> dict[str, Field]:
+    """The field of each column: the known one of its path, if it has the same dtype and shape."""
+    return {path: _field(path, column, known.get(path)) for path, column in columns.items()}
+
+
+def _field(path: str, column: Column, known: Field | None) -> Field:
+    if isinstance(column, EncodedImages):
+        shape = (*column.data.shape[1:], *column.shape)  # sequences have one more axis
+        return Field(path, column.dtype, shape, column.encoding, "Image")
+    if column.dtype == object and column.ndim == 1 and any(isinstance(value, (np.ndarray, list)) for value in column):
+        return _ragged(path, [np.asarray(value) for value in column])
+    dtype = "string" if column.dtype.kind in "OSU" else column.dtype.name
+    shape = column.shape[1:]
+    if known is not None and known.dtype == dtype and known.encoding not in ("png", "jpeg"):
+        # Keep the input's encoding.
+        same = len(known.shape) == len(shape) and all(a in (None, b) for a, b in zip(known.shape, shape, strict=True))
+        if same:
+            return dataclasses.replace(known, path=path, shape=shape)
+    if dtype == "string":
+        return text_field(path, shape)
+    # RLDS float lists are float32, so other floats would be rounded; TFDS cannot read lists of bfloat16.
+    return Field(path, dtype, shape, "bytes" if dtype in ("float64", "bfloat16") else "none")
+
+
+def _ragged(path: str, values: Sequence[np.ndarray[Any, Any]]) -> Field:
+    """The field of a column with one array per step; a dimension that differs between steps is unknown."""
+    steps = [_field(path, value[None], None) for value in values]
+    field = functools.reduce(_same, steps)
+    return dataclasses.replace(field, shape=(None, *field.shape[1:])) if len(steps) == 1 else field
+
+
+def _metadata(episode: Episode, known: Mapping[str, Field]) -> dict[str, Field]:
+    fields = {}
+    for path, value in episode.metadata.items():
+        array = np.asarray(value.encode() if isinstance(value, str) else value, object if _is_text(value) else None)
+        fields[path] = _field(path, array[None], known.get(path))
+    return fields
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, (str, bytes))
+
+
+def _merge(parts: Sequence[Mapping[str, Field]]) -> dict[str, Field]:
+    """Merges the fields of several episodes; a dimension that differs is unknown.
+
+    Raises:
+      UsageError: the episodes have different fields or dtypes.
+    """
+    first = parts[0]
+    for other in parts[1:]:
+        if other.keys() != first.keys():
+            name = min(other.keys() ^ first.keys())
+            raise UsageError(f"--connectors: only some of the episodes that they return have {name}")
+    return {path: functools.reduce(_same, (part[path] for part in parts)) for path in first}
+
+
+def _same(one: Field, other: Field) -> Field:
+    if (one.dtype, len(one.shape)) != (other.dtype, len(other.shape)):
+        raise UsageError(f"--connectors: they return {one} for some episodes and {other} for others")
+    shape = tuple(a if a == b else None for a, b in zip(one.shape, other.shape, strict=True))
+    return dataclasses.replace(one, shape=shape)

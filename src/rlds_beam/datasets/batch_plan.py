@@ -1,0 +1,299 @@
+"""From the arguments of `batches` and `mix_batches` to a plan of batches."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Protocol, cast, get_args
+
+import numpy as np
+
+from rlds_beam.datasets.base import STEPS, Indices, Rows, StepRows, starts_of
+from rlds_beam.datasets.batches import Arrays, Batches, Content, MixedDataset
+from rlds_beam.datasets.order import Plan
+from rlds_beam.datasets.record_files import RecordFiles
+from rlds_beam.datasets.windows import KeptSteps, Size, offsets_of
+from rlds_beam.encoding.example.columns import RowDecoder, objects
+from rlds_beam.encoding.wire import MalformedError
+from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
+from rlds_beam.formats.format_options import LastStep
+from rlds_beam.images.codecs import Jpeg
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.reading.base import Decoder
+from rlds_beam.text import did_you_mean
+
+_IMAGES = ("png", "jpeg")
+
+
+class Loadable(Protocol):
+    """A dataset whose rows become batches."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def fields(self) -> Mapping[str, Field]: ...
+    @property
+    def rows(self) -> Rows: ...
+    @property
+    def jpeg(self) -> Jpeg: ...
+
+
+def batches_of(
+    datasets: Sequence[Loadable],
+    weights: tuple[float, ...] | None,
+    batch_size: int,
+    *,
+    shuffle: bool,
+    seed: int,
+    epochs: int | None,
+    history: Size,
+    chunk: Size,
+    image_size: int | tuple[int, int] | None,
+    columns: Sequence[str] | None,
+    rank: int,
+    ranks: int,
+    drop_last: bool | None,
+    arrays: Arrays,
+    threads: int | None,
+    last_step: LastStep | None,
+    next_step: bool,
+) -> Batches:
+    """See `Dataset.batches` and `mix_batches`."""
+    if arrays not in get_args(Arrays):
+        raise UsageError(
+            f"arrays={arrays}: expected {', '.join(get_args(Arrays))}{did_you_mean(arrays, get_args(Arrays))}"
+        )
+    if arrays != "numpy" and find_spec(arrays) is None:
+        raise UsageError(f"arrays={arrays} needs {arrays}, which is not installed")
+    size = _image_size(image_size)
+    fields = _common_fields(datasets, columns, size)
+    if last_step not in (None, *get_args(LastStep)):
+        raise UsageError(
+            f"last_step={last_step}: expected drop or keep{did_you_mean(str(last_step), get_args(LastStep))}"
+        )
+    windows = offsets_of(history, chunk, fields)
+    following = _next_observations(fields) if next_step else {}
+    fields |= {name: fields[path] for name, path in following.items()}
+    next_offsets = {name: windows.get(path, np.zeros(1, np.int64)) + 1 for name, path in following.items()}
+    asked = (("history and chunk need", windows), ("next_step needs", next_step), ("last_step needs", last_step))
+    needed = next((name for name, given in asked if given), None)
+    for dataset in datasets:
+        if needed and starts_of(dataset.rows) is None:
+            raise UsageError(
+                f"{needed} steps, but the rows of {dataset.name} are not: open a dataset of episodes with unit='steps'"
+            )
+    for path, field in fields.items():
+        if field.encoding in _IMAGES and None in field.shape[:-3]:
+            raise UsageError(f"{path} has a different number of images in each row: choose other columns")
+    parts = [MixedDataset(d.rows, d.name, d.jpeg, _keep(d.rows, last_step)) for d in datasets]
+    plan = Plan(
+        tuple(map(len, parts)),
+        batch_size,
+        bool(shuffle),
+        seed,
+        epochs,
+        rank,
+        ranks,
+        ranks > 1 if drop_last is None else bool(drop_last),
+        weights,
+    )
+    content = Content(fields, {**windows, **next_offsets}, size, arrays, following)
+    return Batches(parts, content, plan, threads)
+
+
+def _next_observations(fields: Mapping[str, Field]) -> dict[str, str]:
+    """The names of the fields of the next step, and the fields that they are read from."""
+    paths = [path for path in fields if path.partition("/")[0] in ("observation", "is_last", "is_terminal")]
+    if taken := [path for path in paths if f"next_{path}" in fields]:
+        raise UsageError(f"next_step: there is already a column next_{taken[0]}: choose other columns")
+    return {f"next_{path}": path for path in paths}
+
+
+def _keep(rows: Rows, last_step: LastStep | None) -> KeptSteps | None:
+    """The steps that are rows of batches; None for all."""
+    if last_step == "keep" or starts_of(rows) is None:
+        return None
+    steps = cast(StepRows, rows)
+    left_out = steps.ended if last_step == "drop" else steps.void
+    return KeptSteps(steps.starts, left_out) if left_out.any() else None
+
+
+def _image_size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    pair = (size, size) if isinstance(size, int) else tuple(size)
+    if len(pair) != 2 or not all(isinstance(n, int) and 0 < n <= 1 << 14 for n in pair):
+        raise UsageError(f"image_size={size}: expected a number of pixels, or (height, width)")
+    return pair[0], pair[1]
+
+
+def _common_fields(
+    datasets: Sequence[Loadable], columns: Sequence[str] | None, size: tuple[int, int] | None
+) -> dict[str, Field]:
+    first, *others = datasets
+    wanted = [p for p in first.fields if all(p in other.fields for other in others)] if columns is None else columns
+    fields: dict[str, Field] = {}
+    for path in wanted:
+        for dataset in datasets:
+            if path not in dataset.fields:
+                raise UsageError(f"{dataset.name} has no column {path}{did_you_mean(path, dataset.fields)}")
+            field = dataset.fields[path]
+            known = fields.setdefault(path, field)
+            image = field.encoding in _IMAGES and known.encoding in _IMAGES and size is not None
+            mine, other = ((f.dtype, (*f.shape[:-3], f.shape[-1]) if image else f.shape) for f in (field, known))
+            if mine != other:
+                hint = ", or give image_size" if field.encoding in _IMAGES and size is None else ""
+                raise UsageError(
+                    f"{path} is {_describe(known)} in {first.name}, but {_describe(field)} in {dataset.name}: choose "
+                    f"other columns, or edit it with connectors{hint}"
+                )
+    if not fields:
+        raise UsageError(f"{first.name} and {others[0].name if others else ''} have no column in common")
+    return fields
+
+
+def _describe(field: Field) -> str:
+    return f"{field.dtype} {tuple('?' if n is None else n for n in field.shape)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeRows:
+    """Episodes as rows (`base.Rows`): `steps/...` are columns [T, ...], the others are metadata.
+
+    Attributes:
+      records: the stored records.
+      schema: the schema of the episodes.
+      decoder: decodes a record into an episode.
+      first, count: the slice of the split's episodes.
+    """
+
+    records: RecordFiles
+    schema: Schema
+    decoder: Decoder
+    first: int = 0
+    count: int | None = None
+
+    def __len__(self) -> int:
+        there = max(0, len(self.records) - self.first)
+        return there if self.count is None else min(self.count, there)
+
+    @functools.cached_property
+    def fields(self) -> Mapping[str, Field]:
+        steps = {
+            STEPS + path: dataclasses.replace(field, path=STEPS + path, shape=(None, *field.shape))
+            for path, field in self.schema.steps.items()
+        }
+        return {**steps, **self.schema.metadata}
+
+    def episodes(self, indices: Indices) -> list[Episode]:
+        """Reads episodes by index.
+
+        Raises:
+          RldsBeamError: an episode cannot be read; `rlds-beam validate` lists all of these.
+        """
+        numbers = indices + self.first
+        return [self._episode(payload, int(i)) for i, payload in zip(numbers, self.records.read(numbers), strict=True)]
+
+    def _episode(self, payload: bytes, index: int) -> Episode:
+        try:
+            return self.decoder.decode(payload, EpisodeKey("dataset/1.0.0", "all", 0, index))
+        except BadEpisode as bad:
+            raise self._unreadable(index, str(bad)) from bad
+
+    def _unreadable(self, index: int, why: str) -> RldsBeamError:
+        path, number = self.records.place(index)
+        return RldsBeamError(
+            f"{path}, record {number}: {why}; `rlds-beam validate` lists all such records, `convert` leaves them out"
+        )
+
+    def read(self, indices: Indices, wanted: Sequence[str]) -> dict[str, Column]:
+        episodes = self.episodes(indices)
+        return {path: self._column(path, episodes) for path in wanted}
+
+    def _column(self, path: str, episodes: Sequence[Episode]) -> Column:
+        field = self.fields[path]
+        if path.startswith(STEPS):
+            columns = [episode.steps[path.removeprefix(STEPS)] for episode in episodes]
+            if field.encoding in ("png", "jpeg"):
+                data = [column.data for column in columns if isinstance(column, EncodedImages)]
+                return EncodedImages(objects(data), field.shape[-3:], field.dtype)
+            return objects(columns)
+        values = [episode.metadata[path] for episode in episodes]
+        if field.encoding in ("png", "jpeg"):
+            return EncodedImages(objects(values), field.shape, field.dtype)
+        if None in field.shape or field.dtype == "string":
+            return objects(values)
+        return np.array(values, field.numpy_dtype).reshape(len(values), *field.closed_shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleRows:
+    """Rows stored as tf.Examples (`base.Rows`).
+
+    Attributes:
+      records: the stored records.
+      stored: the fields of a record.
+      stacks: columns stored in several fields, one per element: `camera` in `camera/0`, `camera/1`.
+    """
+
+    records: RecordFiles
+    stored: tuple[Field, ...]
+    stacks: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @functools.cached_property
+    def fields(self) -> Mapping[str, Field]:
+        parts = {part for names in self.stacks.values() for part in names}
+        known = {field.path: field for field in self.stored}
+        stacked = {
+            path: dataclasses.replace(known[names[0]], path=path, shape=(len(names), *known[names[0]].shape))
+            for path, names in self.stacks.items()
+        }
+        return {**{path: field for path, field in known.items() if path not in parts}, **stacked}
+
+    @functools.cached_property
+    def _decoder(self) -> RowDecoder:
+        return RowDecoder(self.stored)
+
+    def read(self, indices: Indices, wanted: Sequence[str]) -> dict[str, Column]:
+        payloads = self.records.read(indices)
+        stored = [name for path in wanted for name in self.stacks.get(path, (path,))]
+        try:
+            columns = self._decoder.decode(payloads, stored)
+        except MalformedError as error:
+            path, number = self.records.place(int(indices[0]))
+            raise RldsBeamError(
+                f"{path}, among {len(payloads)} records from number {number} on: {error}; the manifest describes "
+                "different records: convert the dataset again"
+            ) from error
+        return {path: _stack(columns, self.stacks[path]) if path in self.stacks else columns[path] for path in wanted}
+
+
+def _stack(columns: Mapping[str, Column], names: Sequence[str]) -> Column:
+    """Stacks the images of several fields into one column, [k, len(names)]."""
+    parts = [columns[name] for name in names]
+    first = parts[0]
+    assert isinstance(first, EncodedImages)
+    rows = np.stack([part.data for part in parts if isinstance(part, EncodedImages)], axis=1)
+    return first.with_data(objects(list(rows)))
+
+
+def stacks_of(fields: Sequence[Field]) -> dict[str, tuple[str, ...]]:
+    """The trajectory columns stored as a JPEG per frame: `camera` in `camera/0`, `camera/1`."""
+    stacks: dict[str, dict[int, str]] = {}
+    for field in fields:
+        match = re.fullmatch(r"(.+)/(\d+)", field.path)
+        if match and field.encoding == "jpeg":
+            stacks.setdefault(match[1], {})[int(match[2])] = field.path
+    return {
+        path: tuple(names[i] for i in range(len(names)))
+        for path, names in stacks.items()
+        if [*sorted(names)] == [*range(len(names))]
+    }

@@ -1,0 +1,410 @@
+"""Builds the index of a dataset's steps: reads, checks, and connects every episode once, and notes where images are.
+
+The index is kept in the user's cache directory. Its name is a digest of everything that it depends on: the input files
+(their names, sizes, and times), the rules, and the connectors. If one of these changes, another index is built.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import glob
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+import warnings
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from rlds_beam import storage, worker_status
+from rlds_beam._version import __version__
+from rlds_beam.checking.duplicates import Duplicates, duplicates_among, find_duplicates, mark_duplicate
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.screen import screen_batches
+from rlds_beam.checking.verdicts import count_verdict
+from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.datasets.image_index import Place, VideoWriter, stored_images
+from rlds_beam.datasets.step_index import BLOB, PLACE, VERSION, IndexWriter, Located, StepIndex
+from rlds_beam.encoding.example.columns import objects
+from rlds_beam.encoding.tfrecord.file import TFRecordFormat
+from rlds_beam.encoding.tfrecord.framing import HEADER
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import DiskError, UsageError
+from rlds_beam.images.encoded_images import EncodedImages, StoredImages
+from rlds_beam.images.resizing import EditedImages
+from rlds_beam.images.video_frames import VideoFrames
+from rlds_beam.output.directory import release, take
+from rlds_beam.processing.ranges import RangeFitter, check_and_connect
+from rlds_beam.reading.base import Shard, Source
+from rlds_beam.reading.framing import Framing
+from rlds_beam.reading.meaning import find_last_steps
+from rlds_beam.reading.plan import WorkRange, plan_ranges
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.terminal.displays import Kind, display_for
+from rlds_beam.terminal.job_progress import Total, in_this_process
+from rlds_beam.text import escape_controls, format_size
+from rlds_beam.typing import Array
+
+CACHE = "RLDS_BEAM_CACHE"
+"""The environment variable with the directory of the cache; by default `~/.cache/rlds-beam`."""
+
+_AHEAD = 4
+"""Ranges of the input that are read at the same time."""
+
+_LARGE = 1 << 30
+"""Input bytes from which the user is told that an index is being built."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What an index is built from.
+
+    Attributes:
+      source: the dataset.
+      check: the rules.
+      connecting: the connectors; those that must be fitted are fitted to the dataset first.
+    """
+
+    source: Source
+    check: CheckOptions
+    connecting: ConnectorRunner
+
+    @property
+    def schema(self) -> Schema:
+        """The schema after the connectors."""
+        return self.connecting.schema
+
+    def digest(self) -> str:
+        """The digest of everything that the index depends on."""
+        source, files = self.source, []
+        for split in source.splits:
+            files.append([split.name, split.start, split.stop])
+            for shard in split.shards:
+                paths = (shard.path, *source.companions(shard))
+                files += [[shard.index, path, _version(path)] for path in paths]
+        content = [
+            VERSION,
+            __version__,
+            sys.byteorder,
+            source.dataset,
+            type(source).__qualname__,
+            source.plan(),
+            files,
+            source.last_action,
+            repr(source.schema),
+            dataclasses.asdict(self.check),
+            self.connecting.configuration.plan(),
+        ]
+        return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:32]
+
+
+def _version(path: str) -> Any:
+    """What changes with a file's content: its stamp, or an object's checksum."""
+    return storage.stamp(path) if storage.scheme(path) is None else storage.checksum(path)
+
+
+def cache_directory() -> str:
+    """The directory of the cache."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.environ.get(CACHE) or os.path.join(home, "rlds-beam")
+
+
+def open_index(recipe: Recipe) -> StepIndex:
+    """The index of a dataset, which is built if there is none. Processes that need the same index wait for one of them.
+
+    Raises:
+      UsageError: an episode breaks a rule whose policy is `fail`, the connectors left nothing, or the cache cannot be
+        written.
+    """
+    directory = os.path.join(cache_directory(), "steps", recipe.digest())
+    return StepIndex(directory, functools.partial(_replace, recipe, directory))
+
+
+def _replace(recipe: Recipe, directory: str, name: str, stamp: storage.Stamp | None) -> None:
+    """See `step_index.Rebuild`."""
+    cache = os.path.dirname(directory)
+    try:
+        os.makedirs(cache, exist_ok=True)
+        lock = f"{directory}.lock"
+        descriptor = take(lock, wait=True)
+        try:
+            if descriptor is not None:
+                for unfinished in glob.glob(f"{glob.escape(directory)}.*.new"):  # of a build that was killed
+                    shutil.rmtree(unfinished, ignore_errors=True)
+            if storage.stamp(os.path.join(directory, name)) == stamp:
+                _check_unchanged(recipe, os.path.basename(directory))
+                if os.path.lexists(directory):
+                    what = f"the index of {recipe.source.dataset} is damaged ({os.path.join(directory, name)})"
+                    warnings.warn(escape_controls(f"{what}: it is built again"), stacklevel=2)
+                _build(recipe, directory)
+        finally:
+            release(lock, descriptor)
+    except OSError as error:
+        disk = DiskError.of(error.errno or 0, directory)
+        detail = str(disk or f"cannot write to {directory}: {error.strerror or error}")
+        raise UsageError(f"{detail}. Set {CACHE} to a directory for the index of {recipe.source.dataset}") from error
+
+
+def _build(recipe: Recipe, directory: str) -> None:
+    cache, name = os.path.split(directory)
+    unfinished, damaged = (tempfile.mkdtemp(".new", f"{name}.", cache) for _ in range(2))
+    try:
+        _Builder(recipe, unfinished).build(name)
+        _check_unchanged(recipe, name)
+        if os.path.lexists(directory):
+            os.rename(directory, os.path.join(damaged, name))
+        os.rename(unfinished, directory)
+        storage.sync_one(cache)
+    finally:
+        for left in (unfinished, damaged):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _check_unchanged(recipe: Recipe, digest: str) -> None:
+    if recipe.digest() != digest:
+        raise UsageError(f"{recipe.source.dataset} changed while it was open: open it again")
+
+
+class _Part:
+    """The episodes of a range: their lengths, and the values of their columns; and the episodes that were left out."""
+
+    def __init__(self) -> None:
+        self.episodes: list[tuple[int, list[Any]]] = []
+        self.rejected: Counter[str] = Counter()
+
+
+class _Builder:
+    def __init__(self, recipe: Recipe, directory: str):
+        self._source, self._check, self._connecting = recipe.source, recipe.check, recipe.connecting
+        self._directory = directory
+        self.notes: list[str] = []
+        steps, metadata = (self._kept(fields) for fields in (recipe.schema.steps, recipe.schema.metadata))
+        metadata = [field for field in metadata if field.path not in recipe.schema.steps]
+        self._fields = (*steps, *metadata)
+        self._writer = IndexWriter(directory, steps, metadata)
+        shards = [shard for split in self._source.splits for shard in split.shards]
+        self._files = list(dict.fromkeys(shard.path for shard in shards))
+        self._numbers = {path: i for i, path in enumerate(self._files)}
+        self._edits, self._videos = _Edits(), VideoWriter(self._files)
+
+    def _kept(self, fields: Mapping[str, Field]) -> list[Field]:
+        kept = []
+        for field in fields.values():
+            if None in field.shape and (field.dtype == "string" or not field.fast):
+                self.notes.append(f"{field.path} is left out: its shape varies in a way that steps cannot have")
+            else:
+                kept.append(field)
+        return kept
+
+    def build(self, digest: str) -> None:
+        source, framing = self._source, Framing(self._source)
+        large = source.size > _LARGE
+        if large:
+            text = f"indexing the steps of {source.dataset} ({format_size(source.size)}), once"
+            display_for("auto").say(text)
+        kind: Kind = "auto" if large else "none"
+        with in_this_process(Total("index"), kind):
+            ranges = plan_ranges(source, starts=framing.record_starts)
+            segments = [(work.split, segment) for work in ranges for segment in work.segments]
+            duplicates = duplicates_among(source.dataset, [])
+            if self._check.policy("duplicate_episode") != "accept":
+                duplicates = find_duplicates(source, framing, segments)
+        rejected: Counter[str] = Counter()
+        with in_this_process(Total("index", len(ranges) * (1 + self._connecting.unfitted)), kind):
+            fitted = self._fit(ranges, duplicates)
+            self._connecting = self._connecting.fit(fitted)
+            try:
+                for part in _in_order(lambda work: self._read(work, duplicates), ranges):
+                    for length, values in part.episodes:
+                        self._writer.add(length, values)
+                    rejected += part.rejected
+                    self._videos.write(self._writer)
+            finally:
+                self._writer.close()
+        self._writer.finish(
+            recipe=digest,
+            dataset=source.dataset,
+            files=self._files,
+            fitted=fitted,
+            edits=self._edits.records,
+            notes=self.notes,
+            rejected=dict(rejected),
+            last_steps=dataclasses.asdict(find_last_steps(source)),
+            videos=self._videos.videos,
+            scales=self._videos.scales,
+        )
+
+    def _fit(self, ranges: Sequence[WorkRange], duplicates: Duplicates) -> list[Any]:
+        """The results of the connectors that must be fitted, in order."""
+        fitter = RangeFitter(
+            EpisodeReader(self._source), self._check, self._connecting, self._connecting.ignored_values()
+        )
+        results: list[Any] = []
+        for _ in range(self._connecting.unfitted):
+            gathered = list(_in_order(lambda work: fitter.gather(work, duplicates, results), ranges))
+            first = gathered[0] if gathered else self._connecting.fit(results).accumulator()
+            results.append(first.merge(*gathered[1:]).finish())
+        return results
+
+    def _read(self, work: WorkRange, duplicates: Duplicates) -> _Part:
+        part, reader = _Part(), EpisodeReader(self._source)
+        ignored = self._connecting.ignored_values()
+        for segment in work.segments:
+            path = segment.shard.path
+            file = self._numbers[path] if _is_addressable(self._source, path) else None
+            for episode, sound in screen_batches(reader.batches(work.split, segment)):
+                episode = mark_duplicate(episode, duplicates)
+                made: list[tuple[int, list[Any]]] = []
+
+                def write(batch: Batch, made: Any = made, segment: Any = segment, file: int | None = file) -> None:
+                    assert batch.read is not None
+                    for i, one in enumerate(batch.episodes):
+                        origin = _Origin(batch.read, i, self._source, segment.shard, file)
+                        made.append((len(one), self._values(one, origin)))
+
+                verdict = check_and_connect(episode, self._check, self._connecting, ignored, write, sound=sound).verdict
+                count_verdict(verdict)
+                if verdict.rejected is not None:
+                    part.rejected[verdict.rejected.rule] += 1
+                part.episodes += made
+        return part
+
+    def _values(self, episode: Episode, origin: _Origin) -> list[Any]:
+        """The values of the columns, as `IndexWriter.add` takes them."""
+        values: list[Any] = []
+        for column in self._writer.columns:
+            path, field = column.field.path, column.field
+            found: Any = [episode.metadata[path]] if column.per_episode else episode.steps[path]
+            if column.kind == "values":
+                values.append(np.asarray(found, field.numpy_dtype))
+            elif column.kind == "text":
+                values.append([bytes(text) for text in np.ravel(found)])
+            elif column.kind == "images":
+                images = EncodedImages(objects(found), field.shape) if column.per_episode else found
+                values.append(self._locate(images, path, origin))
+            else:
+                values.append(_arrays(found, field))
+        return values
+
+    def _locate(self, images: EncodedImages, path: str, origin: _Origin) -> Located:
+        edits, blobs, frames = None, dict[int, bytes](), None
+        if isinstance(images, EditedImages):
+            edits, images = images.edits, images.source
+        if isinstance(images, StoredImages) and images.record is origin.read.payload and origin.file is not None:
+            places = np.zeros(len(images), PLACE)
+            places["offset"] = images.starts + (origin.read.key.position + HEADER.size)
+            places["size"], places["file"] = images.stops - images.starts, origin.file
+            places["crc"] = [google_crc32c.value(image) for image in images.data]
+        elif isinstance(images, VideoFrames):
+            frames, places = images, self._videos.places(images)
+        else:
+            places = _places(dict(enumerate(images)), len(images))
+            for row, image in enumerate(images):
+                if image in origin.stored:
+                    file, places["offset"][row] = origin.stored[image]
+                    places["file"][row] = self._numbers[file]
+                else:
+                    blobs[row] = image
+
+        def number(places: Array) -> None:
+            if frames is not None:
+                self._videos.number(places, frames, path)
+            if edits is not None:
+                places["edit"] = self._edits.number(path, edits, origin)
+
+        return Located(places, blobs, number=number)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Origin:
+    """What an episode was made from.
+
+    Attributes:
+      read: the record as read.
+      part: the number of the episode among those made from it.
+      source, shard: where the record is.
+      file: the number of the shard's file, if the record's position is its offset there.
+    """
+
+    read: Episode
+    part: int
+    source: Source
+    shard: Shard
+    file: int | None
+
+    @functools.cached_property
+    def stored(self) -> Mapping[bytes, Place]:
+        """The places of the record's images in the files of the dataset, if they hold them as they are."""
+        return stored_images(self.source, self.shard, self.read)
+
+
+class _Edits:
+    """The different pending edits of images, and a record for each, from which they can be made again."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, list[dict[str, Any]]] = {}
+        self._known: dict[tuple[str, bytes], int] = {}
+
+    def number(self, path: str, edits: Any, origin: _Origin) -> int:
+        """The number of these edits of a column, from 1 on."""
+        key = path, pickle.dumps(edits)
+        if key not in self._known:
+            records = self.records.setdefault(path, [])
+            key_of_record = origin.read.key
+            where = {"split": key_of_record.split, "shard": key_of_record.shard}
+            records.append({**where, "position": key_of_record.position, "part": origin.part})
+            self._known[key] = len(records)
+        return self._known[key]
+
+
+def _is_addressable(source: Source, path: str) -> bool:
+    """Whether the position of a record is the offset of its bytes in the file."""
+    return isinstance(source.files, TFRecordFormat) and source.files.is_splittable(path)
+
+
+def _arrays(values: Any, field: Field) -> Located:
+    """Arrays of any shape, as bytes."""
+    arrays = [np.asarray(value, field.numpy_dtype) for value in values]
+    blobs = {i: one.tobytes() for i, one in enumerate(arrays)}
+    shapes = np.array([array.shape for array in arrays], np.int64).reshape(len(arrays), len(field.shape))
+    return Located(_places(blobs, len(arrays)), blobs, shapes)
+
+
+def _places(blobs: Mapping[int, bytes], count: int) -> Array:
+    places = np.zeros(count, PLACE)
+    for row, data in blobs.items():
+        places[row] = (0, len(data), google_crc32c.value(data), BLOB, 0)
+    return places
+
+
+def _in_order(function: Any, ranges: Sequence[WorkRange]) -> Iterator[Any]:
+    """Maps a function over ranges in threads, and counts them; yields the results in order, at most `_AHEAD` ahead."""
+    pending: deque[Future[Any]] = deque()
+
+    def mapped(work: WorkRange) -> Any:
+        result = function(work)
+        worker_status.count(ranges=1)
+        return result
+
+    with ThreadPoolExecutor(min(_AHEAD, os.cpu_count() or 1)) as pool:
+        try:
+            for work in ranges:
+                pending.append(pool.submit(mapped, work))
+                if len(pending) >= _AHEAD:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()

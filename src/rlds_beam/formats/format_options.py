@@ -1,0 +1,137 @@
+"""The options of the formats, which become flags: `--from=...` and `--to=...` choose the class."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, get_args
+
+from rlds_beam.options import Options, option
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
+
+RawImages = Literal["png", "raw"]
+LastStep = Literal["drop", "keep"]
+
+
+def raw_images_option() -> Any:
+    """The field `raw_images` of a source's options."""
+    return option("png", "how to keep frames that are stored as pixels")
+
+
+def last_step_option() -> Any:
+    """The field `last_step` of outputs whose rows are an observation and an action."""
+    return option(None, "drop or keep the last step of each episode (default: drop void ones, which have no action)")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageOptions(Options):
+    """Options for images."""
+
+    images: Literal["raw", "jpeg"] = option("raw", "decoded, or as JPEGs")
+
+
+ColumnsFormat = Literal["tfrecord", "array_record", "parquet"]
+FORMATS: tuple[ColumnsFormat, ...] = get_args(ColumnsFormat)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ColumnsOptions(Options):
+    """Columns output."""
+
+    format: ColumnsFormat = option("tfrecord", "file format")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hdf5Options(Options):
+    """HDF5 files of robots."""
+
+    profile: str | None = option(
+        None,
+        "layout of the files: aloha, robomimic, libero, isaaclab, robotwin, xpolicylab, robomind, droid, agibot, or "
+        "a YAML file (recognized by default)",
+        metavar="NAME",
+    )
+    raw_images: RawImages = raw_images_option()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KeepRangesOptions(Options):
+    """keep_ranges output."""
+
+    velocity: str = option("action_dict/joint_velocity", "field of the commanded joint velocities", metavar="FIELD")
+    episode_name: str = option(
+        "{episode_metadata/recording_folderpath}--{episode_metadata/file_path}",
+        "name of an episode in the file: a template with episode fields, or key, in braces",
+        metavar="TEXT",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NpzOptions(Options):
+    """NumPy's .npz files."""
+
+    profile: str | None = option(
+        None, "layout of the files: exorl, d4rl, ogbench, or a YAML file (recognized by default)", metavar="NAME"
+    )
+    raw_images: RawImages = raw_images_option()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RldsOptions(Options):
+    """RLDS output."""
+
+    format: Literal["tfrecord", "array_record"] = option("tfrecord", "file format")
+    array_record_beside: bool = option(
+        False, "also write ArrayRecord files next to the TFRecords; TFDS can read either"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ros2Options(Options):
+    """ROS 2 bags."""
+
+    topics: str | None = option(
+        None, "YAML that maps topics to step fields (rlds-beam inspect BAG proposes one)", metavar="FILE"
+    )
+    ros_distro: str | None = option(
+        None,
+        "ROS 2 distribution whose types a bag without definitions uses: humble (latest by default)",
+        metavar="NAME",
+    )
+    raw_images: RawImages = raw_images_option()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScopeRlOptions(Options):
+    """SCOPE-RL output."""
+
+    step_per_trajectory: int | None = option(
+        None, "steps per trajectory (default: the longest episode)", least=1, shared=True
+    )
+    ragged: Literal["pad", "reject"] = option("pad", "what to do with shorter episodes")
+    behavior_policy: str | None = option(None, "name of the behavior policy (default: the episodes' `policy`)")
+    n_actions: int | None = option(None, "number of discrete actions (default: the largest recorded, plus 1)", least=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrajectoryOptions(FrameOptions, ItemOptions, ImageOptions):
+    """What an item stores besides the trajectory."""
+
+    keep: tuple[str, ...] = option(
+        (), "text, episode fields, or episode_key to store in each item (comma separated)", metavar="FIELDS"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ZarrOptions(Options):
+    """Options for zarr."""
+
+    compressor: Literal["lz4", "zstd"] = option("lz4", "Blosc compressor: lz4 is fast, zstd is small")
+    images: Literal["blosc", "jpegxl"] = option("blosc", "images by the same compressor, or as lossless JPEG XL")
+    last_step: LastStep | None = last_step_option()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ZarrSourceOptions(Options):
+    """Replay buffers."""
+
+    raw_images: RawImages = raw_images_option()

@@ -1,0 +1,221 @@
+"""Decodes images to exactly the same pixels as TFDS, or as Pillow and OpenCV; encodes JPEG and PNG.
+
+simplejpeg and imagecodecs decode the usual formats several times faster. TensorFlow decodes the rest (palettes, 16 bits
+read as 8, alpha dropped, BMP, CMYK) and, if installed, has the last word on bytes that the fast decoders reject.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+
+from rlds_beam.errors import needs
+from rlds_beam.images.headers import UndecodableImageError, check_scans, png_chunks, read_image_header
+from rlds_beam.typing import Array
+
+Jpeg = Literal["fast", "accurate"]
+"""libjpeg's integer DCT: the fast one, as TensorFlow, or the accurate one, as Pillow and OpenCV."""
+
+_PNG_CHANNELS = {0: 1, 2: 3, 6: 4}  # color type -> channels, without palette and gray + alpha
+# Chunks that do not affect how the pixels are stored. (As TensorFlow calls it, libpng does no color correction.)
+_PNG_REMARKS = frozenset(b"IEND bKGD cHRM eXIf gAMA iCCP iTXt pHYs sBIT sRGB tEXt tIME zTXt".split())
+_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+_MAX_INFLATION = 1032  # the maximum compression ratio of deflate
+_STORED_BLOCK = 65535  # the maximum bytes of an uncompressed deflate block
+_silencing = threading.Lock()
+
+
+def decode_image(
+    data: bytes, channels: int | None, dtype: str, place: Array | None = None, jpeg: Jpeg = "fast"
+) -> Array:
+    """Decodes to [H, W, C], like `tf.image.decode_image(data, channels, dtype)`.
+
+    Args:
+      place: an array to decode into; used and returned if its shape fits.
+      jpeg: the DCT of JPEGs; not of those in CMYK, which only TensorFlow decodes.
+    """
+    image, silent = None, False
+    if data.startswith(b"\xff\xd8\xff"):
+        check_scans(data)
+    try:
+        if dtype == "uint8" and data.startswith(b"\xff\xd8\xff"):
+            image = _libjpeg(data, channels, place, jpeg)
+        elif data.startswith(b"\x89PNG\r\n\x1a\n"):
+            image = _fast_png(data, channels, dtype)
+        else:
+            read_image_header(data)
+    except UndecodableImageError:
+        if importlib.util.find_spec("tensorflow") is None:
+            raise
+        silent = True
+    return _decode_with_tensorflow(data, channels, dtype, silent) if image is None else image
+
+
+def _libjpeg(data: bytes, channels: int | None, place: Array | None, jpeg: Jpeg) -> Array | None:
+    """Decodes a JPEG; None if only TensorFlow decodes its format correctly."""
+    import simplejpeg
+
+    try:
+        height, width, stored, _ = simplejpeg.decode_jpeg_header(data)
+        if channels is None:
+            channels = 1 if stored == "Gray" else 3
+        if channels not in (1, 3) or stored in ("CMYK", "YCCK"):
+            return None
+        fits = place is not None and place.shape == (height, width, channels)
+        # With the fast DCT, the settings of tf.io.decode_jpeg.
+        image: Array = simplejpeg.decode_jpeg(
+            data,
+            colorspace="RGB" if channels == 3 else "GRAY",
+            fastdct=jpeg == "fast",
+            fastupsample=False,
+            buffer=place if fits else None,
+        )
+    except (ValueError, KeyError) as error:  # KeyError: chroma subsampling without a name
+        raise UndecodableImageError(f"the JPEG is damaged ({error})") from None
+    return place if fits and place is not None else image
+
+
+def _fast_png(data: bytes, channels: int | None, dtype: str) -> Array | None:
+    """Decodes a PNG; None if only TensorFlow decodes its format correctly."""
+    if len(data) < 33:
+        raise UndecodableImageError("the PNG is cut short")
+    width, height, depth, color, _, _, interlaced = struct.unpack_from(">IIBBBBB", data, 16)
+    stored = _PNG_CHANNELS.get(color)
+    if depth != (8 if dtype == "uint8" else 16) or stored is None or channels not in (stored, None):
+        return None
+    # Do not allocate if the header claims more pixels than the data can hold.
+    if height * width * stored * (depth // 8) > _MAX_INFLATION * len(data):
+        raise UndecodableImageError("the PNG has too few scanlines")
+    import imagecodecs
+
+    image: Array
+    try:
+        stream = _png_stream(data)
+        if stream is None:
+            return None
+        if not stream:
+            raise UndecodableImageError("the PNG has no scanlines")
+        size = height * (1 + width * stored)
+        # zlib enforces the window size in the first byte; libdeflate ignores it.
+        if depth == 8 and not interlaced and min(size, 1 << 15) <= 256 << (stream[0] >> 4):
+            image = imagecodecs.spng_decode(_inflated_png(data[:33], stream, size))
+        else:
+            image = imagecodecs.png_decode(data)
+    except (RuntimeError, ValueError) as error:  # ValueError: imagecodecs cannot read libpng's message
+        raise UndecodableImageError(f"the PNG is damaged ({error})") from None
+    if image.ndim == 2:
+        image = image[..., None]
+    return image
+
+
+def _png_stream(data: bytes) -> bytes | None:
+    """The compressed scanlines; None if the PNG has chunks besides scanlines and comments."""
+    _, *chunks = png_chunks(data)
+    kinds = [kind for kind, _, _ in chunks]
+    count = kinds.count(b"IDAT")
+    first = kinds.index(b"IDAT") if count else 0
+    if not _PNG_REMARKS.issuperset(kinds[:first] + kinds[first + count :]):
+        return None
+    return b"".join([data[start:end] for _, start, end in chunks[first : first + count]])
+
+
+def _inflated_png(header: bytes, stream: bytes, size: int) -> bytes:
+    """Rewrites a PNG with its `size` bytes of scanlines uncompressed.
+
+    Decompression takes most of the decoding time, and libdeflate is three times as fast as the zlib in PNG decoders.
+    Only the filters are left to spng.
+    """
+    import imagecodecs
+
+    scanlines = imagecodecs.deflate_decode(stream, out=size)  # RuntimeError if there are more
+    if len(scanlines) != size:
+        raise UndecodableImageError("the PNG has too few scanlines")
+    parts = [b"IDAT\x78\x01"]
+    for start in range(0, size, _STORED_BLOCK):
+        block = scanlines[start : start + _STORED_BLOCK]
+        last = start + len(block) == size
+        parts += struct.pack("<?HH", last, len(block), len(block) ^ 0xFFFF), block
+    parts.append(stream[-4:])  # the checksum, already checked by libdeflate
+    body = b"".join(parts)
+    checksum = imagecodecs.deflate_crc32(body).to_bytes(4, "big")
+    return b"".join((header, (len(body) - 4).to_bytes(4, "big"), body, checksum, _PNG_END))
+
+
+def _decode_with_tensorflow(data: bytes, channels: int | None, dtype: str, silent: bool) -> Array:
+    with needs("tf", "decoding palette, 16-bit, CMYK, and BMP images, or other numbers of channels, needs TensorFlow"):
+        import tensorflow as tf
+
+    try:
+        with _silence() if silent else contextlib.nullcontext():
+            image: Array = tf.image.decode_image(data, channels=channels or 0, dtype=tf.dtypes.as_dtype(dtype)).numpy()
+    except (tf.errors.OpError, ValueError) as error:
+        message = str(getattr(error, "message", error)).partition("} ")[2] or str(error)
+        raise UndecodableImageError(f"TensorFlow cannot decode the image ({message.strip()[:120]})") from None
+    if image.ndim != 3:
+        raise UndecodableImageError("the image is a GIF, which TFDS decodes as a video")
+    return image
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Discards what TensorFlow's libjpeg prints about a damaged image, past Python."""
+    with _silencing:
+        try:
+            stderr = os.dup(2)
+        except OSError:  # it is closed
+            yield
+            return
+        try:
+            with open(os.devnull, "wb") as null:
+                os.dup2(null.fileno(), 2)
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+
+
+def encode_jpeg(images: Array, quality: int = 95) -> list[bytes]:
+    """Encodes uint8 [T, H, W, C] (C is 1 or 3) as T JPEGs with 4:2:0 chroma, like tf.io.encode_jpeg.
+
+    Raises:
+      ValueError: the dtype or number of channels is unsupported.
+    """
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3):
+        raise ValueError(f"JPEG needs uint8 images with 1 or 3 channels, not {images.dtype}{images.shape[1:]}")
+    import simplejpeg
+
+    color = images.shape[-1] == 3
+    return [
+        simplejpeg.encode_jpeg(
+            image,
+            quality=quality,
+            colorspace="RGB" if color else "GRAY",
+            colorsubsampling="420" if color else "Gray",
+        )
+        for image in np.ascontiguousarray(images)
+    ]
+
+
+def encode_png(images: Array) -> list[bytes]:
+    """Encodes uint8 or uint16 [T, H, W, C] (C is 1, 3, or 4) as T PNGs."""
+    import imagecodecs
+
+    return [
+        imagecodecs.png_encode(image[..., 0] if image.shape[-1] == 1 else image)
+        for image in np.ascontiguousarray(images)
+    ]
+
+
+@functools.lru_cache(maxsize=64)
+def encode_zeros(shape: tuple[int, ...], dtype: str, encoding: str) -> bytes:
+    """Encodes an image of zeros of shape (height, width, channels) as PNG or JPEG."""
+    zeros = np.zeros((1, *shape), dtype)
+    return (encode_jpeg(zeros) if encoding == "jpeg" else encode_png(zeros))[0]

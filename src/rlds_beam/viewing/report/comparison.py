@@ -1,0 +1,265 @@
+"""Compares two datasets by schemas, distributions, and texts; and episodes before and after connectors."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.connectors import CONNECTORS
+from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.configuration import parse
+from rlds_beam.connectors.dry_run import Probed
+from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics, LeafStatistics
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.schema import Field, Schema, dimension_labels, kind_of, shown_dimensions
+from rlds_beam.errors import UsageError
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.thumbnails import is_image
+from rlds_beam.output.fitted import read_fitted
+from rlds_beam.output.plans import read_plan
+from rlds_beam.processing.ranges import check_and_connect
+from rlds_beam.reading.base import Segment, Source
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.text import printable
+from rlds_beam.typing import Array
+from rlds_beam.viewing.facts import Curve, curves_of
+from rlds_beam.viewing.report.distributions import MAX_DISTRIBUTIONS, Weighted, distribution_of, edges_of, round_number
+from rlds_beam.viewing.report.document import ComparisonSection, Drift, Measure, SchemaDifference
+from rlds_beam.viewing.report.episodes import Limits, picture_of, series_of
+from rlds_beam.viewing.report.sections import BeforeAfter
+from rlds_beam.viewing.report.signals import counts_of, text_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+MEASURES = (
+    Measure(
+        "KS",
+        "the largest difference between the two cumulative distributions, over all values",
+        "the two-sample Kolmogorov-Smirnov statistic (Smirnov, 1948)",
+        "0: equal; 1: no overlap. It does not depend on the scale of the values.",
+    ),
+    Measure(
+        "PSI",
+        "the sum over bins of (p - q) ln(p / q), with p and q the shares of the two datasets; the bins are tenths of "
+        "the first dataset, and an empty bin counts as 0.0001",
+        "the population stability index (Siddiqi, Credit Risk Scorecards, 2006)",
+        "below 0.1: about equal; 0.1 to 0.25: some drift; above 0.25: much drift.",
+    ),
+    Measure(
+        "L-infinity",
+        "the largest difference between the shares of one text in the two datasets",
+        "TensorFlow Data Validation, for categorical features",
+        "0: equal; 1: no text in common.",
+    ),
+)
+"""The measures of drift."""
+
+_TENTHS = 10
+_EMPTY = 1e-4
+
+
+def compare(
+    names: tuple[str, str],
+    schemas: tuple[Schema, Schema],
+    statistics: tuple[EpisodeStatistics, EpisodeStatistics],
+    tables: tuple[pa.Table, pa.Table],
+) -> ComparisonSection:
+    """The differences between two datasets."""
+    of_values = {**schemas[1].names, **schemas[0].names}
+    drifts = sorted(_drifts(*statistics, of_values), key=lambda drift: (-drift.ks, drift.field, drift.label))
+    texts = sorted(_texts(*tables), key=lambda text: (-text[1], text[0]))
+    shown = tuple(drifts[:MAX_DISTRIBUTIONS])
+    return ComparisonSection(
+        *names, tuple(_differences(*schemas)), shown, len(drifts) - len(shown), tuple(texts), MEASURES
+    )
+
+
+def ks_distance(first: Weighted, second: Weighted) -> float:
+    """The largest difference between the cumulative distributions of two samples; NaN if one is empty."""
+    if not len(first[0]) or not len(second[0]):
+        return math.nan
+    places = np.unique(np.concatenate([first[0], second[0]]))
+    shares = [_cumulate(sample, places) for sample in (first, second)]
+    return float(np.abs(shares[0] - shares[1]).max())
+
+
+def stability_index(first: Weighted, second: Weighted) -> float:
+    """The population stability index over the tenths of the first sample; NaN if one is empty."""
+    if not len(first[0]) or not len(second[0]):
+        return math.nan
+    ends = np.cumsum(first[1])
+    tenths = np.searchsorted(ends, ends[-1] * np.arange(1, _TENTHS) / _TENTHS)
+    edges = np.unique(first[0][tenths])
+    if edges[0] == first[0][0]:  # a tenth or more are the smallest value: values below it need their own bin
+        edges = np.insert(edges, 0, np.nextafter(edges[0], -np.inf))
+    p, q = (np.diff([0.0, *_cumulate(sample, edges), 1.0]) for sample in (first, second))
+    p, q = np.maximum(p, _EMPTY), np.maximum(q, _EMPTY)
+    return float(((p - q) * np.log(p / q)).sum())
+
+
+def _cumulate(sample: Weighted, places: Array) -> Array:
+    """The share of a sample at or below each place."""
+    values, counts = sample
+    sums = np.concatenate([[0], np.cumsum(counts)])
+    return np.asarray(sums[np.searchsorted(values, places, side="right")] / sums[-1])
+
+
+def _drifts(first: EpisodeStatistics, second: EpisodeStatistics, names: Mapping[str, Sequence[str]]) -> Iterator[Drift]:
+    """The drift of each number that both datasets have."""
+    of_episodes = (("length", first.lengths, second.lengths), ("return", first.returns, second.returns))
+    both = ((path, leaf, second.leaves.get(path)) for path, leaf in first.leaves.items())
+    for path, one, other in (*of_episodes, *both):
+        if one is not None and other is not None and one.shape == other.shape:
+            shown = shown_dimensions(math.prod(one.shape))
+            for dimension, label in enumerate(dimension_labels(one.shape, shown, names.get(path, ()))):
+                yield _drift(path, label, one, other, dimension)
+
+
+def _drift(path: str, label: str, one: LeafStatistics, other: LeafStatistics, dimension: int) -> Drift:
+    values = [leaf.distribution.weighted(dimension) for leaf in (one, other)]
+    edges = edges_of(*values)
+    first, second = (distribution_of(leaf, dimension, label, edges) for leaf in (one, other))
+    return Drift(path, label, _known(ks_distance(*values)), _known(stability_index(*values)), first, second)
+
+
+def _known(value: float) -> float:
+    return 0.0 if math.isnan(value) else round_number(value)
+
+
+def _differences(first: Schema, second: Schema) -> Iterator[SchemaDifference]:
+    levels: tuple[tuple[Any, Mapping[str, Field], Mapping[str, Field]], ...] = (
+        ("step", first.steps, second.steps),
+        ("episode", first.metadata, second.metadata),
+    )
+    for level, one, other in levels:
+        for path in sorted({*one, *other}):
+            kinds = [kind_of(fields[path]) if path in fields else "" for fields in (one, other)]
+            if kinds[0] != kinds[1]:
+                yield SchemaDifference(path, level, *kinds)
+
+
+def _texts(first: pa.Table, second: pa.Table) -> Iterator[tuple[str, float, str]]:
+    """The L-infinity distance of each text field of both datasets, and the text that differs most."""
+    columns, others = text_columns(first), text_columns(second)
+    for field in sorted(columns.keys() & others.keys()):
+        counts, other = counts_of(columns[field]), counts_of(others[field])
+        if not counts or not other:
+            continue
+        total, of_other = sum(counts.values()), sum(other.values())
+        far = {text: abs(counts.get(text, 0) / total - other.get(text, 0) / of_other) for text in {*counts, *other}}
+        text = min(far, key=lambda one: (-far[one], one))
+        yield field, round_number(far[text]), printable(text, 300)
+
+
+MAX_FIELDS = 8
+"""Fields of one episode that are shown before and after."""
+
+_LIMITS = Limits(height=96, points=160)
+
+
+def planned_connectors(output: str, source: Source) -> ConnectorRunner:
+    """The connectors of a conversion, from its plan; fitted ones with the results in the output directory.
+
+    Only connectors of rlds-beam are made from a plan, because it is a file that may come from others: naming other code
+    there must not run it.
+
+    Raises:
+      UsageError: the plan has other connectors, or they do not suit the source.
+    """
+    plan = read_plan(output)
+    entries = plan.content.get("connectors", {}) if plan is not None else {}
+    entries = entries if isinstance(entries, dict) else {}
+    connectors = [_read_connector(one) for one in entries.get("connectors", ()) if not _is_list(one)]
+    configuration = parse({"fields": entries.get("fields"), "connectors": connectors}, f"{output}: plan.json")
+    runner = ConnectorRunner.for_source(configuration, source)
+    fitted = read_fitted(output, plan) if plan is not None else None
+    return runner.fit(fitted) if fitted is not None else runner
+
+
+def _is_list(entry: Any) -> bool:
+    """Whether a connector only drops the episodes that a file lists or does not list; the file may not be here."""
+    return isinstance(entry, dict) and entry.get("name") in ("DropListedEpisodes", "KeepListedEpisodes")
+
+
+def _read_connector(entry: Any) -> Any:
+    name = entry.get("name") if isinstance(entry, dict) else None
+    if name not in CONNECTORS:
+        raise UsageError(f"the connector {name} is not one of rlds-beam: give --connectors as for the conversion")
+    return {name: entry.get("arguments") or {}}
+
+
+def first_episodes(source: Source, most: int) -> Iterator[Episode]:
+    """The first episodes of the first shards."""
+    reader = EpisodeReader(source)
+    shards = [(split.name, shard) for split in source.splits for shard in split.shards if shard.size][:most]
+    each = -(-most // max(1, len(shards)))
+    for split, shard in shards:
+        yield from itertools.islice(reader.read(split, Segment(shard)), each)
+
+
+def examples_of(
+    episodes: Iterable[Episode], check: CheckOptions, connecting: ConnectorRunner, most: int
+) -> Iterator[BeforeAfter]:
+    """The fields that connectors change in up to `most` of these records."""
+    shown = 0
+    for episode in episodes:
+        batches: list[Batch] = []
+        ignored = connecting.ignored_values()
+        verdict = check_and_connect(episode, check, connecting, ignored, batches.append).verdict
+        after = [episode for batch in batches for episode in batch.episodes]
+        if verdict.rejected is not None or not after:
+            continue
+        changed = list(_changed(episode, after[0], connecting.probed))
+        yield from changed[:MAX_FIELDS]
+        shown += bool(changed)
+        if shown == most:
+            return
+
+
+def _changed(before: Episode, after: Episode, probed: Probed) -> Iterator[BeforeAfter]:
+    names = probed.given.names, {path: names for schema in probed.schemas for path, names in schema.names.items()}
+    both = zip((before, after), names, strict=True)
+    curves = [{curve.path: curve for curve in curves_of(episode, names=of_fields)} for episode, of_fields in both]
+    for path in dict.fromkeys([*before.steps, *after.steps]):
+        old, new = before.steps.get(path), after.steps.get(path)
+        if old is not None and new is not None and same(old, new):
+            continue
+        images = [None if column is None or not is_image(column) else column for column in (old, new)]
+        if any(column is not None for column in images):
+            frames = [
+                _middle(one, path) if column is not None else None
+                for one, column in zip((before, after), images, strict=True)
+            ]
+            yield BeforeAfter(str(before.key), path, *frames)
+        elif path in curves[0] or path in curves[1]:
+            series = [_series(curve.get(path)) for curve in curves]
+            yield BeforeAfter(str(before.key), path, None, None, *series)
+
+
+def same(one: Column, other: Column) -> bool:
+    """Whether two columns are equal."""
+    if one is other:
+        return True
+    if isinstance(one, EncodedImages) or isinstance(other, EncodedImages):
+        if not (isinstance(one, EncodedImages) and isinstance(other, EncodedImages)) or len(one) != len(other):
+            return False
+        return all(one.image(step) == other.image(step) for step in range(len(one)))
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))
+
+
+def _middle(episode: Episode, path: str) -> Any:
+    return picture_of(episode, path, len(episode) // 2, _LIMITS.height)
+
+
+def _series(curve: Curve | None) -> Any:
+    return None if curve is None else series_of(curve, _LIMITS)

@@ -1,0 +1,299 @@
+"""One dataset's part of a report: its facts, and what one pass over its episodes gathered."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import ADVICE, POLICIES, RULES
+from rlds_beam.checking.signals.context import Context
+from rlds_beam.checking.signals.dataset import DatasetFinding
+from rlds_beam.checking.signals.results import group_reasons, reasons_unmeasured
+from rlds_beam.checking.validation import find_violations
+from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import Violation
+from rlds_beam.processing.range_summary import RangeSummary
+from rlds_beam.processing.report import Report
+from rlds_beam.reading.base import Source, Split
+from rlds_beam.reading.reader import read_episode
+from rlds_beam.text import printable, shape_text
+from rlds_beam.viewing.report.distributions import distributions_of
+from rlds_beam.viewing.report.document import DatasetFacts, DatasetPart, FieldRow, SplitRow
+from rlds_beam.viewing.report.episodes import Limits, Shelf, accepted_keys, sample_keys
+from rlds_beam.viewing.report.sections import Facts, Mark, RejectedSample, RuleSection, SignalSection
+from rlds_beam.viewing.report.signals import signals_of, texts_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+GRID = 24
+"""The number of episodes in the grid of first and last frames."""
+
+MAX_VIEWS = 90
+"""Maximum episodes with frames and curves, besides the samples."""
+
+BUDGET = 6_000_000
+"""Bytes of all frames and curves of a dataset; two of them fit into a report of 10 MB with `BUDGET / 2` each."""
+
+SMALL = Limits(frames=6, height=64, cameras=2, points=160, curves=6)
+"""For worst and rejected episodes."""
+
+
+class Gathered(NamedTuple):
+    """What a pass over a dataset found.
+
+    Attributes:
+      report: the counts of all records read.
+      statistics: the statistics of the accepted episodes, after any connectors.
+      table: a row for each record read (`checking.signals`).
+      findings: what only the whole dataset shows.
+    """
+
+    report: Report
+    statistics: DatasetStatistics
+    table: pa.Table
+    findings: tuple[DatasetFinding, ...]
+
+    @classmethod
+    def of(cls, summary: RangeSummary) -> Gathered:
+        """What a pass over all ranges found."""
+        signals = summary.signals
+        assert signals is not None
+        return cls(summary.report, summary.statistics, signals.finish(), tuple(signals.dataset_findings()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The settings of one dataset's part.
+
+    Attributes:
+      path: the path as given; `format`: the name of its format.
+      check: the policies; they decide which violations are marked.
+      samples: the number of sample episodes.
+      worst: the number of worst episodes of each signal.
+      decode: the number of images to decode of each camera and episode, for signals.
+      thresholds: signal -> threshold, instead of the default.
+      convert, list_command: the beginnings of the commands that convert it, and that list episodes by signals.
+      notes: about the dataset, shown with it.
+      budget: bytes for frames and curves.
+    """
+
+    path: str
+    format: str
+    check: CheckOptions
+    samples: int = 6
+    worst: int = 5
+    decode: int = 3
+    thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    convert: tuple[str, ...] = ("rlds-beam", "convert")
+    list_command: tuple[str, ...] = ("rlds-beam", "check")
+    notes: tuple[str, ...] = ()
+    budget: int = BUDGET
+
+
+def part_of(source: Source, gathered: Gathered, settings: Settings) -> DatasetPart:
+    """The part of a report about one dataset; reads the episodes that it shows."""
+    statistics = gathered.statistics.whole
+    keys = sample_keys(accepted_keys(gathered.table), max(GRID, settings.samples))
+    samples = keys[: settings.samples]
+    signals = signals_of(gathered.table, settings.worst, settings.thresholds, settings.list_command)
+    rejected = [str(key) for counts in gathered.report.rules.values() if counts.rejected for key, _ in counts.samples]
+    shelf = Shelf(
+        lambda key: read_episode(source, key),
+        lambda episode: _broken(episode, settings.check, source.schema.names),
+        settings.budget,
+        _marks_of(signals),
+        source.schema.names,
+    )
+    for key in samples:
+        shelf.show(key, Limits())
+    grid = shelf.grid(keys[:GRID])
+    others = [*rejected, *_worst_first(signals)]
+    for key in list(dict.fromkeys(others))[:MAX_VIEWS]:
+        shelf.show(key, SMALL)
+    return DatasetPart(
+        facts=facts_of(source, settings.path, settings.format, gathered.report),
+        grid=grid,
+        samples=tuple(samples),
+        distributions=distributions_of(statistics, source.schema.names),
+        texts=texts_of(gathered.table),
+        signals=signals,
+        findings=gathered.findings,
+        rules=rules_of(gathered.report, shelf.steps, settings.convert),
+        episodes=dict(sorted(shelf.views.items())),
+        notes=(*settings.notes, *shelf.notes(), *_unmeasured(gathered.table, source, settings.decode)),
+    )
+
+
+def _unmeasured(table: pa.Table, source: Source, decoded: int) -> list[str]:
+    """Which signals have no value, and why, one note for each reason."""
+    context = Context.of(source.schema, fps=source.fps, decoded=decoded)
+    return [
+        f"signals not measured ({label}): {text}" for label, text in group_reasons(reasons_unmeasured(table, context))
+    ]
+
+
+def _broken(episode: Episode, check: CheckOptions, names: Mapping[str, tuple[str, ...]]) -> list[Violation]:
+    """The rules that an episode breaks; a rule that needs the whole dataset is not among them."""
+    return [
+        violation
+        for violation in find_violations(episode, check, names=names)
+        if check.policy(violation.rule) != "accept"
+    ]
+
+
+def _marks_of(signals: Iterable[SignalSection]) -> dict[str, list[Mark]]:
+    """key -> a mark for each signal; only for its worst episodes beyond the threshold."""
+    marks: dict[str, list[Mark]] = {}
+    for signal in signals:
+        for worst in signal.worst[: signal.beyond]:
+            detail = f"{worst.value:g} {signal.unit}".strip()
+            mark = Mark("signal", signal.name, worst.field, worst.step, worst.stop, detail)
+            marks.setdefault(worst.key, []).append(mark)
+    return marks
+
+
+def _worst_first(signals: Sequence[SignalSection]) -> list[str]:
+    """The keys of the worst episodes beyond thresholds: the worst of each signal, then the second worst, and so on."""
+    beyond = [[episode.key for episode in signal.worst[: signal.beyond]] for signal in signals]
+    most = max(map(len, beyond), default=0)
+    return [keys[rank] for rank in range(most) for keys in beyond if rank < len(keys)]
+
+
+_MAX_CHARACTERS = 2000
+"""Maximum characters of a fact of the card."""
+
+_CARD = ("description", "citation", "releaseNotes", "version")
+_PROVENANCE = "provenance.json"
+
+
+def facts_of(source: Source, path: str, format: str, report: Report) -> DatasetFacts:
+    """What a dataset is, and what was read of it.
+
+    Args:
+      path: the path as given.
+      format: the name of its format.
+      report: the counts of the records read, with the faults of the dataset.
+    """
+    card, provenance = _metadata(source)
+    schema = source.schema
+    return DatasetFacts(
+        name=source.dataset,
+        path=path,
+        format=format,
+        file_format=source.files.name,
+        fps=source.fps,
+        fields=(
+            *(field_row(field, "step") for _, field in sorted(schema.steps.items())),
+            *(field_row(field, "episode") for _, field in sorted(schema.metadata.items())),
+        ),
+        splits=tuple(map(_split, source.splits)),
+        records=report.records,
+        accepted=report.records - report.rejected,
+        repaired=report.repaired,
+        rejected=report.rejected,
+        episodes=report.episodes,
+        steps=report.steps,
+        bytes=report.bytes,
+        problems=tuple(str(violation) for violation in source.violations),
+        provenance=provenance,
+        card=card,
+    )
+
+
+def rules_of(
+    report: Report, steps: Mapping[tuple[str, str], int | None], command: tuple[str, ...]
+) -> tuple[RuleSection, ...]:
+    """The broken rules.
+
+    Args:
+      steps: (key, rule) -> the step that broke the rule, for samples that were read again.
+      command: the command that repairs, without `--repair`.
+    """
+    sections = []
+    for rule, meaning in RULES.items():
+        if rule not in report.rules:
+            continue
+        counts = report.rules[rule]
+        samples = tuple(
+            RejectedSample(str(key), printable(detail, _MAX_CHARACTERS), steps.get((str(key), rule)))
+            for key, detail in counts.samples
+        )
+        sections.append(
+            RuleSection(
+                rule,
+                meaning,
+                ADVICE[rule],
+                counts.accepted,
+                counts.repaired,
+                counts.rejected,
+                command=_command(rule, command) if counts.rejected else "",
+                samples=samples,
+            )
+        )
+    return tuple(sections)
+
+
+def _command(rule: str, command: tuple[str, ...]) -> str:
+    """The command that repairs or accepts; empty if a rule allows neither."""
+    import shlex
+
+    for policy in ("repair", "accept"):
+        if policy in POLICIES[rule]:
+            return shlex.join([*command, f"--{policy}={rule}"])
+    return ""
+
+
+def field_row(field: Field, level: Literal["step", "episode"]) -> FieldRow:
+    """A field of the schema, with its shape and storage as text."""
+    stored = f"{field.encoding} {field.feature}" if field.encoding not in ("none", "text") else field.feature
+    return FieldRow(field.path, level, field.dtype, shape_text(field.shape), stored)
+
+
+def _split(split: Split) -> SplitRow:
+    stop = "" if split.stop is None else split.stop
+    sliced = f"[{split.start}:{stop}]" if split.sliced else ""
+    return SplitRow(split.name, split.episodes, len(split.shards), split.size, sliced)
+
+
+def _metadata(source: Source) -> tuple[Facts, Facts]:
+    """The card and the origin, from TFDS's metadata."""
+    if source.tfds is None:
+        return (), ()
+    info = _json(source.tfds.info)
+    card = _present(info, _CARD)
+    license_ = info.get("redistributionInfo")
+    if isinstance(license_, dict):
+        card += _present(license_, ("license",))
+    location = info.get("location")
+    if isinstance(location, dict) and isinstance(location.get("urls"), list):
+        card.append(("location", printable(", ".join(map(str, location["urls"])), _MAX_CHARACTERS)))
+    origin = _json(source.tfds.files.get(_PROVENANCE, b""))
+    made = _present(origin, ("written_by",))
+    if isinstance(origin.get("source"), dict):
+        made += [(f"source {name}", text) for name, text in _present(origin["source"], ("dataset", "from"))]
+    counts = origin.get("counts")
+    if isinstance(counts, dict):
+        made += [(name, text) for name, text in _present(counts, ("records", "written", "rejected"))]
+    return tuple(card), tuple(made)
+
+
+def _present(content: Mapping[str, Any], names: Iterable[str]) -> list[tuple[str, str]]:
+    """The named values that are text or numbers and not empty."""
+    values = ((name, content.get(name)) for name in names)
+    return [(name, printable(v, _MAX_CHARACTERS)) for name, v in values if isinstance(v, (str, int, float)) and v != ""]
+
+
+def _json(text: str | bytes | None) -> Mapping[str, Any]:
+    """Parsed JSON; nothing if it is not an object."""
+    try:
+        content = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}

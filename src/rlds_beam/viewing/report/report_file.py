@@ -1,0 +1,189 @@
+"""Makes a report of one or two datasets, and writes it as one file."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rlds_beam import storage
+from rlds_beam._version import __version__
+from rlds_beam.checking.duplicates import find_duplicates
+from rlds_beam.checking.signals.context import Context
+from rlds_beam.checking.signals.table import EpisodeTable
+from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.connectors.statistics.dataset_statistics import Groups
+from rlds_beam.errors import DiskError, RldsBeamError
+from rlds_beam.formats.registry import RLDS
+from rlds_beam.output.directory import Holding
+from rlds_beam.processing.dataset import check_counts
+from rlds_beam.processing.range_summary import RangeSummarizer, plan_summaries
+from rlds_beam.processing.report import Report
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.framing import Framing
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.viewing.report.comparison import compare, examples_of, first_episodes
+from rlds_beam.viewing.report.conversion import conversion_of, items_part, read_report, with_examples
+from rlds_beam.viewing.report.dataset import Gathered, Settings, part_of
+from rlds_beam.viewing.report.document import ComparisonSection, ConversionSection, DatasetPart, Made, ReportDocument
+from rlds_beam.viewing.report.rejected import with_rejected
+
+_TRIED, _EXAMPLES = 20, 3
+"""Episodes of a conversion's input to run its connectors on, and of these to show."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """A dataset of a report. Picklable.
+
+    Attributes:
+      source: the dataset.
+      settings: how it is shown.
+      dataset_report: the report on the dataset as a whole (`processing.dataset.check_source`).
+    """
+
+    source: Source
+    settings: Settings
+    dataset_report: Report
+
+    @property
+    def context(self) -> Context:
+        """The fields whose signals are measured."""
+        return Context.of(self.source.schema, fps=self.source.fps, decoded=self.settings.decode)
+
+    def gather(self, connecting: ConnectorRunner) -> Gathered:
+        """Reads and checks the dataset in this process; with Beam: `transforms.jobs.reports.WriteDatasetReport`."""
+        framing, summarizer = Framing(self.source), self.summarizer(connecting)
+        ranges = plan_summaries(self.source, framing)
+        segments = [(work.split, segment) for work in ranges for segment in work.segments]
+        duplicates = find_duplicates(self.source, framing, segments)
+        return Gathered.of(summarizer.merge(summarizer.summarize(work, duplicates) for work in ranges))
+
+    def summarizer(self, connecting: ConnectorRunner, directory: str | None = None) -> RangeSummarizer:
+        """Measures the signals, and computes the statistics.
+
+        Args:
+          connecting: the connectors.
+          directory: a directory that all workers share, for temporary files; None if there is none.
+        """
+        reader, measured = EpisodeReader(self.source), EpisodeTable(self.context, directory)
+        return RangeSummarizer(reader, self.settings.check, connecting, measured, functools.partial(Groups, None, None))
+
+    def part(self, gathered: Gathered) -> DatasetPart:
+        """Its part of the report; reads the episodes that it shows."""
+        counts = check_counts(self.source, gathered.report.shards, self.settings.check)
+        whole = self.dataset_report.merge(gathered.report, counts)
+        return part_of(self.source, gathered._replace(report=whole), self.settings)
+
+
+class WrittenReport(NamedTuple):
+    """The result of the job.
+
+    Attributes:
+      report: the counts of the records read, of the first dataset and then of the second.
+      path: the file written.
+      bytes: its size.
+    """
+
+    reports: tuple[Report, ...]
+    path: str
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"reports": [report.to_json() for report in self.reports], "path": self.path, "bytes": self.bytes}
+
+
+@dataclasses.dataclass(frozen=True)
+class ShownConversion:
+    """An output directory of rlds-beam that a report shows. Picklable.
+
+    Attributes:
+      path: the directory.
+      held: what it holds.
+      settings: how it is shown.
+      is_read: whether a source reads it as episodes; then it is the first input of the report.
+      source: the input of the conversion; None if it is not given.
+      connecting: the connectors that ran.
+    """
+
+    path: str
+    held: Holding
+    settings: Settings
+    is_read: bool
+    source: Source | None = None
+    connecting: ConnectorRunner | None = None
+
+    def section(self) -> ConversionSection:
+        """What the conversion did; reads a few episodes of the input, if it is given."""
+        section = conversion_of(self.path, self.held, read_report(self.path))
+        if self.source is None or self.connecting is None or not section.connectors:
+            return section
+        episodes = first_episodes(self.source, _TRIED)
+        return with_examples(section, list(examples_of(episodes, self.settings.check, self.connecting, _EXAMPLES)))
+
+    def parts(self, parts: list[DatasetPart], output: Source | None) -> list[DatasetPart]:
+        """Adds the items of the output, if no source reads it, and the rejected records."""
+        if not self.is_read:
+            parts = [items_part(self.path, self.held, self.settings.samples), *parts]
+        report = read_report(self.path)
+        decoding = self.source or (None if report.connectors or self.held.to != RLDS else output)
+        first = with_rejected(parts[0], self.path, report, decoding, self.settings.convert)
+        return [first, *parts[1:]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportWriter:
+    """Writes the report of one or two inputs. Picklable.
+
+    Attributes:
+      inputs: the datasets.
+      path: the file to write.
+      command: the command that makes the report.
+      conversion: the output directory that the first input is, if rlds-beam wrote it.
+    """
+
+    inputs: tuple[Input, ...]
+    path: str
+    command: str
+    conversion: ShownConversion | None = None
+
+    def write(self, gathered: Sequence[Gathered]) -> WrittenReport:
+        """Writes the report, in place of an earlier one.
+
+        Args:
+          gathered: what a pass over each input found.
+        """
+        from rlds_beam.viewing.report.page import render
+
+        page = render(self.document(gathered)).encode()
+        try:
+            storage.write_bytes(self.path, page)
+        except DiskError:
+            raise
+        except OSError as error:
+            raise RldsBeamError(f"--output={self.path} cannot be written to: {error}") from error
+        return WrittenReport(tuple(summary.report for summary in gathered), self.path, len(page))
+
+    def document(self, gathered: Sequence[Gathered]) -> ReportDocument:
+        """The content of the report."""
+        parts = [one.part(found) for one, found in zip(self.inputs, gathered, strict=True)]
+        conversion = self.conversion
+        if conversion is not None:
+            parts = conversion.parts(parts, self.inputs[0].source if conversion.is_read else None)
+        return ReportDocument(
+            title=" and ".join(part.facts.name for part in parts),
+            datasets=tuple(parts),
+            made=Made(self.command, __version__),
+            conversion=None if conversion is None else conversion.section(),
+            comparison=self._comparison(gathered) if len(self.inputs) == 2 else None,
+        )
+
+    def _comparison(self, gathered: Sequence[Gathered]) -> ComparisonSection:
+        (first, second), (one, other) = self.inputs, gathered
+        return compare(
+            (first.source.dataset, second.source.dataset),
+            (first.source.schema, second.source.schema),
+            (one.statistics.whole, other.statistics.whole),
+            (one.table, other.table),
+        )

@@ -1,0 +1,70 @@
+"""Looking at the numbers of several episodes at once finds nothing that the check of each would not find."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.screen import are_sound, screen_batches
+from rlds_beam.checking.validation import validate_episode
+from rlds_beam.checking.verdicts import IgnoredValues, Verdict
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.testing import make_episode
+
+OPTIONS = [CheckOptions(), CheckOptions(check_unused=True), CheckOptions(accept=("non_finite",))]
+IGNORED = [IgnoredValues(), IgnoredValues(last_step=False), IgnoredValues(frozenset(["reward"]))]
+CHANGES: dict[str, Any] = {
+    "nothing": lambda length: {},
+    "NaN": lambda length: {"reward": np.full(length, np.nan, np.float32)},
+    "void": lambda length: {"action": np.float32([[0, 0]] * (length - 1) + [[np.inf, 0]])},
+    "bfloat16": lambda length: {"extra": np.full(length, np.nan, ml_dtypes.bfloat16)},
+    "double": lambda length: {"reward": np.zeros(length)},
+    "discount": lambda length: {"discount": np.full(length, 1.5, np.float32)},
+    "negative": lambda length: {"discount": np.full(length, -1)},
+    "column": lambda length: {"discount": np.ones((length, 1), np.float32)},
+    "first": lambda length: {"is_first": np.arange(length) % 2 == 0},
+    "last": lambda length: {"is_last": np.zeros(length, bool)},
+    "terminal": lambda length: {"is_terminal": np.arange(length) == 0},
+    "numbers": lambda length: {"is_first": np.arange(length) == 0, "is_last": (np.arange(length) == length - 1) * 3},
+}
+
+
+def changed(length: int, change: str, seed: int = 0) -> Episode:
+    made = make_episode(length, seed=seed, terminal=seed % 2 == 0)
+    return made.replace(steps={**made.steps, **(CHANGES[change](length) if length else {})})
+
+
+def described(verdict: Verdict) -> Any:
+    steps = [{path: (c.dtype, c.tolist()) for path, c in e.steps.items()} for e in verdict.episodes]  # type: ignore[union-attr]
+    return repr((verdict.key, verdict.violations, verdict.rejected, verdict.repaired, steps))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([*CHANGES] + ["nothing"] * 30)), max_size=6))
+def test_sound_episodes_break_no_rule(chosen: list[tuple[int, str]]) -> None:
+    episodes = [changed(length, change, seed) for seed, (length, change) in enumerate(chosen)]
+    sound = are_sound(episodes)
+    for options in OPTIONS:
+        for ignored in IGNORED:
+            for episode, flag in screen_batches([[*episodes]]):
+                assert flag == sound
+                expected = described(validate_episode(episode, options, ignored))
+                assert described(validate_episode(episode, options, ignored, sound=flag)) == expected
+
+
+def test_usual_episodes_are_sound() -> None:
+    assert are_sound([changed(length, "nothing", length) for length in (1, 2, 30)])
+    assert are_sound([changed(length, "column", length) for length in (1, 2, 30)])
+    assert not are_sound([])
+    assert not are_sound([changed(3, "nothing")])
+    assert not are_sound([changed(3, "nothing"), changed(0, "nothing")])
+    for change in CHANGES.keys() - {"nothing", "column", "double"}:
+        assert not are_sound([changed(3, change), changed(4, change)]) or change == "numbers", change
+
+
+def test_faults_and_other_columns_are_not_overlooked() -> None:
+    other = make_episode(3, columns={"extra": np.full(3, np.nan, np.float32)})
+    assert not are_sound([make_episode(3), other])
+    assert not are_sound([other, make_episode(3)])

@@ -1,0 +1,173 @@
+"""`--exclude` and `--only`: episodes listed by key are dropped or kept, counted, and keys without a record reported."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from directories import bytes_of
+
+import rlds_beam
+from rlds_beam import connectors as c
+from rlds_beam.cli.main import main
+from rlds_beam.connectors.configuration import describe_connector
+from rlds_beam.connectors.connected import Listed
+from rlds_beam.errors import UsageError
+from rlds_beam.reading.base import Segment
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.testing import make_episode, read_items, write_dataset
+
+LENGTHS = (5, 12, 3, 20, 8, 30)
+DATASET = "toy/1.0.0"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> str:
+    """Six episodes, one record without an end, and one that holds two episodes."""
+    episodes = [make_episode(length, seed=length) for length in LENGTHS]
+    records = [*episodes, make_episode("F M M"), make_episode("F M L | F M M LT", seed=3)]
+    return str(write_dataset(tmp_path_factory.mktemp("data"), records, name="toy", shards=3))
+
+
+@pytest.fixture(scope="module")
+def keys(data) -> list[str]:
+    source = rlds_beam.open_source(data)
+    reader = EpisodeReader(source)
+    return [str(e.key) for split in source.splits for s in split.shards for e in reader.read(split.name, Segment(s))]
+
+
+def listing(path: Path, lines: Sequence[str]) -> str:
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def lengths(output: Path) -> list[int]:
+    return sorted(len(item["reward"]) for item in read_items(output))
+
+
+def test_listed_episodes_are_left_out_or_kept_and_every_record_is_counted(data, keys, tmp_path):
+    file = listing(tmp_path / "bad.txt", ["# reviewed", f"  {keys[1]}\tblurred", f"{keys[3]} # idle", "", keys[1]])
+    out = rlds_beam.convert(data, tmp_path / "out", exclude=file, items="episodes").report
+    assert (out.records, out.rejected, out.dropped["DropListedEpisodes"].records) == (8, 2, 2)
+    assert lengths(tmp_path / "out") == [3, 5, 8, 30]
+    assert "not found" not in out.summary()
+    kept = rlds_beam.convert(data, tmp_path / "kept", only=file, items="episodes").report
+    assert lengths(tmp_path / "kept") == [12, 20]
+    assert (kept.rejected, kept.dropped["KeepListedEpisodes"].records) == (2, 4)
+    both = rlds_beam.validate(data, only=file, exclude=listing(tmp_path / "one.txt", [keys[1]]))
+    assert {name: one.records for name, one in both.dropped.items()} == {
+        "DropListedEpisodes": 1,
+        "KeepListedEpisodes": 4,
+    }
+    assert "not found" not in both.summary()  # also the key that is in both lists
+
+
+def test_keys_that_no_record_has_are_reported(data, keys, tmp_path):
+    """Also with workers, and those of rejected records are found."""
+    missing = f"{DATASET}:train:00001@999999"
+    file = listing(tmp_path / "bad.txt", [missing, keys[0], keys[6], f"{DATASET}:test:00000@0"])
+    reports = [
+        rlds_beam.convert(data, tmp_path / f"out{workers}", exclude=file, workers=workers, shards=3).report
+        for workers in (1, 2)
+    ]
+    assert bytes_of(tmp_path / "out1") == bytes_of(tmp_path / "out2")
+    (listed,) = (one.listed for one in reports[0].connectors)
+    assert listed is not None and (listed.keys, listed.missing) == (4, 2)
+    line = f"2 of 4 keys of DropListedEpisodes: no record read has them, for example {DATASET}:test:00000@0"
+    assert line in reports[1].summary()
+    assert json.loads((tmp_path / "out1/report.json").read_text())["connectors"][0]["listed"]["keys"] == 4
+    of_slice = rlds_beam.validate(data, exclude=file, split="train[:3]")
+    assert of_slice.dropped["DropListedEpisodes"].records == 1
+    assert "not found 3 of 4 keys" in of_slice.summary()
+
+
+def test_a_key_with_a_part_names_one_episode_of_a_repaired_record(data, keys, tmp_path):
+    repair = "missing_is_last,unexpected_is_last"
+    for lines, left in (
+        ([f"{keys[7]}.1"], [3, 3]),
+        ([f"{keys[7]}.0"], [3, 4]),
+        ([keys[7]], [3]),
+        ([f"{keys[7]}.0", f"{keys[7]}.1"], [3]),
+    ):
+        file = listing(tmp_path / "bad.txt", [*lines, *keys[:2], *keys[3:6]])
+        output = tmp_path / str(len(list(tmp_path.iterdir())))
+        report = rlds_beam.convert(data, output, exclude=file, repair=repair, items="episodes").report
+        assert lengths(output) == sorted([*left, 3]), lines
+        assert report.records == 8 and not report.rejected
+        assert "not found" not in report.summary()
+
+
+def test_another_list_is_another_plan_and_another_name_is_not(data, keys, tmp_path, capsys):
+    first = listing(tmp_path / "first.txt", [keys[0], keys[1]])
+    assert main(["convert", data, str(tmp_path / "out"), f"--exclude={first}", "--max_rejected=2"]) == 0
+    same = listing(tmp_path / "same.txt", [f"{keys[1]}\tremark", keys[0]])
+    assert main(["convert", data, str(tmp_path / "out"), f"--exclude={same}", "--max_rejected=2"]) == 0
+    listing(tmp_path / "first.txt", [keys[0]])
+    assert main(["convert", data, str(tmp_path / "out"), f"--exclude={first}"]) == 2
+    assert "connectors.0.arguments.digest was" in capsys.readouterr().err
+
+
+def test_the_list_is_read_once(data, keys, tmp_path):
+    """Workers need not be able to read the file."""
+    file = listing(tmp_path / "bad.txt", keys[:2])
+    connector = c.DropListedEpisodes(file)
+    Path(file).unlink()
+    again = pickle.loads(pickle.dumps(connector))
+    assert describe_connector(again) == describe_connector(connector)
+    assert again.edit(make_episode(5).replace(key=rlds_beam.EpisodeKey.parse(keys[1])), c.StepFields()) == []
+
+
+def test_lists_do_not_change_what_is_checked_or_copied(data, tmp_path):
+    file = listing(tmp_path / "none.txt", [])
+    rlds_beam.convert(data, tmp_path / "plain/toy/1.0.0", to="rlds")
+    report = rlds_beam.convert(data, tmp_path / "listed/toy/1.0.0", to="rlds", exclude=file).report
+    shards = [sorted((tmp_path / name / "toy/1.0.0").glob("*tfrecord*")) for name in ("plain", "listed")]
+    assert [one.read_bytes() for one in shards[0]] == [one.read_bytes() for one in shards[1]]
+    assert not report.dropped
+
+
+def test_a_connectors_file_may_name_lists(data, keys, tmp_path):
+    file = listing(tmp_path / "bad.txt", keys[:1])
+    (tmp_path / "c.yaml").write_text(f"- DropListedEpisodes: {{file: {file}}}\n")
+    assert rlds_beam.validate(data, connectors=tmp_path / "c.yaml").dropped["DropListedEpisodes"].records == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([f"{DATASET}:train:00000@0", "train:0"], r"bad.txt, line 2: 'train:0' is not the key of an episode"),
+        ([f"{DATASET}:train:00000@{10**30}"], "line 1: .* is not the key"),
+        ([f"{DATASET}:train:00000@{'1' * 100_000}"], "line 1: .* is not the key"),
+        (["\x1b[2J:train:0@0"], r"'\\x1b\[2J:train:0@0' is not the key"),
+        (["toy/2.0.0:train:00000@0"], "lists episodes of toy/2.0.0, but the input is toy/1.0.0"),
+    ],
+)
+def test_a_wrong_line_is_refused_before_the_job(data, tmp_path, lines, said):
+    with pytest.raises(UsageError, match=said):
+        rlds_beam.convert(data, tmp_path / "out", exclude=listing(tmp_path / "bad.txt", lines))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_list_that_cannot_be_read_is_refused(data, tmp_path):
+    with pytest.raises(UsageError, match=r"none.txt cannot be read: No such file"):
+        rlds_beam.validate(data, exclude=tmp_path / "none.txt")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        rlds_beam.validate(data, only=tmp_path / "binary")
+
+
+def test_found_keys_add_up_in_any_order(tmp_path):
+    texts = [f"{DATASET}:train:{i // 5:05}@{i % 5 * 10}" for i in range(20)]
+    connector = c.KeepListedEpisodes(listing(tmp_path / "l.txt", texts))
+    order = [i for i in range(20) if i not in (4, 11, 19)]
+    random.Random(7).shuffle(order)
+    total = Listed()
+    for i in order:
+        one = connector.listed.counts([rlds_beam.EpisodeKey.parse(texts[i])])
+        total = total.add(one) if total.keys else one
+    assert (total.keys, total.missing, total.example) == (20, 3, texts[4])
+    assert [run[:2] for run in total.found] == [(0, 4), (5, 11), (12, 19)]

@@ -1,0 +1,317 @@
+"""The format of an input is recognized from its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hdf5_robots
+import npz_data
+import numpy as np
+import pytest
+import ros2_bags
+import zarr_data
+
+import rlds_beam
+from rlds_beam.cli.main import main
+from rlds_beam.errors import UsageError
+from rlds_beam.formats import recognition, registry
+from rlds_beam.formats.options import InputOptions
+from rlds_beam.formats.recognition import recognize
+from rlds_beam.formats.registry import OUTPUTS, SOURCES
+from rlds_beam.formats.sources import open_source
+from rlds_beam.pipelines.convert import ConvertConfig
+from rlds_beam.testing import make_episode, shard_paths, write_dataset
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "lerobot": {"fps": 10},
+    "trajectories": {"items": "frames"},
+    "scope_rl": {"policy": "behavior"},
+}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    episodes = [make_episode(5, seed=i) for i in range(3)]
+    return write_dataset(tmp_path_factory.mktemp("data"), episodes)
+
+
+@pytest.fixture(scope="module")
+def outputs(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The outputs of `convert`, each in a directory with its name."""
+    directory = tmp_path_factory.mktemp("outputs")
+    for to in ("rlds", "trajectories", "columns", "lerobot", "numpy", "minari", "d3rlpy", "rllib"):
+        rlds_beam.convert(dataset, directory / to, to=to, **_OPTIONS.get(to, {}))
+    return directory
+
+
+def without_plan(path: Path, to: Path) -> Path:
+    """A copy of an output as other programs pass it on: without rlds-beam's own files."""
+    shutil.copytree(path, to)
+    for name in ("plan.json", "manifest.json", "_commits"):
+        if (to / name).is_dir():
+            shutil.rmtree(to / name)
+        else:
+            (to / name).unlink(missing_ok=True)
+    return to
+
+
+@pytest.mark.parametrize("to", ["rlds", "trajectories", "lerobot", "numpy", "minari", "d3rlpy"])
+def test_our_outputs_are_read_without_from(outputs: Path, to: str) -> None:
+    found = recognize(outputs / to)
+    assert (found.format, found.why, found.problem) == (to, "plan.json of rlds-beam convert", None)
+    assert rlds_beam.validate(outputs / to).records == 3
+
+
+@pytest.mark.parametrize(
+    ("to", "why"),
+    [
+        ("rlds", "features.json"),
+        ("trajectories", ".tfrecord-00000-of-00001.spec"),
+        ("lerobot", "meta/info.json"),
+        ("d3rlpy", "num_episodes and version in "),
+    ],
+)
+def test_files_of_other_programs_are_recognized(outputs: Path, tmp_path: Path, to: str, why: str) -> None:
+    found = recognize(without_plan(outputs / to, tmp_path / "copy"))
+    assert found.format == to and why in found.why
+
+
+def test_parts_of_outputs_are_recognized(outputs: Path) -> None:
+    (split,) = (path for path in (outputs / "minari").iterdir() if (path / "metadata.json").exists())
+    assert str(recognize(split)) == "minari (metadata.json)"
+    (file,) = (outputs / "d3rlpy").rglob("*.h5")
+    assert recognize(file).format == "d3rlpy"
+    (shard,) = (path for path in (outputs / "trajectories").iterdir() if path.name.endswith("of-00001"))
+    assert recognize(shard).format == "trajectories"
+
+
+def test_shards_of_rlds_are_recognized(dataset: Path) -> None:
+    (shard,) = (path for path in dataset.iterdir() if ".tfrecord" in path.name)
+    for given in (str(shard), [str(shard)], f"{dataset}/*.tfrecord*"):
+        assert recognize(given).format == "rlds"
+        assert rlds_beam.validate(given).records == 3
+
+
+def test_logs_of_other_programs_are_recognized_by_names(tmp_path: Path) -> None:
+    for file, name in (
+        ("metadata.riegeli", "envlogger"),
+        ("1631000000000000/steps.riegeli", "envlogger"),
+        ("data/metadata.json", "minari"),
+        ("meta/info.json", "lerobot"),
+        ("toy-train.array_record-00000-of-00001", "rlds"),
+    ):
+        path = tmp_path / file.replace("/", "_") / file
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"")
+        if name == "minari":
+            (path.parent / "main_data.hdf5").write_bytes(b"")
+        assert str(recognize(tmp_path / file.replace("/", "_"))) == f"{name} ({file})"
+
+
+@pytest.mark.parametrize("to", ["columns", "rllib"])
+def test_what_cannot_be_read_says_what_reads_it(outputs: Path, to: str) -> None:
+    found = recognize(outputs / to)
+    assert found.format == to and found.problem is not None and "written by rlds-beam convert" in found.problem
+    for job in (rlds_beam.validate, rlds_beam.stats, rlds_beam.inspect, rlds_beam.check):
+        with pytest.raises(UsageError) as caught:
+            job(outputs / to)
+        assert str(caught.value) == found.problem
+    if to == "columns":
+        assert f"rlds-beam show {outputs / to}" in found.problem
+        assert main(["show", str(outputs / to)]) == 0
+
+
+def test_an_unfinished_output_is_named(outputs: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "unfinished"
+    shutil.copytree(outputs / "minari", copied)
+    (copied / "manifest.json").unlink()
+    with pytest.raises(UsageError, match="holds the unfinished output of rlds-beam convert"):
+        rlds_beam.validate(copied)
+
+
+def test_a_single_dataset_below_is_opened(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    top = dataset.parent.parent
+    found = recognize(top)
+    assert found.dataset == str(dataset) and found.why == f"features.json in {dataset.relative_to(top)}"
+    assert main(["inspect", str(top)]) == 0
+    assert f"format    rlds (features.json in {dataset.relative_to(top)})\n" in capsys.readouterr().out
+    assert rlds_beam.validate(top).records == 3
+
+
+def test_several_datasets_below_are_listed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(outputs)]) == 2
+    err = capsys.readouterr().err
+    assert f"{outputs} contains 8 datasets:\n" in err and "\n  lerobot  lerobot (plan.json of" in err
+    assert err.endswith(f"Choose one: rlds-beam inspect {outputs}/columns\n")
+
+
+def test_hdf5_files_of_several_datasets_are_not_taken_for_one(dataset: Path, tmp_path: Path) -> None:
+    """The source of HDF5 files searches subdirectories."""
+    for name, write in (("aloha", hdf5_robots.aloha), ("lift", hdf5_robots.robomimic)):
+        (tmp_path / "both" / name).mkdir(parents=True)
+        write(tmp_path / "both" / name, [3, 3])
+    with pytest.raises(UsageError, match=r"both contains 2 datasets:\n  aloha  hdf5 .*\n  lift  hdf5 "):
+        recognize(tmp_path / "both")
+    shutil.copytree(tmp_path / "both" / "aloha", tmp_path / "mixed" / "aloha")
+    shutil.copytree(dataset, tmp_path / "mixed" / "toy" / "1.0.0")
+    with pytest.raises(UsageError, match=r"\n  toy/1.0.0  rlds \(features.json\)\n"):
+        recognize(tmp_path / "mixed")
+    shutil.copytree(tmp_path / "both" / "aloha", tmp_path / "same" / "monday")
+    shutil.copytree(tmp_path / "both" / "aloha", tmp_path / "same" / "tuesday")
+    assert str(recognize(tmp_path / "same")).startswith("hdf5 (profile aloha")
+
+
+def _write_mcap(directory: Path) -> None:
+    pytest.importorskip("mcap_ros2")
+    ros2_bags.write_mcap(directory / "x.mcap", ros2_bags.robot(3))
+
+
+def _write_npz(directory: Path) -> None:
+    np.savez(directory / "maze.npz", **npz_data.ogbench_arrays((4, 3)))
+
+
+def _write_records(directory: Path) -> None:
+    for path in shard_paths(write_dataset(directory.parent / "source", [make_episode(4)])):
+        shutil.copy(path, directory)
+
+
+def _write_hdf5(directory: Path) -> None:
+    hdf5_robots.aloha(directory, [4])
+
+
+FILES: dict[str, Callable[[Path], None]] = {
+    "ros2": _write_mcap, "npz": _write_npz, "rlds": _write_records, "hdf5": _write_hdf5
+}  # fmt: skip
+"""Files that tell the format of their directory."""
+
+
+@pytest.mark.parametrize("format", FILES)
+@pytest.mark.parametrize("datasets", [1, 30])
+def test_a_file_does_not_hide_the_datasets_next_to_it(
+    dataset: Path, tmp_path: Path, format: str, datasets: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    top = tmp_path / "top"
+    for i in range(datasets):
+        (top / f"a{i:02}").mkdir(parents=True)  # looked at first
+        shutil.copytree(dataset, top / f"toy{i:02}" / "1.0.0")
+    FILES[format](top)
+    assert main(["inspect", str(top)]) == 2
+    err = capsys.readouterr().err
+    assert f"{top} contains {datasets + 1} datasets:\n  .  {format} (" in err
+    assert "\n  toy00/1.0.0  rlds (features.json)\n" in err
+    assert err.endswith(f"Choose one: rlds-beam inspect {top}/toy00/1.0.0, or --from={format} for the files in {top}\n")
+    for command in ("validate", "stats", "show"):
+        assert main([command, str(top)]) == 2
+        assert "contains" in capsys.readouterr().err
+    assert main(["inspect", f"{top}/toy00/1.0.0"]) == 0
+
+
+def test_datasets_that_can_be_read_as_one_say_so(tmp_path: Path) -> None:
+    for name in ("a.zarr", "b.zarr"):
+        zarr_data.write_buffer(tmp_path / name, zarr_data.episode_arrays((3,)), (3,))
+    with pytest.raises(UsageError, match=r"Choose one: .*/a.zarr, or --from=zarr for all of them$"):
+        recognize(tmp_path)
+
+
+def test_the_error_lists_what_was_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "notes.txt").write_text("features.json")
+    with pytest.raises(UsageError) as caught:
+        recognize(tmp_path)
+    lines = str(caught.value).splitlines()
+    assert (
+        "None of these is in it or in the 3 files and directories below:" in lines[0] and "--from=FORMAT" in lines[-1]
+    )
+    assert any(line.split() == ["lerobot", "meta/info.json"] for line in lines)
+    with pytest.raises(UsageError, match="not a dataset in a known format"):
+        recognize(tmp_path / "a" / "notes.txt")
+
+
+def test_what_is_known_by_is_documented() -> None:
+    assert {name for name in SOURCES if not registry.FORMATS[name].known_by} <= {"merged", "merged_common"}
+
+
+def test_two_formats_are_both_named(dataset: Path, tmp_path: Path) -> None:
+    both = tmp_path / "both"
+    shutil.copytree(dataset, both)
+    (both / "meta").mkdir()
+    (both / "meta" / "info.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"could be rlds \(features.json\) and lerobot \(meta/info.json\): choose one"):
+        rlds_beam.validate(both)
+    assert rlds_beam.validate(both, from_="rlds").records == 3
+    assert main(["inspect", str(both), "--from=rlds"]) == 0
+
+
+def test_nothing_there_is_an_error_of_rlds(tmp_path: Path) -> None:
+    for name in ("nowhere", "*.tfrecord"):
+        with pytest.raises(UsageError, match="no such file or directory"):
+            open_source(str(tmp_path / name))
+
+
+def test_a_damaged_plan_hides_no_format(outputs: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(outputs / "minari" / "data", tmp_path / "damaged")
+    for content in ("{", "[1]", ""):
+        (copied / "plan.json").write_text(content)
+        assert recognize(copied).format == "minari"
+
+
+def test_hostile_directories(dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "out").symlink_to(tmp_path / "in")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    os.mkfifo(tmp_path / "pipe.h5")
+    (tmp_path / "a\x1b[31m\nb").mkdir()
+    with pytest.raises(UsageError, match="cannot be recognized"):
+        recognize(tmp_path)
+    for name in ("one\x1b[31m\n", "two"):
+        shutil.copytree(dataset, tmp_path / "a\x1b[31m\nb" / name)
+    with pytest.raises(UsageError, match="contains 2 datasets") as caught:
+        recognize(tmp_path)
+    assert r"a\x1b[31m b/one\x1b[31m" in str(caught.value)
+    (tmp_path / "again").symlink_to(tmp_path / "a\x1b[31m\nb" / "two")
+    with pytest.raises(UsageError, match="contains 2 datasets"):
+        recognize(tmp_path)
+
+
+def test_thousands_of_entries_are_not_all_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(3000):
+        (tmp_path / f"{i:05}").mkdir()
+    looked: list[str] = []
+    monkeypatch.setattr("rlds_beam.formats.recognition._recognize_written", looked.append)
+    with pytest.raises(UsageError, match="in the 200 files and directories below"):
+        recognize(tmp_path)
+    assert len(looked) == 201
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_unreadable_directories(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    with pytest.raises(UsageError, match="not a dataset"):
+        recognize(tmp_path)
+
+
+def test_configs_hold_what_was_recognized(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ConvertConfig.create(outputs / "minari", "out", shards=2).resolved()
+    assert (config.from_, config.source_format) == (None, "minari")
+    monkeypatch.setattr(recognition, "_recognize_one", lambda *_: pytest.fail("recognized again"))
+    assert InputOptions.of(config).source_format == "minari"
+    assert config.for_input  # other inputs are recognized again:
+    with pytest.raises(pytest.fail.Exception):
+        config.for_input(str(outputs / "d3rlpy"))
+
+
+def test_the_plan_has_the_recognized_format(outputs: Path, tmp_path: Path) -> None:
+    rlds_beam.convert(outputs / "minari", tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "plan.json").read_text())["plan"]["from"] == "minari"
+    outcome = rlds_beam.convert(outputs / "minari", tmp_path / "out", from_="minari")
+    assert outcome.report.records == 3  # the same plan
+
+
+def test_outputs_have_names() -> None:
+    assert "columns" in OUTPUTS and "columns" not in SOURCES
