@@ -74,7 +74,7 @@ demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert
 	@$(PY) examples/demo.py
 
 test: left-out  ## run the tests (some of them: TESTS=tests/core)
-	@$(PYTEST) $(PYTEST_FLAGS) $(foreach folder,faults buckets flink dataflow peers site,--ignore=tests/$(folder)) $(TESTS) \
+	@$(PYTEST) $(PYTEST_FLAGS) $(foreach folder,faults buckets flink dataflow peers docs site,--ignore=tests/$(folder)) $(TESTS) \
 		|| $(SAY_TIMEOUT)
 
 test-quick: left-out  ## run a minute's worth of tests
@@ -142,9 +142,9 @@ docs: full  ## build the pages and the API reference in build/docs, and check th
 docs-serve: docs  ## build the site and show it on this machine (PORT=8000)
 	@$(PY) -m http.server --bind 127.0.0.1 --directory build/docs $(or $(PORT),8000)
 
-# In two processes, each with a Chromium. Without one, the tests are skipped.
-test-docs: docs  ## build the site and check every page in headless Chromium, on a desktop and on a phone (a minute)
-	@$(PYTEST) -n 2 -rs tests/site || $(SAY_TIMEOUT)
+# In two processes, each with a Chromium. Without one, the tests of tests/site are skipped.
+test-docs: docs  ## build the site, run the blocks of its pages, and check each page in headless Chromium (5 minutes)
+	@$(PYTEST) -n 2 --dist worksteal -rs tests/docs tests/site || $(SAY_TIMEOUT)
 
 format: full  ## format and fix with ruff
 	@$(BIN)/ruff format .

@@ -35,7 +35,7 @@ def pages_of(peer: str) -> list[str]:
     pages = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.read_text().startswith(comment)]
     tests = {True: "test_the_blocks_of_a_page_print_what_it_shows", False: "test_the_blocks_of_a_page_run"}
     return [
-        f"tests/project/test_docs.py::{tests[page.parent.name == 'tutorials']}[{page.relative_to(ROOT)}]"
+        f"tests/docs/test_blocks.py::{tests[page.parent.name == 'tutorials']}[{page.relative_to(ROOT)}]"
         for page in pages
     ]
 

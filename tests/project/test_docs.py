@@ -1,73 +1,16 @@
-"""The code blocks of the README and the docs run in order, and their links work."""
+"""The README runs on the base package, and what the pages link to and name exists."""
 
-import contextlib
-import io
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import readme
 from checkout import ROOT
-from processes import DEADLINE
+from pages import PAGES, README, page_name, run_in_order
 
-import rlds_beam
 from rlds_beam.cli import main as cli
-from rlds_beam.pipelines.example import ExampleConfig, example
 
-README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
-TUTORIALS = [page for page in PAGES if page.parent.name == "tutorials" and readme.blocks(page)]
 LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").glob("*/README.md"))]
-AGENTS = re.compile(r"load_trajectories|tensorflow|tf_agents|rlds_to_reverb|reverb\.serving|reverb=embedded")
-"""Matches blocks that need the extra `agents`."""
-ENVIRONMENT = re.compile(r"<!-- environment: (\w+) -->")
-"""The first line of a page that `make test-peers` runs, in this environment of a peer."""
-PEERS = {"rllib": "ray", "lerobot": "lerobot", "exchange": "d3rlpy", "beam_yaml": "jsonschema"}
-"""Environment -> the module that shows that this is it."""
-HDF5 = re.compile(r"--(from|to)=(minari|d3rlpy|d4rl|hdf5)|^import h5py", re.MULTILINE)
-"""Matches blocks that need the extra `hdf5`."""
-ROS = re.compile(r"^from rosbags", re.MULTILINE)
-"""Matches blocks that need the extra `ros`."""
-VIDEO = re.compile("--images=video")
-"""Matches blocks that need the extra `lerobot`."""
-
-
-def name_of(page):
-    return str(page.relative_to(ROOT))
-
-
-def skip_without_environment(page):
-    """Skips the page if its first line names an environment and this is another one."""
-    if named := ENVIRONMENT.match(page.read_text()):
-        pytest.importorskip(PEERS[named[1]])
-
-
-def bash(script, folder, seconds=2 * DEADLINE):
-    """Runs a script with this Python and its `rlds-beam` first on the PATH; returns what it prints."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash"], input=script, capture_output=True, text=True, check=False, timeout=seconds, cwd=folder,
-        env={**os.environ, "PATH": path},
-    )  # fmt: skip
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def run_in_order(page, folder, monkeypatch):
-    """Runs the blocks of a page that work in this environment, in one shell; returns (block, what it printed)."""
-    scratch = folder / "scratch"
-    scratch.mkdir()
-    monkeypatch.setenv("TMPDIR", str(scratch))
-    wanted = [block for block in readme.blocks(page) if block.heading != readme.AGENTS and not block.installs]
-    start = folder / "start"
-    start.mkdir()
-    printed = bash(readme.script(wanted, marks=True), start, seconds=7 * DEADLINE).split(f"{readme.MARK}\n")
-    assert list(start.iterdir()) == [], "the page leaves files in the current directory"
-    return list(zip(wanted, printed, strict=False))
 
 
 def test_the_readme_runs_as_printed_on_the_base_package(tmp_path, monkeypatch):
@@ -77,60 +20,13 @@ def test_the_readme_runs_as_printed_on_the_base_package(tmp_path, monkeypatch):
     assert "accepted  32 episodes" in printed[3][1]
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", TUTORIALS, ids=name_of)
-def test_the_blocks_of_a_page_print_what_it_shows(page, tmp_path, monkeypatch):
-    skip_without_environment(page)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # LeRobot must find all it needs in the dataset
-    shown = [(block, said) for block, said in run_in_order(page, tmp_path, monkeypatch) if block.output]
-    assert len(shown) >= 4
-    for block, said in shown:
-        assert readme.matches(block.output, said), f"{block.code}printed:\n{said}"
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder with what the README's first blocks write: `data/point_mass/1.0.0`, and `pairs`."""
-    example(ExampleConfig(str(tmp_path / "data")))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)  # as for a Python started there
-    rlds_beam.convert("data/point_mass/1.0.0", "pairs")
-    return tmp_path
-
-
-RUN = [page for page in PAGES if page not in (README, *TUTORIALS) and readme.blocks(page)]
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", RUN, ids=name_of)
-def test_the_blocks_of_a_page_run(page, folder):
-    blocks = readme.blocks(page)
-    if AGENTS.search("".join(block.code for block in blocks)):
-        pytest.importorskip("tf_agents")
-    skip_without_environment(page)
-    if HDF5.search("".join(block.code for block in blocks)):
-        pytest.importorskip("h5py")
-    if ROS.search("".join(block.code for block in blocks)):
-        pytest.importorskip("rosbags")
-    if VIDEO.search("".join(block.code for block in blocks)):
-        pytest.importorskip("av")
-    for number, block in enumerate(blocks):
-        if block.language == "sh":
-            bash(readme.script([block]), folder)
-            continue
-        if module := re.match(r"# (\w+\.py)\n", block.code):
-            (folder / module[1]).write_text(block.code)
-        with contextlib.redirect_stdout(io.StringIO()):
-            exec(compile(block.code, f"{page.name}, block {number}", "exec"), {"__name__": "__docs__"})
-
-
 def anchors(page):
     """The anchors that GitHub gives the headings of a page, if all headings differ."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", LINKED, ids=name_of)
+@pytest.mark.parametrize("page", LINKED, ids=page_name)
 def test_links_between_pages_hold(page):
     for target, _, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(#([^)]*))?\)", page.read_text()):
         other = (page.parent / target).resolve() if target else page

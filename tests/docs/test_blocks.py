@@ -1,0 +1,82 @@
+"""The code blocks of the docs run in order, and print what the tutorials show.
+
+`make test-docs` runs these tests; the README's is in `tests/project/test_docs.py`.
+"""
+
+import contextlib
+import io
+import re
+
+import pytest
+import readme
+from pages import PAGES, README, bash, page_name, run_in_order
+
+import rlds_beam
+from rlds_beam.pipelines.example import ExampleConfig, example
+
+TUTORIALS = [page for page in PAGES if page.parent.name == "tutorials" and readme.blocks(page)]
+AGENTS = re.compile(r"load_trajectories|tensorflow|tf_agents|rlds_to_reverb|reverb\.serving|reverb=embedded")
+"""Matches blocks that need the extra `agents`."""
+ENVIRONMENT = re.compile(r"<!-- environment: (\w+) -->")
+"""The first line of a page that `make test-peers` runs, in this environment of a peer."""
+PEERS = {"rllib": "ray", "lerobot": "lerobot", "exchange": "d3rlpy", "beam_yaml": "jsonschema"}
+"""Environment -> the module that shows that this is it."""
+HDF5 = re.compile(r"--(from|to)=(minari|d3rlpy|d4rl|hdf5)|^import h5py", re.MULTILINE)
+"""Matches blocks that need the extra `hdf5`."""
+ROS = re.compile(r"^from rosbags", re.MULTILINE)
+"""Matches blocks that need the extra `ros`."""
+VIDEO = re.compile("--images=video")
+"""Matches blocks that need the extra `lerobot`."""
+
+
+def skip_without_environment(page):
+    """Skips the page if its first line names an environment and this is another one."""
+    if named := ENVIRONMENT.match(page.read_text()):
+        pytest.importorskip(PEERS[named[1]])
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", TUTORIALS, ids=page_name)
+def test_the_blocks_of_a_page_print_what_it_shows(page, tmp_path, monkeypatch):
+    skip_without_environment(page)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # LeRobot must find all it needs in the dataset
+    shown = [(block, said) for block, said in run_in_order(page, tmp_path, monkeypatch) if block.output]
+    assert len(shown) >= 4
+    for block, said in shown:
+        assert readme.matches(block.output, said), f"{block.code}printed:\n{said}"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with what the README's first blocks write: `data/point_mass/1.0.0`, and `pairs`."""
+    example(ExampleConfig(str(tmp_path / "data")))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # as for a Python started there
+    rlds_beam.convert("data/point_mass/1.0.0", "pairs")
+    return tmp_path
+
+
+RUN = [page for page in PAGES if page not in (README, *TUTORIALS) and readme.blocks(page)]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", RUN, ids=page_name)
+def test_the_blocks_of_a_page_run(page, folder):
+    blocks = readme.blocks(page)
+    if AGENTS.search("".join(block.code for block in blocks)):
+        pytest.importorskip("tf_agents")
+    skip_without_environment(page)
+    if HDF5.search("".join(block.code for block in blocks)):
+        pytest.importorskip("h5py")
+    if ROS.search("".join(block.code for block in blocks)):
+        pytest.importorskip("rosbags")
+    if VIDEO.search("".join(block.code for block in blocks)):
+        pytest.importorskip("av")
+    for number, block in enumerate(blocks):
+        if block.language == "sh":
+            bash(readme.script([block]), folder)
+            continue
+        if module := re.match(r"# (\w+\.py)\n", block.code):
+            (folder / module[1]).write_text(block.code)
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(block.code, f"{page.name}, block {number}", "exec"), {"__name__": "__docs__"})
