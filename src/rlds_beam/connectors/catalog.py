@@ -37,8 +37,8 @@ SECTIONS = {
 
 def names(modules: tuple[str, ...]) -> list[str]:
     """The connectors of modules, in the order in which they are defined."""
-    found = [(modules.index(module), _line(name), name) for name, module in CONNECTORS.items() if module in modules]
-    return [name for _, _, name in sorted(found)]
+    loaded = [(module, importlib.import_module(f"rlds_beam.connectors.{module}")) for module in modules]
+    return [name for module, loaded_module in loaded for name in vars(loaded_module) if CONNECTORS.get(name) == module]
 
 
 def connector_names() -> list[str]:
@@ -68,7 +68,3 @@ def summary(name: str) -> str:
     """The first sentence of a connector's docstring."""
     text = " ".join((inspect.getdoc(connector_class(name)) or "").partition("\n\n")[0].split())
     return re.split(r"(?<=[.:])\s(?=[A-Z])", text)[0].removesuffix(":")
-
-
-def _line(name: str) -> int:
-    return inspect.getsourcelines(connector_class(name))[1]
