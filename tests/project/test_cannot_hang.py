@@ -32,7 +32,16 @@ def calls(file: Path) -> Iterator[tuple[ast.Call, str, str]]:
     """Yields each call in a file, its dotted name, and its location."""
     for node in ast.walk(parse(file)):
         if isinstance(node, ast.Call):
-            yield node, ast.unparse(node.func), f"{file.relative_to(ROOT)}:{node.lineno}"
+            yield node, dotted(node.func), f"{file.relative_to(ROOT)}:{node.lineno}"
+
+
+def dotted(function: ast.expr) -> str:
+    """`a.b.c`; `().c` if c is an attribute of anything but a name."""
+    attributes = []
+    while isinstance(function, ast.Attribute):
+        attributes.append(function.attr)
+        function = function.value
+    return ".".join([function.id if isinstance(function, ast.Name) else "()", *reversed(attributes)])
 
 
 @functools.cache
@@ -73,7 +82,7 @@ def measured_times(tree: ast.AST) -> Iterator[int]:
                     yield node.lineno
             elif isinstance(node, ast.alias) and node.name == "timeit":
                 yield node.lineno
-            elif isinstance(node, ast.Call) and (name := ast.unparse(node.func)).startswith("time."):
+            elif isinstance(node, ast.Call) and (name := dotted(node.func)).startswith("time."):
                 is_for_deadline = isinstance(parent, ast.Compare) or (
                     isinstance(parent, ast.BinOp)
                     and isinstance(parent.op, (ast.Add, ast.Sub))
