@@ -15,18 +15,10 @@ import rlds_beam
 from rlds_beam.pipelines.example import ExampleConfig, example
 
 TUTORIALS = [page for page in PAGES if page.parent.name == "tutorials" and readme.blocks(page)]
-AGENTS = re.compile(r"load_trajectories|tensorflow|tf_agents|rlds_to_reverb|reverb\.serving|reverb=embedded")
-"""Matches blocks that need the extra `agents`."""
 ENVIRONMENT = re.compile(r"<!-- environment: (\w+) -->")
 """The first line of a page that `make test-peers` runs, in this environment of a peer."""
 PEERS = {"rllib": "ray", "lerobot": "lerobot", "exchange": "d3rlpy", "beam_yaml": "jsonschema"}
 """Environment -> the module that shows that this is it."""
-HDF5 = re.compile(r"--(from|to)=(minari|d3rlpy|d4rl|hdf5)|^import h5py", re.MULTILINE)
-"""Matches blocks that need the extra `hdf5`."""
-ROS = re.compile(r"^from rosbags", re.MULTILINE)
-"""Matches blocks that need the extra `ros`."""
-VIDEO = re.compile("--images=video")
-"""Matches blocks that need the extra `lerobot`."""
 
 
 def skip_without_environment(page):
@@ -62,17 +54,8 @@ RUN = [page for page in PAGES if page not in (README, *TUTORIALS) and readme.blo
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", RUN, ids=page_name)
 def test_the_blocks_of_a_page_run(page, folder):
-    blocks = readme.blocks(page)
-    if AGENTS.search("".join(block.code for block in blocks)):
-        pytest.importorskip("tf_agents")
     skip_without_environment(page)
-    if HDF5.search("".join(block.code for block in blocks)):
-        pytest.importorskip("h5py")
-    if ROS.search("".join(block.code for block in blocks)):
-        pytest.importorskip("rosbags")
-    if VIDEO.search("".join(block.code for block in blocks)):
-        pytest.importorskip("av")
-    for number, block in enumerate(blocks):
+    for number, block in enumerate(readme.blocks(page)):
         if block.language == "sh":
             bash(readme.script([block]), folder)
             continue
