@@ -115,7 +115,7 @@ def test_inspect(data):
 
 
 def test_validate(data):
-    code, out, _ = run("validate", data, OWN, "--json", "--workers=2")
+    code, out, _ = run("validate", data, OWN, "--json")
     report = json.loads(out)
     assert code == 3
     assert (report["valid"], report["rejected"], report["rules"]["not_an_example"]["rejected"]) == (12, 1, 1)

@@ -58,7 +58,7 @@ def short_directory() -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.mark.parametrize("flags", [["validate"], ["check", "--workers=2"], ["convert", "--workers=2"]])
+@pytest.mark.parametrize("flags", [["validate"], ["convert", "--workers=2"]])
 def test_the_next_command_removes_what_a_killed_one_left(
     flags: list[str], tmp_path: Path, short_directory: Path
 ) -> None:

@@ -25,20 +25,21 @@ def state():
     return root.handlers[:], root.filters[:], root.level, beam, warnings.filters[:], environment
 
 before, data, workers = state(), sys.argv[1], int(sys.argv[2])
-rlds_beam.validate(data, workers=workers, progress="none")
-assert state() == before
 rlds_beam.convert(data, f"pairs{workers}", workers=workers, progress="none")
+assert state() == before
 if len(sys.argv) > 3:
     rlds_beam.push(data, reverb=sys.argv[3], table="t", workers=workers, progress="none")
 if workers == 1:
+    rlds_beam.validate(data, workers=workers, progress="none")
     rlds_beam.stats(data, workers=workers, progress="none")
     options = {"env": "gymnasium:CartPole-v1", "policy": "random", "progress": "none"}
     rlds_beam.record("recorded", episodes=2, workers=workers, **options)
     rlds_beam.inspect(rlds_beam.example("examples", episodes=2))
-try:
-    rlds_beam.validate(data, workers=workers, fail="missing_is_last", progress="none")
-except rlds_beam.FailedRuleError:
-    assert state() == before
+    try:
+        rlds_beam.validate(data, workers=workers, fail="missing_is_last", progress="none")
+    except rlds_beam.FailedRuleError:
+        pass
+assert state() == before
 """
 
 MINE = """

@@ -71,10 +71,9 @@ def read_until(master: int, pattern: bytes) -> bytes:
     return seen
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_terminal_has_a_live_line(data, tmp_path, gate, workers) -> None:
+def test_a_terminal_has_a_live_line(data, tmp_path, gate) -> None:
     master, terminal = pty.openpty()
-    arguments = ["convert", data, tmp_path / "out", *FLAGS, f"--workers={workers}"]
+    arguments = ["convert", data, tmp_path / "out", *FLAGS, "--workers=2"]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LC_ALL": "C.UTF-8"}
     with running(arguments, env=environment, stdout=terminal, stderr=terminal, text=False) as process:
         os.close(terminal)
@@ -167,8 +166,7 @@ def test_the_finished_part(total: Total, done: Done, fraction: float | None) -> 
     assert Progress(total, "none").status(done, 0.0).fraction == fraction
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_without_a_terminal_there_are_plain_lines(data, gate, convert, monkeypatch, eager, workers) -> None:
+def test_without_a_terminal_there_are_plain_lines(data, gate, convert, monkeypatch, eager) -> None:
     printed = PlainLines.update
 
     def print_and_open(self: PlainLines, status: Status) -> None:
@@ -178,7 +176,7 @@ def test_without_a_terminal_there_are_plain_lines(data, gate, convert, monkeypat
 
     monkeypatch.setattr(PlainLines, "update", print_and_open)
     monkeypatch.syspath_prepend(str(SUPPORT))
-    ran = convert(data, *FLAGS, f"--workers={workers}")
+    ran = convert(data, *FLAGS, "--workers=1")
     assert ran.code == 0
     times, said = zip(*(line.split(" ", 1) for line in ran.err.splitlines()), strict=True)
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", text) for text in times) and list(times) == sorted(
