@@ -51,11 +51,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_dataset(tmp_path_factory.mktemp("data"), episodes, name="toy", shards=4)
 
 
-@pytest.fixture
-def output(data: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished output with rejected records."""
-    export(data, tmp_path / "out", "rlds", shards=4)
-    return tmp_path / "out"
+    export(data, directory := tmp_path_factory.mktemp("finished") / "out", "rlds", shards=4)
+    return directory
+
+
+@pytest.fixture
+def output(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(finished, tmp_path / "out"))
 
 
 def there(hub: HubServer, name: str = "robots/data") -> dict[str, bytes]:

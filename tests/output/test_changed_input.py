@@ -21,8 +21,9 @@ from rlds_beam.testing import make_episode, shard_paths, write_dataset
 from rlds_beam.user_functions import version_of
 
 
-@pytest.mark.parametrize("flags", [(), ("--accept=duplicate_episode",)], ids=["", "accept"])
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(
+    ("kind", "flags"), [("tfrecord", ()), *((kind, ("--accept=duplicate_episode",)) for kind in FORMATS)]
+)
 def test_rerecorded_input_changes_the_plan(tmp_path, convert, kind, flags):
     source = record(tmp_path / "data", 0, kind)
     sizes = [p.stat().st_size for p in shards_of(source)]
