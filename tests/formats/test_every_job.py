@@ -84,7 +84,7 @@ def test_the_browser_shows_it(data: Data) -> None:
         assert [episode["violations"] for episode in shown] == [[]] * len(shown)
 
 
-@every_dataset(["hdf5_aloha", "npz_ogbench", "ros2"])
+@every_dataset(["ros2"])  # what is pushed is what `test_every_output_takes_it` writes as trajectories
 def test_its_pairs_are_pushed(data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("reverb")
     flags = ["--reverb=embedded", "--table=replay", f"--checkpoint={tmp_path / 'state'}", "--workers=1"]
