@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -135,16 +134,7 @@ def merge_counts(parts: Iterable[Mapping[str, Counts]]) -> dict[str, Counts]:
     return total
 
 
-def numbers_of(kind: type[Any]) -> tuple[str, ...]:
-    """The numeric fields of a dataclass."""
-    return tuple(field.name for field in dataclasses.fields(kind) if field.default == 0)
-
-
 def sums(one: Any, *others: Any) -> dict[str, int]:
     """The sum of each numeric field of dataclasses of one type."""
-    return {name: sum(getattr(each, name) for each in (one, *others)) for name in numbers_of(type(one))}
-
-
-def numbers_from_json(kind: type[Any], content: Mapping[str, Any]) -> dict[str, int]:
-    """Reads the numeric fields of a dataclass from JSON."""
-    return {name: operator.index(content[name]) for name in numbers_of(kind)}
+    names = [field.name for field in dataclasses.fields(one) if field.default == 0]
+    return {name: sum(getattr(each, name) for each in (one, *others)) for name in names}

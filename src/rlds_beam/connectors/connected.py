@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from rlds_beam.checking.verdicts import merge_counts, numbers_from_json, sums
+from rlds_beam.checking.verdicts import merge_counts, sums
+from rlds_beam.encoding.checked_json import MAY_LACK
 from rlds_beam.text import count, some
 
 
@@ -37,7 +37,7 @@ class Connected:
     changed: int = 0
     fields: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
-    listed: Listed | None = None
+    listed: Listed | None = dataclasses.field(default=None, metadata=MAY_LACK)
 
     def add(self, other: Connected) -> Connected:
         """The sum of two counts of the same connector."""
@@ -50,7 +50,7 @@ class Connected:
         return dataclasses.replace(self, **total)
 
     def to_json(self) -> dict[str, Any]:
-        """The counts as JSON; `connected_from_json` reads a list of them."""
+        """The counts as JSON, without `listed` if there is none."""
         content = dataclasses.asdict(self)
         return content if self.listed is not None else {k: v for k, v in content.items() if k != "listed"}
 
@@ -91,18 +91,6 @@ def merge_connected(parts: Iterable[tuple[Connected, ...]]) -> tuple[Connected, 
     for part in parts:
         total[: len(part)] = [total[i].add(one) if i < len(total) else one for i, one in enumerate(part)]
     return tuple(total)
-
-
-def connected_from_json(content: Iterable[Mapping[str, Any]]) -> tuple[Connected, ...]:
-    """Reads `[one.to_json(), ...]`."""
-    connectors = []
-    for entry in content:
-        values: dict[str, Any] = {name: tuple(map(str, entry[name])) for name in _SETS}
-        values |= numbers_from_json(Connected, entry)
-        if "listed" in entry:
-            values["listed"] = Listed.from_json(entry["listed"])
-        connectors.append(Connected(str(entry["name"]), str(entry["arguments"]), **values))
-    return tuple(connectors)
 
 
 def connected_lines(connected: Iterable[Connected]) -> list[str]:
@@ -148,11 +136,6 @@ class Dropped:
 def merge_dropped(parts: Iterable[Mapping[str, Dropped]]) -> dict[str, Dropped]:
     """Adds the counts by connector, sorted by name."""
     return dict(sorted(merge_counts(parts).items()))
-
-
-def dropped_from_json(content: Mapping[str, Mapping[str, Any]]) -> dict[str, Dropped]:
-    """Reads `{name: dataclasses.asdict(dropped)}`."""
-    return {str(name): Dropped(**numbers_from_json(Dropped, one)) for name, one in sorted(content.items())}
 
 
 def dropped_lines(dropped: Mapping[str, Dropped]) -> list[str]:
@@ -217,12 +200,6 @@ class Listed:
     def example(self) -> str:
         """The first key that no record had; empty if all were found."""
         return self.found[0].next if self.found and self.found[0].start == 0 else self.first
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Listed:
-        """Reads `dataclasses.asdict(listed)`."""
-        runs = [Run(operator.index(start), operator.index(stop), str(key)) for start, stop, key in content["found"]]
-        return cls(operator.index(content["keys"]), str(content["first"]), tuple(runs))
 
 
 def listed_lines(listed: Iterable[tuple[str, Listed]]) -> list[str]:

@@ -1,17 +1,21 @@
 """Reads JSON and YAML files from untrusted programs or people, and checks them against a schema.
 
 A schema is a `Kind` (a test and its name), `[schema]` for a list, `{name: schema}` for an object (`"name?"` is
-optional, `"*"` is any other name), `Maybe(schema)` to allow null, or a tuple of schemas that must all match.
+optional, `"*"` is any other name), a dataclass (`from_json`), `Maybe(schema)` to allow null, or a tuple of schemas that
+must all match.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
+import types
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from rlds_beam import naming, storage
 from rlds_beam.errors import RldsBeamError, UsageError
@@ -33,7 +37,8 @@ class Maybe:
     schema: Schema
 
 
-Schema: TypeAlias = "Kind | Maybe | list[Any] | Mapping[str, Any] | tuple[Any, ...]"
+Value = TypeVar("Value")
+Schema: TypeAlias = "Kind | Maybe | type[Any] | list[Any] | Mapping[str, Any] | tuple[Any, ...]"
 
 _DEPTH = 200
 """Maximum levels of nested lists and objects; the functions that read them are recursive."""
@@ -113,6 +118,65 @@ def check_json(content: Any, schema: Schema, path: str) -> Any:
     return content
 
 
+MAY_LACK = {"may_lack": True}
+"""The metadata of a dataclass's field that JSON leaves out if it is empty."""
+
+
+def from_json(kind: type[Value], content: Any, path: str) -> Value:
+    """Builds a dataclass from the JSON of `dataclasses.asdict`, checked against the types of its fields.
+
+    They are numbers, texts, literals, dataclasses, named tuples, classes with `parse`, or of these `X | None`,
+    `tuple[X, ...]`, `Mapping[str, X]`, or `Annotated[X, schema]`. Only `MAY_LACK` fields may be missing.
+
+    Raises:
+      UsageError: the content does not match; names the file and the place in it.
+    """
+    try:
+        return cast(Value, _build(kind, content, ""))
+    except ValueError as error:
+        raise UsageError(f"{path} is damaged or not written by rlds-beam: {shorten(error)}") from None
+
+
+def _build(hint: Any, value: Any, where: str) -> Any:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _build(parts[0], _require(value, parts[1], where), where)
+    if origin is types.UnionType:
+        return None if value is None else _build(parts[0], value, where)
+    if origin is Literal:
+        return _require(value, Kind(f"one of {', '.join(parts)}", parts.__contains__), where)
+    if origin is tuple:
+        return tuple(_build(parts[0], each, f"{where}[{i}]") for i, each in enumerate(_require(value, [ANY], where)))
+    if origin is not None:
+        values = _require(value, {}, where).items()
+        built = {name: _build(parts[1] if parts[1:] else int, each, f"{where}.{name}") for name, each in values}
+        return Counter(built) if origin is Counter else built
+    if hasattr(hint, "parse"):
+        return hint.parse(_require(value, TEXT, where))
+    if not (fields := _fields(hint)):
+        return _require(value, {int: COUNT, str: TEXT}.get(hint, ANY), where)
+    if hasattr(hint, "_fields") and isinstance(value, (list, tuple)):
+        value = dict(zip(fields, value, strict=False))
+    _require(value, {name: ANY for name, (_, needed) in fields.items() if needed}, where)
+    prefix = f"{where}." if where else ""
+    return hint(**{n: _build(of, value[n], prefix + n) for n, (of, _) in fields.items() if n in value})
+
+
+@functools.cache
+def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """The type of each field of a class, and whether JSON must have it; empty for other types."""
+    if not (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")):
+        return {}
+    hints, known = get_type_hints(kind, include_extras=True), getattr(kind, "__dataclass_fields__", {})
+    return {name: (hints[name], not (known and known[name].metadata)) for name in (known or kind._fields)}
+
+
+def _require(value: Any, schema: Schema, where: str) -> Any:
+    for problem in _problems(value, schema, where):
+        raise ValueError(problem)
+    return value
+
+
 @contextlib.contextmanager
 def parsing(path: str) -> Iterator[None]:
     """Wraps code that reads JSON values; converts its errors to a UsageError that names the file."""
@@ -129,6 +193,11 @@ def _problems(value: Any, schema: Schema, where: str) -> Iterator[str]:
     if isinstance(schema, tuple):
         for alternative in schema:
             yield from _problems(value, alternative, where)
+    elif isinstance(schema, type):
+        try:
+            _build(schema, value, where)
+        except ValueError as error:
+            yield str(error)
     elif isinstance(schema, Maybe):
         if value is not None:
             yield from _problems(value, schema.schema, where)
@@ -136,7 +205,7 @@ def _problems(value: Any, schema: Schema, where: str) -> Iterator[str]:
         if not schema.test(value):
             yield f"{where or 'it'} is {_short(value)}, not {schema.what}"
     elif isinstance(schema, list):
-        if not isinstance(value, list):
+        if not isinstance(value, (list, tuple)):
             yield f"{where or 'it'} is {_short(value)}, not a list"
             return
         for i, element in enumerate(value):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.encoding.checked_json import parsing, read_json
+from rlds_beam.encoding.checked_json import read_json
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.formats.inputs import prepare_input
 from rlds_beam.formats.outputs import configuration_for, create_output, list_files
@@ -249,8 +249,7 @@ class ConvertJob:
     def read_report(self) -> Report:
         """The report of the finished job."""
         path = storage.join(self.directory, REPORT)
-        with parsing(path):
-            return Report.from_json(read_json(path))
+        return Report.from_json(read_json(path), path)
 
 
 def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rlds_beam import naming, storage
-from rlds_beam.encoding.checked_json import ANY, COUNT, FILE, TEXT, Kind, Maybe, check_json, parsing, read_json
+from rlds_beam.encoding.checked_json import FILE, Kind, from_json, read_json
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.files import COMMITS, PLAN, REJECTED, listdir, to_json
 from rlds_beam.output.plans import OutputPlan, read_plan
-from rlds_beam.output.shards import FILE_SCHEMA, SHARD_SCHEMA, ShardInfo, WrittenFile
+from rlds_beam.output.shards import ShardInfo, WrittenFile
 from rlds_beam.processing.report import Report
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ class RangeCommit:
       numbers: the range's global indices, once `GlobalIndices.finish_range` has written them.
     """
 
-    split: str
+    split: Annotated[str, FILE]
     index: int
     of: int
-    files: tuple[WrittenFile, ...]
+    files: Annotated[tuple[WrittenFile, ...], _SOME]
     rejected: ShardInfo | None
     report: Mapping[str, Any]
     plan: str
@@ -69,27 +69,13 @@ class RangeCommit:
         Raises:
           UsageError: it is malformed, or names a file outside of its directory.
         """
-        check_json(content, _SCHEMA, path)
-        rejected = content["rejected"] and ShardInfo.from_json(content["rejected"])
-        files = tuple(map(WrittenFile.from_json, content["files"]))
-        known = {field.name: content[field.name] for field in dataclasses.fields(cls)}
-        commit = cls(**{**known, "files": files, "rejected": rejected})
+        commit = from_json(cls, content, path)
         if storage.split(path)[1] != f"{commit.range}.json":
             raise UsageError(f"{path} is the commit of another part ({commit.range}): remove it")
         return commit
 
 
-_SOME = Kind("a list with a file", bool)
-_SCHEMA = {
-    "split": FILE,
-    "index": COUNT,
-    "of": COUNT,
-    "files": ([FILE_SCHEMA], _SOME),
-    "rejected": Maybe(SHARD_SCHEMA),
-    "report": {"*": ANY},
-    "plan": TEXT,
-    "numbers": ANY,
-}
+_SOME = Kind("a list with a file", lambda value: isinstance(value, list) and bool(value))
 
 
 def rejected_path(output: str, work: WorkRange) -> str:
@@ -162,8 +148,8 @@ def read_reports(output: str, ranges: Iterable[WorkRange]) -> list[Report]:
     commits, reports = read_commits(output), []
     for work in ranges:
         if str(work) in commits:
-            with parsing(storage.join(output, COMMITS, f"{work}.json")):
-                reports.append(Report.from_json(commits[str(work)].report))
+            path = storage.join(output, COMMITS, f"{work}.json")
+            reports.append(Report.from_json(commits[str(work)].report, path))
     return reports
 
 

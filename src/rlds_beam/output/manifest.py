@@ -15,7 +15,7 @@ from rlds_beam.output.commits import RangeCommit, problems_of, read_commits, siz
 from rlds_beam.output.files import CHECKSUMS, MANIFEST, REJECTED, checksum_lines, to_json
 from rlds_beam.output.plans import OutputPlan, read_plan
 from rlds_beam.output.removal import remove_leftovers, remove_parts, remove_temporary
-from rlds_beam.output.shards import SHARD_SCHEMA
+from rlds_beam.output.shards import ShardInfo
 from rlds_beam.text import some
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ _SCHEMA = {
     "version": FILE,
     "items": COUNT,
     "bytes": COUNT,
-    "shards": [{**SHARD_SCHEMA, "file": FILE_PATH, "split": FILE, "range": FILE, "predicted": COUNT}],
-    "rejected": [{**SHARD_SCHEMA, "range": FILE}],
+    "shards": [(ShardInfo, {"file": FILE_PATH, "split": FILE, "range": FILE, "predicted": COUNT})],
+    "rejected": [(ShardInfo, {"range": FILE})],
     "plan_sha256": TEXT,
 }
 

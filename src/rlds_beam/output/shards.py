@@ -8,11 +8,11 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from rlds_beam import storage
 from rlds_beam.encoding.arrayrecord import num_records, open_writer
-from rlds_beam.encoding.checked_json import COUNT, FILE_PATH, TEXT, Kind, Maybe
+from rlds_beam.encoding.checked_json import FILE_PATH, Kind
 from rlds_beam.encoding.tfrecord.rows import frame, frame_record
 from rlds_beam.output.files import Checksum, checksum_of, is_checksum
 from rlds_beam.output.scratch import ScratchDirectory
@@ -36,14 +36,9 @@ class ShardInfo:
 
     records: int
     bytes: int
-    checksum: str
+    checksum: Annotated[str, Kind("a checksum of XXH3-128", is_checksum)]
     first_key: str | None = None
     last_key: str | None = None
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> ShardInfo:
-        """Reads `dataclasses.asdict(info)` back, already checked against `SHARD_SCHEMA`."""
-        return cls(**{field.name: content[field.name] for field in dataclasses.fields(cls)})
 
 
 Role = Literal["items", "part", "temporary"]
@@ -62,32 +57,11 @@ class WrittenFile:
         items. `temporary`: not, because the file is removed when the dataset is complete.
     """
 
-    file: str
+    file: Annotated[str, FILE_PATH]
     shard: ShardInfo
     predicted: int
-    beside: tuple[str, ...] = ()
+    beside: tuple[Annotated[str, FILE_PATH], ...] = ()
     role: Role = "items"
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> WrittenFile:
-        """Reads `dataclasses.asdict(file)` back, already checked against `FILE_SCHEMA`."""
-        shard = ShardInfo.from_json(content["shard"])
-        return cls(content["file"], shard, content["predicted"], tuple(content["beside"]), content["role"])
-
-
-_ROLE = Kind(f"one of {', '.join(get_args(Role))}", lambda role: role in get_args(Role))
-_CHECKSUM = Kind("a checksum of XXH3-128", is_checksum)
-
-SHARD_SCHEMA = {
-    "records": COUNT,
-    "bytes": COUNT,
-    "checksum": _CHECKSUM,
-    "first_key": Maybe(TEXT),
-    "last_key": Maybe(TEXT),
-}
-"""The schema of a `ShardInfo` (`checked_json`)."""
-FILE_SCHEMA = {"file": FILE_PATH, "predicted": COUNT, "shard": SHARD_SCHEMA, "beside": [FILE_PATH], "role": _ROLE}
-"""The schema of a `WrittenFile`."""
 
 
 class ShardWriter:

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-import operator
 import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from rlds_beam.checking.rules import ADVICE, REPORTED, RULES
-from rlds_beam.checking.verdicts import Verdict, merge_counts, numbers_from_json, sums
+from rlds_beam.checking.verdicts import Verdict, merge_counts, sums
 from rlds_beam.connectors.connected import (
     Connected,
     Dropped,
-    connected_from_json,
     connected_lines,
-    dropped_from_json,
     dropped_lines,
     imbalance,
     merge_connected,
     merge_dropped,
 )
+from rlds_beam.encoding.checked_json import MAY_LACK, from_json
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import NotVerifiedError, Violation
 from rlds_beam.lazy import Viewable
 from rlds_beam.text import count, format_size, join_lines, printable
-from rlds_beam.trajectories.items import UnusedSteps, merge_unused, unused_from_json, unused_lines
+from rlds_beam.trajectories.items import UnusedSteps, merge_unused, unused_lines
 
 SAMPLES = 5
 """The number of samples per rule; those with the smallest keys are kept."""
@@ -36,7 +34,14 @@ EMPTY = "nothing: the input has no episodes"
 """The message of every command for an empty dataset."""
 
 OUTCOMES = ("accepted", "repaired", "rejected")
-Sample = tuple[EpisodeKey, str]
+
+
+class Sample(NamedTuple):
+    """A violation: the key of the episode, and what is wrong with it."""
+
+    key: EpisodeKey
+    detail: str
+
 
 _EPISODE_FIELD = "an episode field; "
 _GROUPED = 3
@@ -114,11 +119,11 @@ class Report(Viewable):
     bytes_written: int = 0
     rules: dict[str, RuleCount] = dataclasses.field(default_factory=dict)
     shards: Counter[str] = dataclasses.field(default_factory=Counter)
-    unused: Mapping[str, UnusedSteps] = dataclasses.field(default_factory=dict)
-    dropped: Mapping[str, Dropped] = dataclasses.field(default_factory=dict)
-    connectors: tuple[Connected, ...] = ()
-    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    unused: Mapping[str, UnusedSteps] = dataclasses.field(default_factory=dict, metadata=MAY_LACK)
+    dropped: Mapping[str, Dropped] = dataclasses.field(default_factory=dict, metadata=MAY_LACK)
+    connectors: tuple[Connected, ...] = dataclasses.field(default=(), metadata=MAY_LACK)
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict, metadata=MAY_LACK)
+    notes: tuple[str, ...] = dataclasses.field(default=(), metadata=MAY_LACK)
 
     def add(self, record: Verdict | Processed) -> Report:
         """Counts one record in place; returns itself, as a Beam CombineFn requires."""
@@ -152,7 +157,7 @@ class Report(Viewable):
         known = self.rules.get(violation.rule, RuleCount())
         samples = known.samples
         if len(samples) < SAMPLES or (key, detail) < samples[-1]:
-            samples = tuple(heapq.nsmallest(SAMPLES, (*samples, (key, detail))))
+            samples = tuple(heapq.nsmallest(SAMPLES, (*samples, Sample(key, detail))))
         counted = {outcome: getattr(known, outcome) + 1, "samples": samples}
         self.rules[violation.rule] = dataclasses.replace(known, **counted)
         return self
@@ -218,29 +223,11 @@ class Report(Viewable):
         }
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Report:
-        rules = {
-            rule: RuleCount(
-                **numbers_from_json(RuleCount, count),
-                samples=tuple((EpisodeKey.parse(s["key"]), s["detail"]) for s in count["samples"]),
-            )
-            for rule, count in content["rules"].items()
-        }
-        shards = Counter({str(name): operator.index(records) for name, records in content["shards"].items()})
-        unused = unused_from_json(content.get("unused", {}))
-        left_out = {str(path): str(why) for path, why in content.get("left_out", {}).items()}
-        dropped = dropped_from_json(content.get("dropped", {}))
-        connectors = connected_from_json(content.get("connectors", ()))
-        return cls(
-            **numbers_from_json(cls, content),
-            rules=rules,
-            shards=shards,
-            unused=unused,
-            left_out=left_out,
-            dropped=dropped,
-            connectors=connectors,
-            notes=tuple(map(str, content.get("notes", ()))),
-        )
+    def from_json(cls, content: Mapping[str, Any], path: str = "the report") -> Report:
+        """The inverse of `to_json`. Raises UsageError, naming the file (`path`), if it is damaged."""
+        report = from_json(cls, content, path)
+        report.unused = merge_unused([report.unused])
+        return report
 
     def __repr__(self) -> str:
         return f"<Report: {self.line()}>"

@@ -12,6 +12,7 @@ from rlds_beam.checking.duplicates import mark_duplicate
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.encoding.checked_json import from_json
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import BadEpisode, NotVerifiedError, RldsBeamError
 from rlds_beam.formats.trajectories.written_items import ConvertedDataset, ConvertedRange
@@ -60,7 +61,7 @@ class Pushed:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Pushed:
-        return cls(Report.from_json(content["report"]), content["predicted"], content["acknowledged"])
+        return from_json(cls, content, "the result")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.checking.verdicts import merge_counts, numbers_from_json, sums
+from rlds_beam.checking.verdicts import merge_counts, sums
 from rlds_beam.episodes.episode import Column, EpisodeKey
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.text import count
@@ -275,12 +275,6 @@ def merge_unused(parts: Iterable[Mapping[str, UnusedSteps]]) -> dict[str, Unused
     """Adds the counts by reason, in the order of `REASONS`."""
     total = merge_counts(parts)
     return {reason: total[reason] for reason in REASONS if reason in total}
-
-
-def unused_from_json(content: Mapping[str, Mapping[str, Any]]) -> dict[str, UnusedSteps]:
-    """Reads `{reason: dataclasses.asdict(unused)}`."""
-    known = [reason for reason in REASONS if reason in content]
-    return {reason: UnusedSteps(**numbers_from_json(UnusedSteps, content[reason])) for reason in known}
 
 
 def unused_lines(unused: Mapping[str, UnusedSteps]) -> list[str]:

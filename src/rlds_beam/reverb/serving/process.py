@@ -16,6 +16,7 @@ import threading
 import time
 from typing import Any
 
+from rlds_beam.encoding.checked_json import from_json
 from rlds_beam.errors import RldsBeamError, needs
 from rlds_beam.reverb.serving.loopback import keep_to_loopback, reserve_port
 from rlds_beam.reverb.serving.served_tables import ServedTable
@@ -51,12 +52,7 @@ class ServerConfig:
 
     @classmethod
     def from_json(cls, text: str) -> ServerConfig:
-        content = json.loads(text)
-        tables = tuple(ServedTable(**table) for table in content.pop("tables"))
-        leaves = content.pop("leaves")
-        if leaves is not None:
-            leaves = tuple(SpecLeaf(**{**leaf, "shape": tuple(leaf["shape"])}) for leaf in leaves)
-        return cls(tables=tables, leaves=leaves, **content)
+        return from_json(cls, json.loads(text), "the configuration")
 
 
 def main() -> None:

@@ -76,11 +76,7 @@ def read_report(path: str) -> Report:
     file = storage.join(path, REPORT)
     if not storage.exists(file):
         raise UsageError(f"{path} has no {REPORT}: the conversion is not finished; run the same command again")
-    content = load_json(file)
-    try:
-        return Report.from_json(content)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UsageError(f"{file} is not a report of rlds-beam ({type(error).__name__}: {error})") from error
+    return Report.from_json(load_json(file), file)
 
 
 def conversion_of(path: str, held: Holding, report: Report) -> ConversionSection:
