@@ -23,6 +23,7 @@ from rlds_beam.errors import NO_MORE_THREADS, DiskError, OutOfMemoryError, RldsB
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.runners.base import Define, Runner
 from rlds_beam.runners.worker_processes import worker_processes
+from rlds_beam.user_functions import describe_error, is_users
 from rlds_beam.worker_status import Done, is_verbose
 
 START_SECONDS = 2.0
@@ -141,6 +142,8 @@ def plain(error: Exception) -> RldsBeamError:
     memory = _MEMORY.search(lines[-1] if lines else "")
     if isinstance(error, MemoryError) or memory is not None:
         return OutOfMemoryError.of(memory["said"] if memory else _STEP.sub("", str(error)))
+    if is_users(error):
+        return RldsBeamError(re.sub(r" \[while running '[^']*'\]", "", f"your code {describe_error(error)}"))
     return RldsBeamError(f"{type(error).__name__}: {lines[-1] if lines else error}")
 
 
