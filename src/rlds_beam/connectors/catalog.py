@@ -22,6 +22,7 @@ SECTIONS = {
     "Normalization": ("statistics.normalization",),
     "Other episodes": ("cleaning.edits",),
     "Cleaning": ("cleaning.selection", "cleaning.idle", "cleaning.episode_lists", "cleaning.splits"),
+    "Action spaces": ("cleaning.rotations", "cleaning.dimensions"),
     "Images, text, grippers": (
         "cleaning.pixels",
         "cleaning.language",

@@ -213,6 +213,7 @@ def _construct(make: Callable[..., Any], given: Mapping[str, Any], where: str) -
     parameters = inspect.signature(make).parameters
     any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    given = {f"{name}_" if f"{name}_" in named else name: value for name, value in given.items()}  # from -> from_
     _check_names(given, given if any_name else named, where, "argument")
     required = [name for name, p in named.items() if p.default is p.empty and name not in given]
     if required:

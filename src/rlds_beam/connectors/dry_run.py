@@ -89,8 +89,7 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
         connector = _fit(connector, batches[0])
         connectors.append(connector)
         batches = [_after(connector, batch) for batch in batches]
-    probed = _zeros(schema, _LENGTHS[0], _UNKNOWN[0])
-    names = names_after(schema, probed, functools.partial(_run, connectors, configuration))
+    names = _dimension_names(connectors, configuration, schema)
     of_agent: dict[tuple[str, str], list[Episode]] = {}
     for episode in (episode for batch in batches for episode in batch.episodes):
         of_agent.setdefault((agent_of(episode), module_of(episode)), []).append(episode)
@@ -112,6 +111,31 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
     }
     made_of = {name: columns for name, columns in sorted(fields.items()) if columns}
     return Probed(schemas, made_of, tuple(connectors), schema)
+
+
+def _dimension_names(
+    connectors: Sequence[Connector], configuration: Configuration, schema: Schema
+) -> dict[tuple[str, str], tuple[str, ...]]:
+    """The names of the values of the columns that connectors return, by module and path; the module of steps is "".
+
+    A connector with a method `dimension_names` says what it makes of the names before it; see `ConvertRotation`.
+    """
+    start = 0
+    for i, connector in enumerate(connectors):
+        declare = getattr(connector, "dimension_names", None)
+        if declare is None:
+            continue
+        episode = _zeros(schema, _LENGTHS[0], _UNKNOWN[0])
+        before = names_after(schema, episode, functools.partial(_run, connectors[start:i], configuration))
+        names = declare({path: given for (module, path), given in before.items() if not module})
+        batch = Batch((episode,), fields=configuration.fields)
+        for each in connectors[start : i + 1]:
+            batch = _after(each, batch)
+        made = batch.episodes[0]
+        steps = {path: f.with_names(names.get(path, ())) for path, f in _fields_of(made.steps, schema.steps).items()}
+        schema, start = Schema(steps, _metadata(made, schema.metadata)), i + 1
+    episode = _zeros(schema, _LENGTHS[0], _UNKNOWN[0])
+    return names_after(schema, episode, functools.partial(_run, connectors[start:], configuration))
 
 
 def _run(

@@ -35,6 +35,7 @@ WHOLE = {
     "AddImportanceWeights": c.AddImportanceWeights("propensity"),
     "BinarizeGripper": c.BinarizeGripper(),
     "CastFields": c.CastFields(),
+    "ConvertRotation": c.ConvertRotation("vector", "axis_angle", "6d"),
     "DropFields": c.DropFields(["present"]),
     "DropUnlabeled": c.DropUnlabeled(["text"]),
     "FillLanguage": c.FillLanguage("fold the towel"),
@@ -42,14 +43,17 @@ WHOLE = {
     "FlipChannels": c.FlipChannels([]),
     "GoalRelabeling": c.GoalRelabeling(),
     "InvertGripper": c.InvertGripper(),
+    "JoinFields": c.JoinFields(["vector", "observation"], "both"),
     "KeepSuccessful": c.KeepSuccessful("reward"),
     "MinimumLength": c.MinimumLength(3),
     "NextStateAsAction": c.NextStateAsAction(["observation"]),
     "RelabelLanguage": c.RelabelLanguage({"go": "stop"}, field="text"),
     "RelativeToAbsoluteGripper": c.RelativeToAbsoluteGripper(),
+    "RenameDimensions": c.RenameDimensions("vector", {}),
     "ResizeImages": c.ResizeImages(4, 4, fields=[]),
     "RotateImages": c.RotateImages(90, fields=[]),
     "SelectEpisodes": c.SelectEpisodes("steps > 3"),
+    "SplitField": c.SplitField("vector", {"first": 1, "others": 2}),
 }
 """Connectors that preserve an episode's return and the product of its discounts."""
 
@@ -76,6 +80,7 @@ def episode(length: int, seed: int, *, terminal: bool) -> Episode:
         "propensity": np.full(length, 0.5),
         "present": np.arange(length) < rng.integers(1, length + 1),
         "text": np.array([b"go"] * length, object),
+        "vector": rng.normal(size=(length, 3)).astype(np.float32),
     }
     return make_episode(length, seed=seed, columns=columns, terminal=terminal)
 

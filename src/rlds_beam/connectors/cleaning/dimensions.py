@@ -1,0 +1,127 @@
+"""Splits, joins, and names the values of vectors."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.connectors.cleaning.selection import vectors
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.columns import below
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.errors import UsageError
+from rlds_beam.text import did_you_mean
+
+
+@dataclasses.dataclass(frozen=True)
+class JoinFields(EpisodeConnector):
+    """Joins vectors to one, in the order given, and drops the single ones. Names of values follow.
+
+        fields=[action/arm, action/gripper], to=action
+
+        action/arm        j1 j2 j3 j4 j5 j6       (T, 6)
+        action/gripper    g                       (T, 1) or (T,)
+        becomes action    j1 j2 j3 j4 j5 j6 g     (T, 7)
+
+    LeRobot, for example, has one vector of actions.
+
+    Attributes:
+      fields: numbers of one dtype.
+      to: the new field.
+    """
+
+    reads_images = False
+
+    fields: Sequence[str]
+    to: str
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        parts = [vectors(episode, path, "JoinFields: fields") for path in self.fields]
+        if not parts or len({part.dtype for part in parts}) > 1:
+            said = ", ".join(f"{path} {part.dtype}" for path, part in zip(self.fields, parts, strict=True))
+            raise UsageError(f"JoinFields: expected fields of one dtype, got {said or 'none'}: cast them first")
+        kept = {path: column for path, column in episode.steps.items() if path not in self.fields}
+        _check_new(self.to, kept, "JoinFields: to")
+        return episode.replace(steps={**kept, self.to: np.concatenate(parts, axis=1)})
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitField(EpisodeConnector):
+    """Splits a vector into several, and drops it; the inverse of `JoinFields`. Names of values follow.
+
+        field=action, into={action/arm: 6, action/gripper: 1}
+
+        action            j1 j2 j3 j4 j5 j6 g     (T, 7)
+        action/arm        j1 j2 j3 j4 j5 j6       (T, 6)
+        action/gripper    g                       (T, 1)
+
+    Attributes:
+      field: a vector of numbers.
+      into: new field -> its number of values, in order; together all values of the vector.
+    """
+
+    reads_images = False
+
+    field: str
+    into: Mapping[str, int]
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        values = vectors(episode, self.field, "SplitField: field")
+        sizes = [*self.into.values()]
+        if min(sizes, default=0) < 1 or sum(sizes) != values.shape[1]:
+            raise UsageError(
+                f"SplitField: {self.field} has {values.shape[1]} values, not {' + '.join(map(str, sizes)) or 0}"
+            )
+        ends = [*itertools.accumulate(sizes)]
+        steps = {path: column for path, column in episode.steps.items() if path != self.field}
+        for path, size, end in zip(self.into, sizes, ends, strict=True):
+            _check_new(path, steps, "SplitField: into")
+            steps[path] = values[:, end - size : end]
+        return episode.replace(steps=steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class RenameDimensions(EpisodeConnector):
+    """Renames values of a vector; the numbers stay as they are. LeRobot drives a robot by these names.
+
+        field=action, names={joint_0: shoulder_pan.pos, joint_1: shoulder_lift.pos}
+
+    `--names` and `names` of a connectors file name the values of a field that has no names.
+
+    Attributes:
+      field: a vector whose values have names.
+      names: old name -> new name; others stay.
+    """
+
+    reads_images = False
+
+    field: str
+    names: Mapping[str, str]
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        vectors(episode, self.field, "RenameDimensions: field")
+        return episode
+
+    def dimension_names(self, names: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+        """The names of the values of step fields after the connector, given those before it."""
+        old = names.get(self.field, ())
+        for name in self.names:
+            if name not in old:
+                hint = did_you_mean(name, old, otherwise=f"there are {', '.join(old)}" if old else "it has no names")
+                raise UsageError(f"RenameDimensions: {self.field} has no value {name}{hint}")
+        new = tuple(self.names.get(name, name) for name in old)
+        if len(set(new)) < len(new):
+            twice = next(name for name in new if new.count(name) > 1)
+            raise UsageError(f"RenameDimensions: two values of {self.field} would be {twice}")
+        return {**names, self.field: new}
+
+
+def _check_new(path: str, others: Mapping[str, Column], what: str) -> None:
+    """Raises UsageError if a field exists, or is a group of fields or inside a field."""
+    for other in others:
+        if below(other, path) or below(path, other):
+            raise UsageError(f"{what}={path}: there is a field {other}")

@@ -1,0 +1,274 @@
+"""Converts rotations in actions and states between the representations of robots, simulators, and policies."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.connectors.cleaning.selection import vectors
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.columns import below
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import BadEpisode, UsageError, Violation, needs
+from rlds_beam.typing import Array
+
+if TYPE_CHECKING:
+    from scipy.spatial.transform import Rotation
+
+_VALUES = {
+    "quaternion_xyzw": ("qx", "qy", "qz", "qw"),
+    "quaternion_wxyz": ("qw", "qx", "qy", "qz"),
+    "axis_angle": ("rx", "ry", "rz"),
+    "matrix": ("r00", "r01", "r02", "r10", "r11", "r12", "r20", "r21", "r22"),
+    "6d": ("r00", "r10", "r20", "r01", "r11", "r21"),
+    "6d_rows": ("r00", "r01", "r02", "r10", "r11", "r12"),
+}
+"""Representation -> the names of its values; `r01` is the matrix's row 0, column 1."""
+
+_EULER = re.compile(r"euler_([xyz]{3}|[XYZ]{3})(_degrees)?")
+_TOLERANCE = 1e-2
+"""How far the norm of a quaternion may be from 1, and R R^T from the identity; float16 keeps 3 digits."""
+
+_FLAT = 1e-6
+"""Below this length of a vector, its direction is unknown."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertRotation(EpisodeConnector):
+    """Converts rotations inside a vector to another representation; the other values stay, in their order.
+
+        field=action, from_=euler_xyz, to=6d, at=3
+
+        action    x  y  z  roll pitch yaw                    gripper     (T, 7)
+        becomes   x  y  z  r00 r10 r20 r01 r11 r21           gripper     (T, 10)
+
+        euler_xyz, euler_ZYX, ...   angles in radians, in the order of the axes; lower case: about fixed axes
+                                    (extrinsic, ROS's roll, pitch, yaw), upper case: about turning axes (intrinsic)
+        euler_xyz_degrees, ...      the same in degrees
+        quaternion_xyzw             as in ROS and scipy
+        quaternion_wxyz             as in MuJoCo and Isaac
+        axis_angle                  the axis times the angle in radians (rotation vector)
+        matrix                      the rotation matrix by rows, 9 values
+        6d                          its first two columns, one after the other (Zhou et al. 2019, "On the Continuity of
+                                    Rotation Representations in Neural Networks")
+        6d_rows                     its first two rows, as in PyTorch3D, Diffusion Policy, and UMI
+
+    Along an episode, quaternions keep their sign and angles do not wrap: each is the equivalent that is nearest to the
+    one before. Two vectors of `6d` need not be orthonormal, so outputs of a policy are accepted. A rotation that is
+    none, for example a quaternion of zeros, makes the episode invalid (`not_representable`); in a void last action
+    zeros stay zeros. The conversion runs in float64 (scipy's Rotation); the field keeps its dtype.
+
+    `inverse` converts back, for example the output of a policy to the commands of a robot.
+
+    Attributes:
+      field: a vector of floats: `action`, `observation/state`, ...
+      from_: the representation in the data; `from` in a file.
+      to: the representation to write.
+      at: the index of the first value of the rotation in the field; a list for several rotations (two arms).
+    """
+
+    reads_images = False
+
+    field: str
+    from_: str
+    to: str
+    at: int | Sequence[int] = 0
+
+    def __post_init__(self) -> None:
+        for name in (self.from_, self.to):
+            if not values_of(name):
+                raise UsageError(
+                    f"ConvertRotation: {name} is no representation; there are euler_xyz (any order of axes, XYZ for "
+                    f"intrinsic, _degrees at the end), {', '.join(_VALUES)}"
+                )
+        starts, width = self._starts, len(values_of(self.from_))
+        if not starts or min(starts) < 0 or any(b - a < width for a, b in itertools.pairwise(starts)):
+            raise UsageError(
+                f"ConvertRotation: at={self.at}: expected indices in ascending order; a rotation as {self.from_} has "
+                f"{width} values"
+            )
+
+    @property
+    def _starts(self) -> tuple[int, ...]:
+        return (self.at,) if isinstance(self.at, int) else tuple(self.at)
+
+    @property
+    def inverse(self) -> ConvertRotation:
+        """The connector that converts back."""
+        more = len(values_of(self.to)) - len(values_of(self.from_))
+        starts = tuple(start + i * more for i, start in enumerate(self._starts))
+        return ConvertRotation(self.field, self.to, self.from_, starts if len(starts) > 1 else starts[0])
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        values = vectors(episode, self.field, "ConvertRotation: field")
+        self._check(values)
+        void = _void_rows(episode, values) if below(self.field, fields.actions) else np.zeros(len(values), bool)
+        parts = []
+        for rotation, part in self._cut(values.astype(np.float64)):
+            parts.append(self._convert(part, void, episode) if rotation else part)
+        return episode.with_columns({self.field: np.concatenate(parts, axis=1).astype(values.dtype)})
+
+    def dimension_names(self, names: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+        """The names of the values of step fields after the connector, given those before it."""
+        if self.field not in names:
+            return names
+        parts: list[str] = []
+        for rotation, part in self._cut(np.array([names[self.field]], object)):
+            own = [str(name) for name in part[0]]
+            parts += [_prefix(own) + name for name in values_of(self.to)] if rotation else own
+        return {**names, self.field: tuple(parts)}
+
+    def _check(self, values: Array) -> None:
+        width = len(values_of(self.from_))
+        if values.dtype.kind != "f":
+            raise UsageError(f"ConvertRotation: field={self.field} holds {values.dtype}, not floats: cast it first")
+        if self._starts[-1] + width > values.shape[1]:
+            raise UsageError(
+                f"ConvertRotation: {self.field} has {values.shape[1]} values; a rotation as {self.from_} at "
+                f"{self._starts[-1]} needs {self._starts[-1] + width}"
+            )
+
+    def _cut(self, values: Array) -> Iterator[tuple[bool, Array]]:
+        """The columns of each rotation (True), and those between them."""
+        end, width = 0, len(values_of(self.from_))
+        for start in self._starts:
+            yield False, values[:, end:start]
+            end = start + width
+            yield True, values[:, start:end]
+        yield False, values[:, end:]
+
+    def _convert(self, values: Array, void: Array, episode: Episode) -> Array:
+        valid = np.isfinite(values).all(axis=1)
+        wrong = valid & ~_are_rotations(values, self.from_)
+        allowed = void if not episode.key.of_probe else np.ones_like(void)
+        if (wrong & ~allowed).any():
+            step = int(np.argmax(wrong & ~allowed))
+            shown = ", ".join(f"{value:g}" for value in values[step])
+            detail = f"({shown}) at step {step} is no rotation ({self.from_})"
+            raise BadEpisode(Violation("not_representable", detail, self.field, step))
+        valid &= ~wrong & ~void
+        converted = np.full((len(values), len(values_of(self.to))), np.nan)
+        converted[void | wrong] = 0
+        if valid.any():
+            converted[valid] = _write(_read(values[valid], self.from_), self.to)
+        return converted
+
+
+def values_of(representation: str) -> tuple[str, ...]:
+    """The names of the values of a representation; empty if there is no such representation."""
+    if euler := _EULER.fullmatch(representation):
+        axes = euler[1].lower()
+        same = any(a == b for a, b in itertools.pairwise(axes))  # scipy refuses xxy
+        return () if same else tuple(f"euler_{i}_{axis}" for i, axis in enumerate(axes))
+    return _VALUES.get(representation, ())
+
+
+def _prefix(names: Sequence[str]) -> str:
+    """What names have in common, up to a separator: `left_` of left_roll and left_pitch."""
+    pairs = zip(min(names), max(names), strict=False)
+    shared = "".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return re.sub(r"[^_./]*$", "", shared)
+
+
+def _void_rows(episode: Episode, values: Array) -> Array:
+    """Last steps whose actions are zeros: void, so no rotations."""
+    last = np.asarray(episode.steps["is_last"], bool) if "is_last" in episode.steps else np.zeros(len(values), bool)
+    void: Array = last & ~values.any(axis=1)
+    return void
+
+
+def _are_rotations(values: Array, representation: str) -> Array:
+    """Whether each row, finite, is a rotation: bool (T,)."""
+    if representation.startswith("quaternion"):
+        unit: Array = np.abs(np.linalg.norm(values, axis=1) - 1) < _TOLERANCE
+        return unit
+    if representation == "matrix":
+        matrices = values.reshape(-1, 3, 3)
+        with np.errstate(over="ignore", invalid="ignore"):
+            errors = np.abs(matrices @ matrices.swapaxes(1, 2) - np.eye(3)).max(axis=(1, 2))
+            right: Array = (errors < _TOLERANCE) & (np.linalg.det(matrices) > 0)
+        return right
+    if representation.startswith("6d"):
+        plane: Array = np.linalg.norm(np.cross(values[:, :3], values[:, 3:]), axis=1) > _FLAT
+        return plane
+    return np.ones(len(values), bool)
+
+
+def _read(values: Array, representation: str) -> Rotation:
+    with needs("rotations", "ConvertRotation needs scipy"):
+        from scipy.spatial.transform import Rotation
+    if euler := _EULER.fullmatch(representation):
+        return Rotation.from_euler(euler[1], values, degrees=bool(euler[2]))
+    if representation == "axis_angle":
+        return Rotation.from_rotvec(values)
+    if representation.startswith("quaternion"):
+        return Rotation.from_quat(np.roll(values, -1, axis=1) if representation.endswith("wxyz") else values)
+    if representation == "matrix":
+        return Rotation.from_matrix(values.reshape(-1, 3, 3))
+    first, second = values[:, :3], values[:, 3:]
+    first = first / np.linalg.norm(first, axis=1, keepdims=True)
+    second = second - (first * second).sum(axis=1, keepdims=True) * first  # Gram-Schmidt, as in Zhou et al.
+    second /= np.linalg.norm(second, axis=1, keepdims=True)
+    third = np.cross(first, second)
+    return Rotation.from_matrix(np.stack([first, second, third], axis=1 if representation == "6d_rows" else 2))
+
+
+def _write(rotations: Rotation, representation: str) -> Array:
+    """The values of rotations in time order, (T, D)."""
+    if euler := _EULER.fullmatch(representation):
+        angles = _continuous_euler(rotations.as_euler(euler[1]), euler[1].lower())
+        return np.degrees(angles) if euler[2] else angles
+    if representation == "axis_angle":
+        return _continuous_vectors(rotations.as_rotvec())
+    if representation.startswith("quaternion"):
+        quaternions = _continuous_quaternions(rotations.as_quat())
+        return np.roll(quaternions, 1, axis=1) if representation.endswith("wxyz") else quaternions
+    matrices: Array = rotations.as_matrix()
+    if representation == "matrix":
+        return matrices.reshape(-1, 9)
+    kept: Array = matrices[:, :2] if representation == "6d_rows" else matrices[:, :, :2].swapaxes(1, 2)
+    return kept.reshape(-1, 6)
+
+
+def _continuous_quaternions(values: Array) -> Array:
+    """Unit quaternions, xyzw, each with the sign that is nearer to the one before; the first has w >= 0."""
+    flips = np.sign((values[1:] * values[:-1]).sum(axis=1))
+    first = -1.0 if values[0, 3] < 0 else 1.0
+    signs: Array = np.cumprod(np.concatenate([[first], np.where(flips < 0, -1.0, 1.0)]))
+    return signs[:, None] * values
+
+
+def _continuous_vectors(values: Array) -> Array:
+    """Rotation vectors, each turned by a multiple of 360 degrees if that is nearer to the one before."""
+    if len(values) < 2 or (np.linalg.norm(np.diff(values, axis=0), axis=1) < np.pi).all():
+        return values
+    made = values.copy()
+    for t in range(1, len(values)):
+        angle, before = float(np.linalg.norm(values[t])), made[t - 1]
+        length = float(np.linalg.norm(before))
+        if angle < _FLAT and length < _FLAT:
+            continue
+        axis = values[t] / angle if angle >= _FLAT else before / length
+        turns = np.round((before @ axis - angle) / (2 * np.pi))
+        made[t] = axis * (angle + 2 * np.pi * turns)
+    return made
+
+
+def _continuous_euler(angles: Array, axes: str) -> Array:
+    """Euler angles, each the equivalent triple that is nearest to the one before."""
+    if len(angles) < 2 or (np.abs(np.diff(angles, axis=0)) < np.pi / 2).all():
+        return angles
+    made = angles.copy()
+    for t in range(1, len(angles)):
+        a, b, c = angles[t]
+        other = (a + np.pi, -b if axes[0] == axes[2] else np.pi - b, c + np.pi)
+        candidates = np.array([(a, b, c), other])
+        candidates += 2 * np.pi * np.round((made[t - 1] - candidates) / (2 * np.pi))
+        made[t] = candidates[np.argmin(np.abs(candidates - made[t - 1]).max(axis=1))]
+    return made

@@ -1,0 +1,98 @@
+"""JoinFields, SplitField, RenameDimensions: values, names, and what does not fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from edits import edited, with_actions
+
+from rlds_beam.connectors import JoinFields, RenameDimensions, SplitField
+from rlds_beam.connectors.configuration import parse
+from rlds_beam.connectors.dry_run import probe
+from rlds_beam.episodes.schema import Field, Schema, episode_flags
+from rlds_beam.errors import UsageError
+
+NAMES = ("j1", "j2", "j3", "grip")
+SPLIT = SplitField("action", {"action/arm": 3, "action/gripper": 1})
+JOIN = JoinFields(["action/arm", "action/gripper"], "action")
+
+
+def names_of(*connectors, names=NAMES):
+    """The names after connectors of a configuration file, of an action with these names."""
+    steps = {"action": Field("action", "float32", (4,), names=names)}
+    steps |= {name: Field(name, "bool") for name in episode_flags(1)}
+    (schema,) = probe(parse(list(connectors), "test"), Schema(steps)).schemas
+    return {path: field.names for path, field in schema.steps.items() if path.startswith("action")}
+
+
+def test_join_is_the_inverse_of_split():
+    actions = np.arange(12, dtype=np.float32).reshape(3, 4)
+    (split,) = edited(SPLIT, with_actions(actions))
+    assert "action" not in split.steps
+    np.testing.assert_array_equal(split.steps["action/arm"], actions[:, :3])
+    np.testing.assert_array_equal(split.steps["action/gripper"], actions[:, 3:])
+    (joined,) = edited(JOIN, split)
+    np.testing.assert_array_equal(joined.steps["action"], actions)
+    assert {*joined.steps} == {*with_actions(actions).steps}
+
+
+def test_a_scalar_field_is_a_vector_of_one():
+    episode = with_actions(np.ones((3, 2))).with_columns({"grip": np.arange(3, dtype=np.float32)})
+    (made,) = edited(JoinFields(["action", "grip"], "command"), episode)
+    np.testing.assert_array_equal(made.steps["command"], [[1, 1, 0], [1, 1, 1], [1, 1, 2]])
+
+
+def test_names_follow():
+    split = {"SplitField": {"field": "action", "into": {"action/arm": 3, "action/gripper": 1}}}
+    join = {"JoinFields": {"fields": ["action/gripper", "action/arm"], "to": "action"}}
+    assert names_of(split) == {"action/arm": ("j1", "j2", "j3"), "action/gripper": ("grip",)}
+    assert names_of(split, join) == {"action": ("grip", "j1", "j2", "j3")}
+    rename = {"RenameDimensions": {"field": "action", "names": {"j1": "pan", "grip": "gripper.pos"}}}
+    assert names_of(rename) == {"action": ("pan", "j2", "j3", "gripper.pos")}
+    assert names_of(rename, split)["action/arm"] == ("pan", "j2", "j3")
+    assert names_of(split, join, rename) == {"action": ("gripper.pos", "pan", "j2", "j3")}
+    turned = {"ConvertRotation": {"field": "action", "from": "axis_angle", "to": "quaternion_xyzw"}}
+    pytest.importorskip("scipy")
+    assert names_of(rename, turned) == {"action": ("qx", "qy", "qz", "qw", "gripper.pos")}
+
+
+def test_renaming_leaves_the_episode_as_it_is():
+    episode = with_actions(np.ones((3, 4)))
+    (same,) = edited(RenameDimensions("action", {"j1": "pan"}), episode)
+    assert same is episode
+
+
+@pytest.mark.parametrize(
+    ("names", "known", "message"),
+    [
+        ({"j9": "pan"}, NAMES, "action has no value j9"),
+        ({"j1": "j2"}, NAMES, "two values of action would be j2"),
+        ({"j1": "pan"}, (), "action has no value j1.*it has no names"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(names, known, message):
+    with pytest.raises(UsageError, match=message):
+        names_of({"RenameDimensions": {"field": "action", "names": names}}, names=known)
+
+
+@pytest.mark.parametrize(
+    ("connector", "message"),
+    [
+        (SplitField("action", {"a": 3}), "action has 4 values, not 3"),
+        (SplitField("action", {"a": 4, "b": 0}), r"action has 4 values, not 4 \+ 0"),
+        (SplitField("action", {"reward": 3, "b": 1}), "into=reward: there is a field reward"),
+        (JoinFields([], "a"), "got none"),
+        (JoinFields(["action", "is_last"], "a"), "JoinFields: fields=is_last: the field does not hold numbers"),
+        (JoinFields(["action"], "reward"), "to=reward: there is a field reward"),
+        (JoinFields(["action"], "reward/a"), "to=reward/a: there is a field reward"),
+    ],
+)
+def test_what_does_not_fit_is_refused(connector, message):
+    with pytest.raises(UsageError, match=message):
+        edited(connector, with_actions(np.zeros((3, 4))))
+
+
+def test_fields_of_several_dtypes_are_not_joined():
+    episode = with_actions(np.zeros((3, 1))).with_columns({"count": np.zeros((3, 1), np.int64)})
+    with pytest.raises(UsageError, match="one dtype, got action float32, count int64: cast them first"):
+        edited(JoinFields(["action", "count"], "both"), episode)
