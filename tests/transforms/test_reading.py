@@ -8,6 +8,7 @@ import pytest
 from apache_beam.io.restriction_trackers import OffsetRestrictionTracker
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
+from cases import ALL
 
 from rlds_beam.formats.sources import open_source
 from rlds_beam.reading import reader
@@ -43,7 +44,7 @@ def test_every_split_point_gives_each_record_once(shard):
     episodes = EpisodeReader(source)
     whole = [describe(e) for e in episodes.read("train", Segment(file))]
     assert len(whole) == 8
-    for cut in range(file.size + 1):
+    for cut in range(0, file.size + 1, 1 if ALL else 5):
         halves = [Segment(file, 0, cut), Segment(file, cut, None)]
         assert [describe(e) for half in halves for e in episodes.read("train", half)] == whole, cut
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import ALL
 from framed_records import FAULTS, PAYLOADS, STARTS, THIRD, damages, flip, read, records
 from google_crc32c import value as crc32c
 from hypothesis import given, settings
@@ -29,14 +30,14 @@ from rlds_beam.encoding.tfrecord.rows import FramedRows, frame, frame_all
 def test_ranges_add_up(name: str) -> None:
     """Any partition into ranges yields the same as one reader, each record exactly once.
 
-    Each offset is the end of a range, and every third one also the start of a range that ends elsewhere.
+    Each offset is the end of a range, and some are also the start of a range that ends elsewhere.
     """
     data = FAULTS[name]
     whole = read(data)
     places = range(len(data) + 2)
     fronts, backs = [read(data, 0, a) for a in places], [read(data, b) for b in places]
     for a, b in itertools.combinations_with_replacement(places, 2):
-        if a % 3 == 0 or a == b:
+        if a % (3 if ALL else 11) == 0 or a == b:
             assert fronts[a] + read(data, a, b) + backs[b] == whole, (a, b)
 
 

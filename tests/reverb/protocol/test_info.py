@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import pytest
 from call_timeouts import calls_end_within
+from cases import cases
 from google.protobuf import empty_pb2
 from google.protobuf.message import DecodeError
 from hypothesis import example, given
@@ -205,12 +206,12 @@ def test_an_answer_that_is_damaged_is_refused_or_read_as_protobuf_reads_it(serve
         assert not is_message(answer[:cut])
         assert refused(parse_server_info, answer[:cut]), cut
     rng, seen = random.Random(0), collections.Counter()
-    for _ in range(1000):
+    for _ in range(cases(1000)):
         damaged = bytearray(answer)
         damaged[rng.randrange(len(answer))] ^= 1 << rng.randrange(8)
         seen[is_refused := refused(parse_server_info, bytes(damaged))] += 1
         assert is_refused or is_message(bytes(damaged))
-    assert min(seen.values()) > 100
+    assert min(seen.values()) > 20
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.text(), st.floats(allow_nan=False), st.lists(st.text(), max_size=3))
