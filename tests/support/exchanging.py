@@ -21,7 +21,7 @@ from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset
 
 
-def export(data: Path | str, output: Path | str, to: str, **options: Any) -> Report:
+def export(data: Path | str | list[Path], output: Path | str, to: str, **options: Any) -> Report:
     """Converts and returns the report."""
     job = open_job(data, output, to, **options)
     for work in job.open():
@@ -29,10 +29,11 @@ def export(data: Path | str, output: Path | str, to: str, **options: Any) -> Rep
     return job.committer.commit()
 
 
-def open_job(data: Path | str, output: Path | str, to: str, **options: Any) -> ConvertJob:
+def open_job(data: Path | str | list[Path], output: Path | str, to: str, **options: Any) -> ConvertJob:
     if to in ("minari", "d3rlpy"):
         pytest.importorskip("h5py")
-    return prepare(ConvertOptions.create(str(data), str(output), to=to, **options))
+    paths = [str(path) for path in data] if isinstance(data, list) else str(data)
+    return prepare(ConvertOptions.create(paths, str(output), to=to, **options))
 
 
 def read_back(path: Path | str, from_: str, split: str | None = None, ranges: int | None = None) -> list[Episode]:
