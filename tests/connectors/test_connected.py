@@ -8,6 +8,7 @@ import json
 
 import numpy as np
 import pytest
+from exchanging import export
 
 import rlds_beam
 from rlds_beam.cli.main import main
@@ -54,8 +55,9 @@ def check(counts: list[dict]) -> None:
     assert (fourth.name, fourth.changed, fourth.fields) == ("Normalize", 4, ["observation"])
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("command", ["convert", "convert --to=rlds", "validate", "stats"])
+@pytest.mark.parametrize(
+    ("command", "workers"), [("convert", 2), ("convert --to=rlds", 1), ("validate", 1), ("stats", 1)]
+)
 def test_every_command_counts_the_same(data, tmp_path, capsys, command, workers):
     name, *flags = command.split()
     output = [str(tmp_path / "out/toy/1.0.0")] if name == "convert" else []
@@ -152,7 +154,7 @@ def test_an_unwritable_record_is_rejected_and_not_counted(tmp_path):
 
 def test_columns_are_counted_but_not_in_the_summary(tmp_path):
     source = write_dataset(tmp_path / "data", [make_episode(4)])
-    report = rlds_beam.convert(source, tmp_path / "out", to="columns").report
+    report = export(source, tmp_path / "out", "columns")
     assert report.connectors[0].columns == ("obs",)
     assert "connector" not in report.summary()
 

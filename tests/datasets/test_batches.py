@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exchanging import export
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-import rlds_beam
 from rlds_beam import Dataset, EncodedImages, Episode, mix_batches, open_dataset
 from rlds_beam.datasets.batches import _Buffers
 from rlds_beam.datasets.pixels import decode_resized, resize_into
@@ -109,7 +109,7 @@ def test_images_are_resized_as_one_by_one(steps: Dataset, path: Path, size: tupl
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 def test_accurate_jpegs_are_those_of_pillow(path: Path, tmp_path: Path, unit: Any) -> None:
     """In single rows, in columns, in batches, in a mixture, and in the output of `convert`."""
-    rlds_beam.convert(path, tmp_path / "columns", to="columns", format="parquet")
+    export(path, tmp_path / "columns", "columns", format="parquet")
     name, column = ("observation/jpeg", "obs/jpeg") if unit == "steps" else ("steps/observation/jpeg", "obs/jpeg")
     cases = [(open_dataset(path, unit=unit, jpeg="accurate"), open_dataset(path, unit=unit, images="encoded"), name),
              (open_dataset(tmp_path / "columns", jpeg="accurate"), open_dataset(tmp_path / "columns", images="encoded"),
@@ -316,10 +316,10 @@ def test_rows_of_columns_and_trajectories(path: Path, tmp_path: Path) -> None:
         out = tmp_path / f"{to}{len(options)}"
         given = {"items": "frames", "drop": "observation/png"} if to == "trajectories" else {}
         try:
-            rlds_beam.convert(path, out, to=to, progress="none", **options, **given)
+            export(path, out, to, **options, **given)
         except UsageError:
             given.pop("drop", None)
-            rlds_beam.convert(path, out, to=to, progress="none", **options, **given)
+            export(path, out, to, **options, **given)
         found = open_dataset(out)
         assert_same(everything(found.batches(7, shuffle=False)), found[:])
         with pytest.raises(UsageError, match="history and chunk need steps"):

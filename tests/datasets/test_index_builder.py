@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rlds_data
-from exchanging import rich_dataset
+from exchanging import export, rich_dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import DEADLINE, start, wait_until
@@ -137,8 +137,8 @@ def test_every_format_of_episodes_has_steps(tmp_path: Path, to: str) -> None:
         pytest.importorskip("h5py")
     source, _ = rich_dataset(tmp_path / "data")
     options = {"fps": 10} if to == "lerobot" else {}
-    rlds_beam.convert(source, tmp_path / "out", to=to, progress="none", workers=1, **options)
-    rlds_beam.convert(tmp_path / "out", tmp_path / "back", to="rlds", progress="none", workers=1)
+    export(source, tmp_path / "out", to, **options)
+    export(tmp_path / "out", tmp_path / "back", "rlds")
     expected = open_dataset(tmp_path / "back", unit="steps")
     found = open_dataset(tmp_path / "out", unit="steps")
     assert len(found) == len(expected) > 0
@@ -272,7 +272,7 @@ def test_a_preset_repairs_as_in_a_conversion(tmp_path: Path) -> None:
     endless = [{path: np.zeros(len(one), bool) for path in ("is_last", "is_terminal")} for one in episodes]
     episodes = [one.replace(steps={**one.steps, **marks}) for one, marks in zip(episodes, endless, strict=True)]
     data = write_dataset(tmp_path / "data", episodes, name="roboturk")
-    rlds_beam.convert(data, tmp_path / "rlds", to="rlds", preset="roboturk")
+    export(data, tmp_path / "rlds", "rlds", preset="roboturk")
     found = open_dataset(data, unit="steps", preset="roboturk")
     assert_same_rows(found, open_dataset(tmp_path / "rlds", unit="steps"))
     assert len(found) == 10

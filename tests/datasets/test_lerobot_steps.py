@@ -11,6 +11,7 @@ import lerobot_data as data
 import numpy as np
 import pytest
 from directories import bytes_of
+from exchanging import export
 
 import rlds_beam
 from rlds_beam import open_dataset
@@ -139,7 +140,7 @@ def same_samples(path: Any, output: Path, to: str) -> None:
     connectors = [Thinned()]
     online = open_dataset(path, unit="steps", connectors=connectors)
     exact = {"fps": data.FPS, "images": "copy"} if to == "lerobot" else {}  # videos would be encoded again
-    rlds_beam.convert(path, output, to=to, connectors=connectors, **exact)
+    export(path, output, to, connectors=connectors, **exact)
     root = next(file.parent for file in output.rglob("features.json")) if to == "rlds" else output
     offline = open_dataset(root, unit="steps")
     names = online.fields.keys() & offline.fields.keys()

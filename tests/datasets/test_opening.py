@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from exchanging import export
 
 import rlds_beam
 from rlds_beam import open_dataset
@@ -181,8 +182,8 @@ def test_a_compressed_file_is_refused(tmp_path):
 
 
 def test_what_cannot_be_opened(data, tmp_path):
-    rlds_beam.convert(data, tmp_path / "out")
-    rlds_beam.convert(data, tmp_path / "columns", to="columns")
+    export(data, tmp_path / "out", "trajectories")
+    export(data, tmp_path / "columns", "columns")
     for arguments, said in (
         ({"path": data, "split": "validation"}, "validation"),
         ({"path": data, "module": "walker"}, "is for the output of"),
@@ -203,6 +204,6 @@ def test_what_cannot_be_opened(data, tmp_path):
 
 
 def test_an_output_in_another_format_is_named(data: Path, tmp_path: Path) -> None:
-    rlds_beam.convert(data, tmp_path / "out", to="rllib", progress="none")
+    export(data, tmp_path / "out", "rllib")
     with pytest.raises(UsageError, match=r"written by rlds-beam convert from toy/1\.0\.0\. "):
         rlds_beam.open_dataset(tmp_path / "out")

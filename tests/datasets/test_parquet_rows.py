@@ -11,8 +11,8 @@ import lerobot_data as data
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from exchanging import export
 
-import rlds_beam
 from rlds_beam import open_dataset
 from rlds_beam.connectors.learner.observations import HistoryWindow
 from rlds_beam.datasets import record_files
@@ -30,7 +30,7 @@ def columns(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_files, "ROW_GROUP_BYTES", 30_000)
         for kind in ("parquet", "tfrecord"):
-            rlds_beam.convert(source, directory / kind, to="columns", format=kind, **flags)
+            export(source, directory / kind, "columns", format=kind, **flags)
     return directory / "parquet", directory / "tfrecord"
 
 

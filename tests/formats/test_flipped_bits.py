@@ -11,6 +11,7 @@ from typing import Any
 import lerobot_data as data
 import pyarrow.parquet as pq
 import pytest
+from exchanging import export
 
 import rlds_beam
 from rlds_beam.encoding.base import Damage
@@ -97,10 +98,10 @@ def row_groups_as_text(file: Path) -> Iterator[dict[str, str]]:
 
 
 def test_columns_and_rllib(source, tmp_path):
-    rlds_beam.convert(source, tmp_path / "columns", to="columns", format="parquet", shards=1)
+    export(source, tmp_path / "columns", "columns", format="parquet", shards=1)
     (file, *_) = sorted(tmp_path.glob("columns/**/*.parquet"))
     judge(file, lambda: list(row_groups_as_text(file)))
-    rlds_beam.convert(source, tmp_path / "rllib", to="rllib", shards=1)
+    export(source, tmp_path / "rllib", "rllib", shards=1)
     (file, *_) = sorted(tmp_path.glob("rllib/**/*.parquet"))
     judge(file, lambda: verified_parquet(file).read().to_pylist())
 

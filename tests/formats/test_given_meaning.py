@@ -9,6 +9,7 @@ from typing import Any
 import hdf5_robots
 import numpy as np
 import pytest
+from exchanging import export
 
 import rlds_beam
 from rlds_beam.cli.main import main
@@ -51,7 +52,7 @@ def test_names_are_given_as_a_list_a_file_or_a_mapping(arm: Path, tmp_path: Path
         {"connectors": str(tmp_path / "connectors.yaml")},
     ]):  # fmt: skip
         output = tmp_path / str(number)
-        rlds_beam.convert(arm, output, to="lerobot", fps=10, robot_type="so101_follower", **given)
+        export(arm, output, "lerobot", fps=10, robot_type="so101_follower", **given)
         info = info_of(output)
         assert (info["features"]["action"]["names"], info["robot_type"]) == (JOINTS, "so101_follower"), given
 
@@ -66,8 +67,8 @@ def test_flags_give_names_of_several_fields(arm: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_given_survives_rlds(arm: Path, tmp_path: Path) -> None:
-    rlds_beam.convert(arm, tmp_path / "rlds", to="rlds", names={"action": JOINTS}, robot_type="arm", task="fold it")
-    rlds_beam.convert(tmp_path / "rlds", tmp_path / "out", to="lerobot", fps=10)
+    export(arm, tmp_path / "rlds", "rlds", names={"action": JOINTS}, robot_type="arm", task="fold it")
+    export(tmp_path / "rlds", tmp_path / "out", "lerobot", fps=10)
     info = info_of(tmp_path / "out")
     assert (info["features"]["action"]["names"], info["robot_type"]) == (JOINTS, "arm")
     assert texts_of(tmp_path / "rlds") == texts_of(tmp_path / "out") == [{"fold it"}] * 4
@@ -80,7 +81,7 @@ class Cut:
 
 
 def test_names_of_what_connectors_return(arm: Path, tmp_path: Path) -> None:
-    rlds_beam.convert(arm, tmp_path / "out", to="lerobot", fps=10, connectors=[Cut()], names={"action": ["x", "y"]})
+    export(arm, tmp_path / "out", "lerobot", fps=10, connectors=[Cut()], names={"action": ["x", "y"]})
     assert info_of(tmp_path / "out")["features"]["action"]["names"] == ["x", "y"]
     with pytest.raises(UsageError, match=r"4 names, but action.*has 2 values"):
         rlds_beam.convert(arm, tmp_path / "two", to="lerobot", fps=10, connectors=[Cut()], names={"action": [*"wxyz"]})
@@ -112,7 +113,7 @@ def test_tasks_by_episode(arm: Path, tmp_path: Path) -> None:
     }
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-        rlds_beam.convert(arm, tmp_path / f"{name}.out", to="rlds", task_file=tmp_path / name)
+        export(arm, tmp_path / f"{name}.out", "rlds", task_file=tmp_path / name)
         assert texts_of(tmp_path / f"{name}.out") == [{text} for text in texts], name
 
 
@@ -128,8 +129,8 @@ def test_keys_that_are_missing_or_unknown_are_named(arm: Path, tmp_path: Path) -
 
 
 def test_tasks_fill_only_what_is_missing(arm: Path, tmp_path: Path) -> None:
-    rlds_beam.convert(arm, tmp_path / "a", to="rlds", task="fold it")
-    rlds_beam.convert(tmp_path / "a", tmp_path / "b", to="rlds", task="fold it")  # the same one is no contradiction
+    export(arm, tmp_path / "a", "rlds", task="fold it")
+    export(tmp_path / "a", tmp_path / "b", "rlds", task="fold it")  # the same one is no contradiction
     assert texts_of(tmp_path / "b") == [{"fold it"}] * 4
     with pytest.raises(RldsBeamError, match="has the task 'fold it' already") as error:
         rlds_beam.convert(tmp_path / "a", tmp_path / "c", to="rlds", task="open it")
@@ -186,7 +187,7 @@ def two_arms(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]
         episode.steps["action"][:, 3] = 0.5
         episodes.append(episode)
     source = write_dataset(directory, episodes)
-    rlds_beam.convert(source, directory / "named", to="rlds", names={"action": names, "observation/state": names})
+    export(source, directory / "named", "rlds", names={"action": names, "observation/state": names})
     return directory / "named", names
 
 
@@ -225,7 +226,7 @@ def test_findings_and_violations_name_the_dimension(two_arms: tuple[Path, list[s
 def test_timestamps_that_contradict_the_rate_are_refused(times: Any, rejected: bool, tmp_path: Path) -> None:
     episode = make_episode(9, observation={"state": 3}, columns={"observation/timestamp": times})
     source = write_dataset(tmp_path / "data", [episode])
-    report = rlds_beam.convert(source, tmp_path / "out", to="lerobot", fps=25, allow_empty=True).report
+    report = export(source, tmp_path / "out", "lerobot", fps=25, allow_empty=True)
     assert report.rejected == rejected
     if rejected:
         assert "its times are 50 Hz, but the dataset is written with 25 Hz" in str(report.rules["not_representable"])
@@ -270,13 +271,13 @@ def test_tasks_by_the_names_of_episodes_in_their_files(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     hdf5_robots.aloha(tmp_path / "aloha", [4, 5])
     (tmp_path / "files.csv").write_text("episode,task\nepisode_1.hdf5,second\nepisode_0.hdf5,first\n")
-    rlds_beam.convert(tmp_path / "aloha", tmp_path / "a", to="rlds", task_file=tmp_path / "files.csv")
+    export(tmp_path / "aloha", tmp_path / "a", "rlds", task_file=tmp_path / "files.csv")
     assert texts_of(tmp_path / "a") == [{"first"}, {"second"}]
     hdf5_robots.robomimic(tmp_path / "demos", [4, 3])
     (file,) = (tmp_path / "demos").glob("*.hdf5")
     for number, names in enumerate([["demo_1", "demo_0"], [f"demo_1 of {file.name}", "data/demo_0"]]):
         (tmp_path / "demos.json").write_text(json.dumps({names[0]: "second", names[1]: "first"}))
-        rlds_beam.convert(tmp_path / "demos", tmp_path / f"b{number}", to="rlds", task_file=tmp_path / "demos.json")
+        export(tmp_path / "demos", tmp_path / f"b{number}", "rlds", task_file=tmp_path / "demos.json")
         assert texts_of(tmp_path / f"b{number}") == [{"first"}, {"second"}]
     card = str(rlds_beam.inspect(tmp_path / "demos", task_file=tmp_path / "demos.json"))
     assert f"demo_0 of {file.name}, demo_1 of {file.name}" in card

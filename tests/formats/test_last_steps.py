@@ -12,6 +12,7 @@ import hdf5_robots
 import numpy as np
 import pytest
 from directories import bytes_of
+from exchanging import export
 from zarr_data import open_zip
 
 import rlds_beam
@@ -156,10 +157,8 @@ def test_lerobot_has_one_frame_for_each_action(version: str, tmp_path: Path) -> 
 def test_videos_have_as_many_frames_as_the_table(images: str, tmp_path: Path) -> None:
     av = pytest.importorskip("av")
     fuzzed_datasets._lerobot(foreign=True, moving=True)(tmp_path / "moving")
-    rlds_beam.convert(tmp_path / "moving", tmp_path / "all", to="lerobot", images=images, map=("-is_last",))
-    rlds_beam.convert(
-        tmp_path / "moving", tmp_path / "fewer", to="lerobot", images=images, map=("-is_last",), last_step="drop"
-    )
+    export(tmp_path / "moving", tmp_path / "all", "lerobot", images=images, map=("-is_last",))
+    export(tmp_path / "moving", tmp_path / "fewer", "lerobot", images=images, map=("-is_last",), last_step="drop")
     counts = [len(frames(tmp_path / name)) for name in ("all", "fewer")]
     assert counts == [12, 9]
     for name, count in zip(("all", "fewer"), counts, strict=True) if images == "video" else ():
@@ -168,19 +167,19 @@ def test_videos_have_as_many_frames_as_the_table(images: str, tmp_path: Path) ->
 
 
 def test_lerobot_to_rlds_to_lerobot_keeps_every_frame(tmp_path: Path) -> None:
-    rlds_beam.convert(foreign(tmp_path / "data", "zeros"), tmp_path / "a", to="lerobot", fps=10, last_step="keep")
+    export(foreign(tmp_path / "data", "zeros"), tmp_path / "a", "lerobot", fps=10, last_step="keep")
     assert len(frames(tmp_path / "a")) == 17
-    rlds_beam.convert(tmp_path / "a", tmp_path / "rlds", to="rlds")
-    rlds_beam.convert(tmp_path / "rlds", tmp_path / "copy", to="rlds")
+    export(tmp_path / "a", tmp_path / "rlds", "rlds")
+    export(tmp_path / "rlds", tmp_path / "copy", "rlds")
     assert json.loads((tmp_path / "copy" / "meaning.json").read_text())["last_action"] == "real"
-    rlds_beam.convert(tmp_path / "copy", tmp_path / "b", to="lerobot")
+    export(tmp_path / "copy", tmp_path / "b", "lerobot")
     assert actions(tmp_path / "b") == actions(tmp_path / "a")
 
 
 def test_d4rl_to_rlds_to_lerobot_has_a_frame_for_each_transition(tmp_path: Path) -> None:
     fuzzed_datasets._d4rl(tmp_path / "d4rl")
     source = rlds_beam.open_source(str(tmp_path / "d4rl"), from_="d4rl")
-    rlds_beam.convert(tmp_path / "d4rl", tmp_path / "rlds", to="rlds")
+    export(tmp_path / "d4rl", tmp_path / "rlds", "rlds")
     for data in ("d4rl", "rlds"):
         done = rlds_beam.convert(tmp_path / data, tmp_path / f"{data}-lerobot", to="lerobot", fps=10)
         assert done.report.items_written == done.report.steps - (source.episodes or 0)
@@ -192,7 +191,7 @@ def test_robomimic_without_next_observations_keeps_its_last_action(tmp_path: Pat
     pytest.importorskip("h5py")
     for name, next_obs in (("with", True), ("without", False)):
         hdf5_robots.robomimic(tmp_path / name, [4, 3], next_obs=next_obs)
-        rlds_beam.convert(tmp_path / name, tmp_path / f"{name}-out", to="lerobot", fps=20, raw_images="raw")
+        export(tmp_path / name, tmp_path / f"{name}-out", "lerobot", fps=20, raw_images="raw")
         assert len(frames(tmp_path / f"{name}-out")) == 7
 
 
@@ -216,20 +215,15 @@ def test_an_output_of_single_void_steps_says_why_it_is_empty(tmp_path: Path, cap
     assert "no item was written: 2 episodes of 1 step at most, and the last step" in capsys.readouterr().out
 
 
-def test_the_choice_is_in_the_plan_and_workers_agree(tmp_path: Path) -> None:
+def test_the_choice_is_in_the_plan(tmp_path: Path) -> None:
     data = foreign(tmp_path / "data", "zeros", (5, 9, 3, 4, 6, 2))
-    for workers in (1, 2):
-        rlds_beam.convert(data, tmp_path / str(workers), to="lerobot", fps=10, shards=4, workers=workers)
-    one, two = (bytes_of(tmp_path / str(workers)) for workers in (1, 2))
-    assert {name: data for name, data in one.items() if "report" not in name} == {
-        name: data for name, data in two.items() if "report" not in name
-    }
-    plan = json.loads((tmp_path / "1" / "plan.json").read_text())["plan"]
+    export(data, tmp_path / "out", "lerobot", fps=10, shards=4)
+    plan = json.loads((tmp_path / "out" / "plan.json").read_text())["plan"]
     assert plan["lerobot"]["last_step"] == {
         "left_out": True, "action": "void", "assumed": "zeros in 6 of 6 episodes"
     }  # fmt: skip
     with pytest.raises(UsageError, match="last_step"):
-        rlds_beam.convert(data, tmp_path / "1", to="lerobot", fps=10, shards=4, last_step="keep")
+        rlds_beam.convert(data, tmp_path / "out", to="lerobot", fps=10, shards=4, last_step="keep")
 
 
 def test_a_job_that_was_interrupted_ends_with_the_same_bytes(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ros2_bags
+from exchanging import export
 from fuzzed_datasets import minari_directory
 from hdf5_robots import BUILDERS
 from npz_data import d4rl_arrays, ogbench_arrays, write_exorl
@@ -64,7 +65,7 @@ def _output(to: str) -> Write:
     def write(directory: Path) -> Path:
         data = write_dataset(directory / "data", [make_episode(4, seed=i) for i in range(2)])
         options = {"lerobot": {"fps": 10}, "trajectories": {"items": "frames"}}.get(to, {})
-        rlds_beam.convert(data, directory / "out", to=to, **options)
+        export(data, directory / "out", to, **options)
         (directory / "out" / "plan.json").unlink()
         return next((directory / "out").glob("*.zarr*"), directory / "out")
 

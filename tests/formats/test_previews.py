@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import simplejpeg
-from exchanging import rich_dataset, rich_episode
-from processes import run
+from exchanging import export, rich_dataset, rich_episode
 
 import rlds_beam
 from rlds_beam.images.encoded_images import EncodedImages
@@ -49,13 +48,11 @@ def test_the_card_shows_frames(options: dict[str, Any], tmp_path: Path) -> None:
 
 def test_workers_do_not_matter(tmp_path: Path) -> None:
     data, _ = rich_dataset(tmp_path / "data")
-    for workers in (1, 2):
-        for to in (["--to=rlds"], ["--to=lerobot", "--fps=10"]):
-            command = ["convert", str(data), f"{tmp_path}/{workers}{to[0]}", *to, "--shards=3", f"--workers={workers}"]
-            assert run(command)[0] == 0
-    first, *others = [(path / PREVIEW).read_bytes() for path in sorted(tmp_path.glob("*--to=*"))]
-    assert len(others) == 3
-    assert all(other == first for other in others)
+    pictures = []
+    for number, options in enumerate(({"to": "rlds"}, {"to": "lerobot", "fps": 10}, {"to": "rlds", "workers": 2})):
+        rlds_beam.convert(data, tmp_path / str(number), shards=3, **options)
+        pictures.append((tmp_path / str(number) / PREVIEW).read_bytes())
+    assert pictures[0] == pictures[1] == pictures[2]
 
 
 def test_a_damaged_image_is_no_failure(tmp_path: Path) -> None:
@@ -64,7 +61,7 @@ def test_a_damaged_image_is_no_failure(tmp_path: Path) -> None:
     holes = np.array([image[: len(image) // 2] + image[-2:] for image in images], object)
     bad = made.replace(steps={**made.steps, "observation/image": EncodedImages(holes, images.shape)})
     data = write_dataset(tmp_path / "data", [bad])
-    rlds_beam.convert(data, tmp_path / "out", to="rlds")
+    export(data, tmp_path / "out", "rlds")
     assert simplejpeg.decode_jpeg((tmp_path / "out" / PREVIEW).read_bytes()).shape[0] == 96
 
 

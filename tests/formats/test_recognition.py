@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import ros2_bags
 import zarr_data
+from exchanging import export
 
 import rlds_beam
 from rlds_beam.cli.main import main
@@ -45,7 +46,7 @@ def outputs(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The outputs of `convert`, each in a directory with its name."""
     directory = tmp_path_factory.mktemp("outputs")
     for to in ("rlds", "trajectories", "columns", "lerobot", "numpy", "minari", "d3rlpy", "rllib"):
-        rlds_beam.convert(dataset, directory / to, to=to, **_OPTIONS.get(to, {}))
+        export(dataset, directory / to, to, **_OPTIONS.get(to, {}))
     return directory
 
 
@@ -307,7 +308,7 @@ def test_configs_hold_what_was_recognized(outputs: Path, monkeypatch: pytest.Mon
 
 
 def test_the_plan_has_the_recognized_format(outputs: Path, tmp_path: Path) -> None:
-    rlds_beam.convert(outputs / "minari", tmp_path / "out")
+    export(outputs / "minari", tmp_path / "out", "trajectories")
     assert json.loads((tmp_path / "out" / "plan.json").read_text())["plan"]["from"] == "minari"
     outcome = rlds_beam.convert(outputs / "minari", tmp_path / "out", from_="minari")
     assert outcome.report.records == 3  # the same plan

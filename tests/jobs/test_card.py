@@ -11,6 +11,7 @@ from pathlib import Path
 import hdf5_robots
 import numpy as np
 import pytest
+from exchanging import export
 
 import rlds_beam
 from rlds_beam.cli.main import main
@@ -79,7 +80,7 @@ def test_the_names_of_episodes_in_one_file(card: Card, tmp_path: Path) -> None:
 
 def test_lerobot_is_not_offered_pairs_and_its_size_includes_videos(card: Card, camera: str, tmp_path: Path) -> None:
     pytest.importorskip("av")
-    rlds_beam.convert(camera, tmp_path / "arm", to="lerobot", fps=10, images="video", robot_type="so101_follower")
+    export(camera, tmp_path / "arm", "lerobot", fps=10, images="video", robot_type="so101_follower")
     said = card(tmp_path / "arm")
     videos = sum(path.stat().st_size for path in (tmp_path / "arm").rglob("*.mp4"))
     assert said[""] == ["arm"] and said["robot"] == ["so101_follower"]
@@ -146,7 +147,7 @@ def test_ranges_of_a_sample_are_those_of_the_statistics_if_they_agree(card: Card
     data = write_dataset(
         tmp_path / "data", [make_episode(20, seed=i, columns={"action": actions[i]}) for i in range(50)]
     )
-    rlds_beam.convert(data, tmp_path / "arm", to="lerobot", fps=10, last_step="keep")
+    export(data, tmp_path / "arm", "lerobot", fps=10, last_step="keep")
     said = card(tmp_path / "arm", "--sample_bytes=1000")["values"]
     assert said[0] == "ranges by the dataset's own statistics"
     assert "0 to 49" in "".join(said) and "-49 to 0" in "".join(said)

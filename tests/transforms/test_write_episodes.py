@@ -13,6 +13,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 from beam_runners import RUNS, new_pipeline
+from exchanging import export
 
 import rlds_beam
 from rlds_beam import Field
@@ -34,12 +35,12 @@ OF_THE_RUN = {"plan.json", "manifest.json", "report.json", "checksums.xxh128", "
 """Files that say how the output was written."""
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three shards, with a rate, a robot, names, and a broken episode."""
     episodes = [make_episode(n, seed=n, observation={"state": 2}, action=3) for n in (4, 2, 7, 3, 12, 5)]
     broken = make_episode(4, seed=50, observation={"state": 2}, action=3, breaks=["missing_is_last"])
-    path = write_dataset(tmp_path / "data", [*episodes, broken], shards=3)
+    path = write_dataset(tmp_path_factory.mktemp("data"), [*episodes, broken], shards=3)
     meaning = {"fps": 30, "robot": "arm", "names": {"action": ["x", "y", "z"]}}
     (path / "meaning.json").write_text(json.dumps(meaning))
     return path
@@ -74,7 +75,7 @@ def test_every_format_is_written_as_by_convert(tmp_path: Path, data: Path, to: s
     with new_pipeline() as root:
         report = write(root, data, tmp_path / "out", to, **FORMATS[to]).report
         assert_that(report | beam.Map(counts), equal_to([(6, 6, 0, True)]))
-    rlds_beam.convert(data, tmp_path / "expected", to=to, **FORMATS[to])
+    export(data, tmp_path / "expected", to, **FORMATS[to])
     assert files(tmp_path / "out") == files(tmp_path / "expected")
     manifest, expected = (read_manifest(str(tmp_path / name)) for name in ("out", "expected"))
     assert {**manifest, "plan_sha256": 0, "rejected": 0} == {**expected, "plan_sha256": 0, "rejected": 0}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exchanging import export
 
 import rlds_beam
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
@@ -106,8 +107,8 @@ def test_the_number_of_an_episode(camera: str, tmp_path: Path) -> None:
 
 
 def test_items_and_columns(camera: str, tmp_path: Path) -> None:
-    rlds_beam.convert(camera, tmp_path / "pairs", workers=1)
-    rlds_beam.convert(camera, tmp_path / "columns", to="columns", workers=1)
+    export(camera, tmp_path / "pairs", "trajectories")
+    export(camera, tmp_path / "columns", "columns")
     assert "2 steps" in str(rlds_beam.show(tmp_path / "pairs", 4))
     view = rlds_beam.show(tmp_path / "columns", 4)
     assert re.search(r"^rewards +-\d", str(view), re.MULTILINE) and checked(view).images == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from directories import bytes_of
+from exchanging import export
 
 import rlds_beam
 from rlds_beam import connectors as c
@@ -51,11 +52,11 @@ def lengths(output: Path) -> list[int]:
 
 def test_listed_episodes_are_left_out_or_kept_and_every_record_is_counted(data, keys, tmp_path):
     file = listing(tmp_path / "bad.txt", ["# reviewed", f"  {keys[1]}\tblurred", f"{keys[3]} # idle", "", keys[1]])
-    out = rlds_beam.convert(data, tmp_path / "out", exclude=file, items="episodes").report
+    out = export(data, tmp_path / "out", "trajectories", exclude=file, items="episodes")
     assert (out.records, out.rejected, out.dropped["DropListedEpisodes"].records) == (8, 2, 2)
     assert lengths(tmp_path / "out") == [3, 5, 8, 30]
     assert "not found" not in out.summary()
-    kept = rlds_beam.convert(data, tmp_path / "kept", only=file, items="episodes").report
+    kept = export(data, tmp_path / "kept", "trajectories", only=file, items="episodes")
     assert lengths(tmp_path / "kept") == [12, 20]
     assert (kept.rejected, kept.dropped["KeepListedEpisodes"].records) == (2, 4)
     both = rlds_beam.validate(data, only=file, exclude=listing(tmp_path / "one.txt", [keys[1]]))
@@ -95,7 +96,7 @@ def test_a_key_with_a_part_names_one_episode_of_a_repaired_record(data, keys, tm
     ):
         file = listing(tmp_path / "bad.txt", [*lines, *keys[:2], *keys[3:6]])
         output = tmp_path / str(len(list(tmp_path.iterdir())))
-        report = rlds_beam.convert(data, output, exclude=file, repair=repair, items="episodes").report
+        report = export(data, output, "trajectories", exclude=file, repair=repair, items="episodes")
         assert lengths(output) == sorted([*left, 3]), lines
         assert report.records == 8 and not report.rejected
         assert "not found" not in report.summary()
@@ -123,8 +124,8 @@ def test_the_list_is_read_once(data, keys, tmp_path):
 
 def test_lists_do_not_change_what_is_checked_or_copied(data, tmp_path):
     file = listing(tmp_path / "none.txt", [])
-    rlds_beam.convert(data, tmp_path / "plain/toy/1.0.0", to="rlds")
-    report = rlds_beam.convert(data, tmp_path / "listed/toy/1.0.0", to="rlds", exclude=file).report
+    export(data, tmp_path / "plain/toy/1.0.0", "rlds")
+    report = export(data, tmp_path / "listed/toy/1.0.0", "rlds", exclude=file)
     shards = [sorted((tmp_path / name / "toy/1.0.0").glob("*tfrecord*")) for name in ("plain", "listed")]
     assert [one.read_bytes() for one in shards[0]] == [one.read_bytes() for one in shards[1]]
     assert not report.dropped

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exchanging import read_back
+from exchanging import export, read_back
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import rlds_beam
 from rlds_beam.connectors import connect
 from rlds_beam.connectors.cleaning.presets import PRESETS
 from rlds_beam.connectors.configuration import parse
@@ -176,7 +175,7 @@ def test_a_published_file_is_converted_with_the_preset(tmp_path: Path) -> None:
         for name, values in recorded(actions).items():
             file[f"data/demo_0/{name if name in ('actions', 'rewards', 'dones') else f'obs/{name}'}"] = values
     out = tmp_path / "libero" / "1.0.0"
-    rlds_beam.convert(demos, out, from_="hdf5", profile="libero", to="rlds", preset="libero")
+    export(demos, out, "rlds", from_="hdf5", profile="libero", preset="libero")
     (episode,) = read_back(out, "rlds")
     theirs = regenerated(actions)
     assert theirs is not None

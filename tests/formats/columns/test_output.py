@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exchanging import export
 from own_formats import run
 
 import rlds_beam
@@ -68,7 +69,7 @@ def outputs(data: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
     for name in FORMATS:
         if name == "array_record":
             pytest.importorskip("array_record")
-        rlds_beam.convert(data, directory / name, to="columns", format=name, connectors=CONNECTORS, shards=3)
+        export(data, directory / name, "columns", format=name, connectors=CONNECTORS, shards=3)
     return {name: directory / name for name in FORMATS}
 
 
@@ -101,7 +102,7 @@ def test_rows_match_the_connectors(outputs, kind):
 
 def test_overwriting_removes_other_columns(data, tmp_path):
     output = tmp_path / "out"
-    rlds_beam.convert(data, output, to="columns", connectors=CONNECTORS)
+    export(data, output, "columns", connectors=CONNECTORS)
     with pytest.raises(UsageError, match="holds the output of another plan"):
         rlds_beam.convert(data, output, to="columns")
     rlds_beam.convert(data, output, to="columns", format="parquet", overwrite=True)
@@ -110,7 +111,7 @@ def test_overwriting_removes_other_columns(data, tmp_path):
 
 
 def test_a_row_is_a_transition_by_default_or_a_sequence(data, tmp_path):
-    rlds_beam.convert(data, tmp_path / "plain", to="columns")
+    export(data, tmp_path / "plain", "columns")
     plain = rlds_beam.open_dataset(tmp_path / "plain")
     assert [*plain.fields] == ["obs/camera", "obs/state", "actions", "rewards", "terminateds", "truncateds"]
     pieces = [*CONNECTORS[2:4], AddTimeDimToBatchAndZeroPad(max_seq_len=6)]
@@ -197,7 +198,7 @@ def test_an_aborted_range_leaves_nothing(tmp_path, kind):
 
 def test_damage_is_found(data, tmp_path):
     output = tmp_path / "out"
-    rlds_beam.convert(data, output, to="columns")
+    export(data, output, "columns")
     (file,) = (output / "default_policy").glob("*.tfrecord-*")
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
@@ -213,7 +214,7 @@ def test_damage_is_found(data, tmp_path):
         rlds_beam.open_dataset(output)
     # A range with a lost file is converted again.
     (output / "manifest.json").unlink()
-    rlds_beam.convert(data, output, to="columns")
+    export(data, output, "columns")
     assert file.read_bytes() == whole
 
 
@@ -255,7 +256,7 @@ def test_an_output_without_rows_is_finished_and_readable(tmp_path, kind):
         pytest.importorskip("array_record")
     data = write_dataset(tmp_path / "data", [make_episode(5, breaks=["missing_is_last"])])
     for _ in range(2):  # the second time, nothing is left to do
-        assert rlds_beam.convert(data, tmp_path / "out", to="columns", format=kind).report.items_written == 0
+        assert export(data, tmp_path / "out", "columns", format=kind).items_written == 0
     found = rlds_beam.open_dataset(tmp_path / "out")
     assert (len(found), list(found)) == (0, [])
     assert {name: column.shape for name, column in found.columns.items()} == {
@@ -276,7 +277,7 @@ def test_a_nan_in_the_void_last_step_is_accepted(tmp_path):
     reward = np.array(episode.steps["reward"])
     reward[-1] = np.nan
     data = write_dataset(tmp_path / "data", [episode.with_columns({"reward": reward})])
-    assert rlds_beam.convert(data, tmp_path / "out", to="columns").report.items_written == 4
+    assert export(data, tmp_path / "out", "columns").items_written == 4
 
 
 def test_fields_that_no_column_holds_are_named(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import lerobot_data as data
 import numpy as np
 import pytest
+from exchanging import export
 
 import rlds_beam
 from rlds_beam import Field, Schema
@@ -84,20 +85,12 @@ def test_a_foreign_dataset_gets_depth_by_its_unit(tmp_path):
 def test_a_round_trip_to_rlds_and_again_changes_nothing_more(tmp_path):
     path, _ = depth_data(tmp_path / "data", "png")
     data.convert_here(path, tmp_path / "one", **VIDEO)
-    rlds_beam.convert(tmp_path / "one", tmp_path / "rlds/robot/1.0.0", from_="lerobot", to="rlds")
+    export(tmp_path / "one", tmp_path / "rlds/robot/1.0.0", "rlds", from_="lerobot")
     data.convert_here(tmp_path / "rlds/robot/1.0.0", tmp_path / "two", **VIDEO)
     episodes = [data.read_episodes(str(tmp_path / name), "lerobot") for name in ("one", "two")]
     for one, other in zip(*episodes, strict=True):
         pixels = [e.steps["observation/depth"].decode() for e in (one, other)]
         np.testing.assert_array_equal(*pixels)
-
-
-def test_workers_write_the_same_bytes(tmp_path):
-    path, _ = depth_data(tmp_path / "data", "png")
-    for name, workers in (("one", 1), ("two", 2)):
-        rlds_beam.convert(path, tmp_path / name, to="lerobot", fps=10, workers=workers, shards=2, **VIDEO)
-    for file in sorted(tmp_path.glob("one/videos/*/*/*.mp4")):
-        assert file.read_bytes() == (tmp_path / "two" / file.relative_to(tmp_path / "one")).read_bytes()
 
 
 @pytest.mark.parametrize(

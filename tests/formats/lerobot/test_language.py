@@ -11,6 +11,7 @@ import lerobot_language as language
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from exchanging import export
 
 import rlds_beam
 from rlds_beam.errors import UsageError
@@ -43,7 +44,7 @@ def test_rows_are_texts(annotated):
 
 
 def test_lerobot_to_rlds_to_lerobot_is_the_same(annotated, tmp_path):
-    rlds_beam.convert(annotated, tmp_path / "rlds/toy/1.0.0", from_="lerobot", to="rlds")
+    export(annotated, tmp_path / "rlds/toy/1.0.0", "rlds", from_="lerobot")
     data.convert_here(tmp_path / "rlds/toy/1.0.0", tmp_path / "again")
     features = data.meta(tmp_path / "again", "info")["features"]
     for name in ("language_persistent", "language_events"):

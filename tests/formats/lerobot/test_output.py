@@ -13,6 +13,7 @@ import pyarrow.dataset as pd
 import pyarrow.parquet as pq
 import pytest
 from directories import bytes_of
+from exchanging import export
 from own_formats import run
 
 import rlds_beam
@@ -171,7 +172,7 @@ def test_leftovers_of_a_run_killed_at_its_end_are_removed(source, output, tmp_pa
     (path / "_ranges").mkdir()
     for file, content in facts.items():
         file.write_bytes(content)
-    rlds_beam.convert(source[0], path, to="lerobot", fps=data.FPS, shards=3)
+    export(source[0], path, "lerobot", fps=data.FPS, shards=3)
     assert bytes_of(path) == bytes_of(output)
 
 
@@ -227,12 +228,12 @@ def test_invalid_options_are_refused(source, tmp_path, options, message):
 
 def test_a_rate_that_contradicts_the_data_is_refused(source, tmp_path):
     """All frames are kept, so another rate would be a recording in slow motion."""
-    rlds_beam.convert(source[0], tmp_path / "first", to="lerobot", fps=30)
+    export(source[0], tmp_path / "first", "lerobot", fps=30)
     with pytest.raises(UsageError, match=r"--fps=10: the data is 30 Hz; --fps=30, or resample.*0\.333 times its speed"):
         rlds_beam.convert(tmp_path / "first", tmp_path / "slow", to="lerobot", fps=10)
     assert not (tmp_path / "slow").exists()
     for name, options in {"same": {"fps": 30}, "known": {}}.items():
-        rlds_beam.convert(tmp_path / "first", tmp_path / name, to="lerobot", **options)
+        export(tmp_path / "first", tmp_path / name, "lerobot", **options)
         assert json.loads((tmp_path / name / "meta" / "info.json").read_text())["fps"] == 30
 
 

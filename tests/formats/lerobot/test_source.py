@@ -32,7 +32,7 @@ def test_our_output_is_read_back_unchanged(source, output):
 
 
 def test_rlds_to_lerobot_to_rlds_is_the_same_data(source, output, tmp_path):
-    outcome = rlds_beam.convert(output, tmp_path / "rlds", from_="lerobot", to="rlds", workers=2)
+    outcome = rlds_beam.convert(output, tmp_path / "rlds", from_="lerobot", to="rlds")
     assert outcome.report.valid == len(source[1])
     for found, wanted in zip(data.read_episodes(str(tmp_path / "rlds"), "rlds"), source[1], strict=True):
         data.assert_equal(found, wanted)

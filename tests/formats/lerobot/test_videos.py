@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from directories import bytes_of
+from exchanging import export
 from lerobot_data import convert_here, read_episodes, write_moving_data
 from memory_store import memory_store
 
@@ -231,7 +232,7 @@ def arm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A LeRobot dataset of version 3.0, whose second episode does not start with a key frame."""
     directory = tmp_path_factory.mktemp("arm")
     source = rlds_beam.example(directory, camera=True, episodes=4)
-    rlds_beam.convert(source, directory / "arm", to="lerobot", fps=10, images="video")
+    export(source, directory / "arm", "lerobot", fps=10, images="video")
     return directory / "arm"
 
 
@@ -292,9 +293,9 @@ def test_changed_frames_are_encoded(arm: Path, tmp_path: Path) -> None:
 
 
 def test_images_and_other_encodings_on_request(arm: Path, tmp_path: Path) -> None:
-    rlds_beam.convert(arm, tmp_path / "images", to="lerobot", images="copy")
+    export(arm, tmp_path / "images", "lerobot", images="copy")
     assert info(tmp_path / "images")["dtype"] == "image"
-    rlds_beam.convert(arm, tmp_path / "encoded", to="lerobot", images="video", vcodec="h264", crf=40)
+    export(arm, tmp_path / "encoded", "lerobot", images="video", vcodec="h264", crf=40)
     assert packets(tmp_path / "encoded")[0] not in packets(arm)
 
 

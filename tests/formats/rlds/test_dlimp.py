@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exchanging import export
 
 import rlds_beam
 from rlds_beam.connectors import MinimumLength
@@ -38,7 +39,7 @@ def written(tmp_path_factory) -> Path:
         )  # fmt: skip
     data = write_dataset(tmp_path_factory.mktemp("data"), episodes, shards=2, name="toy")
     output = tmp_path_factory.mktemp("written") / "toy" / "1.1.0"
-    rlds_beam.convert(data, output, to="rlds", connectors=[MinimumLength(3)], array_record_beside=True)
+    export(data, output, "rlds", connectors=[MinimumLength(3)], array_record_beside=True)
     return output
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exchanging import export
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlds_data import LENGTHS, EditSome, Halves, episode, random, schemas
@@ -62,9 +63,7 @@ def copied(data, tmp_path_factory) -> Path:
 def edited(data, tmp_path_factory) -> Path:
     pytest.importorskip("array_record")
     output = tmp_path_factory.mktemp("edited") / "out"
-    rlds_beam.convert(
-        data, output, to="rlds", connectors=[MinimumLength(3), EditSome()], shards=2, format="array_record"
-    )
+    export(data, output, "rlds", connectors=[MinimumLength(3), EditSome()], shards=2, format="array_record")
     return output
 
 
@@ -106,7 +105,7 @@ def test_provenance_is_written(data, edited, tmp_path):
 def test_licenses_and_provenance_are_kept(copied, tmp_path):
     (copied / "LICENSE.txt").write_text("Do as you like.")
     try:
-        rlds_beam.convert(copied, tmp_path / "out", to="rlds")
+        export(copied, tmp_path / "out", "rlds")
     finally:
         (copied / "LICENSE.txt").unlink()
     assert (tmp_path / "out/LICENSE.txt").read_text() == "Do as you like."
@@ -187,7 +186,7 @@ def test_rlds_tools_read_it(copied):
 
 
 def test_a_repair_changes_nothing_else(data, tmp_path):
-    rlds_beam.convert(data, tmp_path / "out", to="rlds", repair=("missing_is_last",))
+    export(data, tmp_path / "out", "rlds", repair=("missing_is_last",))
     assert payloads(tmp_path / "out")[:-1] == payloads(data)[:-1]
     old, new = rows(data)[-1], rows(tmp_path / "out")[-1]
     assert new["steps/is_last"].tolist() == [False, False, True]
@@ -203,7 +202,7 @@ def test_parts_of_an_episode_are_records(data, tmp_path):
 
 
 def test_the_directory_names_the_dataset_in_tfds_layout(data, tmp_path):
-    rlds_beam.convert(data, tmp_path / "clean_toy" / "3.0.0", to="rlds")
+    export(data, tmp_path / "clean_toy" / "3.0.0", "rlds")
     info = json.loads((tmp_path / "clean_toy/3.0.0/dataset_info.json").read_text())
     assert (info["name"], info["version"]) == ("clean_toy", "3.0.0")
     tfds = pytest.importorskip("tensorflow_datasets")
@@ -322,9 +321,9 @@ def test_a_dataset_without_discounts_gets_them_only_with_connectors(tmp_path):
     steps = {p: c for p, c in make_episode(4).steps.items() if p != "discount"}
     made = make_episode(4).replace(steps=steps)
     path = write_dataset(tmp_path / "data", [made], schema=schema_of(made))
-    rlds_beam.convert(path, tmp_path / "copy", to="rlds")
+    export(path, tmp_path / "copy", "rlds")
     assert payloads(tmp_path / "copy") == payloads(path) == [encode_example(made)]
-    rlds_beam.convert(path, tmp_path / "long", to="rlds", connectors=[MinimumLength(1)])
+    export(path, tmp_path / "long", "rlds", connectors=[MinimumLength(1)])
     assert rows(tmp_path / "long")[0]["steps/discount"].tolist() == [1, 1, 1, 1]
     assert payloads(tmp_path / "long") == [encode_example(make_episode(4).replace(
         steps={**steps, "discount": np.ones(4, np.float32)}))]  # fmt: skip
@@ -347,7 +346,7 @@ def test_ragged_fields_are_copied_and_not_edited(tmp_path):
     path = write_dataset(tmp_path / "data", [record], schema=schema_of(make_episode(3)))
     features.save_config(path)  # class names are in a separate file
 
-    rlds_beam.convert(path, tmp_path / "out", to="rlds", connectors=[DoubleRewards()])
+    export(path, tmp_path / "out", "rlds", connectors=[DoubleRewards()])
     built = tfds.builder_from_directory(str(tmp_path / "out"))
     assert built.info.features["kind"].names == ["a", "b"]
     (found,) = built.as_dataset("train")

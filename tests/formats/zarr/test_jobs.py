@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exchanging import read_back
+from exchanging import export, read_back
 from memory_store import MemoryStore, memory_store
 from zarr_data import episode_arrays, write_buffer
 
@@ -45,18 +45,16 @@ def actions(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_stats_and_report(umi: Path, actions: str, tmp_path: Path) -> None:
     for flags in ([], [actions]):
         assert main(["stats", str(umi), "--workers=1", f"--output={tmp_path / 'stats.json'}", *flags]) == 0
-        assert main(["report", str(umi), "--workers=1", f"--output={tmp_path / 'report.html'}", *flags]) == 0
         assert ('"action"' in (tmp_path / "stats.json").read_text()) == bool(flags)
-        assert "camera0_rgb" in (tmp_path / "report.html").read_text()
+    assert main(["report", str(umi), "--workers=1", f"--output={tmp_path / 'report.html'}"]) == 0
+    assert "camera0_rgb" in (tmp_path / "report.html").read_text()
 
 
-def test_push_needs_actions(umi: Path, actions: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_push_needs_actions(umi: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("reverb")
     push = ["push", str(umi), "--reverb=embedded", "--table=replay", f"--checkpoint={tmp_path / 'state'}"]
     assert main(push) == 2
     assert "a trajectory needs action" in capsys.readouterr().err
-    assert main([*push, actions, "--workers=1"]) == 0
-    assert "23 items" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -86,7 +84,7 @@ def test_where_buffers_are_found(tmp_path: Path) -> None:
     for path in ("one/x.zarr", "zip/x.zarr.zip", "deep/a/x.zarr", "two/x.zarr", "two/y.zarr"):
         write_buffer(tmp_path / path, episode_arrays(LENGTHS), LENGTHS)
     shutil.rmtree(tmp_path / "zip" / "x.zarr")
-    rlds_beam.convert(tmp_path / "one", tmp_path / "own", to="zarr", workers=1)
+    export(tmp_path / "one", tmp_path / "own", "zarr")
     shutil.copytree(tmp_path / "own", tmp_path / "copy")
     (tmp_path / "copy" / "plan.json").unlink()
     for path, why in {

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from exchanging import plain, read_back
+from exchanging import export, plain, read_back
 from zarr_data import change_metadata, episode_arrays, open_zip, write_buffer, write_version_3, zipped
 
 import rlds_beam
@@ -268,7 +268,7 @@ def converted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     register_codecs(verbose=False)
     home = tmp_path_factory.mktemp("converted")
     path = write_buffer(home / "push.zarr", episode_arrays(STEPS), STEPS)
-    rlds_beam.convert(path, home / "out", to="zarr", images=request.param, workers=1)
+    export(path, home / "out", "zarr", images=request.param)
     return home / "out" / "train.zarr.zip"
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from browsing import browsing
 from checkout import REAL_DATA
+from exchanging import export
 
 import rlds_beam
 from rlds_beam.episodes.episode import EpisodeKey
@@ -207,7 +208,7 @@ def test_real_episodes() -> None:
 def test_a_changed_companion_is_another_stamp(tmp_path: Path) -> None:
     """An array of a dataset, the second file that its episodes are read from."""
     path = tmp_path / "out"
-    rlds_beam.convert(rlds_beam.example(tmp_path / "data", episodes=2), path, to="numpy", progress="none", workers=1)
+    export(rlds_beam.example(tmp_path / "data", episodes=2), path, "numpy")
     source = open_source(str(path))
     key = EpisodeKey(source.dataset, "train", 0, 0)
     cache = EpisodeCache(source, None)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browsing import Browser, browsing
+from exchanging import export
 
 import rlds_beam
 from rlds_beam.episodes.episode import EpisodeKey
@@ -141,7 +142,7 @@ def test_an_episode_and_its_counterpart(dataset: Path, tmp_path: Path, options: 
 
 
 def test_the_counterpart_is_unknown_without_keys_and_order(dataset: Path, tmp_path: Path) -> None:
-    rlds_beam.convert(dataset, tmp_path / "out", workers=1, progress="none")
+    export(dataset, tmp_path / "out", "trajectories")
     with browsing(dataset, tmp_path / "out") as browser:
         assert {key for key, _ in counterparts(browser, "1")} == {None}
     with browsing(dataset) as browser:
@@ -149,7 +150,7 @@ def test_the_counterpart_is_unknown_without_keys_and_order(dataset: Path, tmp_pa
 
 
 def test_kept_keys_find_items(dataset: Path, tmp_path: Path) -> None:
-    rlds_beam.convert(dataset, tmp_path / "out", workers=1, progress="none", keep="episode_key")
+    export(dataset, tmp_path / "out", "trajectories", keep="episode_key")
     with browsing(dataset, tmp_path / "out") as browser:
         back = [key for key, _ in counterparts(browser, "1")]
         assert back == [key for i, key in enumerate(browser.list_keys()) if i != 2]
