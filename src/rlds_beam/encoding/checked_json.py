@@ -138,6 +138,8 @@ def from_json(kind: type[Value], content: Any, path: str) -> Value:
 
 
 def _build(hint: Any, value: Any, where: str) -> Any:
+    if hint is int or hint is str:
+        return _require(value, COUNT if hint is int else TEXT, where)
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _build(parts[0], _require(value, parts[1], where), where)
@@ -154,7 +156,7 @@ def _build(hint: Any, value: Any, where: str) -> Any:
     if hasattr(hint, "parse"):
         return hint.parse(_require(value, TEXT, where))
     if not (fields := _fields(hint)):
-        return _require(value, {int: COUNT, str: TEXT}.get(hint, ANY), where)
+        return value
     if hasattr(hint, "_fields") and isinstance(value, (list, tuple)):
         value = dict(zip(fields, value, strict=False))
     _require(value, {name: ANY for name, (_, needed) in fields.items() if needed}, where)
