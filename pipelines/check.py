@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.encoding.parquet_files import naming_damage, verified_parquet
 from rlds_beam.errors import UsageError
@@ -116,7 +116,7 @@ class CheckOutcome:
 
     def lines(self, signal: str | None = None) -> list[str]:
         """The table of signals and the findings about the dataset, or the worst episodes of one signal."""
-        from rlds_beam.terminal.statistics import finding_lines, signal_lines, worst_lines
+        from rlds_beam.terminal.statistics_tables import finding_lines, signal_lines, worst_lines
 
         if signal is not None:
             return worst_lines(signal, self.signals[signal])
@@ -145,7 +145,7 @@ def define_pipeline(
     from rlds_beam.checking.signals.context import Context
     from rlds_beam.checking.signals.table import EpisodeTable
     from rlds_beam.formats.inputs import prepare_input
-    from rlds_beam.processing.range_summary import RangeSummarizer
+    from rlds_beam.processing.ranges import RangeSummarizer
     from rlds_beam.reading.reader import EpisodeReader
     from rlds_beam.transforms.jobs.checks import CheckDataset, WriteSignals
 

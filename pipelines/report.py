@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlds_beam import storage
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import SourceOptions

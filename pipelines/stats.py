@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.connectors.statistics.statistics_formats import Format, leaf_of, statistics_in
 from rlds_beam.errors import RldsBeamError, UsageError
@@ -62,7 +62,7 @@ class StatsOutcome:
 
     def lines(self, fields: Sequence[str] = (), size: tuple[int, int] | None = None) -> list[str]:
         """The table printed after the report: of the chosen fields, or of as many rows as fit a screen."""
-        from rlds_beam.terminal.statistics import statistics_lines
+        from rlds_beam.terminal.statistics_tables import statistics_lines
 
         return statistics_lines(self.statistics, fields, size)
 
@@ -109,7 +109,7 @@ def define_pipeline(
       PCollection of one `RangeSummary`.
     """
     from rlds_beam.connectors.statistics.dataset_statistics import Groups
-    from rlds_beam.processing.range_summary import RangeSummarizer
+    from rlds_beam.processing.ranges import RangeSummarizer
     from rlds_beam.reading.reader import EpisodeReader
     from rlds_beam.transforms.jobs.checks import CheckDataset
 
@@ -180,7 +180,7 @@ def prepare(config: StatsConfig) -> OpenedInput:
 
 def _check_fields(config: StatsConfig, schema: Schema) -> None:
     """Raises UsageError for a pattern that matches no field with statistics, before the dataset is read."""
-    from rlds_beam.terminal.statistics import OF_EPISODES, is_chosen
+    from rlds_beam.terminal.statistics_tables import OF_EPISODES, is_chosen
 
     known = [
         *(path for path, field in schema.steps.items() if field.encoding not in ("png", "jpeg", "text")),

@@ -9,7 +9,7 @@ import apache_beam as beam
 from apache_beam.pvalue import TaggedOutput
 
 from rlds_beam.checking.duplicates import Duplicates, mark_duplicate
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.verdicts import Rejection, count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner

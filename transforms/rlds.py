@@ -9,7 +9,7 @@ from typing import Any, Literal
 import apache_beam as beam
 from apache_beam.pvalue import AsList
 
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.episodes.schema import Schema
@@ -18,10 +18,10 @@ from rlds_beam.formats.format_options import RldsOptions
 from rlds_beam.formats.rlds.parts import check_directory
 from rlds_beam.processing.report import Report
 from rlds_beam.transforms.elements import in_global_window
-from rlds_beam.writing.columns import ImageEncoding, ImageStorage
 from rlds_beam.writing.episodes import ArrayEpisodes
 from rlds_beam.writing.keyed_parts import KeyedBundle, KeyedWriter, ShardPlan, Written
 from rlds_beam.writing.source import SHARD_BYTES, WriteSettings
+from rlds_beam.writing.step_columns import ImageEncoding, ImageStorage
 from rlds_beam.writing.write_rlds import describe_refusal
 
 

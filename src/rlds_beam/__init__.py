@@ -15,7 +15,7 @@ from rlds_beam import lazy
 from rlds_beam._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from rlds_beam.checking.options import CheckOptions as CheckOptions
+    from rlds_beam.checking.rules import CheckOptions as CheckOptions
     from rlds_beam.checking.validation import validate_episode as validate_episode
     from rlds_beam.checking.verdicts import Verdict as Verdict
     from rlds_beam.connectors.base import connect as connect

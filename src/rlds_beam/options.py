@@ -465,7 +465,7 @@ def _is_number(value: Any, kind: Any) -> bool:
 __getattr__, *_ = lazy.exports(
     __name__,
     {
-        "CheckOptions": "rlds_beam.checking.options",
+        "CheckOptions": "rlds_beam.checking.rules",
         "FrameOptions": "rlds_beam.trajectories.options",
         "ItemOptions": "rlds_beam.trajectories.options",
         "SourceOptions": "rlds_beam.formats.options",

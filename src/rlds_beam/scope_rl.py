@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from rlds_beam import lazy
 
 if TYPE_CHECKING:
-    from rlds_beam.drop_in.scope_rl.logged import LoggedDataset as LoggedDataset
-    from rlds_beam.drop_in.scope_rl.logged import MultipleLoggedDataset as MultipleLoggedDataset
-    from rlds_beam.drop_in.scope_rl.synthetic import SyntheticDataset as SyntheticDataset
+    from rlds_beam.drop_in.scope_rl.logged_dataset import LoggedDataset as LoggedDataset
+    from rlds_beam.drop_in.scope_rl.logged_dataset import MultipleLoggedDataset as MultipleLoggedDataset
+    from rlds_beam.drop_in.scope_rl.synthetic_dataset import SyntheticDataset as SyntheticDataset
 
 __getattr__, __dir__, __all__ = lazy.exports(__name__)

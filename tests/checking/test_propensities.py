@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from logged_propensities import always_one, behavior, logged, recorded
 
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.validation import find_violations
 from rlds_beam.cli.main import main
 from rlds_beam.errors import RldsBeamError, UsageError

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.rules import ADVICE, REPAIRABLE, RULES, VALUE_RULES
+from rlds_beam.checking.rules import ADVICE, REPAIRABLE, RULES, VALUE_RULES, CheckOptions
 from rlds_beam.checking.validation import find_violations, repair_episode, validate_episode
 from rlds_beam.checking.verdicts import Verdict
 from rlds_beam.episodes.episode import Episode, EpisodeKey

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rlds_beam
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.testing import make_episode, write_dataset

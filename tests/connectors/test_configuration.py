@@ -12,7 +12,7 @@ import pytest
 
 from rlds_beam import connectors
 from rlds_beam.cli.main import main
-from rlds_beam.connectors import CONNECTORS, arguments, configuration
+from rlds_beam.connectors import CONNECTORS, catalog, configuration
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.learner.sequences import AddStatesFromEpisodesToBatch, AddTimeDimToBatchAndZeroPad
 from rlds_beam.errors import UsageError
@@ -300,7 +300,7 @@ class Thing:
 @pytest.mark.parametrize("name", CONNECTORS)
 def test_every_argument_of_every_connector_has_a_type_that_is_checked(name):
     made = getattr(connectors, name)
-    hints = arguments.hints_of(made)
+    hints = catalog.hints_of(made)
     for argument in inspect.signature(made).parameters:
         if hints[argument] is Any or (Any in typing.get_args(hints[argument])):
             continue

@@ -18,7 +18,7 @@ from PIL import Image
 from rlds_beam import Dataset, EncodedImages, Episode, mix_batches, open_dataset
 from rlds_beam.datasets.batches import _Buffers
 from rlds_beam.datasets.pixels import decode_resized, resize_into
-from rlds_beam.encoding.example.columns import objects
+from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.testing import make_episode, shard_paths, write_dataset

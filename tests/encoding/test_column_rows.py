@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlds_beam.encoding.arrow_columns import METADATA, arrow_schema, from_arrow, to_arrow
-from rlds_beam.encoding.example.columns import RowDecoder, objects
+from rlds_beam.encoding.example.row_decoder import RowDecoder, objects
 from rlds_beam.encoding.example.rows import RowEncoder
 from rlds_beam.encoding.tfrecord.file import read_records
 from rlds_beam.episodes.episode import Column

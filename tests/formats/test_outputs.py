@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam.cli.main import main
-from rlds_beam.drop_in.scope_rl.logged import KEYS
+from rlds_beam.drop_in.scope_rl.logged_dataset import KEYS
 from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.formats.arrays.array_episodes import pack, unpack
 from rlds_beam.images.encoded_images import EncodedImages

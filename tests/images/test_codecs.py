@@ -25,7 +25,7 @@ from picture_files import (
     with_pillow,
 )
 
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.datasets.pixels import decode_resized
 from rlds_beam.errors import BadEpisode

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_beam.encoding.example.columns import objects
 from rlds_beam.encoding.example.reader import Feature
+from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.encoding.wire import encode_delimited
 from rlds_beam.images.checks import check_images
 from rlds_beam.images.codecs import encode_jpeg

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lerobot_data import moving_episode
 
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.cli.main import main
 from rlds_beam.encoding.tfds.rlds_dataset import schema_of
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat

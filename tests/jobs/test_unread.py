@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from lerobot_data import convert_here, write_moving_data
 
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.cli.main import main
 from rlds_beam.connectors import DropNoOpSteps, KeepSuccessful, MinimumLength, Normalize, RotateImages

@@ -15,7 +15,7 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.cli.main import main
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError

@@ -16,7 +16,6 @@ from recorded import GREEDY, Q, episodes_of, recorded
 from recorded_environments import q_function, slide, towards_zero, walk
 
 from rlds_beam import NotVerifiedError, UsageError
-from rlds_beam.recording.distributions import EpsilonGreedy, Gaussian, SoftmaxDistribution, TruncatedGaussian
 from rlds_beam.recording.environments import as_environment
 from rlds_beam.recording.heads import (
     EpsilonGreedyHead,
@@ -26,6 +25,7 @@ from rlds_beam.recording.heads import (
     TruncatedGaussianHead,
 )
 from rlds_beam.recording.policies import Random, UniformOver
+from rlds_beam.recording.policy_distributions import EpsilonGreedy, Gaussian, SoftmaxDistribution, TruncatedGaussian
 from rlds_beam.recording.policy_loader import load_policies
 from rlds_beam.recording.spaces import SpaceLeaf
 
@@ -227,7 +227,7 @@ def test_an_online_head_has_no_propensity(tmp_path):
 
 def test_recording_imports_none_of_the_libraries_of_the_policies():
     code = (
-        "import sys, rlds_beam.jobs.convert, rlds_beam.recording.source, rlds_beam.drop_in.scope_rl.synthetic; "
+        "import sys, rlds_beam.jobs.convert, rlds_beam.recording.source, rlds_beam.drop_in.scope_rl.synthetic_dataset; "
         "print({'tensorflow', 'torch', 'gymnasium', 'scipy', 'ray', 'dm_env', 'apache_beam'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

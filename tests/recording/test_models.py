@@ -13,7 +13,12 @@ from recorded import WALK, episodes_of, recorded
 from recorded_environments import q_function
 
 from rlds_beam import NotVerifiedError, UsageError
-from rlds_beam.connectors.learner.distributions import Categorical, DiagonalGaussian, MultiCategorical, SquashedGaussian
+from rlds_beam.connectors.learner.action_distributions import (
+    Categorical,
+    DiagonalGaussian,
+    MultiCategorical,
+    SquashedGaussian,
+)
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.recording.record_options import RecordOptions
 

@@ -79,8 +79,8 @@ _NAMES: Mapping[str, Sequence[str] | str] = {
     **{policy: [rule for rule in RULES if policy in POLICIES[rule]] for policy in ("accept", "repair", "fail")},
     **dict.fromkeys(("signal", "reject", "threshold"), _SIGNALS),
     "preset": "rlds_beam.connectors.cleaning.presets:PRESETS",
-    "ros_distro": "rlds_beam.formats.ros2.definitions:distributions",
-    "profile": "rlds_beam.formats.profiles.shipped:shipped_profiles",
+    "ros_distro": "rlds_beam.formats.ros2.messages:distributions",
+    "profile": "rlds_beam.formats.profiles.catalog:shipped_profiles",
 }
 """The names that an option takes (a value begins with), if its type does not list them; or the place of their table."""
 

@@ -82,11 +82,11 @@ _OTHERS = {
     "Connector": "base",
     "ConnectorPipeline": "base",
     "DatasetStatistics": "statistics.dataset_statistics",
-    "env_to_module_pipeline": "learner.kinds",
+    "env_to_module_pipeline": "learner.default_pipelines",
     "EpisodeConnector": "base",
     "FittedConnector": "fitted_connector",
-    "learner_pipeline": "learner.kinds",
-    "module_to_env_pipeline": "learner.kinds",
+    "learner_pipeline": "learner.default_pipelines",
+    "module_to_env_pipeline": "learner.default_pipelines",
     "StepFields": "fields",
 }
 

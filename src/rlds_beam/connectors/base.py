@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias
 
-from rlds_beam.connectors.connected import Connected
+from rlds_beam.connectors.counts import Connected
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey

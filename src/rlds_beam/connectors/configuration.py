@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from rlds_beam import connectors, storage
-from rlds_beam.connectors import arguments
 from rlds_beam.connectors.base import Connector, ConnectorPipeline
-from rlds_beam.connectors.catalog import connector_class
+from rlds_beam.connectors.catalog import accepts, connector_class, describe_type, hints_of, number_hint
 from rlds_beam.connectors.cleaning.presets import preset_of
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.given_meaning import Names, check_names, parse_names
@@ -219,12 +218,12 @@ def _construct(make: Callable[..., Any], given: Mapping[str, Any], where: str) -
     if required:
         others = f"; it takes {', '.join(named)}" if len(named) > 1 else ""
         raise UsageError(f"{where}: missing argument {required[0]}{others}")
-    hints, values = arguments.hints_of(make), {}
+    hints, values = hints_of(make), {}
     for name, value in given.items():
-        if not arguments.accepts(hints.get(name, Any), value):
-            hint = arguments.number_hint(value)
+        if not accepts(hints.get(name, Any), value):
+            hint = number_hint(value)
             raise UsageError(
-                f"{where}: {name}: expected {arguments.describe_type(hints[name])}, got {shorten(repr(value))}{hint}"
+                f"{where}: {name}: expected {describe_type(hints[name])}, got {shorten(repr(value))}{hint}"
             )
         values[name] = tuple(value) if isinstance(value, list) else value
     try:

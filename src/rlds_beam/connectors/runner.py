@@ -12,7 +12,7 @@ from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch, Connector, full_name_of, name_of, run
 from rlds_beam.connectors.cleaning.episode_lists import check_lists, list_of
 from rlds_beam.connectors.configuration import Configuration
-from rlds_beam.connectors.connected import Connected
+from rlds_beam.connectors.counts import Connected
 from rlds_beam.connectors.dry_run import Probed, probe
 from rlds_beam.connectors.fields import module_of
 from rlds_beam.connectors.fitted_connector import Accumulator, FittedConnector

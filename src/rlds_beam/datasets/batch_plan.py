@@ -16,7 +16,7 @@ from rlds_beam.datasets.batches import Arrays, Batches, Content, MixedDataset
 from rlds_beam.datasets.order import Plan
 from rlds_beam.datasets.record_files import RecordFiles
 from rlds_beam.datasets.windows import KeptSteps, Size, offsets_of
-from rlds_beam.encoding.example.columns import RowDecoder, objects
+from rlds_beam.encoding.example.row_decoder import RowDecoder, objects
 from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema

@@ -13,7 +13,7 @@ from rlds_beam.datasets.batch_plan import batches_of
 from rlds_beam.datasets.batches import Arrays, Batches
 from rlds_beam.datasets.steps import IndexedSteps
 from rlds_beam.datasets.windows import Size
-from rlds_beam.encoding.example.columns import objects
+from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, fields_text
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError

@@ -28,14 +28,14 @@ import numpy as np
 from rlds_beam import storage, worker_status
 from rlds_beam._version import __version__
 from rlds_beam.checking.duplicates import Duplicates, duplicates_among, find_duplicates, mark_duplicate
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.screen import screen_batches
 from rlds_beam.checking.verdicts import count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.datasets.image_index import Place, VideoWriter, stored_images
 from rlds_beam.datasets.step_index import BLOB, PLACE, VERSION, IndexWriter, Located, StepIndex
-from rlds_beam.encoding.example.columns import objects
+from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.encoding.tfrecord.framing import HEADER
 from rlds_beam.episodes.episode import Episode

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from rlds_beam import storage
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.datasets.base import Rows
 from rlds_beam.datasets.batch_plan import EpisodeRows, ExampleRows, stacks_of

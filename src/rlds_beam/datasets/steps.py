@@ -13,7 +13,7 @@ from rlds_beam.datasets.base import STEPS, Indices
 from rlds_beam.datasets.image_index import IndexedVideos, PlaceReader
 from rlds_beam.datasets.index_builder import Recipe
 from rlds_beam.datasets.step_index import BLOB, FIRST_VIDEO, CheckedArray, StepIndex
-from rlds_beam.encoding.example.columns import objects
+from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.images.encoded_images import EncodedImages

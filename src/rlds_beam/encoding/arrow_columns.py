@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from rlds_beam.encoding.example.columns import objects
+from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.encoding.example.rows import images_of, texts_of
 from rlds_beam.encoding.example.templates import IMAGES
 from rlds_beam.episodes.episode import Column

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.runner import ConnectorRunner

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam import storage
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import read_json
 from rlds_beam.errors import DiskError, UsageError
@@ -21,9 +21,8 @@ from rlds_beam.output import directory
 from rlds_beam.output.base import Output
 from rlds_beam.output.commits import read_commits
 from rlds_beam.output.completion import MergesRanges, RangeFinisher, with_ranges
-from rlds_beam.output.directory import lock_output
+from rlds_beam.output.directory import lock_output, read_fitted, write_fitted
 from rlds_beam.output.files import COMMITS, REPORT
-from rlds_beam.output.fitted import read_fitted, write_fitted
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan
 from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter

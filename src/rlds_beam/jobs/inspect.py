@@ -9,7 +9,7 @@ from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.checking.duplicates import find_duplicates, mark_duplicate
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.cleaning.presets import PRESETS, suggest_presets

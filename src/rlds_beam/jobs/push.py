@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.errors import UsageError
@@ -35,7 +35,7 @@ from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb import tables
-from rlds_beam.reverb.columns import ColumnConversion
+from rlds_beam.reverb.column_items import ColumnConversion
 from rlds_beam.reverb.pushers import EpisodePusher, ItemPusher, Pusher
 from rlds_beam.reverb.tables import Baseline, OnWait
 from rlds_beam.reverb.target import KEY_FORMAT, ReverbTarget, open_target, salt_of

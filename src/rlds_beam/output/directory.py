@@ -27,15 +27,17 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
+import json
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from rlds_beam import storage
+from rlds_beam.encoding.checked_json import ANY, TEXT, check_json, read_json
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.output.commits import RangeCommit, problems_of, read_commits, sizes
-from rlds_beam.output.files import COMMITS, LOCK, MANIFEST, REJECTED, listdir
+from rlds_beam.output.files import COMMITS, FITTED, LOCK, MANIFEST, REJECTED, listdir
 from rlds_beam.output.manifest import is_merged, load_manifest
 from rlds_beam.output.plans import (
     RESERVED,
@@ -291,3 +293,26 @@ def release(path: str, descriptor: int | None) -> None:
 
 def _no_file(path: str) -> UsageError:
     return UsageError(f"{path} is to be a lock, but is not a regular file: remove it")
+
+
+_SCHEMA = {"plan_sha256": TEXT, "results": [ANY]}
+
+
+def write_fitted(output: str, plan: OutputPlan, results: Sequence[Any]) -> None:
+    """Saves the results for later runs of the same plan."""
+    content = {"plan_sha256": plan.digest, "results": list(results)}
+    storage.write_text(storage.below(output, FITTED), json.dumps(content, indent=2) + "\n")
+
+
+def read_fitted(output: str, plan: OutputPlan) -> list[Any] | None:
+    """The results of an earlier run of the plan; None if there are none.
+
+    Raises:
+      UsageError: the file is malformed.
+    """
+    path = storage.join(output, FITTED)
+    content = read_json(path) if storage.exists(path) else None
+    if content is None:
+        return None
+    check_json(content, _SCHEMA, path)
+    return list(content["results"]) if content["plan_sha256"] == plan.digest else None

@@ -19,7 +19,7 @@ PLAN, MANIFEST, REPORT, COMMITS, REJECTED = "plan.json", "manifest.json", "repor
 CHECKSUMS = "checksums.xxh128"
 """For `xxh128sum --check`."""
 FITTED = "fitted.json"
-"""The results of fitted connectors (`output.fitted`)."""
+"""The results of fitted connectors (`output.directory`)."""
 PARTS = "_parts"
 """Unfinished bundles of a user's own pipeline."""
 REJECTED_LIST = "rejected.json"

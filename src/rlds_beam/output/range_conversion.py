@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.output import commits, manifest
 from rlds_beam.output.base import FileRangeWriter, Output

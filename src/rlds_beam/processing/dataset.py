@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 
-from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.rules import ADVICE
+from rlds_beam.checking.rules import ADVICE, CheckOptions
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import FailedRuleError, UsageError, Violation

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from rlds_beam.checking.rules import ADVICE, REPORTED, RULES
 from rlds_beam.checking.verdicts import Verdict, merge_counts, sums
-from rlds_beam.connectors.connected import (
+from rlds_beam.connectors.counts import (
     Connected,
     Dropped,
     connected_lines,

@@ -18,7 +18,7 @@ from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.images.encoded_images import EncodedImages, StoredImages
-from rlds_beam.reading.columns import ColumnReader, WrongValueError, check_kind
+from rlds_beam.reading.column_decoder import ColumnReader, WrongValueError, check_kind
 
 
 class _Stored(NamedTuple):

@@ -7,11 +7,11 @@ from rlds_beam import lazy
 _HOMES = {
     "BasePolicy": "bases",
     "BehaviorPolicy": "policies",
-    "Distribution": "distributions",
+    "Distribution": "policy_distributions",
     "EpsilonGreedyHead": "heads",
     "GaussianHead": "heads",
     "OnlineHead": "heads",
-    "Propensity": "distributions",
+    "Propensity": "policy_distributions",
     "Random": "policies",
     "SoftmaxHead": "heads",
     "TruncatedGaussianHead": "heads",

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
-from rlds_beam.recording.distributions import Actions, Distribution, Independent, Propensity, log_of
+from rlds_beam.recording.policy_distributions import Actions, Distribution, Independent, Propensity, log_of
 from rlds_beam.recording.spaces import SpaceLeaf, Structure
 from rlds_beam.recording.states import State
 from rlds_beam.typing import Array

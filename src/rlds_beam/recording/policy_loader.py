@@ -13,7 +13,7 @@ from rlds_beam import storage
 from rlds_beam.connectors.configuration import load
 from rlds_beam.encoding.checked_json import parse_yaml
 from rlds_beam.errors import UsageError
-from rlds_beam.recording.connected import ModulePolicy
+from rlds_beam.recording.connected_policy import ModulePolicy
 from rlds_beam.recording.heads import HEADS, OnlineHead
 from rlds_beam.recording.models import fingerprint, has_distribution, is_model
 from rlds_beam.recording.policies import BehaviorPolicy, Random

@@ -9,8 +9,8 @@ import numpy as np
 
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import NotVerifiedError
-from rlds_beam.recording.distributions import Distribution, Propensity
 from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy
+from rlds_beam.recording.policy_distributions import Distribution, Propensity
 from rlds_beam.recording.settings import PROPENSITY
 from rlds_beam.recording.spaces import Structure
 from rlds_beam.recording.states import State, stack_states

@@ -10,10 +10,10 @@ import numpy as np
 
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.recording.distributions import Actions, Propensity
 from rlds_beam.recording.environments import Environment
 from rlds_beam.recording.logger import EpisodeBuffer, RecordedEnvironment, make_logger, recorded_as
 from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy
+from rlds_beam.recording.policy_distributions import Actions, Propensity
 from rlds_beam.recording.seeds import Address, Noise, environment_seed, warm_up
 from rlds_beam.recording.settings import INFO, LOG_PROPENSITY, PROPENSITY, RecordedEpisode, RolloutSettings
 from rlds_beam.recording.spaces import SpaceLeaf

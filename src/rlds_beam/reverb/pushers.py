@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlds_beam.checking.duplicates import mark_duplicate
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import from_json

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlds_beam.connectors.base import Batch, Connector
 from rlds_beam.connectors.configuration import Configuration, flat
-from rlds_beam.connectors.connected import imbalance
+from rlds_beam.connectors.counts import imbalance
 from rlds_beam.connectors.learner.actions import as_numpy
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.tfds.rlds_dataset import schema_of

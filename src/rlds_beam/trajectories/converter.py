@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class ItemConversion(Protocol):
-    """How the episodes of one dataset become items: windows of frames (`Conversion`), or rows (`reverb.columns`).
+    """How the episodes of one dataset become items: windows of frames (`Conversion`), or rows (`reverb.column_items`).
 
     Attributes:
       spec: the spec of an item.

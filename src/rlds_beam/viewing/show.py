@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.signals import Context, findings, measure
 from rlds_beam.checking.validation import find_violations
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics

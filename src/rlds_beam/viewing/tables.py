@@ -9,7 +9,7 @@ import numpy as np
 
 from rlds_beam.checking.rules import ADVICE, RULES
 from rlds_beam.datasets.dataset import Dataset
-from rlds_beam.encoding.example.columns import objects
+from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.episodes.schema import Schema, fields_text, named_dimension, schema_tree, shown_dimensions
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.images.encoded_images import EncodedImages

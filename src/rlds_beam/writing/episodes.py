@@ -16,7 +16,7 @@ from rlds_beam.episodes.schema import Field, Schema, episode_flags
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import discounts, with_last
 from rlds_beam.typing import Array
-from rlds_beam.writing.columns import (
+from rlds_beam.writing.step_columns import (
     ImageStorage,
     Repeated,
     as_step_column,

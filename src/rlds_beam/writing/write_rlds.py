@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import xxhash
 
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.runner import ConnectorRunner
@@ -41,9 +41,9 @@ from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.processing.report import Report
 from rlds_beam.text import count, format_size, join_lines
-from rlds_beam.writing.columns import ImageEncoding, ImageStorage
 from rlds_beam.writing.episodes import ArrayEpisodes
 from rlds_beam.writing.source import SHARD_BYTES, WriteSettings, ends_shard
+from rlds_beam.writing.step_columns import ImageEncoding, ImageStorage
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.signals import SIGNALS, Context, EpisodeTable, findings, measure
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.episodes.episode import Episode, EpisodeKey

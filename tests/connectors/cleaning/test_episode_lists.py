@@ -16,7 +16,7 @@ import rlds_beam
 from rlds_beam import connectors as c
 from rlds_beam.cli.main import main
 from rlds_beam.connectors.configuration import describe_connector
-from rlds_beam.connectors.connected import Listed
+from rlds_beam.connectors.counts import Listed
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.reader import EpisodeReader

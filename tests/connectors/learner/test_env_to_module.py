@@ -36,7 +36,12 @@ from rlds_beam.connectors import (
     learner_pipeline,
     module_to_env_pipeline,
 )
-from rlds_beam.connectors.learner.distributions import DiagonalGaussian, MultiCategorical, SquashedGaussian, log_softmax
+from rlds_beam.connectors.learner.action_distributions import (
+    DiagonalGaussian,
+    MultiCategorical,
+    SquashedGaussian,
+    log_softmax,
+)
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError
 

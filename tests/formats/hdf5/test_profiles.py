@@ -13,7 +13,7 @@ from hdf5_robots import BUILDERS, robomimic
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.hdf5.source import Hdf5Source
-from rlds_beam.formats.profiles.shipped import shipped_profiles
+from rlds_beam.formats.profiles.catalog import shipped_profiles
 from rlds_beam.formats.sources import open_source
 from rlds_beam.images.encoded_images import EncodedImages
 

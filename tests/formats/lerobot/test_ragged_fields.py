@@ -11,7 +11,7 @@ import pytest
 
 import rlds_beam
 from rlds_beam import Field, Schema
-from rlds_beam.encoding.example.columns import objects
+from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.encoding.tfds.rlds_dataset import schema_of
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.testing import make_episode, write_dataset

@@ -16,8 +16,7 @@ from ros2_bags import opened
 
 from rlds_beam.errors import NeedsMappingError, UsageError
 from rlds_beam.formats.ros2.cdr import BadMessage, Reader
-from rlds_beam.formats.ros2.definitions import definitions_of
-from rlds_beam.formats.ros2.messages import Topic
+from rlds_beam.formats.ros2.messages import Topic, definitions_of
 from rlds_beam.formats.ros2.source import Ros2Source
 
 RULE = "=" * 80 + "\n"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from browsing import browsing
 
-from rlds_beam.encoding.example.columns import objects
+from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.images.codecs import decode_image, encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import cut, flip_byte, insert_bytes, make_episode, record_offsets, shard_paths, write_dataset

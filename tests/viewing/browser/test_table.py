@@ -16,7 +16,7 @@ import pytest
 from browsing import browsing
 
 import rlds_beam
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.signals.conditions import matches, parse_conditions
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.table import EpisodeTable

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.connected import Listed, Run
+from rlds_beam.connectors.counts import Listed, Run
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError

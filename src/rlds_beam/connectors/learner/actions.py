@@ -16,7 +16,7 @@ import numpy as np
 
 from rlds_beam.connectors.base import Batch, Columns, Connector, name_of
 from rlds_beam.connectors.fields import agent_of, module_of
-from rlds_beam.connectors.learner.distributions import (
+from rlds_beam.connectors.learner.action_distributions import (
     ActionDistribution,
     Categorical,
     DiagonalGaussian,

@@ -18,9 +18,9 @@ from rlds_beam.formats.arrays.hdf5_reader import UNREADABLE, Hdf5Group, is_datas
 from rlds_beam.formats.format_options import Hdf5Options
 from rlds_beam.formats.hdf5.files import Hdf5Episode, Hdf5Format, groups_of, masks_of, natural
 from rlds_beam.formats.profiles.binding import fits, text_files
+from rlds_beam.formats.profiles.catalog import find_profile, propose, shipped_profiles
 from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, choose_profile, layout_of
 from rlds_beam.formats.profiles.model import Profile
-from rlds_beam.formats.profiles.shipped import find_profile, propose, shipped_profiles
 from rlds_beam.options import Options
 from rlds_beam.reading.base import LastAction, Shard, Source, Split
 from rlds_beam.reading.directory_listing import first_file

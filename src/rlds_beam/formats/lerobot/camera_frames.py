@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlds_beam.encoding.example.columns import objects
+from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.episodes.episode import Column
 from rlds_beam.errors import BadEpisode, needs
 from rlds_beam.formats.lerobot.features import LerobotFeature

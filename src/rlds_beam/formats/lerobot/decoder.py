@@ -11,7 +11,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding import arrow_columns
-from rlds_beam.encoding.example.columns import objects
+from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.episodes.columns import exact_cast, text_bytes
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import FLAGS, Field

@@ -15,7 +15,7 @@ from rlds_beam import storage
 from rlds_beam.checking.rates import contradicting_rate
 from rlds_beam.connectors.base import Batch
 from rlds_beam.encoding.arrow_columns import to_arrow
-from rlds_beam.encoding.example.columns import objects
+from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.formats.lerobot import frames, language, statistics

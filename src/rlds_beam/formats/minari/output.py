@@ -39,7 +39,7 @@ from rlds_beam.formats.arrays.leaves import (
 from rlds_beam.formats.arrays.parts import MergedOutput, Part, PartColumn
 from rlds_beam.formats.format_options import ImageOptions
 from rlds_beam.formats.minari import gym_spaces
-from rlds_beam.formats.minari.columns import EPISODE, MinariColumn
+from rlds_beam.formats.minari.episode_datasets import EPISODE, MinariColumn
 from rlds_beam.output.base import CostHint, Description
 from rlds_beam.output.completion import MergedFile
 from rlds_beam.output.shards import LocalFile

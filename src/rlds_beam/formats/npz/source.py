@@ -23,9 +23,9 @@ from rlds_beam.formats.arrays.array_files import (
 from rlds_beam.formats.format_options import NpzOptions
 from rlds_beam.formats.npz.members import UNREADABLE_NPZ, Member, damage, open_npz
 from rlds_beam.formats.profiles.binding import Container, Leaf, fits
+from rlds_beam.formats.profiles.catalog import find_profile, propose, shipped_profiles
 from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, choose_profile, layout_of
 from rlds_beam.formats.profiles.files import ProfileFormat, starts_of
-from rlds_beam.formats.profiles.shipped import find_profile, propose, shipped_profiles
 from rlds_beam.options import Options
 from rlds_beam.reading.base import LastAction
 from rlds_beam.reading.directory_listing import names_in

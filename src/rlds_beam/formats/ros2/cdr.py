@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.ros2.definitions import Definitions, Fields
+from rlds_beam.formats.ros2.messages import Definitions, Fields
 from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.typing import Array
 

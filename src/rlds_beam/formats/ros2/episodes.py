@@ -16,10 +16,9 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
 from rlds_beam.formats.ros2.bags import Bag, bag_layout
 from rlds_beam.formats.ros2.cdr import BadMessage
-from rlds_beam.formats.ros2.definitions import definitions_of
 from rlds_beam.formats.ros2.images import stamp_of
 from rlds_beam.formats.ros2.mapping import TopicMapping
-from rlds_beam.formats.ros2.messages import MAX_EPISODE_BYTES
+from rlds_beam.formats.ros2.messages import MAX_EPISODE_BYTES, definitions_of
 from rlds_beam.formats.ros2.values import FieldReader, has_header
 from rlds_beam.formats.ros2.windows import AlignedSteps, BagWindow, align, grid, windows_of
 from rlds_beam.text import shorten

@@ -12,7 +12,7 @@ import numpy as np
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.cdr import BadMessage, Cursor
-from rlds_beam.formats.ros2.definitions import Definitions
+from rlds_beam.formats.ros2.messages import Definitions
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.text import shorten
 from rlds_beam.typing import Array

@@ -14,8 +14,8 @@ from rlds_beam.episodes.schema import MAX_UNFOLDED
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.bags import Bag, bag_layout
 from rlds_beam.formats.ros2.cdr import BadMessage, Reader
-from rlds_beam.formats.ros2.definitions import Definitions, definitions_of
 from rlds_beam.formats.ros2.images import IMAGES, image_reader
+from rlds_beam.formats.ros2.messages import Definitions, definitions_of
 from rlds_beam.text import count, format_size, join_lines, printable, shorten
 
 _JOINTS, _TEXT = "sensor_msgs/msg/JointState", "std_msgs/msg/String"

@@ -26,9 +26,9 @@ from rlds_beam.formats.arrays.parts import as_images
 from rlds_beam.formats.format_options import Ros2Options
 from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_layout, find_bags
 from rlds_beam.formats.ros2.cdr import BadMessage
-from rlds_beam.formats.ros2.definitions import definitions_of, of_distribution
 from rlds_beam.formats.ros2.episodes import DROPPED, LACKING, START, TIMES, Ros2Format, count_incomplete
 from rlds_beam.formats.ros2.mapping import NO_MAPPING, NS, TopicMapping, read_mapping
+from rlds_beam.formats.ros2.messages import definitions_of, of_distribution
 from rlds_beam.formats.ros2.proposal import proposal
 from rlds_beam.formats.ros2.values import FieldReader, field_reader
 from rlds_beam.images.encoded_images import EncodedImages

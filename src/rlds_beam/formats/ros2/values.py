@@ -13,10 +13,9 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import number_field
 from rlds_beam.formats.arrays.parts import png
 from rlds_beam.formats.ros2.cdr import BadMessage, Reader, ValuePath, concatenate
-from rlds_beam.formats.ros2.definitions import Definitions
 from rlds_beam.formats.ros2.images import IMAGES, ImageReader, image_reader
 from rlds_beam.formats.ros2.mapping import TopicField
-from rlds_beam.formats.ros2.messages import MAX_EPISODE_BYTES, Topic
+from rlds_beam.formats.ros2.messages import MAX_EPISODE_BYTES, Definitions, Topic
 from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.typing import Array
 

@@ -10,8 +10,8 @@ import numpy as np
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.bags import Bag
 from rlds_beam.formats.ros2.cdr import Reader, ValuePath
-from rlds_beam.formats.ros2.definitions import Definitions
 from rlds_beam.formats.ros2.mapping import Boundaries, TopicMapping
+from rlds_beam.formats.ros2.messages import Definitions
 from rlds_beam.text import did_you_mean, shorten
 from rlds_beam.typing import Array
 

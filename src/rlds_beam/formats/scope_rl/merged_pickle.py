@@ -1,8 +1,13 @@
-"""Merge parts into a SCOPE-RL logged dataset: a pickle whose arrays have as many rows for each episode."""
+"""Merges parts into a SCOPE-RL logged dataset: a pickle whose arrays have as many rows for each episode.
+
+The pickle is written piece by piece, for `pickle.load` (Python 3.8 and later).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import pickle
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,8 +16,41 @@ from rlds_beam.formats.arrays.array_episodes import split_bytes
 from rlds_beam.formats.arrays.leaves import LeafColumn, Leaves
 from rlds_beam.formats.arrays.parts import Part
 from rlds_beam.formats.format_options import ScopeRlOptions
-from rlds_beam.formats.scope_rl import pickled
 from rlds_beam.typing import Array
+
+START, STOP = b"\x80\x05", b"."
+_MARK, _EMPTY_DICT, _SETITEMS, _EMPTY_LIST, _APPENDS, _REDUCE, _TUPLE3 = b"(", b"}", b"u", b"]", b"e", b"R", b"\x87"
+_NDARRAY = b"cnumpy\nndarray\n"
+
+
+def pickle_value(value: Any) -> bytes:
+    """The pickle of a built-in value, to embed in another pickle."""
+    return pickle.dumps(value, protocol=2)[2:-1]
+
+
+def pickle_array(dtype: np.dtype[Any], shape: tuple[int, ...], data: Iterable[bytes]) -> Iterator[bytes]:
+    """The pickle of an array whose bytes come in pieces; it is writable when loaded."""
+    size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    yield _NDARRAY + pickle_value(shape) + pickle_value(dtype.str) + b"\x96" + struct.pack("<Q", size)
+    yield from data
+    yield _TUPLE3 + _REDUCE
+
+
+def pickle_texts(blocks: Iterable[Sequence[bytes]]) -> Iterator[bytes]:
+    """The pickle of a list of strings (UTF-8)."""
+    yield _EMPTY_LIST
+    for block in blocks:
+        yield _MARK + b"".join(b"X" + struct.pack("<I", len(text)) + text for text in block) + _APPENDS
+
+
+def pickle_mapping(items: Mapping[str, Iterable[bytes]]) -> Iterator[bytes]:
+    """The pickle of a dict, given the pickled pieces of each value."""
+    yield _EMPTY_DICT + _MARK
+    for name, pieces in items.items():
+        yield pickle_value(name)
+        yield from pieces
+    yield _SETITEMS
+
 
 _F8, _I8 = np.dtype("<f8"), np.dtype("<i8")
 _PADDED_BYTES = 4 << 20
@@ -67,11 +105,11 @@ def merge_logged_dataset(output: Logged, dataset_id: int, parts: Sequence[Part])
     def numbers(
         name: str, dtype: np.dtype[Any], shape: tuple[int, ...] = (), pad: float | None = None
     ) -> Iterator[bytes]:
-        return pickled.array(dtype, (rows, *shape), _pad(parts, at[name], dtype, steps, pad))
+        return pickle_array(dtype, (rows, *shape), _pad(parts, at[name], dtype, steps, pad))
 
     def pscore() -> Iterator[bytes]:
         if output.propensity is None:
-            return iter([pickled.plain(None)])
+            return iter([pickle_value(None)])
         if discrete:
             return numbers("pscore", _F8, pad=1.0)
         copies = output.action_dim  # SCOPE-RL repeats the joint density for each dimension
@@ -79,23 +117,23 @@ def merge_logged_dataset(output: Logged, dataset_id: int, parts: Sequence[Part])
             np.repeat(np.frombuffer(piece, _F8), copies).tobytes()
             for piece in _pad(parts, at["pscore"], _F8, steps, 1.0)
         )
-        return pickled.array(_F8, (rows, copies), data)
+        return pickle_array(_F8, (rows, copies), data)
 
     def marks(mark: Callable[[Array, Array], Array]) -> Iterator[bytes]:
-        return pickled.array(_F8, (rows,), lengths.marks(mark))
+        return pickle_array(_F8, (rows,), lengths.marks(mark))
 
     def infos() -> Iterator[bytes]:
         kept = {}
         for key, leaf in output.info:
             name = f"info/{key}"
             if leaf.field.dtype == "string":
-                kept[key] = pickled.texts(_padded_texts(parts, at[name], at[f"{name} lengths"], steps))
+                kept[key] = pickle_texts(_padded_texts(parts, at[name], at[f"{name} lengths"], steps))
             else:
                 kept[key] = numbers(name, _I8 if leaf.dtype.kind in "iub" else _F8)
-        return pickled.mapping(kept)
+        return pickle_mapping(kept)
 
     def value(one: Any) -> Iterable[bytes]:
-        return [pickled.plain(one)]
+        return [pickle_value(one)]
 
     content = {
         "size": value(rows),
@@ -118,12 +156,12 @@ def merge_logged_dataset(output: Logged, dataset_id: int, parts: Sequence[Part])
         "behavior_policy": value(output.options.behavior_policy or "+".join(policies) or output.name),
         "dataset_id": value(dataset_id),
         "mask": marks(lambda place, count: place < count),
-        "terminated": pickled.array(_F8, (rows,), lengths.ends(at["terminated"], terminated=True)),
-        "truncated": pickled.array(_F8, (rows,), lengths.ends(at["terminated"], terminated=False)),
+        "terminated": pickle_array(_F8, (rows,), lengths.ends(at["terminated"], terminated=True)),
+        "truncated": pickle_array(_F8, (rows,), lengths.ends(at["terminated"], terminated=False)),
     }
-    yield pickled.START
-    yield from pickled.mapping(content)
-    yield pickled.STOP
+    yield START
+    yield from pickle_mapping(content)
+    yield STOP
 
 
 class _Lengths:

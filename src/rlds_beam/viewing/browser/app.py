@@ -17,7 +17,7 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.images.thumbnails import thumbnail
 from rlds_beam.viewing.browser.dataset import BrowsedDataset, MissingError
 from rlds_beam.viewing.browser.frames import media_type
-from rlds_beam.viewing.browser.made import MAX_ITEMS
+from rlds_beam.viewing.browser.learner_view import MAX_ITEMS
 from rlds_beam.viewing.browser.security import Guard
 from rlds_beam.viewing.browser.table import Query as Wanted
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.results import findings
 from rlds_beam.episodes.columns import is_text
@@ -25,7 +25,7 @@ from rlds_beam.terminal.tables import thin
 from rlds_beam.viewing.browser.episodes import EpisodeCache, OpenedEpisode
 from rlds_beam.viewing.browser.frames import cameras_of
 from rlds_beam.viewing.browser.index import EpisodeIndex
-from rlds_beam.viewing.browser.made import Maker
+from rlds_beam.viewing.browser.learner_view import Maker
 from rlds_beam.viewing.browser.rows import RowsSource
 from rlds_beam.viewing.browser.scan import Table, TableOptions
 from rlds_beam.viewing.browser.table import LISTED, METADATA, Query, TableRows

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.episodes.columns import is_text

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.checking.validation import validate_episode

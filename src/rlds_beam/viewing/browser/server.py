@@ -92,7 +92,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.formats.sources import open_input

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors import CONNECTORS
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.configuration import parse
@@ -21,7 +21,7 @@ from rlds_beam.episodes.schema import Field, Schema, dimension_labels, kind_of, 
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import is_image
-from rlds_beam.output.fitted import read_fitted
+from rlds_beam.output.directory import read_fitted
 from rlds_beam.output.plans import read_plan
 from rlds_beam.processing.ranges import check_and_connect
 from rlds_beam.reading.base import Segment, Source

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.connectors.connected import Connected
+from rlds_beam.connectors.counts import Connected
 from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics, LeafBuilder
 from rlds_beam.datasets.dataset import Dataset
 from rlds_beam.datasets.opening import open_dataset
 from rlds_beam.encoding.checked_json import load_json
-from rlds_beam.encoding.example.columns import objects
+from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field

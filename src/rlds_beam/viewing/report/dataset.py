@@ -7,8 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.rules import ADVICE, POLICIES, RULES
+from rlds_beam.checking.rules import ADVICE, POLICIES, RULES, CheckOptions
 from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.dataset import DatasetFinding
 from rlds_beam.checking.signals.results import group_reasons, reasons_unmeasured
@@ -17,7 +16,7 @@ from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import Violation
-from rlds_beam.processing.range_summary import RangeSummary
+from rlds_beam.processing.ranges import RangeSummary
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source, Split
 from rlds_beam.reading.reader import read_episode

@@ -140,7 +140,7 @@ class DroppedRow:
 
 @dataclasses.dataclass(frozen=True)
 class ConnectorEffect:
-    """What one connector did (`connectors.connected.Connected`)."""
+    """What one connector did (`connectors.counts.Connected`)."""
 
     name: str
     arguments: str

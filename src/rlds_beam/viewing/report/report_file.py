@@ -18,7 +18,7 @@ from rlds_beam.errors import DiskError, RldsBeamError
 from rlds_beam.formats.registry import RLDS
 from rlds_beam.output.directory import Holding
 from rlds_beam.processing.dataset import check_counts
-from rlds_beam.processing.range_summary import RangeSummarizer, plan_summaries
+from rlds_beam.processing.ranges import RangeSummarizer, plan_summaries
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
@@ -27,7 +27,7 @@ from rlds_beam.viewing.report.comparison import compare, examples_of, first_epis
 from rlds_beam.viewing.report.conversion import conversion_of, items_part, read_report, with_examples
 from rlds_beam.viewing.report.dataset import Gathered, Settings, part_of
 from rlds_beam.viewing.report.document import ComparisonSection, ConversionSection, DatasetPart, Made, ReportDocument
-from rlds_beam.viewing.report.rejected import with_rejected
+from rlds_beam.viewing.report.rejected_records import with_rejected
 
 _TRIED, _EXAMPLES = 20, 3
 """Episodes of a conversion's input to run its connectors on, and of these to show."""

@@ -11,14 +11,14 @@ import numpy as np
 from rlds_beam.connectors.base import Batch, Connector, run
 from rlds_beam.connectors.configuration import Configuration, flat, load
 from rlds_beam.connectors.learner.actions import GetActions, NormalizeAndClipActions, as_numpy
-from rlds_beam.connectors.learner.kinds import env_to_module_pipeline, module_to_env_pipeline
+from rlds_beam.connectors.learner.default_pipelines import env_to_module_pipeline, module_to_env_pipeline
 from rlds_beam.episodes.columns import flatten
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
-from rlds_beam.recording.distributions import Propensity
 from rlds_beam.recording.logger import recorded_as
 from rlds_beam.recording.models import is_model, load_module
 from rlds_beam.recording.policies import Acted, HistoryPolicy
+from rlds_beam.recording.policy_distributions import Propensity
 from rlds_beam.recording.spaces import Structure
 from rlds_beam.recording.states import State, check_state, replay, stack_states, take_rows
 from rlds_beam.typing import Array

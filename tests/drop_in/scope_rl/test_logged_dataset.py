@@ -11,8 +11,8 @@ import pytest
 from recorded_environments import LENGTH, Walk, q_function, slide, towards_zero, walk
 
 from rlds_beam import UsageError
-from rlds_beam.drop_in.scope_rl.logged import KEYS, LoggedDataset, MultipleLoggedDataset
-from rlds_beam.drop_in.scope_rl.synthetic import SyntheticDataset
+from rlds_beam.drop_in.scope_rl.logged_dataset import KEYS, LoggedDataset, MultipleLoggedDataset
+from rlds_beam.drop_in.scope_rl.synthetic_dataset import SyntheticDataset
 from rlds_beam.recording import mask_padding
 from rlds_beam.recording.heads import EpsilonGreedyHead, GaussianHead, OnlineHead
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.checking.rules import POLICIES
-from rlds_beam.drop_in.scope_rl.logged import LoggedDataset, MultipleLoggedDataset
+from rlds_beam.drop_in.scope_rl.logged_dataset import LoggedDataset, MultipleLoggedDataset
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.output.scratch import ScratchDirectory

@@ -14,7 +14,7 @@ import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.connectors import EpisodeConnector, MinimumLength, SubsampleSteps, TruncateEpisodes
 from rlds_beam.connectors.cleaning.presets import PRESETS
-from rlds_beam.connectors.connected import Connected
+from rlds_beam.connectors.counts import Connected
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.processing.report import Report

@@ -9,7 +9,7 @@ import pytest
 
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics, Groups
 from rlds_beam.connectors.statistics.episode_statistics import BINS, LeafStatistics
-from rlds_beam.terminal.statistics import statistics_lines
+from rlds_beam.terminal.statistics_tables import statistics_lines
 from rlds_beam.terminal.tables import columns_of
 from rlds_beam.testing import make_episode
 
