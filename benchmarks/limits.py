@@ -25,7 +25,7 @@ import numpy as np
 from rlds_beam.encoding.base import Record
 from rlds_beam.encoding.tfrecord.file import open_tfrecord, read_records
 from rlds_beam.encoding.tfrecord.rows import FramedRows, frame
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader

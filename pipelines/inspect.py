@@ -57,7 +57,7 @@ def inspect(config: InspectConfig) -> Survey:
       UsageError: the dataset cannot be opened.
     """
     from rlds_beam.connectors.cleaning.presets import with_preset
-    from rlds_beam.formats.sources import open_input
+    from rlds_beam.formats.inputs import open_input
     from rlds_beam.jobs.inspect import next_command, survey
 
     config = with_preset(config).resolved()

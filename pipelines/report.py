@@ -183,8 +183,8 @@ def _conversion(config: ReportConfig) -> ShownConversion | None:
     Raises:
       UsageError: it is not finished; or `--source` is given, but the input is not an output, or has another source.
     """
+    from rlds_beam.formats.inputs import open_input
     from rlds_beam.formats.registry import can_read
-    from rlds_beam.formats.sources import open_input
     from rlds_beam.output.directory import holding
     from rlds_beam.output.manifest import read_manifest
     from rlds_beam.viewing.report.report_file import ShownConversion

@@ -91,7 +91,7 @@ def spec_of(like: str, options: FrameOptions, features: str | None = None) -> Tr
     Raises:
       UsageError: the dataset cannot be opened, or is already converted and so cannot take the options.
     """
-    from rlds_beam.formats.sources import open_source
+    from rlds_beam.formats.inputs import open_source
     from rlds_beam.formats.trajectories.written_items import is_converted, open_converted
     from rlds_beam.trajectories.spec import trajectory_spec
 

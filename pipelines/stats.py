@@ -166,8 +166,7 @@ def prepare(config: StatsConfig) -> OpenedInput:
       UsageError: the input or a connector cannot be used; or the connectors add columns, which have no statistics.
     """
     from rlds_beam.connectors.configuration import Configuration
-    from rlds_beam.formats.inputs import prepare_input
-    from rlds_beam.formats.sources import open_input
+    from rlds_beam.formats.inputs import open_input, prepare_input
     from rlds_beam.jobs.plan_text import without_images
 
     source, configuration = open_input(config), Configuration.of(config)

@@ -12,7 +12,7 @@ from typing import Any
 import apache_beam as beam
 
 from rlds_beam.checking.rules import CheckOptions
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.transforms.checking import ValidateEpisodes
 from rlds_beam.transforms.episodes import WriteEpisodes
 from rlds_beam.transforms.rows import EpisodesToRows

@@ -16,7 +16,7 @@ from rlds_beam.checking.screen import screen_batches
 from rlds_beam.encoding.base import Damage, Record
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.framing import Framing, first_record
 from rlds_beam.reading.plan import plan_ranges

@@ -23,7 +23,7 @@ import numpy as np
 
 from rlds_beam.encoding.tfrecord.file import open_tfrecord, read_records
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.plan import plan_ranges

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rlds_beam.errors import RldsBeamError as RldsBeamError
     from rlds_beam.errors import UsageError as UsageError
     from rlds_beam.errors import Violation as Violation
-    from rlds_beam.formats.sources import open_source as open_source
+    from rlds_beam.formats.inputs import open_source as open_source
     from rlds_beam.formats.trajectories.loaders import load_items as load_items
     from rlds_beam.formats.trajectories.loaders import load_trajectories as load_trajectories
     from rlds_beam.images.encoded_images import EncodedImages as EncodedImages

@@ -23,7 +23,7 @@ import rlds_beam
 from rlds_beam import storage
 from rlds_beam.buckets.opening import store_of
 from rlds_beam.errors import BucketAccessError, BucketError, UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.testing import make_episode, write_dataset
 
 

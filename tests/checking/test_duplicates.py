@@ -11,7 +11,7 @@ import pytest
 from rlds_beam.checking.duplicates import find_duplicates
 from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.output.plans import differences
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import plan_ranges

@@ -343,14 +343,14 @@ def test_an_error_of_a_bucket_is_one_line(run, source, monkeypatch):
     def forbidden(*_: object) -> None:
         raise Forbidden("403 GET https://storage.googleapis.com:\n no access")
 
-    monkeypatch.setattr("rlds_beam.formats.sources.open_recognized", forbidden)
+    monkeypatch.setattr("rlds_beam.formats.inputs.open_recognized", forbidden)
     code, out, err = run("inspect", source)
     assert (code, out) == (1, "")
     assert err == "rlds-beam: Forbidden: 403 GET https://storage.googleapis.com: no access\n"
 
 
 def test_an_internal_error_keeps_its_traceback(run, source, monkeypatch):
-    monkeypatch.setattr("rlds_beam.formats.sources.open_recognized", lambda *_: 1 / 0)
+    monkeypatch.setattr("rlds_beam.formats.inputs.open_recognized", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("inspect", source)
 

@@ -17,7 +17,7 @@ from proxy import Proxy
 from pushes import PAIRS, STREAM_BYTES, held, look, size, wait_for_items
 from servers import tight
 
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
 

@@ -12,8 +12,8 @@ import pytest
 from fuzzed_datasets import DATASETS
 
 from rlds_beam.cli.main import main
+from rlds_beam.formats.inputs import open_input
 from rlds_beam.formats.registry import FORMATS
-from rlds_beam.formats.sources import open_input
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader

@@ -10,8 +10,8 @@ import pytest
 from exchanging import rich_episode
 
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.registry import OUTPUTS, SOURCES
-from rlds_beam.formats.sources import open_source
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import OutputTests

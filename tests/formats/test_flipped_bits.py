@@ -18,7 +18,7 @@ from rlds_beam.encoding.base import Damage
 from rlds_beam.encoding.parquet_files import UNREADABLE, verified_parquet
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.formats.columns.reader import row_groups
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.output.files import checksum_of
 
 FLIPS = 100

@@ -20,8 +20,8 @@ import rlds_beam
 from rlds_beam import naming, pipelines, runners, storage, transforms
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.registry import OUTPUTS
-from rlds_beam.formats.sources import open_source
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.output import plans
 from rlds_beam.output.shards import ShardWriter

@@ -15,7 +15,7 @@ from exchanging import export
 from rlds_beam.connectors.configuration import load
 from rlds_beam.encoding.checked_json import parse_json, parse_yaml, read_json
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.testing import make_episode, write_dataset
 
 DEEP = "[" * 5000 + "]" * 5000

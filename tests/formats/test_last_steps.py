@@ -18,7 +18,7 @@ from zarr_data import open_zip
 import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import check_own_source
+from rlds_beam.formats.inputs import check_own_source
 from rlds_beam.reading.meaning import find_last_steps, without_last
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader

@@ -10,7 +10,7 @@ from memory_store import memory_store
 from recorded import WALK, recorded
 
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.testing import make_episode, write_dataset
 
 

@@ -21,10 +21,10 @@ import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.formats import recognition, registry
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.recognition import recognize
 from rlds_beam.formats.registry import OUTPUTS, SOURCES
-from rlds_beam.formats.sources import open_source
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 

@@ -7,7 +7,7 @@ import pytest
 from exchanging import export, read_back
 
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.testing import make_episode, write_dataset
 
 

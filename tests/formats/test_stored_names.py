@@ -11,8 +11,8 @@ from exchanging import export, open_job, read_back
 
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.registry import OUTPUTS
-from rlds_beam.formats.sources import open_source
 from rlds_beam.testing import make_episode, write_dataset
 
 NAMES = {

@@ -16,7 +16,7 @@ from zarr_data import episode_arrays, write_buffer
 
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 
 LONG = "7" * 5000
 

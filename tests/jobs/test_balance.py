@@ -18,8 +18,8 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.cli.main import main
 from rlds_beam.encoding.tfds.rlds_dataset import schema_of
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.rlds.source import RldsSource
-from rlds_beam.formats.sources import open_source
 from rlds_beam.formats.trajectories.output import TrajectoryOutput
 from rlds_beam.jobs import estimates as balance
 from rlds_beam.jobs.estimates import (

@@ -14,7 +14,7 @@ from rlds_beam.checking.validation import validate_episode
 from rlds_beam.cli.main import main
 from rlds_beam.connectors import DropNoOpSteps, KeepSuccessful, MinimumLength, Normalize, RotateImages
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.jobs.plan_text import without_images
 from rlds_beam.processing.report import Report

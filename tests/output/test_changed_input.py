@@ -15,7 +15,7 @@ from versions import FORMATS, episodes, record, shards_of
 
 from rlds_beam import user_functions
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 from rlds_beam.user_functions import version_of

@@ -17,7 +17,7 @@ from versions import FORMATS, record, shards_of
 from rlds_beam.cli.main import main
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.formats.format_options import Ros2Options
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.output.range_conversion import RangeConverter
 from rlds_beam.processing.ranges import RangeFitter
 from rlds_beam.reading.changes import Snapshot

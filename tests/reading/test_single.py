@@ -10,7 +10,7 @@ import pytest
 import rlds_beam
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.reader import EpisodeReader, episode_at, read_episode
 from rlds_beam.testing import flip_byte, make_episode, record_offsets, shard_paths, write_dataset

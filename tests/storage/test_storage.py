@@ -17,7 +17,7 @@ from processes import DEADLINE
 from rlds_beam import storage
 from rlds_beam.buckets import opening
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.testing import make_episode, write_dataset
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.jobs.convert import ConvertJob, prepare

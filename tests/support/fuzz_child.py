@@ -29,7 +29,7 @@ from rlds_beam.cli import main as cli
 from rlds_beam.cli.parsers import job_parser
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import BadEpisode, RldsBeamError
-from rlds_beam.formats.sources import open_input
+from rlds_beam.formats.inputs import open_input
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.output.directory import lock_output

@@ -100,7 +100,7 @@ def write_moving_data(directory: Path) -> tuple[str, list[Episode]]:
 
 def read_episodes(path: str, kind: str) -> list[Episode]:
     """Reads all episodes of a dataset through its source."""
-    from rlds_beam.formats.sources import open_source
+    from rlds_beam.formats.inputs import open_source
     from rlds_beam.reading.plan import plan_ranges
     from rlds_beam.reading.reader import EpisodeReader
 

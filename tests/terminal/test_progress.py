@@ -22,7 +22,7 @@ from flink_gate import Gate
 from processes import DEADLINE, running, start, wait_until
 
 from rlds_beam import worker_status
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.runners import base

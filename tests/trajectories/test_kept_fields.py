@@ -12,7 +12,7 @@ from rlds_beam.cli.main import main
 from rlds_beam.encoding.example.reader import parse_example
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.trajectories.written_items import open_converted
 from rlds_beam.testing import make_episode, read_payloads, write_dataset
 from rlds_beam.trajectories.kept_fields import keep_fields

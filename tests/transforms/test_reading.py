@@ -10,7 +10,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 from cases import ALL
 
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading import reader
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.reader import EpisodeReader

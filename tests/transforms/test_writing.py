@@ -11,7 +11,7 @@ from rlds_beam.encoding.example.reader import parse_example
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.testing import make_episode, read_items, read_payloads, shard_paths, write_dataset
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions

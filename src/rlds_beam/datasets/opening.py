@@ -23,10 +23,9 @@ from rlds_beam.encoding.example.templates import row_field
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.columns.reader import ColumnsManifest
-from rlds_beam.formats.inputs import prepare_input
+from rlds_beam.formats.inputs import open_input, prepare_input
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
-from rlds_beam.formats.sources import open_input
 from rlds_beam.formats.trajectories.output import read_fields, read_kept_fields
 from rlds_beam.images.codecs import Jpeg
 from rlds_beam.options import check_names

@@ -1,22 +1,193 @@
-"""Prepare the input of a job: the same steps, in the same order, for every job, loader, and view."""
+"""Opens the input of a job with the source that `--from` names, and prepares it: the same for jobs, loaders, views."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from typing import Any
+import json
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from typing import Any, get_args
 
+from rlds_beam import naming, storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.connectors.configuration import Configuration
+from rlds_beam.connectors.given_meaning import with_given_meaning
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.formats.sources import open_input
+from rlds_beam.encoding.tfds.features import DTYPES, ENCODINGS
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.formats.options import InputOptions, SourceOptions
+from rlds_beam.formats.recognition import Recognized, as_input, recognize, written_by_convert
+from rlds_beam.formats.registry import SOURCES, source_class
+from rlds_beam.options import Options, check_names
+from rlds_beam.output.directory import holding
 from rlds_beam.processing.dataset import check_source
 from rlds_beam.processing.report import Report
-from rlds_beam.reading.base import Source
+from rlds_beam.reading.base import LastAction, Source
 from rlds_beam.reading.changes import AGAIN, Snapshot
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges
+from rlds_beam.text import shorten
+from rlds_beam.user_functions import describe_error, user_code
+
+_ENCODINGS = (*ENCODINGS, "text", "png", "jpeg")
+_FILES = ("name", "unit", "read", "scan", "is_splittable", "end", "positions")
+_CONTRACT = attrgetter("dataset", "schema.steps", "violations", "decoder.decode", *(f"files.{name}" for name in _FILES))
+
+
+@check_names(Options)
+def open_source(
+    input: str | Sequence[str],
+    split: str | None = None,
+    features: str | None = None,
+    from_: str | None = None,
+    options: Options | None = None,
+) -> Source:
+    """Opens a dataset. Reads only metadata, no records.
+
+    Args:
+      input: a directory, for example of TFDS (`…/name/version`), or files: a list of paths, or one string of
+        comma-separated paths and globs.
+      split: TFDS notation: `train`, `train[:10%]`, `train[5:20]`, `train+test`. Slices count
+        episodes; empty or out-of-range slices are refused. None and `all` select every split.
+      features: the path of a features.json, needed for shard files unless it is in their directory.
+      from_: the format: a name from `registry.SOURCES`, or `module:Class` of a `reading.base.Source`. None: it is
+        recognized from the files (`formats.recognition`).
+      options: the options of that source (its defaults, if None).
+
+    Raises:
+      UsageError: there is nothing at the path, the metadata is unreadable or unsafe, or the split is unknown.
+    """
+    if from_ is None:
+        return open_recognized(recognize(input), split, features, options)
+    return _open(input, split, features, from_, options)
+
+
+def open_recognized(
+    found: Recognized, split: str | None = None, features: str | None = None, options: Options | None = None
+) -> Source:
+    """Opens what was recognized; otherwise as `open_source`.
+
+    Raises:
+      UsageError: it cannot be read as episodes; or the errors of `open_source`.
+    """
+    if found.problem is not None:
+        raise UsageError(found.problem)
+    return _open(found.dataset, split, features, found.format, options)
+
+
+def _open(
+    input: str | Sequence[str], split: str | None, features: str | None, from_: str, options: Options | None
+) -> Source:
+    kind = source_class(from_)
+    own = {} if kind.options_class is Options else {"options": options or kind.options_class()}
+    with _naming(input, from_):
+        source = kind.open(storage.pin(input), split=split, features=features, **own)
+    if from_ not in SOURCES:
+        check_own_source(source, f"--from={from_}")
+    _check_fields(source.schema, f"--from={from_}: {describe_input(input)}")
+    source.schema.check_size(describe_input(input))
+    source.schema.check_flags(describe_input(input))
+    for name in str(source.dataset).split("/"):
+        naming.check_name(name, f"--from={from_}: {input}: the name of the dataset ({source.dataset})")
+    for one in source.splits:
+        naming.check_name(one.name, f"--from={from_}: {input}: a split")
+    return source
+
+
+def check_own_source(source: Any, where: str) -> None:
+    """Raises UsageError if a user's source lacks something of the contract; type checkers say more."""
+    if not isinstance(source, Source):
+        raise UsageError(f"{where}: its open returned {source!r:.60}, not a Source")
+    with user_code(f"{where}: its attributes or plan"):
+        _CONTRACT(source)
+        for split in source.splits:
+            tuple(split.shards)
+        json.dumps(source.plan())
+        source.most_steps()
+        if source.last_action not in get_args(LastAction):
+            known = ", ".join(get_args(LastAction))
+            raise UsageError(f"{where}: its last_action is {source.last_action!r}, not {known}")
+
+
+def _check_fields(schema: Schema, where: str) -> None:
+    """Raises UsageError for a field with an unsupported dtype, shape or encoding."""
+    for field in (*schema.steps.values(), *schema.metadata.values()):
+        if field.dtype not in DTYPES or field.encoding not in _ENCODINGS:
+            raise UsageError(
+                f"{where}: {field.path} has dtype {field.dtype!r} and encoding {field.encoding!r}; supported dtypes: "
+                f"{', '.join(sorted(DTYPES))}; encodings: {', '.join(_ENCODINGS)}"
+            )
+        if not all(size is None or (isinstance(size, int) and size >= 0) for size in field.shape):
+            raise UsageError(f"{where}: {field.path} has the shape {field.shape!r}, expected sizes (None: unknown)")
+
+
+@contextlib.contextmanager
+def _naming(input: str | Sequence[str], from_: str) -> Iterator[None]:
+    """Converts errors that libraries raise for a dataset's metadata to a UsageError that names the dataset."""
+    try:
+        yield
+    except UsageError as error:
+        if (written := written_by_convert(input, from_)) is not None:
+            raise UsageError(written) from error
+        raise
+    except (RldsBeamError, MemoryError):
+        raise
+    except Exception as error:
+        if from_ not in SOURCES:
+            raise UsageError(
+                f"--from={from_}: its open {describe_error(error)}, given {describe_input(input)}"
+            ) from error
+        remote = storage.scheme(describe_input(input)) is not None
+        if remote and not isinstance(error, (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)):
+            raise  # the bucket cannot be reached, or does not exist
+        detail = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        where = getattr(error, "filename", None) or describe_input(input)
+        raise UsageError(f"{where} cannot be read with --from={from_}: {shorten(detail or error)}") from error
+
+
+@contextlib.contextmanager
+def naming_outputs(path: str, *formats: str) -> Iterator[None]:
+    """Around the opening of an output in one of these formats: errors about other formats say how to read them."""
+    try:
+        yield
+    except UsageError as error:
+        held = holding(path)
+        if held is not None and held.to not in formats and (written := written_by_convert(path, "")) is not None:
+            raise UsageError(written) from error
+        raise
+
+
+def describe_input(input: str | Sequence[str]) -> str:
+    """The input as given, for messages."""
+    return input if isinstance(input, str) else ",".join(input)
+
+
+def open_input(options: SourceOptions) -> Source:
+    """Opens the input of a job (of several, the first), with the meaning that its options give it."""
+    if options.from_ is None:
+        options = options.resolved()
+        assert options.recognized is not None  # the input is a required option
+        source = open_recognized(options.recognized, options.split, options.features, options.from_options)
+    else:
+        given = as_input(getattr(options, options.reads))
+        source = _open(given, options.split, options.features, options.from_, options.from_options)
+    return with_given_meaning(source, options)
+
+
+def open_for_job(options: InputOptions) -> Source:
+    """Calls `open_input`, and requires splits.
+
+    Raises:
+      UsageError: the errors of `open_source`; or there are no splits.
+    """
+    source = open_input(options)
+    if not source.splits:
+        raise UsageError(f"{options.input}: the input has no episodes: it has no splits")
+    return source
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,7 +33,7 @@ class ConvertOptions(PlanOptions):
 
     def open_source(self) -> Source:
         """Opens the dataset; raises UsageError if it is missing or cannot be read."""
-        from rlds_beam.formats.sources import open_for_job
+        from rlds_beam.formats.inputs import open_for_job
 
         return open_for_job(self)
 

@@ -12,9 +12,8 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.inputs import prepare_input
+from rlds_beam.formats.inputs import naming_outputs, open_for_job, prepare_input
 from rlds_beam.formats.registry import RLDS, TRAJECTORIES
-from rlds_beam.formats.sources import naming_outputs, open_for_job
 from rlds_beam.formats.trajectories.written_items import ConvertedRange, is_converted, open_converted
 from rlds_beam.jobs.estimates import (
     Balance,

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlds_beam.encoding.base import Record
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats.sources import open_input
+from rlds_beam.formats.inputs import open_input
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.reading.base import Segment, Shard, Source
 from rlds_beam.reading.plan import plan_ranges

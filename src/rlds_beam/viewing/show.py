@@ -17,9 +17,9 @@ from rlds_beam.datasets.opening import open_dataset
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.inputs import open_input
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
-from rlds_beam.formats.sources import open_input
 from rlds_beam.jobs.inspect import Survey, conversion_lines
 from rlds_beam.lazy import Viewable
 from rlds_beam.options import check_names

@@ -18,9 +18,9 @@ from rlds_beam.formats.arrays import hdf5_reader
 from rlds_beam.formats.arrays.hdf5_reader import open_hdf5, read_array
 from rlds_beam.formats.format_options import Hdf5Options
 from rlds_beam.formats.hdf5.source import Hdf5Source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.profiles.catalog import shipped_profiles
 from rlds_beam.formats.profiles.model import parse_profile
-from rlds_beam.formats.sources import open_source
 from rlds_beam.images.codecs import encode_jpeg
 
 DOCS = Path(__file__).parents[3] / "docs/how_to/hdf5.md"

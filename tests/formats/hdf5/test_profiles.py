@@ -13,8 +13,8 @@ from hdf5_robots import BUILDERS, robomimic
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.hdf5.source import Hdf5Source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.profiles.catalog import shipped_profiles
-from rlds_beam.formats.sources import open_source
 from rlds_beam.images.encoded_images import EncodedImages
 
 STEPS = [4, 7, 5, 3, 6, 4, 5, 3, 4, 6, 5, 4]  # with episode 10 after episode 2

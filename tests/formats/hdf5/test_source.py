@@ -18,8 +18,8 @@ from rlds_beam.cli.main import main
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.formats.format_options import Hdf5Options
 from rlds_beam.formats.hdf5.source import Hdf5Source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.profiles import episodes
-from rlds_beam.formats.sources import open_source
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset

@@ -16,7 +16,7 @@ import rlds_beam
 from rlds_beam import Field, Schema
 from rlds_beam.encoding.tfds.rlds_dataset import schema_of
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.images.depth import Depth
 from rlds_beam.testing import write_dataset
 

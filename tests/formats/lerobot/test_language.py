@@ -15,7 +15,7 @@ from exchanging import export
 
 import rlds_beam
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.testing import make_episode, write_dataset
 
 LENGTHS = (4, 3, 5)

@@ -17,7 +17,7 @@ import pytest
 
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset

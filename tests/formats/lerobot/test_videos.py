@@ -24,9 +24,9 @@ from rlds_beam.checking.signals import Context, EpisodeTable, findings
 from rlds_beam.cli.main import main
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.errors import BadEpisode
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.lerobot.options import LerobotOptions
 from rlds_beam.formats.lerobot.videos import Encoding, VideoFile, _schedulers
-from rlds_beam.formats.sources import open_source
 from rlds_beam.images import videos
 from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.video_frames import video_frames

@@ -9,7 +9,7 @@ from exchanging import plain, read_back
 from fuzzed_datasets import minari_directory
 
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])

@@ -9,7 +9,7 @@ import pytest
 
 import rlds_beam
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode, write_dataset

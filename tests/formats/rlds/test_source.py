@@ -9,7 +9,7 @@ import pytest
 from rlds_beam.cli.main import main
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading.plan import plan_ranges, select_segments
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, shard_paths, write_dataset

@@ -8,7 +8,7 @@ from outputs import commit_dataset, commit_range, plan, shard_path
 
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.trajectories.loaders import decoder, load_trajectories
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages

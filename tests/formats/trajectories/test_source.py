@@ -10,7 +10,7 @@ from exchanging import assert_equal, export, read_back
 
 from rlds_beam.cli import main as cli
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.testing import flip_byte, make_episode, write_dataset
 
 

@@ -14,7 +14,7 @@ from exchanging import read_back
 from zarr_data import change_metadata, episode_arrays, write_buffer
 
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 
 LENGTHS = (5, 1, 12, 9)  # chunks of 7 rows: 0-6, 7-13, 14-20, 21-27
 

@@ -17,8 +17,8 @@ from zarr_data import episode_arrays, write_buffer
 import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.recognition import recognize
-from rlds_beam.formats.sources import open_source
 
 LENGTHS = (5, 1, 12, 9)
 STATES = ("robot0_eef_pos", "robot0_eef_rot_axis_angle", "robot0_gripper_width")

@@ -11,7 +11,7 @@ import pytest
 from exchanging import assert_equal, export, plain, read_back, rich_dataset
 from zarr_data import open_zip
 
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.zarr import writer
 from rlds_beam.formats.zarr.stores import open_store
 from rlds_beam.images.encoded_images import EncodedImages

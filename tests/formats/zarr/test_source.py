@@ -14,7 +14,7 @@ from zarr_data import change_metadata, episode_arrays, open_zip, write_buffer, w
 import rlds_beam
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import ZarrSourceOptions
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.zarr.source import ZarrSource
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.plan import plan_ranges

@@ -15,7 +15,7 @@ from exchanging import export
 
 import rlds_beam
 from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.images.codecs import decode_image
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.reader import read_episode

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.reader import EpisodeReader, read_episode
 from rlds_beam.testing import cut, flip_byte, insert_bytes, make_episode, set_length, shard_paths, write_dataset

@@ -22,7 +22,7 @@ from rlds_beam.checking.signals.context import Context
 from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.sources import open_source
+from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset

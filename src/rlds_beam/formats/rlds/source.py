@@ -73,7 +73,7 @@ class RldsSource(Source):
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> RldsSource:
-        """See `formats.sources.open_source`."""
+        """See `formats.inputs.open_source`."""
         if isinstance(input, str) and storage.isdir(input):
             return _open_directory(_dataset_directory(input), split, features)
         return _open_files(_expand(input), split, features)

@@ -95,7 +95,7 @@ from typing import Any
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.errors import RldsBeamError, UsageError, needs
-from rlds_beam.formats.sources import open_input
+from rlds_beam.formats.inputs import open_input
 from rlds_beam.reading.base import Source
 from rlds_beam.viewing.browser.dataset import BrowsedDataset
 from rlds_beam.viewing.browser.origins import compare
