@@ -145,7 +145,7 @@ def define_pipeline(
     from rlds_beam.checking.signals.context import Context
     from rlds_beam.checking.signals.table import EpisodeTable
     from rlds_beam.formats.inputs import prepare_input
-    from rlds_beam.processing.ranges import RangeSummarizer
+    from rlds_beam.processing.range_summary import RangeSummarizer
     from rlds_beam.reading.reader import EpisodeReader
     from rlds_beam.transforms.jobs.checks import CheckDataset, WriteSignals
 

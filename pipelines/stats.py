@@ -109,7 +109,7 @@ def define_pipeline(
       PCollection of one `RangeSummary`.
     """
     from rlds_beam.connectors.statistics.dataset_statistics import Groups
-    from rlds_beam.processing.ranges import RangeSummarizer
+    from rlds_beam.processing.range_summary import RangeSummarizer
     from rlds_beam.reading.reader import EpisodeReader
     from rlds_beam.transforms.jobs.checks import CheckDataset
 

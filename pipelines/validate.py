@@ -49,7 +49,7 @@ def define_pipeline(root: Any, config: ValidateConfig, opened: OpenedInput | Non
     import apache_beam as beam
 
     from rlds_beam.formats.inputs import prepare_input
-    from rlds_beam.processing.ranges import RangeSummarizer, report_of
+    from rlds_beam.processing.range_summary import RangeSummarizer, report_of
     from rlds_beam.reading.reader import EpisodeReader
     from rlds_beam.transforms import WriteReport
     from rlds_beam.transforms.jobs.checks import CheckDataset

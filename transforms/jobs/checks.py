@@ -11,7 +11,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam.checking.signals.results import SignalsWriter
 from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.processing.ranges import RangeFitter, RangeSummarizer, RangeSummary, plan_summaries
+from rlds_beam.processing.range_summary import RangeSummarizer, RangeSummary, plan_summaries
+from rlds_beam.processing.ranges import RangeFitter
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing

@@ -9,7 +9,7 @@ import apache_beam as beam
 from apache_beam.pvalue import AsList
 
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.processing.ranges import RangeSummary
+from rlds_beam.processing.range_summary import RangeSummary
 from rlds_beam.transforms.jobs.checks import CheckDataset
 from rlds_beam.transforms.jobs.shared_values import Shared
 from rlds_beam.viewing.report.dataset import Gathered

@@ -1,29 +1,24 @@
-"""The work of a range: reads and checks its episodes, then connects and writes them, or summarizes them."""
+"""Reads, checks, connects, and writes the episodes of a work range: what every job does."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from rlds_beam.checking.duplicates import mark_duplicate
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.screen import screen_batches
-from rlds_beam.checking.signals.table import EpisodeTable
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict, count_verdict
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.fitted_connector import Accumulator
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics, Groups
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import BadEpisode
 from rlds_beam.processing.report import Processed, Report
-from rlds_beam.reading.base import Source
-from rlds_beam.reading.framing import Framing
-from rlds_beam.reading.plan import WorkRange, plan_ranges
+from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
 
 Duplicates = Mapping[EpisodeKey, EpisodeKey]
@@ -149,106 +144,3 @@ class RangeFitter:
                     with contextlib.suppress(BadEpisode):  # it will be rejected
                         connecting.accumulate(accumulator, verdict.episodes)
         return accumulator
-
-
-_MAX_FILES = 1000
-"""The most segments of files that become ranges of their own."""
-
-
-@dataclasses.dataclass(frozen=True)
-class RangeSummary:
-    """What was found in some ranges.
-
-    Attributes:
-      report: the report on the records read.
-      statistics: the statistics of the accepted episodes, after any connectors; empty if not computed.
-      signals: the signals of every record, as read, except those of which connectors kept nothing. None if they are not
-        measured.
-    """
-
-    report: Report
-    statistics: DatasetStatistics
-    signals: EpisodeTable | None
-
-    def to_json(self) -> dict[str, Any]:
-        """The statistics and the report."""
-        return {"statistics": self.statistics.to_json(), "report": self.report.to_json()}
-
-
-def plan_summaries(source: Source, framing: Framing) -> tuple[WorkRange, ...]:
-    """The ranges to summarize, the same on every run.
-
-    Ranges of several small files are cut at the files, which balances the workers, unless there are too many.
-    """
-    ranges = plan_ranges(source, starts=framing.record_starts)
-    if sum(len(work.segments) for work in ranges) > _MAX_FILES:
-        return ranges
-    cut: list[WorkRange] = []
-    for split, works in itertools.groupby(ranges, key=lambda work: work.split):
-        segments = [segment for work in works for segment in work.segments]
-        cut += (WorkRange(split, i, len(segments), (segment,)) for i, segment in enumerate(segments))
-    return tuple(cut)
-
-
-def report_of(summary: RangeSummary) -> Report:
-    """The report of a summary, for `beam.Map`."""
-    return summary.report
-
-
-@dataclasses.dataclass(frozen=True)
-class RangeSummarizer:
-    """Summarizes ranges. Picklable.
-
-    Attributes:
-      reader: reads the dataset.
-      check: the policy of each rule.
-      connecting: the connectors that run over accepted episodes.
-      measured: an empty table for the signals; None to measure nothing.
-      groups: makes the `Groups` of a part of the data, by its name; None to compute no statistics.
-    """
-
-    reader: EpisodeReader
-    check: CheckOptions
-    connecting: ConnectorRunner
-    measured: EpisodeTable | None = None
-    groups: Callable[[str], Groups] | None = None
-
-    def summarize(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any] = ()) -> RangeSummary:
-        """Reads, checks, connects, and summarizes the episodes of a range.
-
-        Args:
-          results: the results of fitted connectors.
-
-        Raises:
-          FailedRuleError: a rule whose policy is `fail` is broken.
-        """
-        connecting, ignored = self.connecting.fit(results), self.connecting.ignored_values()
-        report = Report()
-        groups = None if self.groups is None else self.groups(str(work))
-        signals = None if self.measured is None else self.measured.merge()
-
-        def add(batch: Batch) -> None:
-            if groups is not None:
-                for accepted in batch.episodes:
-                    groups.add(accepted)
-
-        for segment in work.segments:
-            for episode, sound in screen_batches(self.reader.batches(work.split, segment)):
-                episode = mark_duplicate(episode, duplicates)
-                record = check_and_connect(episode, self.check, connecting, ignored, add, sound=sound)
-                report.add(record)
-                count_verdict(record.verdict)
-                if signals is not None and (record.written or record.verdict.rejected is not None):
-                    signals.add(episode, record.verdict)
-                del episode, record  # They may be large: free them before reading the next.
-        return RangeSummary(report, DatasetStatistics() if groups is None else groups.finish(), signals)
-
-    def merge(self, summaries: Iterable[RangeSummary]) -> RangeSummary:
-        """Merges the summaries of different ranges; their order does not matter."""
-        every = [*summaries]
-        signals = [summary.signals for summary in every if summary.signals is not None]
-        return RangeSummary(
-            Report().merge(*(summary.report for summary in every)),
-            DatasetStatistics().merge(*(summary.statistics for summary in every)),
-            None if self.measured is None else self.measured.merge(*signals),
-        )

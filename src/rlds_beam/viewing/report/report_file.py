@@ -18,7 +18,7 @@ from rlds_beam.errors import DiskError, RldsBeamError
 from rlds_beam.formats.registry import RLDS
 from rlds_beam.output.directory import Holding
 from rlds_beam.processing.dataset import check_counts
-from rlds_beam.processing.ranges import RangeSummarizer, plan_summaries
+from rlds_beam.processing.range_summary import RangeSummarizer, plan_summaries
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
