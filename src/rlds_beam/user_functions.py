@@ -204,7 +204,9 @@ _named: set[str] = set()
 def expect_user_code(module: str) -> None:
     """Call before a module that the user or an entry point names is imported: it may need Beam's cloud clients."""
     lazy.show_clients()
-    _named.add(module.partition(".")[0])
+    package = module.partition(".")[0]
+    if package != "rlds_beam":  # ours, although a user named it
+        _named.add(package)
 
 
 def is_users(error: BaseException) -> bool:

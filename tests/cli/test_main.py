@@ -343,6 +343,7 @@ def test_an_error_of_a_bucket_is_one_line(run, source, monkeypatch):
     def forbidden(*_: object) -> None:
         raise Forbidden("403 GET https://storage.googleapis.com:\n no access")
 
+    monkeypatch.setattr("rlds_beam.user_functions._named", set())  # other tests name modules of tests
     monkeypatch.setattr("rlds_beam.formats.inputs.open_recognized", forbidden)
     code, out, err = run("inspect", source)
     assert (code, out) == (1, "")
@@ -350,6 +351,7 @@ def test_an_error_of_a_bucket_is_one_line(run, source, monkeypatch):
 
 
 def test_an_internal_error_keeps_its_traceback(run, source, monkeypatch):
+    monkeypatch.setattr("rlds_beam.user_functions._named", set())
     monkeypatch.setattr("rlds_beam.formats.inputs.open_recognized", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("inspect", source)

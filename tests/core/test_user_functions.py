@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from jobs import complaints
 from processes import DEADLINE, RLDS_BEAM
 
+from rlds_beam import user_functions
 from rlds_beam.testing import make_episode, write_dataset
 
 HOSTILE = ("apache_beam", "boto3", "botocore", "dill", "google", "grpc", "numpy", "snappy", "transforms", "yaml")
@@ -92,3 +94,13 @@ def test_imports_of_the_module_must_be_found_elsewhere(here: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert len(complaints(done.stderr)) == 1
     assert "No module named 'helpers'" in done.stderr and "put both into one package, or set PYTHONPATH" in done.stderr
+
+
+@pytest.mark.parametrize(("named", "expected"), [("rlds_beam.testing", False), ("json.decoder", True)])
+def test_an_error_is_the_users_if_it_came_through_a_module_that_the_user_named(named, expected, monkeypatch):
+    """A module of ours stays ours."""
+    monkeypatch.setattr(user_functions, "_named", set())
+    user_functions.expect_user_code(named)
+    with pytest.raises(ValueError, match=r"no steps|property name") as error:
+        make_episode("no steps like these") if named.startswith("rlds_beam") else json.loads("{")
+    assert user_functions.is_users(error.value) is expected
