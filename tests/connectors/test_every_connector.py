@@ -29,6 +29,7 @@ PIXELS = encode_png(np.arange(96, dtype=np.uint8).reshape(1, 4, 8, 3))[0]
 LOGITS = {"default_policy": {"action_dist_inputs": np.zeros((2, 4), np.float32), "vf_preds": np.zeros(2)}}
 
 PIECES = {
+    "AbsoluteActions": ({"action": "observation/state", "rotation": "axis_angle", "at": 0}, []),
     "AbsorbingStates": ({}, []),
     "ActionChunking": ({"horizon": 3, "preset": "octo"}, COLUMNS),
     "AddColumnsFromEpisodesToTrainBatch": ({}, []),
@@ -74,6 +75,7 @@ PIECES = {
     "NumpyToTensor": ({}, COLUMNS),
     "PrevActionsPrevRewards": ({}, []),
     "RelabelLanguage": ({"table": {"go": "go on"}, "field": "language"}, []),
+    "RelativeActions": ({"action": "observation/state", "to": "previous", "absolute": [2]}, []),
     "RelativeToAbsoluteGripper": ({}, []),
     "RenameDimensions": ({"field": "action", "names": {}}, []),
     "ResizeImages": ({"height": 6, "width": 5, "fields": ["pixels", "depth"], "minimum": 1}, []),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rlds_beam import lazy
 
 CONNECTORS = {
+    "AbsoluteActions": "cleaning.relative_actions",
     "AbsorbingStates": "cleaning.edits",
     "ActionChunking": "learner.observations",
     "AddColumnsFromEpisodesToTrainBatch": "learner.columns",
@@ -55,6 +56,7 @@ CONNECTORS = {
     "NumpyToTensor": "learner.agents",
     "PrevActionsPrevRewards": "learner.observations",
     "RelabelLanguage": "cleaning.language",
+    "RelativeActions": "cleaning.relative_actions",
     "RelativeToAbsoluteGripper": "cleaning.grippers",
     "RemoveSingleTsTimeRankFromBatch": "learner.actions",
     "RenameDimensions": "cleaning.dimensions",

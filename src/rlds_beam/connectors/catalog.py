@@ -28,7 +28,7 @@ SECTIONS = {
     "Normalization": ("statistics.normalization",),
     "Other episodes": ("cleaning.edits",),
     "Cleaning": ("cleaning.selection", "cleaning.idle", "cleaning.episode_lists", "cleaning.splits"),
-    "Action spaces": ("cleaning.rotations", "cleaning.dimensions"),
+    "Action spaces": ("cleaning.rotations", "cleaning.relative_actions", "cleaning.dimensions"),
     "Images, text, grippers": (
         "cleaning.pixels",
         "cleaning.language",

@@ -51,6 +51,8 @@ def test_names_follow():
     assert names_of(rename) == {"action": ("pan", "j2", "j3", "gripper.pos")}
     assert names_of(rename, split)["action/arm"] == ("pan", "j2", "j3")
     assert names_of(split, join, rename) == {"action": ("gripper.pos", "pan", "j2", "j3")}
+    relative = {"RelativeActions": {"state": "action", "absolute": [3]}}
+    assert names_of(rename, relative) == names_of(rename)
     turned = {"ConvertRotation": {"field": "action", "from": "axis_angle", "to": "quaternion_xyzw"}}
     pytest.importorskip("scipy")
     assert names_of(rename, turned) == {"action": ("qx", "qy", "qz", "qw", "gripper.pos")}

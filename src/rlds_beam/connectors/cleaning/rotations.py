@@ -108,7 +108,7 @@ class ConvertRotation(EpisodeConnector):
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         values = vectors(episode, self.field, "ConvertRotation: field")
         self._check(values)
-        void = _void_rows(episode, values) if below(self.field, fields.actions) else np.zeros(len(values), bool)
+        void = void_actions(episode, values) & below(self.field, fields.actions)
         parts = []
         for rotation, part in self._cut(values.astype(np.float64)):
             parts.append(self._convert(part, void, episode) if rotation else part)
@@ -144,19 +144,10 @@ class ConvertRotation(EpisodeConnector):
         yield False, values[:, end:]
 
     def _convert(self, values: Array, void: Array, episode: Episode) -> Array:
-        valid = np.isfinite(values).all(axis=1)
-        wrong = valid & ~_are_rotations(values, self.from_)
-        allowed = void if not episode.key.of_probe else np.ones_like(void)
-        if (wrong & ~allowed).any():
-            step = int(np.argmax(wrong & ~allowed))
-            shown = ", ".join(f"{value:g}" for value in values[step])
-            detail = f"({shown}) at step {step} is no rotation ({self.from_})"
-            raise BadEpisode(Violation("not_representable", detail, self.field, step))
-        valid &= ~wrong & ~void
-        converted = np.full((len(values), len(values_of(self.to))), np.nan)
-        converted[void | wrong] = 0
-        if valid.any():
-            converted[valid] = _write(_read(values[valid], self.from_), self.to)
+        sound = sound_rotations(episode, self.field, values, self.from_, void)
+        converted = np.where(np.isfinite(values).all(axis=1)[:, None], 0.0, np.full(len(values_of(self.to)), np.nan))
+        if sound.any():
+            converted[sound] = write_rotations(read_rotations(values[sound], self.from_), self.to)
         return converted
 
 
@@ -176,11 +167,33 @@ def _prefix(names: Sequence[str]) -> str:
     return re.sub(r"[^_./]*$", "", shared)
 
 
-def _void_rows(episode: Episode, values: Array) -> Array:
+def void_actions(episode: Episode, values: Array) -> Array:
     """Last steps whose actions are zeros: void, so no rotations."""
     last = np.asarray(episode.steps["is_last"], bool) if "is_last" in episode.steps else np.zeros(len(values), bool)
     void: Array = last & ~values.any(axis=1)
     return void
+
+
+def sound_rotations(episode: Episode, field: str, values: Array, representation: str, void: Array) -> Array:
+    """Which rows of finite values are rotations, other than void ones: bool (T,).
+
+    Args:
+      values: the values of the rotations, (T, D).
+      void: the rows that need not be rotations, bool (T,).
+
+    Raises:
+      BadEpisode: another row is finite, but no rotation.
+    """
+    finite = np.isfinite(values).all(axis=1)
+    right = _are_rotations(np.where(finite[:, None], values, 0), representation)
+    wrong = finite & ~right & ~void
+    if wrong.any() and not episode.key.of_probe:
+        step = int(np.argmax(wrong))
+        shown = ", ".join(f"{value:g}" for value in values[step])
+        detail = f"({shown}) at step {step} is no rotation ({representation})"
+        raise BadEpisode(Violation("not_representable", detail, field, step))
+    sound: Array = finite & right & ~void
+    return sound
 
 
 def _are_rotations(values: Array, representation: str) -> Array:
@@ -200,7 +213,8 @@ def _are_rotations(values: Array, representation: str) -> Array:
     return np.ones(len(values), bool)
 
 
-def _read(values: Array, representation: str) -> Rotation:
+def read_rotations(values: Array, representation: str) -> Rotation:
+    """The rotations of rows of sound values, (T, D)."""
     with needs("rotations", "ConvertRotation needs scipy"):
         from scipy.spatial.transform import Rotation
     if euler := _EULER.fullmatch(representation):
@@ -219,7 +233,7 @@ def _read(values: Array, representation: str) -> Rotation:
     return Rotation.from_matrix(np.stack([first, second, third], axis=1 if representation == "6d_rows" else 2))
 
 
-def _write(rotations: Rotation, representation: str) -> Array:
+def write_rotations(rotations: Rotation, representation: str) -> Array:
     """The values of rotations in time order, (T, D)."""
     if euler := _EULER.fullmatch(representation):
         angles = _continuous_euler(rotations.as_euler(euler[1]), euler[1].lower())

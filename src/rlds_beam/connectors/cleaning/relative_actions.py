@@ -1,0 +1,217 @@
+"""Actions relative to the state or to the action before, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.connectors.cleaning.rotations import (
+    read_rotations,
+    sound_rotations,
+    values_of,
+    void_actions,
+    write_rotations,
+)
+from rlds_beam.connectors.cleaning.selection import vectors
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import UsageError
+from rlds_beam.typing import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class _Actions(EpisodeConnector):
+    """The arguments of `RelativeActions` and `AbsoluteActions`."""
+
+    reads_images = False
+
+    to: Literal["state", "previous"] = "state"
+    state: str = "observation/state"
+    absolute: Sequence[int] = ()
+    rotation: str | None = None
+    at: int | Sequence[int] = ()
+    position: int | Sequence[int] = ()
+    frame: Literal["base", "hand"] = "base"
+    action: str | None = None
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if self.rotation is not None and not values_of(self.rotation):
+            raise UsageError(f"{name}: rotation={self.rotation} is no representation; see ConvertRotation")
+        if (self.rotation is None) != (not self._rotations):
+            raise UsageError(f"{name}: rotation and at go together: the representation, and the index of its values")
+        if self.frame == "hand" and (len(self._positions) != len(self._rotations) or not self._rotations):
+            raise UsageError(f"{name}: frame=hand needs rotation, at, and position: where x, y, z are, one for each")
+
+    @property
+    def _rotations(self) -> tuple[int, ...]:
+        return (self.at,) if isinstance(self.at, int) else tuple(self.at)
+
+    @property
+    def _positions(self) -> tuple[int, ...]:
+        return (self.position,) if isinstance(self.position, int) else tuple(self.position)
+
+    def dimension_names(self, names: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+        """The names of the values of step fields after the connector, given those before it: the same."""
+        return names
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        path = self.action or fields.actions
+        name = type(self).__name__
+        actions, states = vectors(episode, path, f"{name}: action"), vectors(episode, self.state, f"{name}: state")
+        self._check(path, actions, states)
+        void = self._void(episode, actions)
+        columns = actions.astype(np.float64), states.astype(np.float64)
+        for start in self._rotations:
+            where = slice(start, start + len(values_of(self.rotation or "")))
+            for field, values in zip((path, self.state), columns, strict=True):
+                sound_rotations(episode, field, values[:, where], self.rotation or "", void)
+        kept = ~void & np.isfinite(columns[0]).all(axis=1) & np.isfinite(columns[1]).all(axis=1)
+        made = columns[0].copy()
+        if not episode.key.of_probe and kept.any():
+            made[kept] = self._convert(columns[0][kept], columns[1][kept])
+            made[:, [*self.absolute]] = columns[0][:, [*self.absolute]]
+        shape = np.asarray(episode.steps[path]).shape
+        return episode.with_columns({path: made.reshape(shape).astype(actions.dtype)})
+
+    def _void(self, episode: Episode, actions: Array) -> Array:
+        """The last actions that stay zeros, bool (T,)."""
+        return void_actions(episode, actions)
+
+    def _convert(self, actions: Array, states: Array) -> Array:
+        """The actions of steps without gaps, (T, D), in the other form."""
+        raise NotImplementedError
+
+    def _check(self, path: str, actions: Array, states: Array) -> None:
+        name, width = type(self).__name__, actions.shape[1]
+        if actions.dtype.kind != "f" or states.dtype.kind != "f":
+            raise UsageError(f"{name}: {path} and {self.state} must be floats: cast them first")
+        if width != states.shape[1]:
+            raise UsageError(
+                f"{name}: {path} has {width} values and {self.state} {states.shape[1]}: they must be the same "
+                "quantities in the same order (SplitField and JoinFields select them)"
+            )
+        size = len(values_of(self.rotation or ""))
+        ends = [*self.absolute, *(start + size - 1 for start in self._rotations), *(at + 2 for at in self._positions)]
+        if max(ends, default=0) >= width or min((*self.absolute, *self._rotations, *self._positions), default=0) < 0:
+            raise UsageError(f"{name}: {path} has {width} values; an index of absolute, at, or position is outside")
+
+
+class RelativeActions(_Actions):
+    """Makes absolute actions relative: to the state of their step, or to the action before.
+
+        to=state       a[t] becomes a[t] - s[t]                      openpi's DeltaActions for a chunk of one
+        to=previous    a[t] becomes a[t] - a[t-1]; a[0] - s[0]       changes of the command
+
+    Rotations are not subtracted value by value. With `rotation` and `at`, the difference is a rotation in the same
+    representation, which turns the base's axes or the hand's:
+
+        frame=base     dR = R_a R_s^T      dp = p_a - p_s
+        frame=hand     dR = R_s^T R_a      dp = R_s^T (p_a - p_s)        UMI's relative poses
+
+    Void last actions stay zeros. `inverse` is `AbsoluteActions` with the same arguments. Convert rotations
+    (`ConvertRotation`) and normalize after it.
+
+    Attributes:
+      to: `state` or `previous`.
+      state: the field with the same quantities as the action, in the same order.
+      absolute: the indices of values that stay absolute, for example of the gripper.
+      rotation: the representation of rotations in the action and the state, as in `ConvertRotation`; None: there are
+        none.
+      at: the index of the first value of the rotation; a list for several.
+      position: the index of x, before y and z; a list for several; needed with `frame=hand`.
+      frame: the axes of the differences: the robot's `base`, or the `hand`.
+      action: the action field, a single array; by default `fields.actions`.
+    """
+
+    reads_images = False
+
+    @property
+    def inverse(self) -> AbsoluteActions:
+        """The connector that converts back."""
+        return AbsoluteActions(**_arguments(self))
+
+    def _convert(self, actions: Array, states: Array) -> Array:
+        bases = states if self.to == "state" else np.concatenate([states[:1], actions[:-1]])
+        made: Array = actions - bases
+        size = len(values_of(self.rotation or ""))
+        for i, start in enumerate(self._rotations):
+            where = slice(start, start + size)
+            base = read_rotations(bases[:, where], self.rotation or "")
+            turned = read_rotations(actions[:, where], self.rotation or "")
+            hand = self.frame == "hand"
+            made[:, where] = write_rotations(base.inv() * turned if hand else turned * base.inv(), self.rotation or "")
+            if hand:
+                place = slice(self._positions[i], self._positions[i] + 3)
+                made[:, place] = base.inv().apply(actions[:, place] - bases[:, place])
+        return made
+
+
+class AbsoluteActions(_Actions):
+    """Makes relative actions absolute; the inverse of `RelativeActions`, which explains the arguments.
+
+        to=state       a[t] becomes s[t] + a[t]
+        to=previous    a[t] becomes a[t-1] + a[t]; s[0] + a[0]
+
+    A last action of zeros, void or not, is no motion: it becomes the state, or the action before.
+
+    Attributes:
+      to: what the actions are relative to: `state`, or `previous`, the action before.
+      state: the field with the same quantities as the action, in the same order.
+      absolute: the indices of values that are already absolute.
+      rotation: the representation of rotations in the action and the state, as in `ConvertRotation`; None: there are
+        none.
+      at: the index of the first value of the rotation; a list for several.
+      position: the index of x, before y and z; a list for several; needed with `frame=hand`.
+      frame: the axes of the differences: the robot's `base`, or the `hand`.
+      action: the action field, a single array; by default `fields.actions`.
+    """
+
+    reads_images = False
+
+    @property
+    def inverse(self) -> RelativeActions:
+        """The connector that converts back."""
+        return RelativeActions(**_arguments(self))
+
+    def _void(self, episode: Episode, actions: Array) -> Array:
+        no_rotation = (self.rotation or "").startswith(("quaternion", "matrix", "6d"))
+        return super()._void(episode, actions) & no_rotation
+
+    def _convert(self, actions: Array, states: Array) -> Array:
+        if self.to == "state":
+            return self._add(states, actions)
+        if not self._rotations:
+            made: Array = np.cumsum(np.concatenate([states[:1] + actions[:1], actions[1:]]), axis=0)
+            return made
+        absolute, rows = states[:1], []
+        for t in range(len(actions)):
+            absolute = self._add(absolute, actions[t : t + 1])
+            rows.append(absolute)
+        made = np.concatenate(rows)
+        for start in self._rotations:  # without jumps along the episode
+            where = slice(start, start + len(values_of(self.rotation or "")))
+            made[:, where] = write_rotations(read_rotations(made[:, where], self.rotation or ""), self.rotation or "")
+        return made
+
+    def _add(self, bases: Array, actions: Array) -> Array:
+        made: Array = bases + actions
+        size = len(values_of(self.rotation or ""))
+        for i, start in enumerate(self._rotations):
+            where = slice(start, start + size)
+            base = read_rotations(bases[:, where], self.rotation or "")
+            change = read_rotations(actions[:, where], self.rotation or "")
+            hand = self.frame == "hand"
+            made[:, where] = write_rotations(base * change if hand else change * base, self.rotation or "")
+            if hand:
+                place = slice(self._positions[i], self._positions[i] + 3)
+                made[:, place] = bases[:, place] + base.apply(actions[:, place])
+        return made
+
+
+def _arguments(connector: _Actions) -> dict[str, Any]:
+    return {field.name: getattr(connector, field.name) for field in dataclasses.fields(connector)}
