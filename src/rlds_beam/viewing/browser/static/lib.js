@@ -64,7 +64,7 @@ export function useSize() {
 export function useKeys(handle) {
   const latest = useRef(handle);
   latest.current = handle;
-  useEffect(() => {
+  useLayoutEffect(() => { // before the page is seen: no key is lost
     const listen = (event) => {
       const target = event.target;
       if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
