@@ -79,7 +79,9 @@ def _takes(config_class: type[Options]) -> Callable[[Function], Function]:
         whole = _Signature([*paths, *named.values()], return_annotation=signature.return_annotation)
         vars(calling)["__signature__"] = whole
         about = introspection.cleandoc(function.__doc__ or "")
-        calling.__doc__ = "\n\n".join([about, OPTIONS, *(_list(*one) for one in [*listed, *_formats(config_class)])])
+        calling.__doc__ = "\n\n".join(
+            [about, OPTIONS, *(_list(*group) for group in [*listed, *_formats(config_class)])]
+        )
         return calling
 
     return decorate

@@ -85,7 +85,7 @@ def accepts(hint: Any, value: Any) -> bool:
     """Whether a value from YAML or JSON matches an annotated type; True if that cannot be decided."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, types.UnionType) or origin is typing.Union:
-        return any(accepts(one, value) for one in inner)
+        return any(accepts(each, value) for each in inner)
     if origin is typing.Literal:
         return value in inner
     if hint in (int, float):
@@ -110,7 +110,9 @@ def describe_type(hint: Any) -> str:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, types.UnionType) or origin is typing.Union:
         return " or ".join(
-            dict.fromkeys(_MODULE_FUNCTION if one is str and _callable(inner) else describe_type(one) for one in inner)
+            dict.fromkeys(
+                _MODULE_FUNCTION if each is str and _callable(inner) else describe_type(each) for each in inner
+            )
         )
     if origin is typing.Literal:
         return " or ".join(map(str, inner))

@@ -127,7 +127,7 @@ def _dimension_names(
             continue
         episode = _zeros(schema, _LENGTHS[0], _UNKNOWN[0])
         before = names_after(schema, episode, functools.partial(_run, connectors[start:i], configuration))
-        names = declare({path: given for (module, path), given in before.items() if not module})
+        names = declare({path: given for (module, path), given in before.items() if not module}, configuration.fields)
         batch = Batch((episode,), fields=configuration.fields)
         for each in connectors[start : i + 1]:
             batch = _after(each, batch)

@@ -52,9 +52,11 @@ def test_names_follow():
     assert names_of(rename, split)["action/arm"] == ("pan", "j2", "j3")
     assert names_of(split, join, rename) == {"action": ("gripper.pos", "pan", "j2", "j3")}
     relative = {"RelativeActions": {"state": "action", "absolute": [3]}}
-    assert names_of(rename, relative) == names_of(rename)
+    assert names_of(rename, relative) == {"action": ("delta_pan", "delta_j2", "delta_j3", "gripper.pos")}
+    assert names_of(rename, relative, {"AbsoluteActions": relative["RelativeActions"]}) == names_of(rename)
     turned = {"ConvertRotation": {"field": "action", "from": "axis_angle", "to": "quaternion_xyzw"}}
     pytest.importorskip("scipy")
+    assert names_of(relative, turned)["action"] == ("delta_qx", "delta_qy", "delta_qz", "delta_qw", "grip")
     assert names_of(rename, turned) == {"action": ("qx", "qy", "qz", "qw", "gripper.pos")}
 
 

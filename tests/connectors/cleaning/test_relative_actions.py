@@ -132,6 +132,8 @@ def test_a_void_last_action_stays_zeros_and_zeros_are_no_motion():
         ({"at": 3}, "rotation and at go together"),
         ({"rotation": "axis_angle", "at": 3, "frame": "hand"}, "frame=hand needs rotation, at, and position"),
         ({"rotation": "axis_angle", "at": 5}, "an index of absolute, at, or position is outside"),
+        ({"rotation": "axis_angle", "at": 3, "absolute": [5]}, "value 5 of action is named twice"),
+        ({"rotation": "axis_angle", "at": [1, 3]}, "value 3 of action is named twice"),
         ({"absolute": [7]}, "an index of absolute, at, or position is outside"),
         ({"state": "reward"}, "action has 7 values and reward 1: they must be the same quantities"),
     ],

@@ -97,7 +97,7 @@ def parse_conditions(text: str | Iterable[str]) -> tuple[Condition, ...]:
       UsageError: a condition is malformed, or names no signal.
     """
     texts = [text] if isinstance(text, str) else list(text)
-    return tuple(condition for one in texts for condition in _parse(one))
+    return tuple(condition for text in texts for condition in _parse(text))
 
 
 def parse_reject(text: str) -> tuple[Condition, ...]:

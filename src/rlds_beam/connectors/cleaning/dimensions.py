@@ -106,7 +106,9 @@ class RenameDimensions(EpisodeConnector):
         vectors(episode, self.field, "RenameDimensions: field")
         return episode
 
-    def dimension_names(self, names: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+    def dimension_names(
+        self, names: Mapping[str, tuple[str, ...]], fields: StepFields
+    ) -> Mapping[str, tuple[str, ...]]:
         """The names of the values of step fields after the connector, given those before it."""
         old = names.get(self.field, ())
         for name in self.names:

@@ -22,6 +22,8 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.typing import Array
 
+_DELTA = "delta_"
+
 
 @dataclasses.dataclass(frozen=True)
 class _Actions(EpisodeConnector):
@@ -55,9 +57,22 @@ class _Actions(EpisodeConnector):
     def _positions(self) -> tuple[int, ...]:
         return (self.position,) if isinstance(self.position, int) else tuple(self.position)
 
-    def dimension_names(self, names: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
-        """The names of the values of step fields after the connector, given those before it: the same."""
-        return names
+    def dimension_names(
+        self, names: Mapping[str, tuple[str, ...]], fields: StepFields
+    ) -> Mapping[str, tuple[str, ...]]:
+        """The names of the values of step fields after the connector, given those before it.
+
+        A difference is named after its value, `delta_x`, as in LeRobot's simulators: a robot that is driven by names
+        must not take it for the value itself.
+        """
+        path = self.action or fields.actions
+        kept = {*self.absolute}
+        named = (name if i in kept else self._rename(name) for i, name in enumerate(names.get(path, ())))
+        return {**names, path: tuple(named)}
+
+    def _rename(self, name: str) -> str:
+        """The name of a value that is not absolute, after the connector."""
+        raise NotImplementedError
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         path = self.action or fields.actions
@@ -99,6 +114,11 @@ class _Actions(EpisodeConnector):
         ends = [*self.absolute, *(start + size - 1 for start in self._rotations), *(at + 2 for at in self._positions)]
         if max(ends, default=0) >= width or min((*self.absolute, *self._rotations, *self._positions), default=0) < 0:
             raise UsageError(f"{name}: {path} has {width} values; an index of absolute, at, or position is outside")
+        used = [*self.absolute, *(i for start in self._positions for i in range(start, start + 3))]
+        used += [i for start in self._rotations for i in range(start, start + size)]
+        if len({*used}) < len(used):
+            twice = next(i for i in used if used.count(i) > 1)
+            raise UsageError(f"{name}: value {twice} of {path} is named twice by absolute, at, and position")
 
 
 class RelativeActions(_Actions):
@@ -113,8 +133,8 @@ class RelativeActions(_Actions):
         frame=base     dR = R_a R_s^T      dp = p_a - p_s
         frame=hand     dR = R_s^T R_a      dp = R_s^T (p_a - p_s)        UMI's relative poses
 
-    Void last actions stay zeros. `inverse` is `AbsoluteActions` with the same arguments. Convert rotations
-    (`ConvertRotation`) and normalize after it.
+    A value named `x` becomes `delta_x`. Void last actions stay zeros. `inverse` is `AbsoluteActions` with the same
+    arguments. Convert rotations (`ConvertRotation`) and normalize after it.
 
     Attributes:
       to: `state` or `previous`.
@@ -134,6 +154,9 @@ class RelativeActions(_Actions):
     def inverse(self) -> AbsoluteActions:
         """The connector that converts back."""
         return AbsoluteActions(**_arguments(self))
+
+    def _rename(self, name: str) -> str:
+        return f"{_DELTA}{name}"
 
     def _convert(self, actions: Array, states: Array) -> Array:
         bases = states if self.to == "state" else np.concatenate([states[:1], actions[:-1]])
@@ -177,6 +200,9 @@ class AbsoluteActions(_Actions):
     def inverse(self) -> RelativeActions:
         """The connector that converts back."""
         return RelativeActions(**_arguments(self))
+
+    def _rename(self, name: str) -> str:
+        return name.removeprefix(_DELTA)
 
     def _void(self, episode: Episode, actions: Array) -> Array:
         no_rotation = (self.rotation or "").startswith(("quaternion", "matrix", "6d"))

@@ -114,7 +114,9 @@ class ConvertRotation(EpisodeConnector):
             parts.append(self._convert(part, void, episode) if rotation else part)
         return episode.with_columns({self.field: np.concatenate(parts, axis=1).astype(values.dtype)})
 
-    def dimension_names(self, names: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+    def dimension_names(
+        self, names: Mapping[str, tuple[str, ...]], fields: StepFields
+    ) -> Mapping[str, tuple[str, ...]]:
         """The names of the values of step fields after the connector, given those before it."""
         if self.field not in names:
             return names
