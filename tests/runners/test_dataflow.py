@@ -90,6 +90,8 @@ def test_a_remote_server_is_accepted() -> None:
     pytest.importorskip("google.cloud.dataflow")
     for server in ("10.0.0.2:8000", "reverb.example:8000", "[fd00::1]:8000"):
         dataflow.check(PushConfig("gs://bucket/in", reverb=(server,), table=("t",), **CLOUD))
+    with pytest.raises(UsageError, match="--reverb=localhost:8000"):
+        dataflow.check(PushConfig("gs://bucket/in", reverb=("localhost:8000",), table=("t",), **CLOUD))
 
 
 def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

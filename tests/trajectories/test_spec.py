@@ -88,7 +88,9 @@ def test_item_shapes(items: ItemOptions, expected: tuple[int | None, ...]) -> No
 @pytest.mark.parametrize("options", [FrameOptions(), FrameOptions(last_step="absorbing")])
 def test_frames_of_the_dataset_match_the_spec(options: FrameOptions) -> None:
     for episode in (rich_episode(), make_episode(1), make_episode(6, action={"a": (), "b": 2})):
-        spec_of(episode, options).check(to_frames(episode, options))
+        spec, frames = spec_of(episode, options), to_frames(episode, options)
+        spec.check(frames)
+        assert {leaf.path for leaf in spec.leaves} == {*frames.columns}
 
 
 def test_unknown_dimensions_are_refused_with_a_remedy() -> None:
