@@ -1,41 +1,46 @@
-"""The browser shows datasets in buckets: it reads what is shown, and does not scan."""
+"""The browser shows datasets in buckets and of the Hub: it reads what is shown, and does not scan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from browsing import browsing
 from bucket_servers import Server, serving, upload
+from hub_server import HubServer, hub_server
 
 import rlds_beam
 from rlds_beam.testing import read_payloads, shard_paths
 
-CAMERA = "observation/image"
+Publish = Callable[[Path, str], str]
 
 
-@pytest.fixture(scope="module", params=["s3", "gs"])
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    with serving(request.param) as server:
+@pytest.fixture(scope="module", params=["s3", "gs", "hf"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server | HubServer]:
+    with hub_server() if request.param == "hf" else serving(request.param) as server:
         yield server
 
 
 @pytest.fixture
-def bucket(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty bucket."""
-    for name, value in server.environment.items():
+def publish(server: Server | HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publish:
+    """Uploads a dataset under a name and returns its address."""
+    on_hub = isinstance(server, HubServer)
+    environment = server.environment(tmp_path / "hf_home") if on_hub else server.environment
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    return server.new_bucket()
+    if on_hub:
+        return lambda local, name: server.add(local, f"robots/{name}")
+    return lambda local, name: upload(local, f"{server.new_bucket()}/{name}")
 
 
 @pytest.mark.parametrize("to", ["rlds", "lerobot", "columns"])
-def test_a_dataset_in_a_bucket(bucket: str, tmp_path: Path, to: str) -> None:
+def test_a_dataset(publish: Publish, tmp_path: Path, to: str) -> None:
     local = Path(rlds_beam.example(tmp_path, camera=True, episodes=4))
     if to != "rlds":
         options = {"fps": 10, "images": "video"} if to == "lerobot" else {"format": "parquet"}
         rlds_beam.convert(local, tmp_path / "out", to=to, workers=1, progress="none", **options)
-    path = upload(local if to == "rlds" else tmp_path / "out", f"{bucket}/data")
+    path = publish(local if to == "rlds" else tmp_path / "out", to)
     with browsing(path, no_scan=False) as browser:
         (about,) = browser.json("/api/datasets")
         assert (about["episodes"], about["format"], about["scan"]["state"]) == (4, to, "none")

@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 from directories import bytes_of
-from recorded import WALK, episodes_of, recorded
+from recorded import WALK, episodes_of, recorded, save_q_policy
 from recorded_environments import q_function
 
 from rlds_beam import NotVerifiedError, UsageError
@@ -134,16 +134,8 @@ def test_a_saved_policy_of_tf_agents(tmp_path):
     tf = pytest.importorskip("tensorflow")
     pytest.importorskip("tf_agents")
     from tf_agents.networks import q_network
-    from tf_agents.policies import policy_saver, q_policy
-    from tf_agents.policies.greedy_policy import GreedyPolicy
-    from tf_agents.specs import tensor_spec
-    from tf_agents.trajectories import time_step
 
-    observation = tensor_spec.TensorSpec((2,), tf.float64, "observation")
-    action = tensor_spec.BoundedTensorSpec((), tf.int64, 0, 2, "action")
-    network = q_network.QNetwork(tensor_spec.TensorSpec((2,), tf.float64), action, fc_layer_params=(4,))
-    policy = GreedyPolicy(q_policy.QPolicy(time_step.time_step_spec(observation), action, network))
-    policy_saver.PolicySaver(policy, batch_size=None).save(str(tmp_path / "saved"))
+    network = save_q_policy(tmp_path / "saved", q_network.QNetwork, fc_layer_params=(4,))
     recorded(tmp_path / "out", f"EpsilonGreedyHead(policy_saver:{tmp_path / 'saved'}, epsilon=0.6)", episodes=4)
     for episode in episodes_of(tmp_path / "out"):
         x, actions = episode["steps/observation"][:-1], episode["steps/action"][:-1]

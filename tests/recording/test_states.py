@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from directories import bytes_of
-from recorded import WALK, episodes_of, recorded
+from recorded import WALK, episodes_of, recorded, save_q_policy
 
 from rlds_beam import UsageError
 from rlds_beam.jobs.convert import prepare
@@ -99,20 +99,10 @@ def test_a_recurrent_policy_of_tf_agents(tmp_path):
     tf = pytest.importorskip("tensorflow")
     pytest.importorskip("tf_agents")
     from tf_agents.networks import q_rnn_network
-    from tf_agents.policies import policy_saver, q_policy
-    from tf_agents.policies.greedy_policy import GreedyPolicy
-    from tf_agents.specs import tensor_spec
-    from tf_agents.trajectories import time_step
 
     tf.random.set_seed(0)
-    observation = tensor_spec.TensorSpec((2,), tf.float64, "observation")
-    action = tensor_spec.BoundedTensorSpec((), tf.int64, 0, 2, "action")
-    network = q_rnn_network.QRnnNetwork(
-        tensor_spec.TensorSpec((2,), tf.float64), action, input_fc_layer_params=None, lstm_size=(3,),
-        output_fc_layer_params=None,
-    )  # fmt: skip
-    policy = GreedyPolicy(q_policy.QPolicy(time_step.time_step_spec(observation), action, network))
-    policy_saver.PolicySaver(policy, batch_size=None).save(str(tmp_path / "saved"))
+    layers = {"input_fc_layer_params": None, "lstm_size": (3,), "output_fc_layer_params": None}
+    network = save_q_policy(tmp_path / "saved", q_rnn_network.QRnnNetwork, **layers)
     recorded(tmp_path / "out", f"EpsilonGreedyHead(policy_saver:{tmp_path / 'saved'}, epsilon=0.6)", episodes=6)
     for episode in episodes_of(tmp_path / "out"):
         x, actions = episode["steps/observation"][:-1], episode["steps/action"][:-1]

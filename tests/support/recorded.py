@@ -28,3 +28,19 @@ def episodes_of(output: Path, split: str | None = None) -> list[dict[str, Any]]:
     """Reads the episodes of a recording with our reader."""
     rows = open_dataset(output, split)
     return [{path.removeprefix("episode_metadata/"): value for path, value in row.items()} for row in rows]
+
+
+def save_q_policy(directory: Path, network_class: Any, **layers: Any) -> Any:
+    """Saves a greedy policy of TF-Agents for `Walk`, as its `PolicySaver` does; returns its network."""
+    import tensorflow as tf
+    from tf_agents.policies import policy_saver, q_policy
+    from tf_agents.policies.greedy_policy import GreedyPolicy
+    from tf_agents.specs import tensor_spec
+    from tf_agents.trajectories import time_step
+
+    observation = tensor_spec.TensorSpec((2,), tf.float64, "observation")
+    action = tensor_spec.BoundedTensorSpec((), tf.int64, 0, 2, "action")
+    network = network_class(tensor_spec.TensorSpec((2,), tf.float64), action, **layers)
+    policy = GreedyPolicy(q_policy.QPolicy(time_step.time_step_spec(observation), action, network))
+    policy_saver.PolicySaver(policy, batch_size=None).save(str(directory))
+    return network

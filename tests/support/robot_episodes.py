@@ -98,7 +98,7 @@ def _pictures(change: Callable[[Array], Array]) -> Defect:
     return defect
 
 
-def _blurred(images: Array) -> Array:
+def blurred(images: Array) -> Array:
     for axis in (1, 2):
         for shift in (1, 2, 4):
             images = (np.roll(images, shift, axis) + images + np.roll(images, -shift, axis)) / 3
@@ -208,7 +208,7 @@ DEFECTS = {
     "repeated images": Injection("repeated_images", _frozen),
     "black images": Injection("black_images", _pictures(lambda images: images * 0.03)),
     "overexposed images": Injection("overexposed_images", _pictures(lambda images: images * 3)),
-    "blurred images": Injection("blurred_images", _pictures(_blurred)),
+    "blurred images": Injection("blurred_images", _pictures(blurred)),
     "BGR images": Injection("swapped_channels", _pictures(lambda images: images[..., ::-1])),
     "dropped frames": Injection("dropped_frames", _dropped),
     "jitter": Injection("jitter", _clock(lambda times, rng: times + rng.uniform(-0.03, 0.03, len(times)))),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkout import REAL_DATA
-from robot_episodes import changed, stored
+from robot_episodes import blurred, changed, stored
 
 from rlds_beam.checking.signals import SIGNALS, Context, EpisodeTable, findings
 from rlds_beam.episodes.episode import Episode
@@ -56,13 +56,6 @@ def pictures(change: Callable[[Any], Any]) -> Callable[[Episode], Episode]:
         return episode.with_columns({CAMERA: stored(images)})
 
     return defect
-
-
-def blurred(images: Any) -> Any:
-    for axis in (1, 2):
-        for shift in (1, 2, 4):
-            images = (np.roll(images, shift, axis) + images + np.roll(images, -shift, axis)) / 3
-    return images
 
 
 def spike(values: Any) -> None:

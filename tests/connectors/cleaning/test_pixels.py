@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from edits import edited
+from edits import edited, images
 
 from rlds_beam import connectors as c
 from rlds_beam.connectors import connect
 from rlds_beam.errors import UsageError
-from rlds_beam.images.codecs import encode_jpeg, encode_png
-from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.resizing import EditedImages, resize_colors, resize_depth
 from rlds_beam.testing import make_episode
 
@@ -29,12 +26,6 @@ def test_images_are_resized_as_tensorflow_does():
         depth = rng.random((2, *size, 1)).astype(np.float32)
         expected = tf.image.resize(depth, wanted, method="bilinear", antialias=True).numpy()
         np.testing.assert_allclose(resize_depth(depth, *wanted), expected, atol=1e-6)
-
-
-def images(encoding: str, shape: tuple[int, ...] = (8, 12, 3), dtype: str = "uint8") -> tuple[EncodedImages, Any]:
-    pixels = np.random.default_rng(1).integers(0, 255, (3, *shape)).astype(dtype)
-    data = encode_jpeg(pixels) if encoding == "jpeg" else encode_png(pixels)
-    return EncodedImages(np.array([*data, None], object)[:-1], shape, dtype, encoding), pixels
 
 
 def test_color_becomes_jpeg_and_depth_stays_png():

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from edits import edited
+from edits import edited, images
 
 from rlds_beam import connectors as c
 from rlds_beam.errors import UsageError
-from rlds_beam.images.codecs import encode_jpeg, encode_png
-from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode
-
-
-def images(encoding: str, shape: tuple[int, ...] = (8, 12, 3), dtype: str = "uint8") -> tuple[EncodedImages, Any]:
-    pixels = np.random.default_rng(1).integers(0, 255, (3, *shape)).astype(dtype)
-    data = encode_jpeg(pixels) if encoding == "jpeg" else encode_png(pixels)
-    return EncodedImages(np.array([*data, None], object)[:-1], shape, dtype, encoding), pixels
 
 
 def test_a_function_of_openvla_runs_unchanged():

@@ -126,21 +126,18 @@ def test_masked_dimensions_do_not_change_and_constant_ones_match_the_project():
     assert (low[:, 2] == -1).all()
 
 
-def openvla(x: np.ndarray, stats: dict, mode: str, mask: np.ndarray) -> np.ndarray:
-    """`normalize_action_and_proprio` of prismatic/vla/datasets/rlds/utils/data_utils.py of OpenVLA and OpenVLA-OFT."""
-    if mode == "normal":
-        return np.where(mask, (x - stats["mean"]) / (stats["std"] + 1e-8), x)
-    low, high = (stats["min"], stats["max"]) if mode == "bounds" else (stats["q01"], stats["q99"])
-    y = np.where(mask, np.clip(2 * (x - low) / (high - low + 1e-8) - 1, -1, 1), x)
-    return np.where(stats["min"] == stats["max"], 0.0, y)
-
-
 def octo(x: np.ndarray, stats: dict, mode: str, mask: np.ndarray) -> np.ndarray:
     """`normalize_action_and_proprio` of Octo's octo/data/utils/data_utils.py, whose BOUNDS are p01 and p99."""
     if mode == "normal":
         return np.where(mask, (x - stats["mean"]) / (stats["std"] + 1e-8), x)
     low, high = (stats["min"], stats["max"]) if mode == "bounds" else (stats["q01"], stats["q99"])
     return np.where(mask, np.clip(2 * (x - low) / (high - low + 1e-8) - 1, -1, 1), x)
+
+
+def openvla(x: np.ndarray, stats: dict, mode: str, mask: np.ndarray) -> np.ndarray:
+    """`normalize_action_and_proprio` of prismatic/vla/datasets/rlds/utils/data_utils.py of OpenVLA and OpenVLA-OFT."""
+    y = octo(x, stats, mode, mask)
+    return y if mode == "normal" else np.where(stats["min"] == stats["max"], 0.0, y)
 
 
 @pytest.mark.parametrize(("constant", "theirs"), [("zero", openvla), ("low", octo)])
