@@ -78,6 +78,7 @@ PIECES = {
     "RelativeActions": ({"action": "observation/state", "to": "previous", "absolute": [2]}, []),
     "RelativeToAbsoluteGripper": ({}, []),
     "RenameDimensions": ({"field": "action", "names": {}}, []),
+    "Resample": ({"fps": 20, "recorded_fps": 15, "relative": [0], "interpolate": [1]}, []),
     "ResizeImages": ({"height": 6, "width": 5, "fields": ["pixels", "depth"], "minimum": 1}, []),
     "RotateImages": ({"degrees": 90, "fields": ["pixels", "depth"]}, []),
     "SelectEpisodes": ({"where": "steps > 5 and episode_metadata.task == 'push'"}, []),

@@ -17,7 +17,7 @@ from exchanging import export
 from fuzzed_datasets import minari_directory
 
 import rlds_beam
-from rlds_beam.connectors import SubsampleSteps
+from rlds_beam.connectors import Resample, SubsampleSteps
 from rlds_beam.connectors.base import Batch
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.registry import OUTPUTS
@@ -101,8 +101,9 @@ def test_a_robot_that_the_data_names_wrongly_is_corrected(arm: Path, tmp_path: P
     assert read_info(tmp_path / "out")["robot_type"] == "so100_follower"
 
 
+@pytest.mark.parametrize("resample", [False, True])
 @pytest.mark.parametrize("kind", ["lerobot", "hdf5", "merged"])
-def test_the_rate_of_fewer_steps_is_lower(arm: Path, tmp_path: Path, kind: str) -> None:
+def test_the_rate_of_fewer_steps_is_lower(arm: Path, tmp_path: Path, kind: str, resample: bool) -> None:
     if kind == "hdf5":
         pytest.importorskip("h5py")
         hdf5_robots.aloha(tmp_path / "data", [6, 7])
@@ -111,12 +112,13 @@ def test_the_rate_of_fewer_steps_is_lower(arm: Path, tmp_path: Path, kind: str) 
         "hdf5": tmp_path / "data",
         "merged": [say(tmp_path / "a", SAID), say(tmp_path / "bb", SAID)],
     }
-    options: Any = {"from_": kind, "connectors": [SubsampleSteps(every=2)], "robot_type": "corrected"}
+    rate = 15 if kind == "lerobot" else 25
+    connector = Resample(fps=rate) if resample else SubsampleSteps(every=2)
+    options: Any = {"from_": kind, "connectors": [connector], "robot_type": "corrected"}
     with pytest.raises(UsageError, match=r"the data is (15|25) Hz"):
         rlds_beam.convert(data[kind], tmp_path / "refused", to="lerobot", fps=30, **options)
     export(data[kind], tmp_path / "lerobot", "lerobot", **options)
     export(data[kind], tmp_path / "rlds", "rlds", **options)
-    rate = 15 if kind == "lerobot" else 25
     info = read_info(tmp_path / "lerobot")
     assert (info["fps"], info["robot_type"]) == (rate, "corrected")
     meaning = json.loads((tmp_path / "rlds" / "meaning.json").read_text())

@@ -60,6 +60,7 @@ CONNECTORS = {
     "RelativeToAbsoluteGripper": "cleaning.grippers",
     "RemoveSingleTsTimeRankFromBatch": "learner.actions",
     "RenameDimensions": "cleaning.dimensions",
+    "Resample": "cleaning.resampling",
     "ResizeImages": "cleaning.pixels",
     "RotateImages": "cleaning.pixels",
     "SelectEpisodes": "cleaning.selection",

@@ -100,9 +100,6 @@ class EpisodeConnector(abc.ABC):
 
     reads_images: ClassVar[bool] = True
 
-    keeps_one_of: int = 1
-    """How many steps become one: the rate of the episodes is divided by it."""
-
     @abc.abstractmethod
     def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
         """Returns the edited episode, a list of several to split it, or `[]` to drop it.
@@ -110,6 +107,10 @@ class EpisodeConnector(abc.ABC):
         Args:
           fields: which step fields hold the observation, the action, and so on.
         """
+
+    def rate_after(self, fps: float | None) -> float | None:
+        """The rate of the edited episodes in Hz, given that before; None if it is unknown."""
+        return fps
 
     def __call__(self, batch: Batch) -> Batch:
         return edit_each(self, batch, self.edit)
@@ -149,6 +150,13 @@ class ColumnConnector(abc.ABC):
                 added = batch.time.sequences(added, batch.starts[i])
             columns[i] = {**columns[i], **{name: values for name, values in added.items() if name not in columns[i]}}
         return batch.replace(columns=tuple(columns))
+
+
+def rate_after(connectors: Sequence[Connector], fps: float | None) -> float | None:
+    """The rate of episodes in Hz after connectors, given that before; None if it is unknown."""
+    for connector in connectors:
+        fps = connector.rate_after(fps) if hasattr(connector, "rate_after") else fps
+    return fps
 
 
 def edit_each(connector: Connector, batch: Batch, edit: Edit) -> Batch:

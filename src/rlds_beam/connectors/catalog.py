@@ -26,7 +26,7 @@ SECTIONS = {
     "Sequences and states": ("learner.sequences", "learner.models"),
     "Off-policy evaluation": ("statistics.importance",),
     "Normalization": ("statistics.normalization",),
-    "Other episodes": ("cleaning.edits",),
+    "Other episodes": ("cleaning.edits", "cleaning.resampling"),
     "Cleaning": ("cleaning.selection", "cleaning.idle", "cleaning.episode_lists", "cleaning.splits"),
     "Action spaces": ("cleaning.rotations", "cleaning.relative_actions", "cleaning.dimensions"),
     "Images, text, grippers": (

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from rlds_beam import connectors, storage
-from rlds_beam.connectors.base import Connector, ConnectorPipeline
+from rlds_beam.connectors.base import Connector, ConnectorPipeline, rate_after
 from rlds_beam.connectors.catalog import accepts, connector_class, describe_type, hints_of, number_hint
 from rlds_beam.connectors.cleaning.presets import preset_of
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.connectors.given_meaning import Names, check_names, parse_names
+from rlds_beam.connectors.given_meaning import Names, check_names, parse_names, with_attributes
 from rlds_beam.encoding.checked_json import parse_json, parse_yaml
 from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.reading.base import Source
@@ -65,9 +65,14 @@ class Configuration:
         return dataclasses.replace(given, connectors=(*first, *given.connectors), names=names)
 
     def for_source(self, source: Source) -> Configuration:
-        """A copy for a source, whose names of episodes its tasks may use; raises UsageError for unknown names."""
-        own = tuple(c.for_source(source) if isinstance(c, connectors.FillLanguage) else c for c in self.connectors)
-        return dataclasses.replace(self, connectors=own)
+        """A copy whose connectors know the source and its rate; raises UsageError if one cannot use it."""
+        own: list[Connector] = []
+        for connector in self.connectors:
+            if hasattr(connector, "for_source"):
+                fps = rate_after(own, source.fps)
+                connector = connector.for_source(source if fps == source.fps else with_attributes(source, fps=fps))
+            own.append(connector)
+        return dataclasses.replace(self, connectors=tuple(own))
 
     def plan(self) -> dict[str, Any]:
         """What the result depends on besides the episodes, as JSON: names, arguments, and versions of user code."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, cast
 
 from rlds_beam.checking.verdicts import IgnoredValues
-from rlds_beam.connectors.base import Batch, Connector, full_name_of, name_of, run
+from rlds_beam.connectors.base import Batch, Connector, full_name_of, name_of, rate_after, run
 from rlds_beam.connectors.cleaning.episode_lists import check_lists, list_of
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.counts import Connected
@@ -102,16 +101,14 @@ class ConnectorRunner:
         return next((tuple(c.splits) for c in self.connectors if hasattr(c, "splits")), ())
 
     @property
-    def keeps_one_of(self) -> int:
-        """How many steps become one: the rate of the episodes is divided by it."""
-        numbers: list[int] = [getattr(connector, "keeps_one_of", 1) for connector in self.connectors]
-        return math.prod(numbers)
+    def notes(self) -> tuple[str, ...]:
+        """What users should know about what the connectors do to this dataset."""
+        return tuple(note for connector in self.connectors if (note := getattr(connector, "note", None)))
 
     def source_after(self, source: Source) -> Source:
         """The source with the rate of the returned episodes."""
-        if source.fps is None or self.keeps_one_of == 1:
-            return source
-        return with_attributes(source, fps=source.fps / self.keeps_one_of)
+        fps = rate_after(self.connectors, source.fps)
+        return source if fps == source.fps else with_attributes(source, fps=fps)
 
     def ignored_values(self, of_output: IgnoredValues | None = None) -> IgnoredValues:
         """The values to leave unchecked: all values are checked if there are connectors that may read any field.

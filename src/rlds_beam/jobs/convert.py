@@ -243,6 +243,7 @@ class ConvertJob:
             f"note      the connectors change {path}, so the names of its values are left out"
             for path in self.connecting.probed.unnamed
         ]
+        read += [f"note      {note}" for note in self.connecting.notes]
         return [*(empty if several else []), *read, *notes]
 
     def read_report(self) -> Report:

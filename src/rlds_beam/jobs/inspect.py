@@ -159,7 +159,8 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
         predicted += 0 if output is None else output.predict(batches)
         for _ in batches:  # those that the output did not read
             pass
-    report, complete = sample.report, sample.complete and len(sampled) == len(ranges)
+    report = dataclasses.replace(sample.report, notes=connecting.notes)
+    complete = sample.complete and len(sampled) == len(ranges)
     scale = _scale(source, report) if not complete else 1.0
     return Survey(
         source=source,

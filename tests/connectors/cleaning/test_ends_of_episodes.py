@@ -52,6 +52,8 @@ WHOLE = {
     "RelativeActions": c.RelativeActions(state="vector", action="vector"),
     "RelativeToAbsoluteGripper": c.RelativeToAbsoluteGripper(),
     "RenameDimensions": c.RenameDimensions("vector", {}),
+    "Resample(up)": c.Resample(fps=30, recorded_fps=10, relative=["vector"], rotation="axis_angle", at="vector"),
+    "Resample(down)": c.Resample(fps=7, recorded_fps=10, relative=["action"]),
     "ResizeImages": c.ResizeImages(4, 4, fields=[]),
     "RotateImages": c.RotateImages(90, fields=[]),
     "SelectEpisodes": c.SelectEpisodes("steps > 3"),

@@ -134,9 +134,8 @@ class SubsampleSteps(EpisodeConnector):
         if self.every < 1:
             raise UsageError(f"SubsampleSteps: every={self.every}, expected 1 or more")
 
-    @property
-    def keeps_one_of(self) -> int:  # type: ignore[override]
-        return self.every
+    def rate_after(self, fps: float | None) -> float | None:
+        return None if fps is None else fps / self.every
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
         count = len(episode)

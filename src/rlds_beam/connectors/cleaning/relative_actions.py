@@ -22,7 +22,8 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.typing import Array
 
-_DELTA = "delta_"
+DELTA = "delta_"
+"""The prefix of the names of differences."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +157,7 @@ class RelativeActions(_Actions):
         return AbsoluteActions(**_arguments(self))
 
     def _rename(self, name: str) -> str:
-        return f"{_DELTA}{name}"
+        return f"{DELTA}{name}"
 
     def _convert(self, actions: Array, states: Array) -> Array:
         bases = states if self.to == "state" else np.concatenate([states[:1], actions[:-1]])
@@ -202,7 +203,7 @@ class AbsoluteActions(_Actions):
         return RelativeActions(**_arguments(self))
 
     def _rename(self, name: str) -> str:
-        return name.removeprefix(_DELTA)
+        return name.removeprefix(DELTA)
 
     def _void(self, episode: Episode, actions: Array) -> Array:
         no_rotation = (self.rotation or "").startswith(("quaternion", "matrix", "6d"))

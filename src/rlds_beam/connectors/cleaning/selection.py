@@ -253,9 +253,9 @@ def keep_steps(episode: Episode, kept: Array, fields: StepFields) -> Episode | l
     starts[-1] = len(episode) - 1
     starts[0] = 0
     for path in all_below(episode.steps, fields.rewards):
-        steps[path] = _merge(episode, path, starts, np.add, steps[path])
+        steps[path] = merge_steps(episode, path, starts, np.add, steps[path])
     if _DISCOUNT in steps:
-        steps[_DISCOUNT] = _merge(episode, _DISCOUNT, starts, np.multiply, steps[_DISCOUNT])
+        steps[_DISCOUNT] = merge_steps(episode, _DISCOUNT, starts, np.multiply, steps[_DISCOUNT])
     for path, at in (("is_first", 0), ("is_last", -1), ("is_terminal", -1)):
         if path in steps:
             steps[path] = with_value(steps[path], at, bool(np.asarray(episode.steps[path])[at]))
@@ -303,7 +303,7 @@ def with_value(flags: Column, at: int, value: bool) -> Array:
     return changed
 
 
-def _merge(episode: Episode, path: str, starts: Array, merge: np.ufunc, kept: Column) -> Column:
+def merge_steps(episode: Episode, path: str, starts: Array, merge: np.ufunc, kept: Column) -> Column:
     """A field's values, merged from each of `starts` to the next; the kept steps' values if they are not numbers."""
     column = episode.steps[path]
     if isinstance(column, EncodedImages) or not (is_numeric(column) or column.dtype == np.bool_):

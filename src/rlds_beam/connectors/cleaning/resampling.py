@@ -1,0 +1,446 @@
+"""Resamples episodes to another rate, by recorded timestamps or by the declared rate."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rlds_beam.checking.rates import is_clock
+from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.connectors.cleaning.relative_actions import DELTA
+from rlds_beam.connectors.cleaning.rotations import read_rotations, sound_rotations, values_of, write_rotations
+from rlds_beam.connectors.cleaning.selection import merge_steps, vectors, with_value
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.columns import all_below
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.errors import BadEpisode, UsageError, Violation
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.reading.base import Source
+from rlds_beam.text import count, some
+from rlds_beam.typing import Array
+
+if TYPE_CHECKING:
+    from scipy.spatial.transform import Rotation
+
+Mode: TypeAlias = Literal["relative", "interpolate"]
+_MODES: tuple[Mode, ...] = ("relative", "interpolate")
+Place: TypeAlias = tuple[str, int]
+"""A value of a step field: the field, and the index."""
+Modes: TypeAlias = dict[Place, Mode]
+
+_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_SUFFIX = re.compile(r".*_(s|ms|us|ns)")
+_MAX_RATE = 1_000_000
+_MAX_STEPS = 1_000_000
+"""Steps of an episode beyond which its timestamps must be wrong."""
+
+
+class _Timeline(NamedTuple):
+    """How the steps of an episode become those of another rate; times are in seconds since its first step.
+
+    Attributes:
+      edges: where transitions begin, and where the last one ends, (M + 1,).
+      grid: the same for the new transitions, (N + 1,).
+      times: the new steps, (N,), or (N + 1,) with a void last step.
+      shown: the step that each new one shows.
+      receives: the new step that gets the reward of each step, (T,).
+    """
+
+    edges: Array
+    grid: Array
+    times: Array
+    shown: Array
+    receives: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Resample(EpisodeConnector):
+    """Changes the rate: a new step has the latest observation at or before its time, never one from the future.
+
+        fps=10       step (30 Hz)   0      1      2      3      4      5      6   (last)
+                     kept (10 Hz)   0                    3                    6
+                     reward         r0+r1+r2             r3+r4+r5             void
+                     discount       d0*d1*d2             d3*d4*d5             void
+
+    Steps begin at the time of the first one. Images are copied without decoding. Rewards go to the transition in which
+    their observation arrives, so returns do not change, and the last step stays the last one. If its action is void, it
+    is at the first new time at or after its own. An action applies until the next step:
+
+        held          (default) the action at or before the new step: targets, grippers, modes
+        interpolate   targets between two actions: linear; rotations on the shortest arc
+        relative      changes of the pose: added up, or split in proportion to the time, so that integrating them gives
+                      the same pose. With `rotation` and `at`, rotations are composed, and split about their axis
+
+    A value named `delta_x`, as by `RelativeActions`, must be listed in `relative`. Differences to the state
+    (`RelativeActions(to="state")`) add up only if the robot reaches its targets: resample before making them.
+
+    Timestamps must increase; an episode whose do not is rejected (`not_representable`). They become the new times. They
+    are compared within their resolution, and rates within a millionth of a step. The same rate changes nothing.
+
+    Attributes:
+      fps: the new rate in Hz.
+      period: or the new period in seconds.
+      onto: or a field of timestamps, for example of a slow camera: one step for each new value, at an irregular rate.
+      times: the field of the timestamps of steps; by default steps are at the rate of the dataset.
+      unit: the unit of timestamps: `s`, `ms`, `us`, or `ns`; by default that in the field's name, and `s` for floats.
+      relative: the values that are changes: indices in the action, or names of fields with all their values.
+      interpolate: the values to interpolate.
+      rotation: the representation of rotations in actions, as in `ConvertRotation`; None: there are none.
+      at: the index of the first value of the rotation, or its field; a list for several.
+      position: the index of x, before y and z, or their field; a list for several; needed with `frame=hand`.
+      frame: the axes of relative values: the robot's `base`, or the `hand`.
+      action: the action field; by default `fields.actions`. Fields below it are held unless they are named.
+      recorded_fps: the rate of the steps in Hz, if the dataset does not say it.
+      last_action: whether the action of the last step is `real` or `void`; by default what the dataset says, else void.
+    """
+
+    reads_images = False
+
+    fps: float | None = None
+    period: float | None = None
+    onto: str | None = None
+    times: str | None = None
+    unit: Literal["s", "ms", "us", "ns"] | None = None
+    relative: int | str | Sequence[int | str] = ()
+    interpolate: int | str | Sequence[int | str] = ()
+    rotation: str | None = None
+    at: int | str | Sequence[int | str] = ()
+    position: int | str | Sequence[int | str] = ()
+    frame: Literal["base", "hand"] = "base"
+    action: str | None = None
+    recorded_fps: float | None = None
+    last_action: Literal["void", "real"] | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("fps", "period", "onto") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise UsageError(
+                f"Resample: give one of fps, period, and onto{', not ' * bool(given)}{' and '.join(given)}"
+            )
+        for name, rate in (("fps", self.fps), ("period", self.period), ("recorded_fps", self.recorded_fps)):
+            if rate is not None and not 1 / _MAX_RATE <= rate <= _MAX_RATE:
+                raise UsageError(f"Resample: {name}={rate:g}, expected a number above 0, up to {_MAX_RATE:,}")
+        if self.unit is not None and (self.unit not in _UNITS or self.times is None):
+            raise UsageError(f"Resample: unit={self.unit}: expected {', '.join(_UNITS)}, for the timestamps in times")
+        if self.rotation is not None and not values_of(self.rotation):
+            raise UsageError(f"Resample: rotation={self.rotation} is no representation; see ConvertRotation")
+        if (self.rotation is None) != (not _entries(self.at)):
+            raise UsageError("Resample: rotation and at go together: the representation, and where its values are")
+        hands = len(_entries(self.at)) if self.frame == "hand" else 0
+        if self.frame == "hand" and (not hands or len(_entries(self.position)) != hands):
+            raise UsageError("Resample: frame=hand needs rotation, at, and position: where x, y, z are, one for each")
+
+    def rate_after(self, fps: float | None) -> float | None:
+        return None if self.onto is not None else float(self.fps or 1 / (self.period or 1))
+
+    def for_source(self, source: Source) -> Resample:
+        """A copy with the rate of the source and what its last actions are; raises UsageError if it has no rate."""
+        rate = source.fps
+        if self.times is None and rate is None and self.recorded_fps is None:
+            clocks = [path for path, field in source.schema.steps.items() if is_clock(field)]
+            field = f", perhaps {some(clocks)}" if clocks else ""
+            rates = f"has {len(source.rates)} rates" if source.rates else "says no rate"
+            raise UsageError(
+                f"Resample: {source.dataset} {rates}: pass recorded_fps, or times, a field of timestamps{field}"
+            )
+        if self.recorded_fps is not None and rate is not None and rate != self.recorded_fps:
+            raise UsageError(f"Resample: recorded_fps={self.recorded_fps:g}, but {source.dataset} says {rate:g} Hz")
+        last = self.last_action or ("real" if source.last_action == "real" else "void")
+        return dataclasses.replace(self, recorded_fps=rate or self.recorded_fps, last_action=last)
+
+    @property
+    def note(self) -> str | None:
+        """What a user should know before the episodes are resampled."""
+        new = self.rate_after(None)
+        if new is None or self.recorded_fps is None or new <= self.recorded_fps:
+            return None
+        return f"Resample: the data is {self.recorded_fps:g} Hz, so at {new:g} Hz observations repeat"
+
+    def dimension_names(
+        self, names: Mapping[str, tuple[str, ...]], fields: StepFields
+    ) -> Mapping[str, tuple[str, ...]]:
+        """The names of the values of step fields after the connector: those before it."""
+        action = self.action or fields.actions
+        listed = _entries(self.relative)
+        for path in all_below(names, action):
+            for i, name in enumerate(names[path]):
+                if name.startswith(DELTA) and path not in listed and not (path == action and i in listed):
+                    raise UsageError(
+                        f"Resample: {name}, value {i} of {path}, is a difference, which must not be held: add {i} to "
+                        "relative, or resample before RelativeActions"
+                    )
+        return names
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        action = self.action or fields.actions
+        modes = self._modes(episode, action)
+        turns, places = (self._starts(episode, action, name) for name in ("at", "position"))
+        of_turns = [_common_mode(modes, turn, self._size) for turn in turns]
+        if self.frame == "hand" and of_turns != [_common_mode(modes, place, 3) for place in places]:
+            raise UsageError("Resample: list x, y, z in relative or interpolate if their rotation is")
+        self._check_clocks(episode)
+        if episode.key.of_probe or len(episode) < (1 if self._real and self.times is None else 2):
+            return episode
+        line = self._timeline(episode)
+        if line is None:
+            return episode
+        made = {path: column[line.shown] for path, column in episode.steps.items()}
+        made |= {path: _values(episode, line, path, modes) for path in {path for path, _ in modes}}
+        for i, ((path, start), mode) in enumerate(zip(turns, of_turns, strict=True)):
+            if mode is None:
+                continue
+            made[path] = _write(made[path], range(start, start + self._size), self._turn(episode, line, turns[i], mode))
+            if mode == "relative" and self.frame == "hand":
+                where, first = places[i]
+                moves = self._move(episode, line, turns[i], places[i])
+                made[where] = _write(made[where], range(first, first + 3), moves)
+        return episode.replace(steps=_end_and_merge(episode, line, made, fields) | self._stamps(episode, line))
+
+    @property
+    def _real(self) -> bool:
+        return self.last_action == "real"
+
+    @property
+    def _size(self) -> int:
+        return len(values_of(self.rotation or ""))
+
+    def _modes(self, episode: Episode, action: str) -> Modes:
+        """How each value that is not held is resampled."""
+        modes: Modes = {}
+        for mode in _MODES:
+            for entry in _entries(getattr(self, mode)):
+                path = entry if isinstance(entry, str) else action
+                width = _width(episode, path, mode)
+                if isinstance(entry, int) and not 0 <= entry < width:
+                    raise UsageError(f"Resample: {mode}={entry}: {path} has {count(width, 'value')}")
+                for i in range(width) if isinstance(entry, str) else [entry]:
+                    if (path, i) in modes:
+                        raise UsageError(f"Resample: value {i} of {path} is named twice by relative and interpolate")
+                    modes[path, i] = mode
+        return modes
+
+    def _starts(self, episode: Episode, action: str, argument: str) -> list[tuple[str, int]]:
+        """Where rotations or positions begin: the field of each, and the index there."""
+        size, found = self._size if argument == "at" else 3, []
+        for entry in _entries(getattr(self, argument)):
+            path, start = (entry, 0) if isinstance(entry, str) else (action, entry)
+            if not 0 <= start <= (width := _width(episode, path, argument)) - size:
+                raise UsageError(
+                    f"Resample: {argument}={entry}: {path} has {count(width, 'value')}, expected {size} there"
+                )
+            found.append((path, start))
+        return found
+
+    def _check_clocks(self, episode: Episode) -> None:
+        for name, path in (("times", self.times), ("onto", self.onto)):
+            if path is None:
+                continue
+            values = vectors(episode, path, f"Resample: {name}")
+            if values.shape[1] != 1 or values.dtype.kind not in "iuf":
+                raise UsageError(f"Resample: {name}={path} does not hold one timestamp for each step")
+            if name == "times" and values.dtype.kind != "f" and self.unit is None and not _SUFFIX.fullmatch(path):
+                raise UsageError(f"Resample: times={path} holds {values.dtype}: pass its unit: {', '.join(_UNITS)}")
+
+    @property
+    def _second(self) -> float:
+        """The unit of the timestamps, in seconds."""
+        suffix = _SUFFIX.fullmatch(self.times or "")
+        return _UNITS[self.unit or (suffix[1] if suffix else "s")]
+
+    def _read_times(self, episode: Episode) -> tuple[Array, float]:
+        """Seconds since the first step, (T,), and up to which difference times are equal."""
+        if self.times is None:
+            if self.recorded_fps is None:
+                raise UsageError("Resample: the rate of the steps is unknown: pass recorded_fps, or times")
+            return np.arange(len(episode)) / self.recorded_fps, 1e-6 / self.recorded_fps
+        raw = vectors(episode, self.times, "Resample: times")[:, 0]
+        times = _increasing(raw, self.times, strictly=True) * self._second
+        one = 1.0
+        if raw.dtype.kind == "f":  # some formats store float64 as float32
+            short = np.array_equal(raw.astype(np.float32), raw)
+            one = 2 * float(np.finfo(np.float32 if short else raw.dtype).eps * np.abs(raw).max())
+        return times, min(one * self._second + 1e-12 * times[-1], float(np.diff(times).min()) / 4)
+
+    def _timeline(self, episode: Episode) -> _Timeline | None:
+        """The new steps; None if they are the old ones."""
+        times, near = self._read_times(episode)
+        usual = 1 / (self.recorded_fps or 1) if self.times is None else float(np.median(np.diff(times)))
+        edges = np.append(times, times[-1] + usual) if self._real else times
+        if self.onto is not None:
+            stamps = _increasing(vectors(episode, self.onto, "Resample: onto")[:, 0], self.onto, strictly=False)
+            begins = np.append(True, np.diff(stamps) > 0)[: len(edges) - 1]
+            grid = np.append(times[: len(begins)][begins], edges[-1])
+        else:
+            period = float(self.period or 1 / (self.fps or 1))
+            near = min(near, period / 4)
+            number = np.ceil((edges[-1] - near) / period)
+            if number > max(_MAX_STEPS, len(times)):
+                detail = f"its times span {edges[-1]:g} s, {number:,.0f} steps: at most {_MAX_STEPS:,}"
+                raise BadEpisode(Violation("not_representable", detail, self.times))
+            grid = np.arange(int(number) + 1) * period
+        new = grid[:-1] if self._real else grid
+        shown = np.searchsorted(times, grid[:-1] + near, side="right") - 1
+        receives = np.minimum(np.searchsorted(grid[1:], edges[1:] - near), len(grid) - 2)
+        if not self._real:
+            shown, receives = np.append(shown, len(times) - 1), np.append(receives, len(grid) - 1)
+        if len(new) == len(times) and (np.abs(new - times) <= near).all():
+            return None
+        return _Timeline(edges, grid, new, shown, receives)
+
+    def _turn(self, episode: Episode, line: _Timeline, turn: Place, mode: Mode) -> Array:
+        """The values of new rotations, (N, D)."""
+        turns = self._rotations(episode, line, turn)
+        if mode == "relative":
+            turned = self._integrate(turns, line)
+            change = turned[:-1].inv() * turned[1:] if self.frame == "hand" else turned[1:] * turned[:-1].inv()
+            return write_rotations(change, self.rotation or "")
+        from scipy.spatial.transform import Slerp
+
+        if len(turns) > 1:
+            turns = Slerp(line.edges[:-1], turns)(np.minimum(line.grid[:-1], line.edges[-2]))
+        return np.broadcast_to(write_rotations(turns, self.rotation or ""), (len(line.grid) - 1, self._size))
+
+    def _move(self, episode: Episode, line: _Timeline, turn: Place, place: Place) -> Array:
+        """The new changes of a position along the axes of the hand, (N, 3)."""
+        changes = self._rotations(episode, line, turn)
+        moves = _recorded(episode, line, place[0], range(place[1], place[1] + 3))
+        moves = _accumulate(changes, "hand")[:-1].apply(moves)
+        made: Array = self._integrate(changes, line)[:-1].inv().apply(_add_up(moves, line))
+        return made
+
+    def _rotations(self, episode: Episode, line: _Timeline, turn: Place) -> Rotation:
+        """The rotations of transitions, (M,)."""
+        path, start = turn
+        values = _recorded(episode, line, path, range(start, start + self._size))
+        sound_rotations(episode, path, values, self.rotation or "", np.zeros(len(values), bool))
+        return read_rotations(values, self.rotation or "")
+
+    def _integrate(self, changes: Rotation, line: _Timeline) -> Rotation:
+        """The orientation at the times of the grid, (N + 1,), from the changes of transitions, (M,)."""
+        at = np.clip(np.searchsorted(line.edges, line.grid, side="right") - 1, 0, len(line.edges) - 2)
+        part = np.clip((line.grid - line.edges[at]) / (line.edges[at + 1] - line.edges[at]), 0, 1)
+        done, begun = _accumulate(changes, self.frame)[at], changes[at]
+        begun = type(begun).from_rotvec(part[:, None] * begun.as_rotvec())
+        return done * begun if self.frame == "hand" else begun * done
+
+    def _stamps(self, episode: Episode, line: _Timeline) -> dict[str, Column]:
+        """The field of timestamps with the new times."""
+        if self.times is None:
+            return {}
+        old = np.asarray(episode.steps[self.times])
+        since = line.times / self._second
+        made = old[:1].reshape(1) + (since if old.dtype.kind == "f" else np.round(since).astype(old.dtype))
+        return {self.times: made.astype(old.dtype).reshape(-1, *old.shape[1:])}
+
+
+def _entries(places: int | str | Sequence[int | str]) -> tuple[int | str, ...]:
+    return (places,) if isinstance(places, (int, str)) else tuple(places)
+
+
+def _width(episode: Episode, path: str, argument: str) -> int:
+    values = vectors(episode, path, f"Resample: {argument}")
+    if values.dtype.kind != "f":
+        raise UsageError(f"Resample: {argument}: {path} holds {values.dtype}, not floats: cast it first")
+    return int(values.shape[1])
+
+
+def _common_mode(modes: Modes, place: Place, size: int) -> Mode | None:
+    """How a rotation or a position is resampled; None: it is held."""
+    path, start = place
+    found = {modes.get((path, i)) for i in range(start, start + size)}
+    if len(found) > 1:
+        inside = f"values {start} to {start + size - 1} of {path}"
+        raise UsageError(f"Resample: only some of the {inside} are in relative or in interpolate")
+    return found.pop()
+
+
+def _recorded(episode: Episode, line: _Timeline, path: str, where: Sequence[int]) -> Array:
+    """Some values of the actions of transitions, float64 (M, D). Raises BadEpisode if one is not finite."""
+    values = vectors(episode, path, "Resample: action")[: len(line.edges) - 1, [*where]].astype(np.float64)
+    if (bad := ~np.isfinite(values).all(axis=1)).any():
+        step = int(np.argmax(bad))
+        detail = f"step {step} is not finite, so it cannot be resampled"
+        raise BadEpisode(Violation("not_representable", detail, path, step))
+    return values
+
+
+def _values(episode: Episode, line: _Timeline, path: str, modes: Modes) -> Array:
+    """A field with its relative and interpolated values, each on its own."""
+    made = np.asarray(episode.steps[path])[line.shown]
+    for mode in _MODES:
+        if where := [i for (field, i), of_value in modes.items() if (field, of_value) == (path, mode)]:
+            old = _recorded(episode, line, path, where)
+            changes = mode == "relative"
+            new = _add_up(old, line) if changes else _interpolate(line.grid[:-1], line.edges[:-1], old)
+            made = _write(made, where, new)
+    return made
+
+
+def _add_up(changes: Array, line: _Timeline) -> Array:
+    """The changes from each time of the grid to the next, (N, D), given those of transitions, (M, D)."""
+    total = np.concatenate([np.zeros((1, changes.shape[1])), np.cumsum(changes, axis=0)])
+    return np.diff(_interpolate(line.grid, line.edges, total), axis=0)
+
+
+def _interpolate(times: Array, known: Array, values: Array) -> Array:
+    return np.stack([np.interp(times, known, column) for column in values.T], axis=1)
+
+
+def _increasing(raw: Array, path: str, *, strictly: bool) -> Array:
+    """Timestamps since the first one, float64. Raises BadEpisode if they are not finite or do not increase."""
+    wide = raw.astype(np.float64 if raw.dtype.kind == "f" else np.int64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        steps = np.diff(wide)
+        wrong = ~np.isfinite(wide) | np.append(False, (steps <= 0) if strictly else (steps < 0))
+    if wrong.any():
+        step = int(np.argmax(wrong))
+        before = f" after {raw[step - 1]}" if step else ""
+        detail = f"time {raw[step]}{before} at step {step}: expected times that increase"
+        raise BadEpisode(Violation("not_representable", detail, path, step))
+    since: Array = (wide - wide[0]).astype(np.float64)
+    return since
+
+
+def _accumulate(changes: Rotation, frame: str) -> Rotation:
+    """The orientation before each change, and after the last one, (M + 1,)."""
+    from scipy.spatial.transform import Rotation
+
+    turned = [Rotation.identity()]
+    for change in changes:
+        turned.append(turned[-1] * change if frame == "hand" else change * turned[-1])
+    return Rotation.concatenate(turned)
+
+
+def _write(column: Any, where: Sequence[int], values: Array) -> Array:
+    """A copy of a column with other values, (N, D), in its first N steps."""
+    made = np.array(column)
+    made.reshape(len(made), -1)[: len(values), [*where]] = values
+    return made
+
+
+def _end_and_merge(
+    episode: Episode, line: _Timeline, steps: Mapping[str, Column], fields: StepFields
+) -> dict[str, Column]:
+    """The steps with the rewards and discounts of all transitions, and the flags at both ends."""
+    made = dict(steps)
+    starts = np.flatnonzero(np.append(True, np.diff(line.receives) > 0))
+    for path in (*all_below(made, fields.rewards), *all_below(made, "discount")):
+        column = episode.steps[path]
+        if isinstance(column, EncodedImages) or column.dtype.kind in "OSU":
+            continue
+        merge: np.ufunc = np.add
+        if path == "discount":
+            merge = np.multiply
+        merged = np.asarray(merge_steps(episode, path, starts, merge, column[starts]))
+        filled = np.full((len(line.times), *merged.shape[1:]), merge is np.multiply, merged.dtype)
+        filled[line.receives[starts]] = merged
+        made[path] = filled
+    for path, at in (("is_first", 0), ("is_last", -1), ("is_terminal", -1)):
+        if path in made:
+            flags = np.zeros_like(np.asarray(made[path]))
+            made[path] = with_value(flags, at, bool(np.asarray(episode.steps[path])[at]))
+    return made
