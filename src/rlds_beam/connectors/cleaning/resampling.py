@@ -409,10 +409,12 @@ def _accumulate(changes: Rotation, frame: str) -> Rotation:
     """The orientation before each change, and after the last one, (M + 1,)."""
     from scipy.spatial.transform import Rotation
 
-    turned = [Rotation.identity()]
-    for change in changes:
-        turned.append(turned[-1] * change if frame == "hand" else change * turned[-1])
-    return Rotation.concatenate(turned)
+    turned, width = changes, 1
+    while width < len(changes):  # each of the products of up to `width` changes, with the one before it
+        before, after = turned[:-width], turned[width:]
+        turned = Rotation.concatenate([turned[:width], before * after if frame == "hand" else after * before])
+        width *= 2
+    return Rotation.concatenate([Rotation.identity(1), turned])
 
 
 def _write(column: Any, where: Sequence[int], values: Array) -> Array:
