@@ -39,12 +39,12 @@ Python 3.11. They take most of the time, and what they test depends on the machi
 
 SENSITIVE = (
     # Bytes: the recorded outputs, numpy's casts, sums and random values, images.
-    "connectors/statistics/test_statistics.py",
+    "connectors/statistics/test_episode_statistics.py",
     "encoding/example/test_parser.py",
     "encoding/example/test_reader.py",
     "encoding/test_arrayrecord.py",
     "encoding/tfrecord/test_file.py",
-    "episodes/test_casting.py",
+    "episodes/test_columns.py",
     "formats/columns/test_output.py",
     "formats/test_exact_values.py",
     "images/test_codecs.py",
@@ -61,7 +61,7 @@ SENSITIVE = (
     "pipelines/test_functions.py",
     "project/test_public.py",
     "runners/test_notebooks.py",
-    "runners/test_quiet.py",
+    "runners/test_local.py",
     "runners/test_worker_pool.py",
     "extending/test_own_output.py",
     "extending/test_own_source.py",

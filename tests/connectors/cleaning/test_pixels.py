@@ -1,17 +1,25 @@
-"""Image connectors: which images they decode and encode, compared with TensorFlow's resizing."""
+"""ResizeImages, RotateImages, and FlipChannels: which images they decode and encode, and laws on generated images."""
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import numpy as np
 import pytest
-from edits import edited, images
+from edits import FEW, edited, images
+from hypothesis import given
+from hypothesis import strategies as st
 
+import rlds_beam
 from rlds_beam import connectors as c
 from rlds_beam.connectors import connect
+from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
-from rlds_beam.images.codecs import encode_jpeg
+from rlds_beam.images.codecs import encode_jpeg, encode_png
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.resizing import EditedImages, resize_colors, resize_depth
-from rlds_beam.testing import make_episode
+from rlds_beam.testing import make_episode, write_dataset
 
 
 def test_images_are_resized_as_tensorflow_does():
@@ -69,3 +77,153 @@ def test_added_images_stay_zeros():
     episode = make_episode(3, observation={"image": 1}).with_columns({"observation/image": padded})
     (made,) = edited(c.ResizeImages(4, 4, minimum=1), episode)
     assert [bool(image) for image in made.steps["observation/image"]] == [False, True, False]
+
+
+# RotateImages and FlipChannels: laws on generated images, refusals, and what a conversion writes.
+
+IMAGE = "observation/image"
+SHAPES = st.tuples(st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 3, 4]))
+TURNS = st.sampled_from([90, 180, 270])
+KINDS = st.sampled_from([("png", "uint8"), ("png", "uint16"), ("raw", "uint8"), ("raw", "uint16"), ("raw", "float32")])
+
+
+def random_pixels(shape: tuple[int, ...], dtype: str = "uint8", seed: int = 0) -> Any:
+    return np.random.default_rng(seed).integers(0, 255, (3, *shape)).astype(dtype)
+
+
+def with_images(pixels: Any, storage: str = "raw", path: str = IMAGE) -> Episode:
+    column = pixels
+    if storage != "raw":
+        data = encode_jpeg(pixels) if storage == "jpeg" else encode_png(pixels)
+        column = EncodedImages(np.array([*data, None], object)[:-1], pixels.shape[1:], str(pixels.dtype), storage)
+    return make_episode(3, observation={"image": 1}).with_columns({path: column})
+
+
+def pixels_after(episode: Episode, *connectors: Any, path: str = IMAGE) -> Any:
+    column = connect(list(connectors), [episode]).episodes[0].steps[path]
+    if not isinstance(column, EncodedImages):
+        return column
+    decoded = column.decode()
+    assert decoded.shape[1:] == column.shape
+    return decoded
+
+
+@FEW
+@given(SHAPES, KINDS, TURNS, st.integers(0, 99))
+def test_images_rotate_as_numpy_does_and_png_is_lossless(shape, kind, degrees, seed):
+    storage, dtype = kind
+    pixels = random_pixels(shape, dtype, seed)
+    rotated = pixels_after(with_images(pixels, storage), c.RotateImages(degrees, fields=[IMAGE]))
+    assert rotated.dtype == pixels.dtype
+    np.testing.assert_array_equal(rotated, np.rot90(pixels, degrees // 90, axes=(1, 2)))
+
+
+@FEW
+@given(SHAPES, KINDS, st.lists(TURNS, max_size=5), st.integers(0, 99))
+def test_rotations_add_up(shape, kind, degrees, seed):
+    storage, dtype = kind
+    pixels = random_pixels(shape, dtype, seed)
+    rotations = [c.RotateImages(one, fields=[IMAGE]) for one in degrees]
+    rotated = pixels_after(with_images(pixels, storage), *rotations)
+    np.testing.assert_array_equal(rotated, np.rot90(pixels, sum(degrees) // 90, axes=(1, 2)))
+
+
+@FEW
+@given(SHAPES.filter(lambda shape: shape[2] > 1), KINDS, st.integers(0, 99))
+def test_flipping_twice_changes_nothing_and_alpha_stays(shape, kind, seed):
+    storage, dtype = kind
+    pixels, flip = random_pixels(shape, dtype, seed), c.FlipChannels([IMAGE])
+    episode = with_images(pixels, storage)
+    once = pixels_after(episode, flip)
+    np.testing.assert_array_equal(once, pixels[..., [2, 1, 0, 3][: shape[2]]])
+    np.testing.assert_array_equal(pixels_after(episode, flip, flip), pixels)
+
+
+@pytest.mark.parametrize("storage", ["png", "jpeg"])
+def test_edits_that_commute_give_the_same_bytes_in_any_order(storage):
+    episode = with_images(random_pixels((8, 12, 3)), storage)
+    edits = [c.RotateImages(90), c.FlipChannels([IMAGE]), c.RotateImages(180)]
+    results = [connect(list(order), [episode]).episodes[0].steps[IMAGE] for order in itertools.permutations(edits)]
+    assert {column.shape for column in results} == {(12, 8, 3)}
+    assert {column.encoding for column in results} == {storage}
+    assert all(column.source is episode.steps[IMAGE] for column in results)  # one decode for all edits
+    assert len({tuple(column.data) for column in results}) == 1
+
+
+def test_a_rotated_jpeg_is_encoded_once_at_the_given_quality():
+    pixels = random_pixels((8, 12, 3))
+    episode = with_images(pixels, "jpeg")
+    decoded = episode.steps[IMAGE].decode()
+    (made,) = edited(c.RotateImages(270, quality=80), episode)
+    assert made.steps[IMAGE].data.tolist() == encode_jpeg(np.rot90(decoded, 3, axes=(1, 2)), 80)
+
+
+def test_each_camera_rotates_by_itself():
+    wrist = random_pixels((4, 6, 3), seed=1)
+    episode = with_images(random_pixels((4, 6, 3)), "png").with_columns({"observation/wrist": wrist})
+    made = connect([c.RotateImages(180, fields=["observation/wrist"])], [episode]).episodes[0]
+    np.testing.assert_array_equal(made.steps["observation/wrist"], wrist[:, ::-1, ::-1])
+    assert made.steps[IMAGE] is episode.steps[IMAGE]
+
+
+def test_only_fields_that_look_like_images_are_rotated_unless_named():
+    others = {
+        "observation/pose": np.arange(48.0).reshape(3, 4, 4),
+        "observation/depth": np.arange(18, dtype=np.uint16).reshape(3, 2, 3),
+        "observation/features": np.zeros((3, 2, 2, 5), np.float32),
+    }
+    episode = with_images(random_pixels((4, 6, 3))).with_columns(others)
+    (made,) = edited(c.RotateImages(90), episode)
+    shapes = {path: made.steps[path].shape[1:] for path in others}
+    assert shapes == {"observation/pose": (4, 4), "observation/depth": (3, 2), "observation/features": (2, 2, 5)}
+    np.testing.assert_array_equal(made.steps["observation/pose"], others["observation/pose"])
+    assert made.steps[IMAGE].shape == (3, 6, 4, 3)
+    (made,) = edited(c.RotateImages(90, fields=["observation/pose"]), episode)
+    np.testing.assert_array_equal(made.steps["observation/pose"], np.rot90(others["observation/pose"], 1, axes=(1, 2)))
+
+
+def test_a_flip_below_a_name_leaves_depth_alone():
+    depth = np.ones((3, 2, 3), np.uint16)
+    pixels = random_pixels((4, 6, 3))
+    episode = with_images(pixels).with_columns({"observation/depth": depth})
+    (made,) = edited(c.FlipChannels("observation"), episode)
+    np.testing.assert_array_equal(made.steps[IMAGE], pixels[..., ::-1])
+    assert made.steps["observation/depth"] is depth
+
+
+def test_a_flip_without_fields_is_of_all_images_of_the_observation():
+    pixels = random_pixels((4, 6, 3))
+    (made,) = edited(c.FlipChannels(), with_images(pixels))
+    np.testing.assert_array_equal(made.steps[IMAGE], pixels[..., ::-1])
+
+
+@pytest.mark.parametrize(("storage", "dtype"), [("png", "uint16"), ("raw", "uint16"), ("png", "uint8")])
+def test_a_single_channel_has_nothing_to_flip(storage, dtype):
+    episode = with_images(random_pixels((4, 6, 1), dtype), storage)
+    with pytest.raises(UsageError, match=rf"{IMAGE} has no colors to flip: {dtype} \(4, 6, 1\), expected 3 or 4"):
+        edited(c.FlipChannels([IMAGE]), episode)
+
+
+def test_impossible_rotations_are_refused():
+    episode = with_images(random_pixels((4, 6, 3)))
+    with pytest.raises(UsageError, match="degrees=45, expected 90, 180, or 270"):
+        c.RotateImages(45)
+    with pytest.raises(UsageError, match="quality=0, expected 1 to 100"):
+        c.RotateImages(90, quality=0)
+    with pytest.raises(UsageError, match="there is no images observation/imag"):
+        edited(c.RotateImages(90, fields=["observation/imag"]), episode)
+    with pytest.raises(UsageError, match="there is no images action"):
+        edited(c.RotateImages(90, fields=["action"]), episode)
+
+
+@pytest.mark.parametrize("to", ["rlds", "lerobot", "trajectories", "columns", "numpy"])
+def test_outputs_declare_the_rotated_shape(to, tmp_path):
+    pixels = random_pixels((4, 6, 3))
+    path = write_dataset(tmp_path, [with_images(pixels, "png")])
+    (tmp_path / "rotate.yaml").write_text("- RotateImages: {degrees: 90}\n- FlipChannels: {fields: [observation]}\n")
+    options = {"fps": 10} if to == "lerobot" else {}
+    done = rlds_beam.convert(path, tmp_path / "out", to=to, connectors=str(tmp_path / "rotate.yaml"), **options)
+    assert (done.report.episodes, done.report.rejected) == (1, 0)
+    if to == "rlds":
+        ((episode,), expected) = rlds_beam.open_dataset(tmp_path / "out"), np.rot90(pixels, 1, axes=(1, 2))[..., ::-1]
+        np.testing.assert_array_equal(episode[f"steps/{IMAGE}"], expected)

@@ -1,4 +1,4 @@
-"""Absorbing states and columns of any field, compared with the pictures in the docstrings."""
+"""AbsorbingStates and AddWeightsToBatch, compared with the pictures in their docstrings; NextStateAsAction."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from rlds_beam.connectors import (
     AddObservationsFromEpisodesToBatch,
     AddTimeDimToBatchAndZeroPad,
     AddWeightsToBatch,
+    NextStateAsAction,
     StepFields,
     connect,
 )
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.testing import make_episode
 
 T, F = True, False
 
@@ -43,7 +45,7 @@ def episode(transitions: int, *, terminal: bool = True, **fields: object) -> Epi
     return Episode(EpisodeKey("d/1.0.0", "train", 0, 0), steps, metadata)
 
 
-def edited(of: Episode, fields: StepFields | None = None) -> Episode:
+def with_absorbing(of: Episode, fields: StepFields | None = None) -> Episode:
     return connect([AbsorbingStates()], [of], fields).episodes[0]
 
 
@@ -74,11 +76,11 @@ def test_transitions_equal_discriminator_actor_critic(count, terminal):
         expected.append(((*o, 0.0), a, r, (0.0, 1.0) if d else (*n, 0.0), False))
     if terminal:
         expected.append(((0.0, 1.0), (0.0,), 0.0, (0.0, 1.0), True))
-    assert transitions(edited(before)) == expected
+    assert transitions(with_absorbing(before)) == expected
 
 
 def test_absorbing_states_match_the_picture():
-    made = edited(episode(3)).steps
+    made = with_absorbing(episode(3)).steps
     np.testing.assert_array_equal(made["observation"], [[1, 0], [2, 0], [3, 0], [0, 1], [0, 1]])
     np.testing.assert_array_equal(made["action"][:, 0], [10, 11, 12, 0, 0])
     np.testing.assert_array_equal(made["reward"], [1, 2, 4, 0, 0])
@@ -86,9 +88,9 @@ def test_absorbing_states_match_the_picture():
     np.testing.assert_array_equal(made["is_terminal"], [F, F, F, F, T])
     np.testing.assert_array_equal(made["is_last"], [F, F, F, F, T])
     np.testing.assert_array_equal(made["is_first"], [T, F, F, F, F])
-    np.testing.assert_array_equal(edited(episode(1)).steps["discount"], [1, 0, 1])
+    np.testing.assert_array_equal(with_absorbing(episode(1)).steps["discount"], [1, 0, 1])
     assert {path: column.dtype for path, column in made.items()} == {p: c.dtype for p, c in episode(3).steps.items()}
-    truncated = edited(episode(2, terminal=False)).steps
+    truncated = with_absorbing(episode(2, terminal=False)).steps
     np.testing.assert_array_equal(truncated["observation"], [[1, 0], [2, 0], [3, 0]])
     np.testing.assert_array_equal(truncated["action"], episode(2).steps["action"])
 
@@ -97,7 +99,7 @@ def test_a_nested_observation_gets_a_new_leaf():
     steps = dict(episode(2).steps)
     images = EncodedImages(np.array([b"a", b"b", b"c"], object), (4, 4, 3), "uint8")
     steps |= {"sensors/state": steps.pop("observation"), "sensors/image": images, "sensors/text": images.data}
-    made = edited(episode(2).replace(steps=steps), StepFields(obs="sensors")).steps
+    made = with_absorbing(episode(2).replace(steps=steps), StepFields(obs="sensors")).steps
     np.testing.assert_array_equal(made["sensors/absorbing"], np.array([0, 0, 1, 1], np.float32))
     np.testing.assert_array_equal(made["sensors/state"][:, 0], [1, 2, 0, 0])
     assert made["sensors/image"].data.tolist() == made["sensors/text"].tolist() == [b"a", b"b", b"", b""]
@@ -144,4 +146,48 @@ def test_weights():
 )  # fmt: skip
 def test_observations_that_cannot_be_marked(fields, observation, message):
     with pytest.raises(UsageError, match=message):
-        edited(episode(2, observation=observation), fields)
+        with_absorbing(episode(2, observation=observation), fields)
+
+
+# NextStateAsAction: actions of the states that follow.
+
+POSE = ["observation/pos", "observation/width"]
+
+
+def umi(steps: int):
+    """An episode without actions."""
+    columns = {
+        "observation/pos": np.arange(steps * 3, dtype=np.float32).reshape(steps, 3),
+        "observation/width": np.arange(steps, dtype=np.float32),
+        "observation/count": np.arange(steps),
+        "observation/text": np.array([b"x"] * steps, object),
+    }
+    made = make_episode(steps, columns=columns)
+    return made.replace(steps={path: column for path, column in made.steps.items() if path != "action"})
+
+
+def edited(connector, episode):
+    (made,) = connect([connector], [episode]).episodes
+    return made
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_the_action_is_the_next_pose(steps):
+    made = edited(NextStateAsAction(POSE), umi(steps))
+    pose = np.concatenate([made.steps["observation/pos"], made.steps["observation/width"][:, None]], axis=1)
+    assert made.steps["action"].dtype == np.float32
+    assert made.steps["action"].tolist() == [*pose[1:].tolist(), pose[-1].tolist()]
+
+
+def test_one_field_keeps_its_shape():
+    made = edited(NextStateAsAction("observation/count", name="action/count"), umi(3))
+    assert made.steps["action/count"].tolist() == [1, 2, 2]
+
+
+@pytest.mark.parametrize(("fields", "message"), [
+    ([], "fields is empty"), (["observation/none"], "has no field observation/none"),
+    (["observation/text"], "does not hold numbers"), ([*POSE, "observation/count"], "the dtypes float32, int64"),
+])  # fmt: skip
+def test_fields_that_cannot_be_an_action(fields, message):
+    with pytest.raises(UsageError, match=message):
+        edited(NextStateAsAction(fields), umi(3))

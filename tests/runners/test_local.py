@@ -1,17 +1,23 @@
-"""Jobs called from Python print only the logs of the user's own code, and restore logging."""
+"""Jobs called from Python: logs, and what ends the wait for a job that runs in a thread."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import DEADLINE
 
+from rlds_beam import watchdog
+from rlds_beam.runners.local import run_watched
 from rlds_beam.testing import make_episode, write_dataset
 
 JOBS = """
@@ -107,3 +113,29 @@ logging.getLogger("apache_beam").setLevel(logging.INFO)
 rlds_beam.validate({data!r}, workers=1, progress="none")
 """
     assert "INFO:apache_beam" in python(program, tmp_path)
+
+
+# A job that runs in a thread, and what ends the wait for it.
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_a_library_drops_ends_the_wait(number: signal.Signals) -> None:
+    finish = threading.Event()
+
+    def job() -> dict[str, Any]:
+        assert finish.wait(DEADLINE)
+        return {}
+
+    def library() -> None:
+        with contextlib.suppress(KeyboardInterrupt):  # as a bare `except` does
+            os.kill(os.getpid(), number)
+            finish.wait(DEADLINE)
+
+    before = watchdog.on_interrupt(signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_watched(job, library)
+    finally:
+        finish.set()
+        for given, handler in before.items():
+            signal.signal(given, handler)
