@@ -11,8 +11,9 @@ from typing import Protocol, cast, get_args
 
 import numpy as np
 
+from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
 from rlds_beam.datasets.base import STEPS, Indices, Rows, StepRows, starts_of
-from rlds_beam.datasets.batches import Arrays, Batches, Content, MixedDataset
+from rlds_beam.datasets.batches import Arrays, Batches, Content, MixedDataset, action_of
 from rlds_beam.datasets.order import Plan
 from rlds_beam.datasets.record_files import RecordFiles
 from rlds_beam.datasets.windows import KeptSteps, Size, offsets_of
@@ -62,6 +63,7 @@ def batches_of(
     threads: int | None,
     last_step: LastStep | None,
     next_step: bool,
+    relative_actions: RelativeActions | None,
 ) -> Batches:
     """See `Dataset.batches` and `mix_batches`."""
     if arrays not in get_args(Arrays):
@@ -77,6 +79,9 @@ def batches_of(
             f"last_step={last_step}: expected drop or keep{did_you_mean(str(last_step), get_args(LastStep))}"
         )
     windows = offsets_of(history, chunk, fields)
+    if relative_actions is not None:
+        for dataset in datasets:
+            _check_relative(relative_actions, dataset, windows)
     following = _next_observations(fields) if next_step else {}
     fields |= {name: fields[path] for name, path in following.items()}
     next_offsets = {name: windows.get(path, np.zeros(1, np.int64)) + 1 for name, path in following.items()}
@@ -102,8 +107,22 @@ def batches_of(
         ranks > 1 if drop_last is None else bool(drop_last),
         weights,
     )
-    content = Content(fields, {**windows, **next_offsets}, size, arrays, following)
+    content = Content(fields, {**windows, **next_offsets}, size, arrays, following, relative_actions)
     return Batches(parts, content, plan, threads)
+
+
+def _check_relative(relative: RelativeActions, dataset: Loadable, windows: Mapping[str, Indices]) -> None:
+    """Raises UsageError if chunks of a dataset cannot be made relative."""
+    path, state = action_of(relative), relative.state
+    if path not in windows:
+        raise UsageError(f"relative_actions needs chunks of {path}: give chunk, for example chunk=16")
+    if relative.to != "state":
+        raise UsageError(f"relative_actions: to={relative.to}: chunks are relative to a state")
+    if state not in dataset.fields:
+        raise UsageError(f"relative_actions: {dataset.name} has no column {state}{did_you_mean(state, dataset.fields)}")
+    known = [dataset.fields[name] for name in (path, state)]
+    action, other = (np.zeros((1, field.known_size), field.numpy_dtype) for field in known)
+    relative.check(path, action, other)
 
 
 def _next_observations(fields: Mapping[str, Field]) -> dict[str, str]:

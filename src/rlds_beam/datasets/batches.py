@@ -22,6 +22,8 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
+from rlds_beam.connectors.fields import StepFields
 from rlds_beam.datasets.base import Indices, Rows, starts_of
 from rlds_beam.datasets.order import Drawn, Plan, Sampler
 from rlds_beam.datasets.pixels import copy_into, decode_into, decode_resized, resize_into
@@ -74,6 +76,7 @@ class Content:
       image_size: (height, width) of images; None if they keep theirs.
       arrays: the kind of the arrays.
       following: the fields of the next step: their names, and the fields that they are read from.
+      relative: makes chunks of actions relative to the state of their row.
     """
 
     fields: Mapping[str, Field]
@@ -81,6 +84,7 @@ class Content:
     image_size: tuple[int, int] | None
     arrays: Arrays
     following: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    relative: RelativeActions | None = None
 
     def column_of(self, name: str) -> str:
         """The column that a field is read from."""
@@ -240,7 +244,10 @@ class _Filling:
             elif offsets is not None:
                 column_name = self._content.column_of(path)
                 flat = np.asarray(dataset.read(wanted.ravel(), [column_name])[column_name])
-                self._put(path, flat.reshape(*wanted.shape, *flat.shape[1:]), slots)
+                values = flat.reshape(*wanted.shape, *flat.shape[1:])
+                if self._content.relative is not None and path == action_of(self._content.relative):
+                    values = _relative(self._content.relative, part, rows, wanted, values)
+                self._put(path, values, slots)
 
     def _put(self, path: str, values: Array, slots: Indices) -> None:
         if len(slots) == self._rows:
@@ -281,6 +288,23 @@ class _Filling:
                 places[first[inverse[mine]]],
             )
             self._tasks.append(pool.submit(task))
+
+
+def action_of(relative: RelativeActions) -> str:
+    """The field of the actions that are made relative."""
+    return relative.action or StepFields().actions
+
+
+def _relative(relative: RelativeActions, part: MixedDataset, rows: Indices, wanted: Indices, chunks: Array) -> Array:
+    """Chunks of actions, (B, W, ...), relative to the states of their rows, (B,); void last actions stay zeros."""
+    flat, states = chunks.reshape(*wanted.shape, -1), np.asarray(part.rows.read(rows, [relative.state])[relative.state])
+    starts = starts_of(part.rows)
+    assert starts is not None  # checked by `batches_of`
+    void = np.isin(wanted + 1, starts) & ~flat.any(axis=2)
+    try:
+        return relative.chunks(flat, states.reshape(len(rows), -1), void).reshape(chunks.shape)
+    except RldsBeamError as error:
+        raise RldsBeamError(f"{part.name}: among {len(rows)} rows from {rows[0]} on: {error}") from error
 
 
 _NO_FIELD = Field("", "bool")

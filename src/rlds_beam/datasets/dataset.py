@@ -8,6 +8,7 @@ from typing import Any, Literal, cast, overload
 
 import numpy as np
 
+from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
 from rlds_beam.datasets.base import Indices, Rows
 from rlds_beam.datasets.batch_plan import batches_of
 from rlds_beam.datasets.batches import Arrays, Batches
@@ -118,6 +119,7 @@ class Dataset(Viewable):
         threads: int | None = None,
         last_step: LastStep | None = None,
         next_step: bool = False,
+        relative_actions: RelativeActions | None = None,
     ) -> Batches:
         """Batches of rows, decoded by threads ahead of the learner.
 
@@ -147,6 +149,8 @@ class Dataset(Viewable):
             action; windows of actions, rewards, and discounts end before them. The dataset itself has all steps.
           next_step: whether to add the observation, `is_last`, and `is_terminal` of the next step, with names that
             begin with `next_`; `next_<field>_is_pad` marks those after the end of the episode.
+          relative_actions: makes each chunk of actions relative to the state at its row, its first step. Its `inverse`
+            converts predicted chunks back (`inverse.chunks`).
 
         Raises:
           UsageError: a column does not exist, rows are not steps but windows are wanted, or a value is not allowed.
@@ -169,6 +173,7 @@ class Dataset(Viewable):
             threads=threads,
             last_step=last_step,
             next_step=next_step,
+            relative_actions=relative_actions,
         )
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
@@ -260,6 +265,7 @@ def mix_batches(
     threads: int | None = None,
     last_step: LastStep | None = None,
     next_step: bool = False,
+    relative_actions: RelativeActions | None = None,
 ) -> Batches:
     """Batches of a weighted mixture of datasets, without an end: each row is from a dataset chosen at random by weight.
 
@@ -298,6 +304,7 @@ def mix_batches(
         threads=threads,
         last_step=last_step,
         next_step=next_step,
+        relative_actions=relative_actions,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.rotations import (
+    are_rotations,
     read_rotations,
     sound_rotations,
     values_of,
@@ -19,7 +20,7 @@ from rlds_beam.connectors.cleaning.rotations import (
 from rlds_beam.connectors.cleaning.selection import vectors
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.typing import Array
 
 DELTA = "delta_"
@@ -79,7 +80,7 @@ class _Actions(EpisodeConnector):
         path = self.action or fields.actions
         name = type(self).__name__
         actions, states = vectors(episode, path, f"{name}: action"), vectors(episode, self.state, f"{name}: state")
-        self._check(path, actions, states)
+        self.check(path, actions, states)
         void = self._void(episode, actions)
         columns = actions.astype(np.float64), states.astype(np.float64)
         for start in self._rotations:
@@ -102,7 +103,51 @@ class _Actions(EpisodeConnector):
         """The actions of steps without gaps, (T, D), in the other form."""
         raise NotImplementedError
 
-    def _check(self, path: str, actions: Array, states: Array) -> None:
+    def chunks(self, actions: Array, states: Array, void: Array | None = None) -> Array:
+        """Converts chunks of actions that are relative to the state at their first step, as in openpi and UMI.
+
+            trained = relative.chunks(actions, states)             # (B, W, D) and (B, D)
+            commands = relative.inverse.chunks(predicted, state)   # (W, D) and (D,)
+
+        Args:
+          actions: floats (..., W, D).
+          states: the states at the first steps, floats (..., D).
+          void: the actions that are none, bool (..., W): they stay as they are, as those do that are not finite.
+
+        Returns:
+          The converted actions, in the same shape and dtype.
+
+        Raises:
+          UsageError: the shapes do not fit, or `to` is not `state`.
+          RldsBeamError: an action or a state is no rotation.
+        """
+        name, width, size = type(self).__name__, actions.shape[-1], len(values_of(self.rotation or ""))
+        if self.to != "state":
+            raise UsageError(f"{name}: to={self.to}: chunks are relative to a state")
+        old = actions.reshape(-1, actions.shape[-2], width).astype(np.float64)
+        self.check("the action", actions.reshape(-1, width), states.reshape(-1, states.shape[-1]))
+        bases = np.repeat(states.reshape(-1, 1, width).astype(np.float64), old.shape[1], axis=1)
+        kept = np.isfinite(old).all(axis=2) & np.isfinite(bases).all(axis=2)
+        kept &= True if void is None else ~void.reshape(kept.shape)
+        for start in self._rotations:
+            for values in (old, bases):
+                if not are_rotations(values[kept][:, start : start + size], self.rotation or "").all():
+                    where = f"values {start} to {start + size - 1}"
+                    raise RldsBeamError(f"{name}: {where} of an action or a state are no rotation ({self.rotation})")
+        made = old.copy()
+        together = self.rotation is None or self.rotation.startswith(("matrix", "6d"))  # others are made continuous
+        for part in [slice(None)] if together else [slice(i, i + 1) for i in range(len(made))]:
+            if (mine := kept[part]).any():
+                made[part][mine] = self._convert(old[part][mine], bases[part][mine])
+        made[..., [*self.absolute]] = old[..., [*self.absolute]]
+        return made.reshape(actions.shape).astype(actions.dtype)
+
+    def check(self, path: str, actions: Array, states: Array) -> None:
+        """Raises UsageError if actions and states, (T, D), are not the same quantities, or indices are outside.
+
+        Args:
+          path: the action field, for messages.
+        """
         name, width = type(self).__name__, actions.shape[1]
         if actions.dtype.kind != "f" or states.dtype.kind != "f":
             raise UsageError(f"{name}: {path} and {self.state} must be floats: cast them first")
@@ -125,7 +170,7 @@ class _Actions(EpisodeConnector):
 class RelativeActions(_Actions):
     """Makes absolute actions relative: to the state of their step, or to the action before.
 
-        to=state       a[t] becomes a[t] - s[t]                      openpi's DeltaActions for a chunk of one
+        to=state       a[t] becomes a[t] - s[t]                      for chunks: a[t+k] - s[t], by `chunks`
         to=previous    a[t] becomes a[t] - a[t-1]; a[0] - s[0]       changes of the command
 
     Rotations are not subtracted value by value. With `rotation` and `at`, the difference is a rotation in the same
@@ -135,7 +180,8 @@ class RelativeActions(_Actions):
         frame=hand     dR = R_s^T R_a      dp = R_s^T (p_a - p_s)        UMI's relative poses
 
     A value named `x` becomes `delta_x`. Void last actions stay zeros. `inverse` is `AbsoluteActions` with the same
-    arguments. Convert rotations (`ConvertRotation`) and normalize after it.
+    arguments. `Dataset.batches(chunk=16, relative_actions=...)` makes chunks relative to the state at their first step,
+    as openpi's DeltaActions does. Convert rotations (`ConvertRotation`) and normalize after it.
 
     Attributes:
       to: `state` or `previous`.

@@ -187,7 +187,7 @@ def sound_rotations(episode: Episode, field: str, values: Array, representation:
       BadEpisode: another row is finite, but no rotation.
     """
     finite = np.isfinite(values).all(axis=1)
-    right = _are_rotations(np.where(finite[:, None], values, 0), representation)
+    right = are_rotations(np.where(finite[:, None], values, 0), representation)
     wrong = finite & ~right & ~void
     if wrong.any() and not episode.key.of_probe:
         step = int(np.argmax(wrong))
@@ -198,7 +198,7 @@ def sound_rotations(episode: Episode, field: str, values: Array, representation:
     return sound
 
 
-def _are_rotations(values: Array, representation: str) -> Array:
+def are_rotations(values: Array, representation: str) -> Array:
     """Whether each row, finite, is a rotation: bool (T,)."""
     if representation.startswith("quaternion"):
         unit: Array = np.abs(np.linalg.norm(values, axis=1) - 1) < _TOLERANCE
