@@ -101,7 +101,7 @@ def run_ranges(
             if finished and not config.json:
                 progress.say(f"resumed: {finished:,} of {count(len(job.ranges), 'part')} were finished")
             if not config.json and (size := job.bytes_of(pending)):
-                progress.say(f"writing about {format_size(size)} to {job.directory}")
+                progress.say(f"writing about {format_size(size)} to {job.target}")
             return run_pipeline(build, config, job.seconds(pending), progress)
     except DiskError as error:
         left = len(pending) - job.committed_since(finished)().ranges

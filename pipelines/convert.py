@@ -99,16 +99,21 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
       NotVerifiedError: the output differs from the prediction.
       RldsBeamError: the pipeline failed.
     """
+    from rlds_beam import storage
     from rlds_beam.jobs.convert import prepare
+    from rlds_beam.output.append import finish_interrupted
     from rlds_beam.output.directory import lock_output
     from rlds_beam.runners import check
     from rlds_beam.terminal.job_progress import planning
 
     began, metrics = time.monotonic(), {}
     check(config)
+    if getattr(config, "append", False) and storage.isdir(config.output):
+        with lock_output(config.output):
+            finish_interrupted(config.output)
     with planning(config.command, config.progress):
         job = prepare(config)
-    with lock_output(job.directory):
+    with lock_output(job.target):
         status = job.status(config.overwrite)
         if status.complete:
             job.remove_temporary()
@@ -136,14 +141,14 @@ class ConvertOutcome:
     seconds: float
 
     def __repr__(self) -> str:
-        return f"<ConvertOutcome: {self.report.line()}; {self.job.directory}>"
+        return f"<ConvertOutcome: {self.report.line()}; {self.job.target}>"
 
     def __str__(self) -> str:
         """The text that the command prints."""
         return "\n".join([self.report.summary(self.job.check.repair), join_lines(self.lines())])
 
     def _repr_html_(self) -> str | None:
-        title = f"{self.job.source.dataset} to {self.job.directory}"
+        title = f"{self.job.source.dataset} to {self.job.target}"
         return as_html(lambda tables: tables.report_html(self.report, title, *self.lines()))
 
     def lines(self) -> list[str]:
@@ -152,7 +157,7 @@ class ConvertOutcome:
 
         nothing_to_do = not self.metrics and self.job.ranges
         lines = ["nothing to do: an earlier run finished this job"] if nothing_to_do else []
-        lines += [outcome.timing_line(self.figures()), f"output    {self.job.directory}"]
+        lines += [outcome.timing_line(self.figures()), f"output    {self.job.target}"]
         return [*lines, *self.job.notes()]
 
     def figures(self) -> dict[str, Any]:
@@ -162,7 +167,7 @@ class ConvertOutcome:
         return {
             **outcome.figures(self.metrics, self.seconds),
             "output_shards": self.job.shards,
-            "output": self.job.directory,
+            "output": self.job.target,
         }
 
 
@@ -188,6 +193,10 @@ def main(config: ConvertConfig) -> int:
     done = convert(config)
     notes = done.job.notes()
     extra = {**done.figures(), **({"notes": notes} if notes else {})}
-    lines = [*done.lines(), *repair_lines(config.command, config, done.report)]
-    outcome.print_report(done.report, config, extra, lines, done.job.directory)
-    return outcome.exit_code(done.report, config)
+    appends = getattr(config, "append", False)
+    lines = [*done.lines(), *([] if appends else repair_lines(config.command, config, done.report))]
+    if done.job.adds_nothing and not config.json:
+        print(join_lines(notes))
+    else:
+        outcome.print_report(done.report, config, extra, lines, done.job.target)
+    return 0 if done.job.adds_nothing else outcome.exit_code(done.report, config)

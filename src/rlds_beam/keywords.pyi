@@ -112,6 +112,7 @@ class ToFormats(TypedDict, total=False):
 class ConvertOptions(TypedDict, total=False):
     shards: int | None
     overwrite: bool
+    append: bool
     allow_empty: bool
 
 class OutputOptions(TypedDict, total=False):

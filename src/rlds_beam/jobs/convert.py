@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam import storage
@@ -18,15 +19,17 @@ from rlds_beam.formats.registry import FORMATS
 from rlds_beam.jobs.estimates import Balance, balance_of, check_room, convert_seconds, largest_first, predict_size
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output import directory
-from rlds_beam.output.base import Output
+from rlds_beam.output.append import append_plan, number_ranges, open_earlier, select_new, staging
+from rlds_beam.output.base import EarlierOutput, Output
 from rlds_beam.output.commits import read_commits
 from rlds_beam.output.completion import MergesRanges, RangeFinisher, with_ranges
 from rlds_beam.output.directory import lock_output, read_fitted, write_fitted
-from rlds_beam.output.files import COMMITS, REPORT
+from rlds_beam.output.files import COMMITS, REPORT, listdir
 from rlds_beam.output.manifest import load_manifest
-from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan
-from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter
+from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan, holds, read_plan
+from rlds_beam.output.range_conversion import AppendCommitter, DatasetCommitter, RangeConverter
 from rlds_beam.output.removal import remove_temporary
+from rlds_beam.processing.dataset import check_counts
 from rlds_beam.processing.ranges import RangeFitter
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
@@ -34,6 +37,7 @@ from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.text import count
 from rlds_beam.user_functions import version_of
 from rlds_beam.worker_status import Done
 
@@ -71,6 +75,7 @@ class ConvertJob:
       plan: everything that the output's bytes depend on, and its files.
       framing: the framing of the source.
       snapshot: the snapshot of the source's files.
+      left: the paths of files that `--append` leaves for the next time, because they are still written to.
     """
 
     source: Source
@@ -82,6 +87,7 @@ class ConvertJob:
     plan: OutputPlan
     framing: Framing
     snapshot: Snapshot
+    left: tuple[str, ...] = ()
 
     def status(self, overwrite: bool = False) -> OutputStatus:
         """Finds the pending ranges. Reads only the output's commits, and writes nothing.
@@ -125,10 +131,11 @@ class ConvertJob:
 
         Does not find duplicates, and connectors must not need fitting.
         """
-        with lock_output(self.directory):
-            for work in self.open(overwrite):
+        with lock_output(self.target):
+            pending = self.open(overwrite)
+            for work in pending:
                 self.converter.convert(work, {})
-            return self.committer.commit()
+            return self.read_report() if self.adds_nothing else self.committer.commit()
 
     def remove_temporary(self) -> None:
         """Removes temporary files of a run that was killed after it had committed the dataset."""
@@ -163,8 +170,18 @@ class ConvertJob:
 
     @property
     def directory(self) -> str:
-        """The output directory."""
+        """The directory in which files are written."""
         return self.output.directory
+
+    @property
+    def target(self) -> str:
+        """The output directory."""
+        return self.directory
+
+    @property
+    def adds_nothing(self) -> bool:
+        """Whether an append found nothing new."""
+        return False
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON."""
@@ -174,7 +191,7 @@ class ConvertJob:
             "episodes": self.source.episodes,
             "bytes": self.source.size,
             "ranges": self.balance.to_json(),
-            "output": self.directory,
+            "output": self.target,
             "output_bytes": self.size,
             "output_shards": self.shards,
             "records": description.fields,
@@ -197,7 +214,7 @@ class ConvertJob:
     def committed_since(self, before: int) -> Callable[[], Done]:
         """A function that counts the commits since `before`: the progress if the runner does not report it."""
         commits = storage.join(self.directory, COMMITS)
-        return lambda: Done(ranges=sum(name.endswith(".json") for name in storage.listdir(commits)) - before)
+        return lambda: Done(ranges=max(0, sum(name.endswith(".json") for name in listdir(commits)) - before))
 
     @property
     def _reader(self) -> EpisodeReader:
@@ -237,19 +254,92 @@ class ConvertJob:
         """Notes for the user of the finished output, one per line."""
         empty = [f"empty     split {split.name} has no episodes" for split in self.source.splits if split.episodes == 0]
         several = len(self.source.splits) > 1
-        manifest = load_manifest(self.directory) or {}
+        manifest = load_manifest(self.target) or {}
         notes = self.output.notes(manifest)
         read = [
             f"note      the connectors change {path}, so the names of its values are left out"
             for path in self.connecting.probed.unnamed
         ]
         read += [f"note      {note}" for note in self.connecting.notes]
-        return [*(empty if several else []), *read, *notes]
+        left = [f"left      {path}: it is still written to; run the same command again later" for path in self.left]
+        return [*(empty if several else []), *read, *notes, *left]
 
     def read_report(self) -> Report:
         """The report of the finished job."""
         path = storage.join(self.directory, REPORT)
         return Report.from_json(read_json(path), path)
+
+
+@dataclasses.dataclass(frozen=True)
+class AppendJob(ConvertJob):
+    """A conversion that adds to a finished output; `source` has only the shards that are new.
+
+    Attributes:
+      earlier: the finished output.
+      known: the number of shards that it has already.
+    """
+
+    earlier: EarlierOutput | None = None
+    known: int = 0
+
+    def status(self, overwrite: bool = False) -> OutputStatus:
+        now = read_plan(self.target)
+        if now is None or now.digests[-1] != self.plan.content["append"]["after"]:
+            raise UsageError(f"another command changed {self.target} meanwhile: run the same command again")
+        if self.adds_nothing:
+            return OutputStatus([], True, 0)
+        return super().status(overwrite or self._is_stale)
+
+    def make_ready(self, overwrite: bool = False) -> None:
+        super().make_ready(overwrite or self._is_stale)
+
+    @property
+    def _is_stale(self) -> bool:
+        """Whether an unfinished append of other files, or with other options, is there."""
+        existing = read_plan(self.directory)
+        return existing is not None and existing.content != self.plan.content
+
+    def remove_temporary(self) -> None:
+        pass
+
+    @property
+    def adds_nothing(self) -> bool:
+        return not self.ranges
+
+    @property
+    def target(self) -> str:
+        assert self.earlier is not None
+        return self.earlier.directory
+
+    @property
+    def committer(self) -> DatasetCommitter:
+        return AppendCommitter(
+            self.source,
+            self.check,
+            self.output,
+            self.ranges,
+            self.dataset_report,
+            self.plan.digest,
+            self.snapshot,
+            self.earlier,
+        )
+
+    def notes(self) -> list[str]:
+        whole = load_manifest(self.target) or {}
+        known = count(self.known, "file")
+        said = f"{self.target} now has {count(whole.get('items', 0), 'item')}"
+        if self.adds_nothing:
+            said = f"nothing: {self.target} has the episodes of all {known} already"
+        elif self.known:
+            said += f"; {known} were there already"
+        return [f"appended  {said}", *super().notes()]
+
+    def read_report(self) -> Report:
+        """The report of what this append added."""
+        done = read_commits(self.target)
+        reports = [Report.from_json(done[str(work)].report) for work in self.ranges if str(work) in done]
+        report = self.dataset_report.merge(*reports)
+        return report.merge(check_counts(self.source, report.shards, self.check))
 
 
 def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
@@ -261,19 +351,63 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     options = options.resolved()
     source = options.open_source()
     directory.check_apart(options.output, getattr(options, "input", None), "OUTPUT")
+    appends = getattr(options, "append", False)
+    earlier = open_earlier(options.output) if appends else None
     configuration = configuration_for(options, source.schema)
     opened = prepare_input(options, source, configuration, _ADVICE)
     check, connecting = CheckOptions.of(opened.check), opened.connecting
-    output = create_output(source, connecting, options.output, options)
     snapshot = opened.snapshot(by_content=True)
+    named, added = source, None
+    if appends:
+        _check_append(options, source, connecting)
+        added = select_new(source, snapshot, earlier)
+        source, snapshot = added.source, added.snapshot
+        opened = dataclasses.replace(opened, source=source)
+    if earlier is not None:
+        named = copy.copy(named)  # files are named after the dataset that the output was begun with
+        object.__setattr__(named, "dataset", earlier.plan.content["dataset"])
+    output = create_output(named, connecting, options.output, options)
     ranges = opened.ranges(options.shards, whole_shards=output.whole_shards)
-    output = with_ranges(output, ranges)
+    if earlier is not None:
+        ranges = number_ranges(earlier, ranges)
+        output = _continue(with_ranges(output, (*earlier.ranges, *ranges)), earlier, ranges, options.to)
+    else:
+        output = with_ranges(output, ranges)
     dataset_report = opened.report
+    left = added.growing if added is not None else ()
     connectors = {"connectors": configuration.plan()} if configuration.connectors else {}
     content = {**_plan(source, ranges, check, output, options), **connectors, "content": snapshot.content()}
-    plan = OutputPlan.of(content, list_files(output, ranges, options.to))
+    files = list_files(output, ranges, options.to)
+    job = source, ranges, check, connecting, output, dataset_report
+    if earlier is not None and added is not None:
+        plan = append_plan(earlier, content, files, output)
+        return AppendJob(*job, plan, opened.framing, snapshot, left, earlier, added.known)
+    plan = OutputPlan.of(content, files)
     directory.check_output(options.output, plan, overwrite=options.overwrite)
-    return ConvertJob(source, ranges, check, connecting, output, dataset_report, plan, opened.framing, snapshot)
+    return ConvertJob(*job, plan, opened.framing, snapshot, left)
+
+
+def _check_append(options: ConvertOptions | RecordOptions, source: Source, connecting: ConnectorRunner) -> None:
+    """Raises UsageError if a conversion cannot be an append."""
+    if options.overwrite:
+        raise UsageError("--append adds to an output and --overwrite replaces it: leave one of them out")
+    if not source.has_files or not source.splits:
+        raise UsageError(f"--append: {source.dataset} has no files whose content could be compared")
+    if connecting.unfitted:
+        raise UsageError(
+            "--append: a connector is fitted to the whole dataset, whose files would all change: convert again"
+        )
+
+
+def _continue(output: Output, earlier: EarlierOutput, ranges: Sequence[WorkRange], to: str) -> Output:
+    """The output that adds to an earlier one."""
+    refused = f"--append: --to={to} cannot be appended to: convert again, to another directory or with --overwrite"
+    if earlier.plan.content["to"] != to:
+        raise UsageError(f"{earlier.directory} holds {holds(earlier.plan)}, not --to={to}")
+    added = output.append_to(earlier, ranges, staging(earlier.directory))
+    if added is None:
+        raise UsageError(refused)
+    return added
 
 
 def _plan(

@@ -29,6 +29,7 @@ class ConvertOptions(PlanOptions):
     _: dataclasses.KW_ONLY
     shards: int | None = option(None, "output files per split (default: by size)", least=1)
     overwrite: bool = option(False, "replace the output of an earlier job")
+    append: bool = option(False, "add what a finished output does not have yet; its old files stay as they are")
     allow_empty: bool = option(False, "exit with 0, not 3, even if no items are produced")
 
     def open_source(self) -> Source:

@@ -53,7 +53,7 @@ def convert_plan(job: ConvertJob) -> str:
         [
             f"input     {job.source.describe()}",
             *(balance_lines(job.balance) if job.source.has_files else ()),
-            f"output    {job.directory}: {count(job.shards, 'shard')}{about(job.size)}",
+            f"output    {job.target}: {count(job.shards, 'shard')}{about(job.size)}",
             *record_lines(*job.output.describe()),
             *(job.output.notes({}) if isinstance(job.output, RowsOutput) else ()),
             _NOTHING_WRITTEN,

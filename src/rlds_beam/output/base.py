@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch, Connector
@@ -18,6 +18,7 @@ from rlds_beam.processing.ranges import RangeWriter
 if TYPE_CHECKING:
     from rlds_beam.connectors.runner import ConnectorRunner
     from rlds_beam.output.commits import RangeCommit
+    from rlds_beam.output.plans import OutputPlan
     from rlds_beam.output.shards import ShardInfo, WrittenFile
     from rlds_beam.reading.base import Source
     from rlds_beam.reading.plan import WorkRange
@@ -61,6 +62,29 @@ class CostHint(NamedTuple):
     encodes_videos: bool = False
 
 
+class EarlierOutput(NamedTuple):
+    """A finished output that `convert --append` adds to. Picklable.
+
+    Attributes:
+      directory: its directory; that of the append is below it.
+      plan: its plan.
+      manifest: its manifest.
+      commits: the commits of its ranges, in the order of the plan.
+    """
+
+    directory: str
+    plan: OutputPlan
+    manifest: Mapping[str, Any]
+    commits: tuple[RangeCommit, ...]
+
+    @property
+    def ranges(self) -> list[WorkRange]:
+        """Its ranges, without what they read."""
+        from rlds_beam.reading.plan import WorkRange
+
+        return [WorkRange(commit.split, commit.index, commit.of, ()) for commit in self.commits]
+
+
 class Output(abc.ABC):
     """An output directory: files for each work range, and the metadata that completes them. Picklable.
 
@@ -76,6 +100,7 @@ class Output(abc.ABC):
       writes_splits: whether it writes episodes to the splits that SplitEpisodes names.
       writes_meaning: whether it has a place for names of dimensions, the robot, or tasks. If not, flags that give them
         are refused.
+      input_facts: the entries of `plan` that only describe the input (`rlds.info`): an append may change them.
     """
 
     directory: str
@@ -85,6 +110,7 @@ class Output(abc.ABC):
     default_connectors: ClassVar[tuple[Connector, ...]] = ()
     writes_splits: ClassVar[bool] = False
     writes_meaning: ClassVar[bool] = True
+    input_facts: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     @abc.abstractmethod
@@ -121,6 +147,23 @@ class Output(abc.ABC):
         """Runs once when all ranges are finished and checked; returns the manifest's entry as JSON."""
         del commits
         return {}
+
+    def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> Self | None:
+        """A copy that writes into `directory` what `convert --append` adds to a finished output; None: it cannot.
+
+        `complete` is then called with the commits of all ranges, old and new, in the order of the splits, and writes
+        the metadata of the whole into `directory`. No file of the earlier output may be changed.
+
+        Args:
+          earlier: the finished output.
+          ranges: the new ranges; their numbers continue those of the earlier ones.
+          directory: where to write.
+
+        Raises:
+          UsageError: these ranges cannot be added.
+        """
+        del earlier, ranges, directory
+        return None
 
     def files(self, work: WorkRange) -> tuple[str, ...]:
         """The names of a range's files, if it has several; its writer's `finish` returns a `WrittenFile` for each."""

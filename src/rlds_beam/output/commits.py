@@ -134,7 +134,7 @@ def read_commits(output: str) -> dict[str, RangeCommit]:
     paths = [storage.join(directory, name) for name in listdir(directory) if _is_commit(name)]
     read = storage.at_once(read_json, paths, directory)
     parsed = [RangeCommit.from_json(c, path) for c, path in zip(read, paths, strict=True) if c is not None]
-    commits = [commit for commit in parsed if plan is None or commit.plan == plan.digest]
+    commits = [commit for commit in parsed if plan is None or commit.plan in plan.digests]
     for commit in commits:
         for file in commit.names:
             if plan is None or not plan.names(file) or not plan.names_range(commit.range):

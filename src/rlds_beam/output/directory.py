@@ -86,6 +86,8 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
     refuse_links(output, (*RESERVED, *plan.directories, *(existing.directories if existing is not None else ())))
     if existing is not None and existing.content != plan.content and not overwrite:
         raise UsageError(another(output, existing, plan))
+    if existing is not None and existing.appended and not overwrite:
+        raise UsageError(f"{output} has been appended to: add --append to go on, or replace it with --overwrite")
     for one in (plan, *([] if existing is None else [existing])):
         refuse_directories(output, one)
 

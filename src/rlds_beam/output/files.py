@@ -24,6 +24,8 @@ PARTS = "_parts"
 """Unfinished bundles of a user's own pipeline."""
 REJECTED_LIST = "rejected.json"
 """The files in `REJECTED` that `WriteRejected` wrote."""
+APPEND = "_append"
+"""What `convert --append` has written so far (`output.append`)."""
 LOCK = ".rlds-beam.lock"
 """Exists while a command writes into the directory (`output.directory`)."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.encoding.checked_json import COUNT, FILE, FILE_PATH, TEXT, check_json, read_json
-from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES, SplitInfo, dataset_info_json
+from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, DEFAULT_TEMPLATE, FEATURES, SplitInfo, dataset_info_json
 from rlds_beam.encoding.tfds.features import features_json
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.commits import RangeCommit, problems_of, read_commits, sizes
@@ -20,6 +20,7 @@ from rlds_beam.text import some
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.schema import Field
+    from rlds_beam.output.base import EarlierOutput
     from rlds_beam.output.completion import MergedFile
     from rlds_beam.output.shards import WrittenFile
     from rlds_beam.reading.plan import WorkRange
@@ -34,6 +35,7 @@ def commit_dataset(
     ranges: Sequence[WorkRange],
     complete: Callable[[Sequence[RangeCommit]], dict[str, Any]],
     plan: str | None = None,
+    earlier: EarlierOutput | None = None,
 ) -> dict[str, Any]:
     """Checks that every range is finished, then writes the output's metadata and manifest.json, in this order.
 
@@ -43,6 +45,7 @@ def commit_dataset(
       ranges: all ranges of the plan.
       complete: writes the metadata and returns the manifest's entry (`Output.complete`).
       plan: the job's `OutputPlan.digest`; by default that of the directory's plan.
+      earlier: the output that the directory is appended to; metadata and manifest are then those of the whole.
 
     Returns:
       The manifest: items and bytes; `splits`; `shards` and `rejected` with their checksums; `fields`.
@@ -63,9 +66,16 @@ def commit_dataset(
         problems = some([*unfinished, *wrong])
         raise NotVerifiedError(f"{output}: {problems}; run the same command again to complete it")
     remove_leftovers(output, own)
-    records = complete(done)
+    every = [*(earlier.commits if earlier is not None else ()), *done]
+    if earlier is not None:
+        splits = list(dict.fromkeys(commit.split for commit in every))
+        every.sort(key=lambda commit: splits.index(commit.split))
+    records = complete(every)
     merged = records.pop("merged", None)
-    manifest = _manifest(name, done, records, merged, own)
+    manifest = _manifest(name, every, records, merged, own)
+    if earlier is not None:
+        appends = [*earlier.manifest.get("appends", ()), _append_entry(own, done)]
+        manifest |= {"plan_sha256": earlier.plan.digest, "appends": appends}
     if lines := checksum_lines([*manifest["shards"], *manifest["rejected"]]):
         storage.write_text(storage.below(output, CHECKSUMS), lines)
     storage.sync(output)  # so that the manifest is true even after a power failure
@@ -76,6 +86,12 @@ def commit_dataset(
     remove_temporary(output, own, done)
     _own_plan(output, own.digest)  # without a lock, another command may have replaced the plan, and the manifest
     return manifest
+
+
+def _append_entry(plan: OutputPlan, commits: Sequence[RangeCommit]) -> dict[str, Any]:
+    """The entry of an append in the manifest: its input and counts."""
+    counts = {n: sum(c.report[n] for c in commits) for n in ("records", "rejected", "items_written")}
+    return {"dataset": plan.content["dataset"], **counts, "plan_sha256": plan.digest}
 
 
 def _own_plan(output: str, digest: str | None) -> OutputPlan:
@@ -122,6 +138,7 @@ _SCHEMA = {
     "shards": [(ShardInfo, {"file": FILE_PATH, "split": FILE, "range": FILE, "predicted": COUNT})],
     "rejected": [(ShardInfo, {"range": FILE})],
     "plan_sha256": TEXT,
+    "appends?": [{"dataset": TEXT, "plan_sha256": TEXT, "records": COUNT, "rejected": COUNT, "items_written": COUNT}],
 }
 
 
@@ -174,10 +191,19 @@ def split_infos(directory: str, files: Iterable[tuple[str, WrittenFile]]) -> lis
     for split, own in by_split.items():
         if any(one.shard.records for one in own):
             lengths = tuple(one.shard.records for one in own)
-            splits.append(SplitInfo(split, lengths, sum(one.shard.bytes for one in own)))
+            template = _template(own[0].file, len(own))
+            splits.append(SplitInfo(split, lengths, sum(one.shard.bytes for one in own), template))
         else:
             storage.remove_files(directory, [name for one in own for name in (one.file, *one.beside)])
     return splits
+
+
+def _template(file: str, shards: int) -> str:
+    """The template of the shards' names: those of an appended split keep the number of shards of its beginning."""
+    _, number, of = file.rpartition("-of-")
+    if not number or not of.isdigit() or int(of) == shards:
+        return DEFAULT_TEMPLATE
+    return DEFAULT_TEMPLATE.replace("{SHARD_X_OF_Y}", f"{{SHARD_INDEX}}-of-{of}")
 
 
 def write_tfds_metadata(

@@ -17,19 +17,31 @@ from rlds_beam import naming, storage
 from rlds_beam.encoding.checked_json import ANY, FILE, FILE_PATH, Kind, check_json, read_json
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.errors import UsageError
-from rlds_beam.output.files import CHECKSUMS, COMMITS, FITTED, LOCK, MANIFEST, PARTS, PLAN, REJECTED, REPORT, to_json
+from rlds_beam.output.files import (
+    APPEND,
+    CHECKSUMS,
+    COMMITS,
+    FITTED,
+    LOCK,
+    MANIFEST,
+    PARTS,
+    PLAN,
+    REJECTED,
+    REPORT,
+    to_json,
+)
 from rlds_beam.text import shorten, some
 
 _KIND = "rlds-beam plan"
 OUTPUT_FORMAT = 1
 """Output format version; bump when the bytes change."""
-RESERVED = (COMMITS, REJECTED, PARTS)
+RESERVED = (COMMITS, REJECTED, PARTS, APPEND)
 """Directories whose files are not in any plan."""
 _OWN_PATH = (
     FILE_PATH,
     Kind("a file of the output itself", lambda name: not any(str(name).startswith(f"{d}/") for d in RESERVED)),
 )
-_SCHEMA = {"plan": {"*": ANY}, "files": [_OWN_PATH], "name?": FILE}
+_SCHEMA = {"plan": {"*": ANY}, "files": [_OWN_PATH], "name?": FILE, "appended?": [{"*": ANY}]}
 _METADATA = (FEATURES, DATASET_INFO, REPORT, FITTED, CHECKSUMS)
 _FINGERPRINTS = {"content": "the input", "functions": "the code"}
 """Parts of a plan that hold fingerprints, and what these identify."""
@@ -47,11 +59,13 @@ class OutputPlan:
       files: the names of the files that may be written: `name`, `name/name`, ...
       name: the dataset's name, if all shards `<name>-<split>.tfrecord-00000-of-00003` belong to the output because
         their number is not known in advance.
+      appended: the content of the plan of each append (`output.append`), in order.
     """
 
     content: Mapping[str, Any]
     files: frozenset[str] = frozenset()
     name: str | None = None
+    appended: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
     def of(cls, content: Mapping[str, Any], files: Iterable[str] = (), name: str | None = None) -> OutputPlan:
@@ -79,17 +93,27 @@ class OutputPlan:
 
     def names_range(self, name: str) -> bool:
         """Whether `train-00000-of-00003` is a range of this output."""
-        ranges = self.content.get("ranges")
-        return name in ranges if isinstance(ranges, dict) else naming.is_range(name)
+        every = [content.get("ranges") for content in (self.content, *self.appended)]
+        return any(name in ranges if isinstance(ranges, dict) else naming.is_range(name) for ranges in every)
 
     @functools.cached_property
     def digest(self) -> str:
         """The SHA-256 of the content, in hex."""
-        return hashlib.sha256(to_json(self.content).encode()).hexdigest()
+        return _digest(self.content)
+
+    @functools.cached_property
+    def digests(self) -> tuple[str, ...]:
+        """The digest, and those of the appended plans."""
+        return (self.digest, *map(_digest, self.appended))
 
     def to_json(self) -> dict[str, Any]:
         named = {} if self.name is None else {"name": self.name}
-        return {"kind": _KIND, "plan": self.content, "files": sorted(self.files), **named}
+        appended = {"appended": list(self.appended)} if self.appended else {}
+        return {"kind": _KIND, "plan": self.content, "files": sorted(self.files), **named, **appended}
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(to_json(content).encode()).hexdigest()
 
 
 def write_plan(output: str, plan: OutputPlan) -> None:
@@ -166,7 +190,8 @@ def read_plan(output: str) -> OutputPlan | None:
     if not isinstance(content, dict) or content.get("kind") != _KIND:
         return None
     check_json(content, _SCHEMA, path)
-    return OutputPlan(content["plan"], frozenset(content["files"]), content.get("name"))
+    appended = tuple(content.get("appended", ()))
+    return OutputPlan(content["plan"], frozenset(content["files"]), content.get("name"), appended)
 
 
 def holds(plan: OutputPlan) -> str:

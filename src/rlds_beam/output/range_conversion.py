@@ -10,8 +10,9 @@ from typing import Any
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.output import commits, manifest
-from rlds_beam.output.base import FileRangeWriter, Output
+from rlds_beam.encoding.checked_json import read_json
+from rlds_beam.output import append, commits, manifest
+from rlds_beam.output.base import EarlierOutput, FileRangeWriter, Output
 from rlds_beam.output.commits import RangeCommit, rejected_path
 from rlds_beam.output.completion import GlobalIndices, RangeFinisher
 from rlds_beam.output.files import REPORT
@@ -145,6 +146,33 @@ class DatasetCommitter:
         report.left_out = dict(self.output.describe().left_out)
         for file in self.output.metadata:
             storage.below(directory, file)
+        self.write(report)
+        return report
+
+    def write(self, report: Report) -> None:
+        """Writes the report, the metadata, and the manifest."""
+        directory = self.output.directory
         storage.write_text(storage.below(directory, REPORT), json.dumps(report.to_json(), indent=2) + "\n")
         manifest.commit_dataset(directory, self.source.name, self.ranges, self.output.complete, self.plan)
-        return report
+
+
+@dataclasses.dataclass(frozen=True)
+class AppendCommitter(DatasetCommitter):
+    """Finishes an append when all of its ranges are finished. Picklable.
+
+    Attributes:
+      earlier: the output that is appended to.
+    """
+
+    earlier: EarlierOutput | None = None
+
+    def write(self, report: Report) -> None:
+        """Writes what the whole has next to the new files, then moves all of it into the output."""
+        assert self.earlier is not None
+        directory, earlier = self.output.directory, self.earlier
+        path = storage.join(earlier.directory, REPORT)
+        whole = Report.from_json(read_json(path), path).merge(report)
+        storage.write_text(storage.below(directory, REPORT), json.dumps(whole.to_json(), indent=2) + "\n")
+        name = str(earlier.manifest["name"])
+        manifest.commit_dataset(directory, name, self.ranges, self.output.complete, self.plan, earlier)
+        append.publish(earlier.directory)

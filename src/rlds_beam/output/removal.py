@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from rlds_beam import storage
-from rlds_beam.output.files import COMMITS, MANIFEST, PLAN, REJECTED, REJECTED_LIST, listdir
+from rlds_beam.output.files import APPEND, COMMITS, MANIFEST, PLAN, REJECTED, REJECTED_LIST, listdir
 from rlds_beam.output.plans import OutputPlan, read_plan
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ def remove_output(output: str, *, kept: Collection[str] = ()) -> None:
     if plan is None:
         return
     remove_leftovers(output, plan)
+    if not output.endswith(f"/{APPEND}"):
+        remove_output(storage.join(output, APPEND))
+        storage.remove_empty(storage.join(output, APPEND))
     storage.remove_files(output, [MANIFEST])
     storage.remove_files(output, [name for name in listdir(output) if plan.names(name)])
     for directory in reversed(plan.directories):

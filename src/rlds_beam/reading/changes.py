@@ -18,7 +18,7 @@ AGAIN = "run the same command again when the file no longer changes"
 """The remedy for a changed file in a job that keeps nothing."""
 
 
-class _Seen(NamedTuple):
+class Seen(NamedTuple):
     """A shard at the time the job was planned.
 
     Attributes:
@@ -46,7 +46,7 @@ class Snapshot:
     """
 
     files: RecordFormat
-    seen: dict[tuple[str, int], _Seen]
+    seen: dict[tuple[str, int], Seen]
     advice: str
 
     @classmethod
@@ -74,7 +74,7 @@ class Snapshot:
         if framing is not None or any(storage.scheme(shard.path) is not None for shard in shards):
             contents = (framing or Framing(source)).content(shards, companions)
         seen = {
-            (split, shard.index): _Seen(shard, stamp, content)
+            (split, shard.index): Seen(shard, stamp, content)
             for (split, shard), stamp, content in zip(places, stamps, contents, strict=True)
         }
         return cls(source.files, seen, advice)
@@ -98,7 +98,7 @@ class Snapshot:
         if places:
             storage.at_once(lambda place: self.verify(*place), places, self.seen[places[0]].shard.path)
 
-    def _changed(self, seen: _Seen) -> str | None:
+    def _changed(self, seen: Seen) -> str | None:
         now = [(path, storage.stamp(path)) for path, _ in seen.stamps]
         # Inode, size, and mtime stay the same if only a permission or the number of links changes.
         compared = 4 if seen.content is not None else 3

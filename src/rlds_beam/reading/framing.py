@@ -117,8 +117,13 @@ class Framing:
                 return None
             if not self.covers(shard):
                 return _xxh3_of_file(shard.path)
-        _, lengths, crcs = self.headers(shard)
-        return f"records:{xxhash.xxh3_128_hexdigest(lengths.tobytes() + crcs.tobytes())}"
+        return fingerprint(self.headers(shard))
+
+
+def fingerprint(headers: Headers) -> str:
+    """The fingerprint of records by their lengths and checksums."""
+    _, lengths, crcs = headers
+    return f"records:{xxhash.xxh3_128_hexdigest(lengths.tobytes() + crcs.tobytes())}"
 
 
 def first_record(files: RecordFormat, segment: Segment, position: int) -> int:

@@ -99,15 +99,20 @@ def _importable(value: Any) -> Any:
 
 
 class _Changes:
-    """An audit hook that counts the changes of files in a directory, after its first commit.
+    """An audit hook that counts the changes of files in a directory, and kills the process at one of them.
+
+    Args:
+      output: the directory.
+      last: the change at which to end; None only counts.
+      at_once: count from the beginning, not after the first commit.
 
     Attributes:
       count: the number of changes so far.
     """
 
-    def __init__(self, output: Path, last: int | None = None):
+    def __init__(self, output: Path, last: int | None = None, *, at_once: bool = False):
         self.count, self._output, self._last = 0, str(output), last
-        self._committed = False
+        self._committed = at_once
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event not in _EVENTS or not str(arguments[0]).startswith(self._output):

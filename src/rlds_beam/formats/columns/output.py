@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from rlds_beam import naming, storage
 from rlds_beam.connectors.base import Batch, Columns
@@ -28,7 +28,7 @@ from rlds_beam.episodes.schema import FLAGS, Field
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.columns.row_files import RowFile, measure_rows, open_row_file, parquet_metadata
 from rlds_beam.formats.format_options import ColumnsFormat, ColumnsOptions
-from rlds_beam.output.base import CostHint, Description, Output
+from rlds_beam.output.base import CostHint, Description, EarlierOutput, Output
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import MANIFEST, PLAN
 from rlds_beam.output.manifest import split_infos, write_tfds_metadata
@@ -98,6 +98,10 @@ class ColumnsOutput(Output):
         meaning = dataclasses.replace(Meaning.of_dataset(source), last_action="unknown")
         unnamed = tuple(path for path in _fields_without_names(connectors) if path not in left_out)
         return cls(directory, source.name, kind, modules, about, left_out, meaning, unnamed)
+
+    def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> Self:
+        del earlier, ranges
+        return dataclasses.replace(self, directory=directory)
 
     @property
     def metadata(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.lerobot import layout
+from rlds_beam.formats.lerobot.earlier import EarlierDataset, pixels_json
 from rlds_beam.formats.lerobot.episodes import EpisodesLines, EpisodesTables
 from rlds_beam.formats.lerobot.feature_map import image_sizes, map_features
 from rlds_beam.formats.lerobot.features import FeatureMap
@@ -27,7 +28,7 @@ from rlds_beam.formats.lerobot.totals import Totals, card, dataset_statistics, f
 from rlds_beam.formats.lerobot.videos import PIXELS, Encoding
 from rlds_beam.images.depth import Depth
 from rlds_beam.options import options_given
-from rlds_beam.output.base import CostHint, Description
+from rlds_beam.output.base import CostHint, Description, EarlierOutput
 from rlds_beam.output.completion import GlobalIndices
 from rlds_beam.output.files import to_json
 from rlds_beam.output.last_steps import RowsOutput, RowsWriter
@@ -56,6 +57,7 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
       first: the number of each split's first file.
       ranges: the number of ranges.
       origin: what the dataset is converted from, for its card: "`aloha` (hdf5)".
+      earlier: the dataset that is appended to; None if there is none.
       version: the version of LeRobot's format.
       files_class: writes the files of a range.
       episodes_class: writes the metadata of episodes and tasks.
@@ -70,8 +72,10 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
     first: tuple[tuple[str, int], ...] = ()
     ranges: int = 0
     origin: str = "another dataset"
+    earlier: EarlierDataset | None = None
 
     options_class = LerobotOptions
+    input_facts = ("lerobot.last_step.assumed",)
     version: ClassVar[str] = layout.V3
     files_class: ClassVar[type[RangeFiles | EpisodeFiles]] = RangeFiles
     episodes_class: ClassVar[type[EpisodesTables | EpisodesLines]] = EpisodesTables
@@ -127,10 +131,23 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
             first.setdefault(work.split, number)
         return dataclasses.replace(self, first=tuple(first.items()), ranges=len(ranges))
 
+    def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> Self | None:
+        known = EarlierDataset.of(earlier, ranges, self.frames.features)
+        return dataclasses.replace(self, directory=directory, earlier=known)
+
+    @property
+    def _ranges_before(self) -> int:
+        return sum(self.earlier.ranges.values()) if self.earlier is not None else 0
+
+    @property
+    def _files_before(self) -> int:
+        """The number of earlier files of meta/episodes."""
+        return self.earlier.files if self.earlier is not None else 0
+
     @property
     def metadata(self) -> tuple[str, ...]:
-        files = max(1, -(-self.ranges // layout.RANGES_IN_EPISODES))
-        episodes = [layout.EPISODES_PATH.format(**layout.place(i)) for i in range(files)]
+        files = layout.episodes_files(self.ranges - self._ranges_before)
+        episodes = [layout.EPISODES_PATH.format(**layout.place(self._files_before + i)) for i in range(files)]
         return (*episodes, layout.TASKS, *self.metadata_of_all)
 
     @property
@@ -219,7 +236,11 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
 
     def global_indices(self, commits: Sequence[RangeCommit]) -> list[Any]:
         tasks: dict[str, int] = {}
-        indices, frame, episode = [], 0, 0
+        indices: list[Any] = []
+        frame = episode = 0
+        if self.earlier is not None:
+            tasks = {text: i for i, text in enumerate(self.earlier.tasks)}
+            frame, episode = self.earlier.frames, self.earlier.episodes
         for facts in map(self.facts, commits):
             own = [tasks.setdefault(text, len(tasks)) for text in facts.tasks]
             indices.append(RangeNumbers(frame, episode, len(facts.lengths), own)._asdict())
@@ -255,9 +276,15 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
 
         Files of ranges without frames are removed: LeRobot has no empty files.
         """
-        totals, episodes = Totals(), self.episodes_class(self.directory, self.frames)
+        totals, episodes = Totals(), self.episodes_class(self.directory, self.frames, self._files_before)
         previews: list[bytes] = []
-        for place, commit in enumerate(commits):
+        shown = False
+        if self.earlier is not None:
+            old = [commit for commit in commits if self.earlier.holds(commit.split, commit.index)]
+            files = [file.file for commit in old for file in commit.kept if file.role == "items" and file.shard.records]
+            totals, shown = self.earlier.totals(files, self.frames.features), self.earlier.has_preview
+            commits = [commit for commit in commits if not self.earlier.holds(commit.split, commit.index)]
+        for place, commit in enumerate(commits, self._files_before * layout.RANGES_IN_EPISODES):
             facts = self.facts(commit)
             numbers = RangeNumbers(**commit.numbers)
             episodes.add(place, self._file_number(commit.split, commit.index), facts, numbers)
@@ -276,15 +303,16 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
         self._write(layout.STATS, json.dumps(stats, indent=4) + "\n")
         void = {"last_action": "void"} if self.rule.kept_void else {}
         self._write(layout.FIELDS, to_json({**self.frames.features.to_json(), **void}))
-        picture = join_previews(previews)
+        picture = b"" if shown else join_previews(previews)
         if picture:
             storage.write_bytes(storage.below(self.directory, PREVIEW), picture)
-        self._write(layout.CARD, card(self.name, info, self.origin, preview=bool(picture)))
+        self._write(layout.CARD, card(self.name, info, self.origin, preview=shown or bool(picture)))
         self._write(layout.INFO, json.dumps(info, indent=4, ensure_ascii=False) + "\n")
         encoded = {"encoded": {name: found._asdict() for name, found in totals.encoded.items()}}
         return {
             "lerobot": {"version": self.version, "episodes": totals.episodes, "tasks": len(totals.tasks)}
             | (encoded if totals.encoded else {})
+            | ({"pixels": pixels_json(totals)} if totals.histograms else {})
         }
 
     def notes(self, manifest: Mapping[str, Any]) -> list[str]:

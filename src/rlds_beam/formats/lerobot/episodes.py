@@ -91,10 +91,10 @@ ROW_GROUP_BYTES = 64 << 20
 
 
 class EpisodesTables:
-    """Writes the tables of v3.0."""
+    """Writes the tables of v3.0, beginning with the file of number `first`."""
 
-    def __init__(self, directory: str, frame_format: FrameFormat):
-        self._directory, self._format, self._place = directory, frame_format, 0
+    def __init__(self, directory: str, frame_format: FrameFormat, first: int = 0):
+        self._directory, self._format, self._place = directory, frame_format, first
         self._tables: list[pa.Table] = []
         self._file = contextlib.ExitStack()
         self._writer: pq.ParquetWriter | None = None
@@ -217,7 +217,8 @@ _STATISTICS = ("min", "max", "mean", "std", "count")
 class EpisodesLines:
     """Writes the JSON lines of v2.1."""
 
-    def __init__(self, directory: str, frame_format: FrameFormat):
+    def __init__(self, directory: str, frame_format: FrameFormat, first: int = 0):
+        del first
         self._directory, self._features = directory, frame_format.features
         self._episodes, self._stats = (
             ShardWriter(storage.below(directory, name)) for name in (layout.EPISODES_JSONL, layout.EPISODES_STATS_JSONL)

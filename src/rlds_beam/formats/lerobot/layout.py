@@ -48,6 +48,11 @@ RANGES_IN_EPISODES = 256
 """Number of ranges that share a file of meta/episodes."""
 
 
+def episodes_files(ranges: int) -> int:
+    """The number of files of meta/episodes for this number of ranges."""
+    return max(1, -(-ranges // RANGES_IN_EPISODES))
+
+
 def place(number: int) -> dict[str, int]:
     """The location of the file with this number."""
     return {"chunk_index": number // CHUNK, "file_index": number % CHUNK}

@@ -33,6 +33,7 @@ from rlds_beam.reading.plan import WorkRange
 from rlds_beam.text import did_you_mean
 
 if TYPE_CHECKING:
+    from rlds_beam.output.base import EarlierOutput
     from rlds_beam.output.commits import RangeCommit
 
 
@@ -54,6 +55,9 @@ class LerobotV21Output(LerobotDatasetOutput):
         if modality is None:
             return self
         return dataclasses.replace(self, modality=modality_text(modality, self.frames.features, self.frames.videos))
+
+    def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> None:
+        del earlier, ranges, directory  # the file of episodes would be written again
 
     @property
     def metadata(self) -> tuple[str, ...]:

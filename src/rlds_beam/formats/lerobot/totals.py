@@ -67,13 +67,13 @@ class Totals:
         """Adds the values in a range's Parquet files to the statistics."""
         shapes = {feature.name: feature.shape for feature in features.numbers}
         shapes |= {"timestamp": (), "frame_index": ()}
-        for table in _row_groups(files, list(shapes)):
+        for table in row_groups(files, list(shapes)):
             for name, shape in shapes.items():
                 values = arrow_columns.numbers(table[name]).reshape(table.num_rows, *shape)
                 self.builders.setdefault(name, LeafBuilder()).add(values)
 
 
-def _row_groups(files: Sequence[str], columns: list[str]) -> Iterator[pa.Table]:
+def row_groups(files: Sequence[str], columns: list[str]) -> Iterator[pa.Table]:
     """The row groups of Parquet files in order: single row groups of a large file, or several small files at once."""
 
     def read(path: str) -> Iterator[pa.Table]:

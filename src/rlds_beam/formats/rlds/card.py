@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import storage
@@ -71,6 +71,23 @@ def provenance(
     return facts | ({"source_provenance": source["provenance"]} if source["provenance"] else {})
 
 
+def appended_provenance(earlier: Any, added: Mapping[str, Any]) -> dict[str, Any]:
+    """The provenance of an output after an append.
+
+    Args:
+      earlier: its provenance before.
+      added: that of the append, with the counts and splits of the whole.
+    """
+    source, new = dict(earlier["source"]), added["source"]
+    shards = {split: list(entries) for split, entries in source["shards"].items()}
+    for split, entries in new["shards"].items():
+        shards.setdefault(split, []).extend(entries)
+    others = [*source.get("appended", []), *([] if new["dataset"] == source["dataset"] else [new["dataset"]])]
+    source |= {"shards": shards, **({"appended": list(dict.fromkeys(others))} if others else {})}
+    whole = {name: added[name] for name in ("written_by", "counts", "rules", "splits")}
+    return {**earlier, **whole, "source": source}
+
+
 def _shards(
     shards: Sequence[tuple[str, int]], content: Sequence[tuple[str, str | None]]
 ) -> list[dict[str, str | int | None]]:
@@ -97,7 +114,7 @@ def card(name: str, version: str, facts: Mapping[str, Any], *, preview: bool = F
     size = sum(shard["bytes"] for shards in source["shards"].values() for shard in shards)
     read = f" ({count(files, 'file')}, {size:,} bytes)" if size else ""  # a recording has no files
     by_program = source["from"] == "write_rlds"
-    made_from = "a program's episodes, with `rlds_beam.write_rlds`" if by_program else f"`{source['dataset']}`{read}"
+    made_from = "a program's episodes, with `rlds_beam.write_rlds`" if by_program else _datasets(source) + read
     lines = [
         f"# {name} {version}",
         "",
@@ -113,6 +130,10 @@ def card(name: str, version: str, facts: Mapping[str, Any], *, preview: bool = F
         *_section("About the source", _block(source["info"].get("description"))),
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _datasets(source: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{dataset}`" for dataset in (source["dataset"], *source.get("appended", ())))
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
@@ -179,7 +200,7 @@ def cameras_in(features: str) -> dict[str, Field]:
     }
 
 
-def preview_of(files: Sequence[str], kind: RecordFormat, cameras: Mapping[str, Field]) -> bytes:
+def preview_of(files: Iterable[str], kind: RecordFormat, cameras: Mapping[str, Field]) -> bytes:
     """The preview as a JPEG; empty without images.
 
     Args:
@@ -193,7 +214,7 @@ def preview_of(files: Sequence[str], kind: RecordFormat, cameras: Mapping[str, F
     )
 
 
-def _parts(files: Sequence[str], kind: RecordFormat, decoder: EpisodeDecoder) -> Iterator[bytes]:
+def _parts(files: Iterable[str], kind: RecordFormat, decoder: EpisodeDecoder) -> Iterator[bytes]:
     for path in files:
         first = next(iter(kind.read(path)), None)
         if not isinstance(first, Record):

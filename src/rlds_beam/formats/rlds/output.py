@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from rlds_beam import naming, storage
 from rlds_beam.connectors.base import Batch
@@ -27,6 +27,7 @@ from rlds_beam.formats.rlds.card import (
     CARD,
     CARRIED,
     PROVENANCE,
+    appended_provenance,
     cameras_in,
     card,
     is_license,
@@ -36,7 +37,7 @@ from rlds_beam.formats.rlds.card import (
 )
 from rlds_beam.formats.rlds.records import RecordEncoder
 from rlds_beam.formats.rlds.source import FORMATS
-from rlds_beam.output.base import CostHint, Description
+from rlds_beam.output.base import CostHint, Description, EarlierOutput
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import FITTED, REPORT, to_json
 from rlds_beam.output.last_steps import HoldsLastActions
@@ -68,6 +69,7 @@ class RldsOutput(HoldsLastActions):
       splits: the splits to divide episodes among; if empty, episodes stay in their split.
       beside_as: a second file format, to which the same records are also written.
       meaning: what `MEANING` says.
+      appended_to: the directory of the output that is appended to; None if there is none.
     """
 
     directory: str
@@ -83,9 +85,11 @@ class RldsOutput(HoldsLastActions):
     splits: tuple[str, ...] = ()
     beside_as: ColumnsFormat | None = None
     meaning: Meaning = dataclasses.field(default_factory=Meaning)
+    appended_to: str | None = None
 
     options_class = RldsOptions
     writes_splits = True
+    input_facts = ("rlds.info", "rlds.files")
 
     @classmethod
     def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: RldsOptions) -> RldsOutput:
@@ -120,6 +124,11 @@ class RldsOutput(HoldsLastActions):
         return cls(
             directory, name, version, kind, schema, stored, features, info, files, earlier, splits, beside_as, meaning
         )
+
+    def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> Self:
+        del ranges
+        info = earlier.plan.content["rlds"]["info"]
+        return dataclasses.replace(self, directory=directory, info=info, files_beside={}, appended_to=earlier.directory)
 
     @property
     def last_action(self) -> LastAction:
@@ -229,12 +238,17 @@ class RldsOutput(HoldsLastActions):
                 storage.write_bytes(storage.below(self.directory, name), content)
         described = self._provenance(dataset_info["splits"])
         self._write(PROVENANCE, to_json(described))
-        paths = [storage.below(self.directory, one.file) for _, one in files[self.format] if one.shard.records]
+        paths = (self._path(one.file) for _, one in files[self.format] if one.shard.records)
         preview = preview_of(paths, FORMATS[self.format], cameras_in(self.features))
         if preview:
             storage.write_bytes(storage.below(self.directory, PREVIEW), preview)
         self._write(CARD, card(self.name, self.version, described, preview=bool(preview)))
         return {"name": self.name, "version": self.version, "format": self.format}
+
+    def _path(self, file: str) -> str:
+        """The path of a file, which may be one of the output that is appended to."""
+        path = storage.below(self.directory, file)
+        return path if self.appended_to is None or storage.exists(path) else storage.below(self.appended_to, file)
 
     def _provenance(self, splits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         plan = read_plan(self.directory)
@@ -246,7 +260,11 @@ class RldsOutput(HoldsLastActions):
             "licences": [name for name in self.files_beside if is_license(name)],
             "provenance": self.earlier,
         }
-        return provenance(plan.content, read_json(storage.join(self.directory, REPORT)), splits, source, results)
+        report = read_json(storage.join(self.directory, REPORT))
+        if self.appended_to is not None:
+            earlier = read_json(storage.join(self.appended_to, PROVENANCE))
+            return appended_provenance(earlier, provenance(plan.content, report, splits, source))
+        return provenance(plan.content, report, splits, source, results)
 
     def _write(self, name: str, text: str) -> None:
         storage.write_text(storage.below(self.directory, name), text)

@@ -23,6 +23,7 @@ from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError, Violation
+from rlds_beam.output.append import names_of_append
 from rlds_beam.reading.base import LastAction, Shard, Source, Split, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.directory_listing import names_in
@@ -194,8 +195,10 @@ def _shards(
                 Violation("missing_shard", f"{path} is missing; it should have {count(records, 'episode')}")
             )
     named, prefix = set(expected), f"{info.name}-{split.name}.{info.file_format}"
-    for name in sorted(n for n in there if n.startswith(prefix) and not n.endswith(".spec")):
-        if name not in named:
+    extra = sorted(n for n in there if n.startswith(prefix) and not n.endswith(".spec") and n not in named)
+    appended = names_of_append(directory) if extra else ()
+    for name in extra:
+        if name not in appended:
             detail = f"{storage.join(directory, name)} is not a shard listed in dataset_info.json"
             violations.append(Violation("extra_shard", detail))
     return tuple(shards), violations

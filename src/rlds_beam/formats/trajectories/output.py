@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from rlds_beam import naming, storage
 from rlds_beam.checking.verdicts import IgnoredValues
@@ -17,7 +17,7 @@ from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.format_options import TrajectoryOptions
-from rlds_beam.output.base import CostHint, Description, Output
+from rlds_beam.output.base import CostHint, Description, EarlierOutput, Output
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.manifest import split_infos, write_tfds_metadata
@@ -122,6 +122,10 @@ class TrajectoryOutput(Output):
             except BadEpisode:  # it will be rejected and kept as read
                 size += len(frame(episode.payload))
         return size + sum(len(buffer) for encoded in converter.finish() for buffer in encoded.buffers)
+
+    def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> Self:
+        del earlier, ranges
+        return dataclasses.replace(self, directory=directory)
 
     def file(self, work: WorkRange) -> str:
         """The name that TFDS expects."""

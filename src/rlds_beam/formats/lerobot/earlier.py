@@ -1,0 +1,135 @@
+"""The state of a finished v3.0 dataset from which an append continues its numbers and statistics."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.encoding.checked_json import read_json
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.lerobot import layout
+from rlds_beam.formats.lerobot.camera_frames import EncodedAgain
+from rlds_beam.formats.lerobot.features import FeatureMap
+from rlds_beam.formats.lerobot.metadata import Meta
+from rlds_beam.formats.lerobot.range_facts import report_damage
+from rlds_beam.formats.lerobot.totals import Totals, row_groups
+from rlds_beam.output.preview import PREVIEW
+from rlds_beam.typing import Array
+
+if TYPE_CHECKING:
+    from rlds_beam.output.base import EarlierOutput
+    from rlds_beam.reading.plan import WorkRange
+
+
+@dataclasses.dataclass(frozen=True)
+class EarlierDataset:
+    """A finished dataset that is appended to. Picklable.
+
+    Attributes:
+      directory: its directory.
+      frames, episodes: the number of its frames and episodes.
+      tasks: its tasks, in order.
+      splits: the first and last episode of each split.
+      ranges: the number of ranges of each split.
+      files: the number of its files of meta/episodes.
+      entry: its entry in the manifest.
+    """
+
+    directory: str
+    frames: int
+    episodes: int
+    tasks: tuple[str, ...]
+    splits: Mapping[str, tuple[int, int]]
+    ranges: Mapping[str, int]
+    files: int
+    entry: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, earlier: EarlierOutput, ranges: Sequence[WorkRange], features: FeatureMap) -> EarlierDataset:
+        """Reads the metadata.
+
+        Raises:
+          UsageError: the ranges cannot be added to it.
+        """
+        directory, entry = earlier.directory, earlier.manifest.get("lerobot", {})
+        counts = Counter(commit.split for commit in earlier.commits)
+        last = earlier.commits[-1].split
+        if wrong := [work.split for work in ranges if work.split in counts and work.split != last]:
+            raise UsageError(
+                f"--append: LeRobot stores the episodes of a split together, so only {last}, the last one, can be "
+                f"appended to, not {wrong[0]}: use --split={last}, or convert again"
+            )
+        info, known = read_json(storage.join(directory, layout.INFO)), entry.get("pixels", {})
+        if info["total_frames"] and (missing := [f.name for f in features.images if f.name not in known]):
+            raise UsageError(
+                f"--append: {directory} was written by an earlier version, which did not keep the statistics of "
+                f"{missing[0]}: convert again"
+            )
+        bounds = {name: text.split(":") for name, text in info["splits"].items()}
+        splits = {name: (int(first), int(stop)) for name, (first, stop) in bounds.items()}
+        plans = (earlier.plan.content, *earlier.plan.appended)
+        files = sum(layout.episodes_files(len(content["ranges"])) for content in plans)
+        tasks = Meta.open(directory).tasks
+        texts = tuple(tasks[i] for i in range(len(tasks)))
+        return cls(directory, info["total_frames"], info["total_episodes"], texts, splits, dict(counts), files, entry)
+
+    def holds(self, split: str, index: int) -> bool:
+        """Whether a range is one of the dataset's, not of the append."""
+        return index < self.ranges.get(split, 0)
+
+    def totals(self, files: Sequence[str], features: FeatureMap) -> Totals:
+        """The totals of the dataset; reads the numbers in its Parquet files.
+
+        Args:
+          files: the names of its Parquet files, in order.
+          features: its features.
+        """
+        paths = [storage.below(self.directory, file) for file in files]
+        lengths = np.array([row.length for row in Meta.open(self.directory).episodes], np.int64)
+        pixels = {name: read_pixels(text) for name, text in self.entry.get("pixels", {}).items()}
+        totals = Totals(
+            tasks={text: i for i, text in enumerate(self.tasks)},
+            task_frames=np.zeros(len(self.tasks), np.int64),
+            lengths=[lengths],
+            splits={name: list(bounds) for name, bounds in self.splits.items()},
+            histograms={name: histogram for name, (histogram, _) in pixels.items()},
+            samples={name: samples for name, (_, samples) in pixels.items()},
+            encoded={name: EncodedAgain(**found) for name, found in self.entry.get("encoded", {}).items()},
+            frames=self.frames,
+            episodes=self.episodes,
+        )
+        for path in paths:
+            totals.add_numbers([path], features)
+            for table in row_groups([path], ["task_index"]):
+                totals.task_frames += np.bincount(table["task_index"].to_numpy(), minlength=len(self.tasks))
+        return totals
+
+    @property
+    def has_preview(self) -> bool:
+        return storage.exists(storage.join(self.directory, PREVIEW))
+
+
+def pixels_json(totals: Totals) -> dict[str, Any]:
+    """The histograms of decoded frames, and their number, by image feature; for the manifest."""
+    return {
+        name: {
+            "samples": totals.samples[name],
+            "channels": len(histogram),
+            "histogram": base64.b64encode(zlib.compress(np.asarray(histogram, "<i8").tobytes())).decode(),
+        }
+        for name, histogram in totals.histograms.items()
+    }
+
+
+def read_pixels(entry: Mapping[str, Any]) -> tuple[Array, int]:
+    """The inverse of `pixels_json` for a feature: its histogram (C, 256), and the number of frames."""
+    with report_damage("manifest.json"):
+        counts = np.frombuffer(zlib.decompress(base64.b64decode(entry["histogram"])), "<i8")
+        return counts.reshape(entry["channels"], -1).astype(np.int64), int(entry["samples"])

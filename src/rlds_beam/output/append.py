@@ -1,0 +1,321 @@
+"""Appends to a finished output: `convert --append`.
+
+    OUTPUT/
+      plan.json       its `appended` lists the plan of each append
+      ...             the finished output, which nothing changes until the last step
+      _append/        an output directory: the plan of this append, its commits, its files, and last the metadata and
+                      the manifest of the whole
+
+The ranges of an append continue the numbers of those that exist: `train-00003-of-00003` follows `train-00002-of-00003`.
+So no new file has the name of an old one. When everything is in `_append/`, `publish` renames it into the output: new
+files first, then the files that replace others, the format's own index (`dataset_info.json`, `meta/info.json`), the
+commits, and last the manifest. A run killed before the manifest of the whole was in `_append/` is resumed like any
+conversion; one killed after that is finished by `publish`, without reading the input.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlds_beam import storage
+from rlds_beam.errors import NotVerifiedError, UsageError
+from rlds_beam.output.base import EarlierOutput, Output
+from rlds_beam.output.commits import problems_of, read_commits, sizes
+from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PLAN, REJECTED, listdir
+from rlds_beam.output.manifest import load_manifest
+from rlds_beam.output.plans import OutputPlan, differences, read_plan, refuse_links, write_plan
+from rlds_beam.output.removal import remove_leftovers, remove_output, remove_temporary
+from rlds_beam.reading.base import Segment
+from rlds_beam.reading.changes import Seen, Snapshot
+from rlds_beam.reading.framing import Framing, fingerprint
+from rlds_beam.reading.plan import WorkRange
+from rlds_beam.text import some
+
+if TYPE_CHECKING:
+    from rlds_beam.reading.base import Shard, Source, Split
+
+_COMPARED = ("format", "to", "check", "connectors", "functions", "to_options")
+"""Entries of a plan that an append must share, besides those of the output."""
+
+_INDEXES = ("dataset_info.json", "meta/info.json")
+"""The files in which a format lists its other files."""
+
+_RECENT_SECONDS, _PAUSE_SECONDS = 60.0, 1.0
+"""A file that changed this recently is looked at again after this pause."""
+
+
+def staging(directory: str) -> str:
+    """The directory in which an append is written."""
+    return storage.join(directory, APPEND)
+
+
+def open_earlier(directory: str) -> EarlierOutput | None:
+    """The finished output in a directory; None if there is none, so that an ordinary conversion begins it.
+
+    Raises:
+      UsageError: it cannot be appended to.
+    """
+    plan, manifest = read_plan(directory), load_manifest(directory)
+    if plan is None or (manifest is None and not plan.appended):
+        return None
+    if storage.exists(storage.join(staging(directory), MANIFEST)):
+        raise UsageError(
+            f"{directory}: an earlier --append was interrupted: run `rlds-beam convert ... --append` first"
+        )
+    if not isinstance(plan.content.get("ranges"), dict) or "record" in plan.content:
+        raise UsageError(
+            f"--append: {directory} was not written by convert: write the new episodes to another directory"
+        )
+    commits, there = read_commits(directory), sizes(directory, plan)
+    names = [name for content in (plan.content, *plan.appended) for name in content["ranges"]]
+    lost = [MANIFEST] if manifest is None else [f"{COMMITS}/{name}.json" for name in names if name not in commits]
+    wrong = [f"{name} is missing" for name in lost]
+    if manifest is not None and "merged" not in manifest:
+        wrong += [text for commit in commits.values() for text in problems_of(there.get, commit, complete=True)]
+    if manifest is None or wrong:
+        raise UsageError(f"--append: {directory} is damaged ({some(wrong)}): convert again with --overwrite")
+    return EarlierOutput(directory, plan, manifest, tuple(commits[name] for name in names))
+
+
+def number_ranges(earlier: EarlierOutput, ranges: Iterable[WorkRange]) -> tuple[WorkRange, ...]:
+    """The ranges with numbers that follow those of the earlier ranges of their split."""
+    written, of = Counter(commit.split for commit in earlier.commits), {c.split: c.of for c in earlier.commits}
+    return tuple(
+        dataclasses.replace(work, index=written[work.split] + work.index, of=of.get(work.split, work.of))
+        for work in ranges
+    )
+
+
+def append_plan(earlier: EarlierOutput, content: Mapping[str, Any], files: Iterable[str], output: Output) -> OutputPlan:
+    """The plan of an append.
+
+    Raises:
+      UsageError: its options differ from those of the output.
+    """
+    number = {"append": {"number": len(earlier.plan.appended) + 1, "after": earlier.plan.digests[-1]}}
+    plan = OutputPlan.of({**content, **number}, files)
+    old, new = (
+        {key: _without(side.get(key), key, output.input_facts) for key in (*_COMPARED, *output.plan())}
+        for side in (earlier.plan.content, plan.content)
+    )
+    if changes := differences(old, new):
+        said = "; ".join([*changes[:2], *(["..."] if changes[2:] else [])])
+        raise UsageError(
+            f"--append: {earlier.directory} was written with other options or fields ({said}): use the same, or "
+            "convert to another directory"
+        )
+    return plan
+
+
+def _without(value: Any, path: str, left_out: Collection[str]) -> Any:
+    """A plan's entry without what depends only on the input, and without the versions of a user's source."""
+    if not isinstance(value, Mapping):
+        return value
+    kept = {name: entry for name, entry in value.items() if f"{path}.{name}" not in {*left_out, "functions.--from"}}
+    return {name: _without(entry, f"{path}.{name}", left_out) for name, entry in kept.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class NewShards:
+    """The shards of a dataset that an output does not have yet.
+
+    Attributes:
+      source: the dataset with only these shards.
+      snapshot: a snapshot of their files.
+      known: the number of shards that the output has.
+      growing: the paths of files that are still written to.
+    """
+
+    source: Source
+    snapshot: Snapshot
+    known: int = 0
+    growing: tuple[str, ...] = ()
+
+
+def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None) -> NewShards:
+    """Leaves out the shards whose content an output has already, and those that are still written to.
+
+    Args:
+      source: the dataset.
+      snapshot: a snapshot of its files, with their contents.
+      earlier: the output; None if there is none yet.
+
+    Raises:
+      UsageError: a file has changed since it was converted, so some of its episodes may be there already.
+    """
+    plans = () if earlier is None else (earlier.plan.content, *earlier.plan.appended)
+    known = {(split, content) for plan in plans for split, files in plan["content"].items() for _, content in files}
+    seen = snapshot.seen
+    fresh = {place: entry for place, entry in seen.items() if (place[0], entry.content) not in known}
+    growing = _growing(fresh.values())
+    fresh = {place: entry for place, entry in fresh.items() if entry.shard.path not in growing}
+    same = [plan for plan in plans if plan["dataset"] == source.dataset]
+    if changed := [
+        entry.shard.path for (split, _), entry in fresh.items() if _has_changed(entry, split, same, snapshot)
+    ]:
+        raise UsageError(
+            f"--append: {some(changed)} has the name of a file that was converted from {source.dataset}, and other "
+            "content, perhaps with the same episodes: keep new episodes in new files, or rename the file or its "
+            "directory if all of its episodes are new"
+        )
+    splits = []
+    for split in source.splits:
+        there = [shard for shard in split.shards if (split.name, shard.index) in seen]
+        own = [shard for shard in there if (split.name, shard.index) in fresh]
+        _check_slices(split, snapshot, plans)
+        if own:
+            splits.append(_with_shards(split, own))
+    selected = copy.copy(source)
+    object.__setattr__(selected, "splits", tuple(splits))
+    files = dataclasses.replace(snapshot, seen=fresh)
+    return NewShards(selected, files, len(seen) - len(fresh) - len(growing), tuple(growing))
+
+
+def _has_changed(entry: Seen, split: str, plans: Iterable[Mapping[str, Any]], snapshot: Snapshot) -> bool:
+    """Whether a shard may be one that was converted, with more episodes.
+
+    Another dataset of the same name has shards of the same names. A shard of records is one of these if none of the
+    shards that were converted is there, and it does not begin with the records of one.
+    """
+    name = storage.split(entry.shard.path)[1]
+    there = {(of, seen.content) for (of, _), seen in snapshot.seen.items()}
+    for plan in plans:
+        contents = plan["content"].get(split, [])
+        old = [content for known, content in contents if known == name]
+        if old and (
+            snapshot.files.name not in ("tfrecord", "array_record")
+            or any((split, content) in there for _, content in contents)
+            or any(_begins_with(snapshot, entry.shard, content, plan["splits"][split]["shards"]) for content in old)
+        ):
+            return True
+    return False
+
+
+def _begins_with(snapshot: Snapshot, shard: Shard, content: str, shards: Sequence[tuple[str, int]]) -> bool:
+    """Whether a shard begins with the records of one of its name that had this content."""
+    framing = Framing(snapshot.files)
+    if not framing.covers(shard):
+        return False
+    name = storage.split(shard.path)[1]
+    sizes = [size for known, size in shards if known == name]
+    return any(fingerprint(framing.headers_of(Segment(shard, 0, size))) == content for size in sizes)
+
+
+def _check_slices(split: Split, snapshot: Snapshot, plans: Iterable[Mapping[str, Any]]) -> None:
+    """Raises UsageError if only some episodes of this split's shards were converted."""
+    for plan in plans:
+        start, stop = plan["splits"].get(split.name, {}).get("slice", [0, None])
+        contents = {content for _, content in plan["content"].get(split.name, [])}
+        there = {shard: snapshot.seen.get((split.name, shard.index)) for shard in split.shards}
+        own = {seen.content: shard.records for shard, seen in there.items() if seen is not None}
+        records = [own.get(content) for content in contents]
+        if stop is not None and None not in records and sum(map(int, records)) != stop - start:  # type: ignore[arg-type]
+            raise UsageError(
+                f"--append: only some episodes of the files of {split.name} were converted: convert the whole split"
+            )
+
+
+def _with_shards(split: Split, own: Sequence[Shard]) -> Split:
+    """A split of some of its shards."""
+    if not split.sliced:
+        return dataclasses.replace(split, shards=tuple(own))
+    bounds = {shard.index: (low, high) for shard, low, high in split.taken}
+    start, total = bounds[own[0].index][0], sum(shard.records or 0 for shard in own)
+    stop = total - (own[-1].records or 0) + bounds[own[-1].index][1]
+    return dataclasses.replace(split, shards=tuple(own), start=start, stop=stop)
+
+
+def _growing(files: Iterable[Seen]) -> list[str]:
+    """The paths of local shards that are still written to: they, or their companions, change or lack their end."""
+    now, files = time.time(), list(files)
+    recent = [seen for seen in files if any(s and now - s[2] / 1e9 < _RECENT_SECONDS for _, s in seen.stamps)]
+    if recent:
+        time.sleep(_PAUSE_SECONDS)
+    return [
+        seen.shard.path
+        for seen in recent
+        if any(stamp is not None and (storage.stamp(path) != stamp or _is_cut(path)) for path, stamp in seen.stamps)
+    ]
+
+
+def _is_cut(path: str) -> bool:
+    """Whether a Parquet or HDF5 file lacks its end, as while it is written."""
+    with storage.open_read(path) as file:
+        start, size = file.read(48), storage.size(path)
+        if start[:4] == b"PAR1":
+            file.seek(max(0, size - 4))
+            return file.read(4) != b"PAR1"
+    if start[:8] != b"\x89HDF\r\n\x1a\n":
+        return False
+    place = 40 if start[8] < 2 else 28
+    return size < int.from_bytes(start[place : place + 8], "little")
+
+
+def finish_interrupted(directory: str) -> bool:
+    """Publishes what an append that was killed meanwhile had completed; returns whether there was something."""
+    if not storage.isdir(staging(directory)) or read_plan(directory) is None:
+        return False
+    plan, staged = read_plan(directory), read_plan(staging(directory))
+    if plan is None or staged is None:
+        return False
+    if storage.exists(storage.join(staging(directory), MANIFEST)):
+        publish(directory)
+        return True
+    if plan.appended and plan.appended[-1] == staged.content:
+        _remove_staging(directory)
+    return False
+
+
+def publish(directory: str) -> None:
+    """Moves a complete append from `_append/` into its output. May be killed and called again.
+
+    Raises:
+      NotVerifiedError: another command has changed the output meanwhile.
+    """
+    place = staging(directory)
+    plan, staged = read_plan(directory), read_plan(place)
+    if plan is None or staged is None:
+        raise NotVerifiedError(f"{directory} was replaced by another command while this one ran: run it again")
+    if plan.appended[-1:] != (staged.content,):
+        if staged.content["append"]["after"] != plan.digests[-1]:
+            raise NotVerifiedError(f"another command appended to {directory} while this one ran: run it again")
+        refuse_links(directory, staged.directories)
+        plan = dataclasses.replace(plan, files=plan.files | staged.files, appended=(*plan.appended, staged.content))
+        write_plan(directory, plan)
+    remove_leftovers(directory, plan)
+    remove_temporary(place, staged, read_commits(place).values())
+    folders = ("", *staged.directories, REJECTED)
+    files = [f"{folder}/{name}" if folder else name for folder in folders for name in _files(place, folder)]
+    for folder in sorted({storage.split(file)[0] for file in files} - {""}):
+        storage.makedirs(storage.below(directory, folder))
+    replaced = {file for file in files if storage.exists(storage.join(directory, file))}
+    files.sort(key=lambda file: (file in replaced, file.endswith(_INDEXES), file))
+    for file in (*files, *(f"{COMMITS}/{name}" for name in _files(place, COMMITS))):
+        storage.rename(storage.below(place, file), storage.below(directory, file))
+    storage.sync(directory)  # so that the manifest is true even after a power failure
+    storage.rename(storage.below(place, MANIFEST), storage.below(directory, MANIFEST))
+    storage.sync(directory)
+    _remove_staging(directory)
+
+
+def _files(place: str, folder: str) -> list[str]:
+    """The finished files in a folder of `_append/`."""
+    path = storage.join(place, folder) if folder else place
+    names = storage.sizes(path) if storage.isdir(path) else {}
+    return sorted(n for n in names if not storage.is_temporary(n) and (folder or n not in (PLAN, MANIFEST, LOCK)))
+
+
+def _remove_staging(directory: str) -> None:
+    remove_output(staging(directory))
+    storage.remove_empty(staging(directory))
+
+
+def names_of_append(directory: str) -> Collection[str]:
+    """The files that an append is about to add to a directory, if one was interrupted."""
+    plan = read_plan(staging(directory)) if APPEND in listdir(directory) else None
+    return frozenset() if plan is None else plan.files
