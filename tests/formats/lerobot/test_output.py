@@ -229,7 +229,9 @@ def test_invalid_options_are_refused(source, tmp_path, options, message):
 def test_a_rate_that_contradicts_the_data_is_refused(source, tmp_path):
     """All frames are kept, so another rate would be a recording in slow motion."""
     export(source[0], tmp_path / "first", "lerobot", fps=30)
-    with pytest.raises(UsageError, match=r"--fps=10: the data is 30 Hz; --fps=30, or resample.*0\.333 times its speed"):
+    with pytest.raises(
+        UsageError, match=r"--fps=10: the data is 30 Hz; --fps=30, or --connectors=.Resample.10.*0\.333 times its speed"
+    ):
         rlds_beam.convert(tmp_path / "first", tmp_path / "slow", to="lerobot", fps=10)
     assert not (tmp_path / "slow").exists()
     for name, options in {"same": {"fps": 30}, "known": {}}.items():

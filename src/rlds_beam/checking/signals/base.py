@@ -136,7 +136,7 @@ SIGNALS: dict[str, Signal] = dict(
             "difference between the rate of the timestamps and the declared (or usual) rate",
             "ratio",
             0.1,
-            "declare the right rate, or resample with your own connector",
+            "declare the right rate, or resample by the timestamps (Resample)",
             relative=True,
         ),
         _signal(

@@ -72,7 +72,7 @@ def whole_fps(options: LerobotOptions, source: Source) -> int:
     if len(rates) > 1:
         raise UsageError(
             f"--to=lerobot: the data is {join_texts([f'{rate:g}' for rate in rates])} Hz, but LeRobot has one rate for "
-            "all episodes: convert the datasets one by one, or resample"
+            f'all episodes: convert each with --connectors="Resample({min(rates):g})", and merge the results'
         )
     fps = options.fps if options.fps is not None else source.fps
     if fps is None:
@@ -81,8 +81,9 @@ def whole_fps(options: LerobotOptions, source: Source) -> int:
         raise UsageError(f"--fps={fps:g}: expected a number above 0")
     if (recorded := next(iter(rates), fps)) != fps:
         raise UsageError(
-            f"--fps={fps:g}: the data is {recorded:g} Hz; --fps={recorded:g}, or resample: every frame is kept, so it "
-            f"would play at {fps / recorded:.3g} times its speed. If the data says a wrong rate, correct it there"
+            f'--fps={fps:g}: the data is {recorded:g} Hz; --fps={recorded:g}, or --connectors="Resample({fps:g})": '
+            f"every frame is kept, so it would play at {fps / recorded:.3g} times its speed. If the data says a wrong "
+            "rate, correct it there"
         )
     if float(fps).is_integer():
         return int(fps)
