@@ -35,8 +35,8 @@ Modes: TypeAlias = dict[Place, Mode]
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _SUFFIX = re.compile(r".*_(s|ms|us|ns)")
 _MAX_RATE = 1_000_000
-_MAX_STEPS = 1_000_000
-"""Steps of an episode beyond which its timestamps must be wrong."""
+_MAX_RATIO = 100
+"""New steps for each recorded one beyond which the timestamps or their unit must be wrong."""
 
 
 class _Timeline(NamedTuple):
@@ -278,8 +278,10 @@ class Resample(EpisodeConnector):
             period = float(self.period or 1 / (self.fps or 1))
             near = min(near, period / 4)
             number = np.ceil((edges[-1] - near) / period)
-            if number > max(_MAX_STEPS, len(times)):
-                detail = f"its times span {edges[-1]:g} s, {number:,.0f} steps: at most {_MAX_STEPS:,}"
+            if number > _MAX_RATIO * len(times):
+                detail = (
+                    f"{number:,.0f} steps for {len(times):,}, which take {edges[-1]:g} s: are the rate and unit right?"
+                )
                 raise BadEpisode(Violation("not_representable", detail, self.times))
             grid = np.arange(int(number) + 1) * period
         new = grid[:-1] if self._real else grid
