@@ -127,7 +127,7 @@ DATASETS: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
 
 def convert(*arguments: Any, **options: Any) -> None:
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-        rlds_beam.convert(*arguments, progress="none", workers=1, **options)
+        rlds_beam.convert(*arguments, progress="none", workers=1, accept=("duplicate_episode",), **options)
 
 
 def known(path: Path, **options: Any) -> str:

@@ -93,7 +93,8 @@ class Streams:
         }  # fmt: skip
 
 
-WAYS = {"blocks of 2": (2, False), "blocks of 1024": (1024, False), "blocks of 2, whole episodes": (2, True)}
+WAYS = {"blocks of 2": (2, False), "blocks of 2, whole episodes": (2, True)}
+"""The tests after these use blocks of 1024."""
 
 
 @pytest.fixture(scope="module", params=WAYS.values(), ids=WAYS)
