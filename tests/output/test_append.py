@@ -20,6 +20,7 @@ from appending import append
 from checkout import SUPPORT
 from exchanging import rich_episode
 from memory_store import memory_store
+from processes import DEADLINE
 
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
@@ -365,7 +366,7 @@ def test_files_that_are_still_written_to_are_left(tmp_path: Path, shards: dict[b
         job = prepare_conversion(",".join(map(str, files)), out, {"to": "rlds", "append": True})
     finally:
         ended.set()
-        writer.join()
+        writer.join(DEADLINE)
     assert job.convert_here().records == 6
     assert job.notes()[-1] == f"left      {files[3]}: it is still written to; run the same command again later"
     files[3].write_bytes(whole)
