@@ -147,7 +147,7 @@ def workers(sizes: Sizes) -> list[Figure]:
             found.append(convert(data, "--items=pairs", "--shards=16", f"--workers={count}"))
     one, two = best(runs[1]), best(runs[2])
     table(
-        f"workers: {one.content['steps']:,} steps, 16 parts",
+        f"workers: {one.content['steps']:,} steps, 16 ranges",
         ["workers", "steps/s", "at work s", "start-up s", "ratio"],
         ["1", f"{one.rate:,.0f}", f"{one.working:.2f}", f"{one.start_up:.1f}", ""],
         ["2", f"{two.rate:,.0f}", f"{two.working:.2f}", f"{two.start_up:.1f}", f"{two.rate / one.rate:.2f}"],

@@ -5,7 +5,7 @@
 Each job is a command with two workers. The undisturbed run gives the figures: whether memory stays flat, and whether
 the last gigabytes are as fast as the first. Throughput is also in bytes per processor second, which other load on the
 machine hardly changes. Then the job runs again and is killed (SIGKILL to all of its processes) when half of the data
-is read, and runs once more. That must give the same counts; `convert` must also keep every finished part, and write
+is read, and runs once more. That must give the same counts; `convert` must also keep every finished range, and write
 the same bytes as the undisturbed run. The other jobs have no output to resume from: they start over.
 
 Writes soak.json to bench_data/, and removes everything else; a full run also updates docs/figures.json. Needs about 2.3
@@ -286,7 +286,7 @@ def check_counts(name: str, one: Run, counts: dict[str, int]) -> None:
 
 
 def finished(output: Path) -> dict[str, tuple[int, int]]:
-    """Finished part -> its steps, and the inode of its file, which changes if it is written again."""
+    """Finished range -> its steps, and the inode of its file, which changes if it is written again."""
     found = {}
     for path in sorted(output.glob("_commits/*.json")):
         commit = json.loads(path.read_text())
@@ -296,12 +296,12 @@ def finished(output: Path) -> dict[str, tuple[int, int]]:
 
 
 def check_kept(name: str, output: Path, kept: dict[str, tuple[int, int]], again: Run, counts: dict[str, int]) -> None:
-    """Raises SoakError if a part that was finished before the kill was done again."""
+    """Raises SoakError if a range that was finished before the kill was done again."""
     if "convert" not in JOBS[name]:
         return
     now = finished(output)
     if not kept or any(now.get(part) != state for part, state in kept.items()):
-        raise SoakError(f"{name}: of {len(kept)} parts finished before the kill, some were written again")
+        raise SoakError(f"{name}: of {len(kept)} ranges finished before the kill, some were written again")
     steps = counts["steps"] - sum(steps for steps, _ in kept.values())
     if again.content["steps_this_run"] != steps:
         raise SoakError(f"{name}: did {again.content['steps_this_run']} steps after the kill instead of {steps}")

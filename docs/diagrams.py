@@ -238,27 +238,27 @@ def path_of_an_episode() -> Picture:
 
 
 @diagram
-def parts() -> Picture:
+def ranges() -> Picture:
     picture = Picture(
         WIDTH,
         244,
-        "Shards, parts, and output shards",
+        "Shards, ranges, and output shards",
         "The shards of a split lie end to end: two small ones, one large one, one small one. They are cut into four "
-        "parts of about equal size: the large shard is spread over several parts, and small shards share one. "
-        "Each part becomes one output shard.",
+        "ranges of about equal size: the large shard is spread over several ranges, and small shards share one. "
+        "Each range becomes one output shard.",
     )
     picture.text(14, 24, "input shards, end to end", size=14, bold=True)
     x = 14.0
     for i, wide in enumerate((70, 60, 210, 112)):
         picture.box(x, 34, wide, 34, str(i), size=14, radius=2)
         x += wide
-    picture.text(14, 102, "parts of about 32 MB", size=14, bold=True)
+    picture.text(14, 102, "ranges of about 32 MB", size=14, bold=True)
     picture.text(14, 234, "output shards", size=14, bold=True)
     for i in range(4):
         left = 14 + i * 113
         if i:
             picture.line((left, 28), (left, 74), color="accent", width=2)
-        picture.box(left + 2, 112, 109, 34, f"part {i}", size=14, fill="accent-soft", stroke="accent")
+        picture.box(left + 2, 112, 109, 34, f"range {i}", size=14, fill="accent-soft", stroke="accent")
         picture.arrow((left + 56, 147), (left + 56, 177))
         picture.box(left + 2, 178, 109, 34, f"0000{i}-of-00004", size=12.5, fill="ok-soft", stroke="ok")
     return picture
@@ -270,8 +270,8 @@ def resuming() -> Picture:
         WIDTH,
         290,
         "A killed job and its rerun",
-        "When the job was killed, parts 0 and 1 had a shard and a commit, and part 2 was a temporary file. "
-        "The rerun keeps parts 0 and 1, makes parts 2 and 3, removes the temporary file, and writes the manifest last.",
+        "When the job was killed, ranges 0 and 1 had a shard and a commit, and range 2 was a temporary file. "
+        "The rerun keeps ranges 0 and 1, writes 2 and 3, removes the temporary file, and writes the manifest last.",
     )
     kept_files = ("plan.json", "shard 0 + commit", "shard 1 + commit")
     columns = {

@@ -99,7 +99,7 @@ def run_ranges(
     try:
         with Progress(total, config.progress, job.committed_since(finished)).shown() as progress:
             if finished and not config.json:
-                progress.say(f"resumed: {finished:,} of {count(len(job.ranges), 'part')} were finished")
+                progress.say(f"resumed: {finished:,} of {count(len(job.ranges), 'range')} were finished")
             if not config.json and (size := job.bytes_of(pending)):
                 progress.say(f"writing about {format_size(size)} to {job.target}")
             return run_pipeline(build, config, job.seconds(pending), progress)

@@ -107,7 +107,7 @@ class CheckOutcome:
             return verified_parquet(file).read()
 
     def __repr__(self) -> str:
-        beyond = [f"{one['beyond']:,} {name}" for name, one in self.signals.items() if one["beyond"]]
+        beyond = [f"{signal['beyond']:,} {name}" for name, signal in self.signals.items() if signal["beyond"]]
         return f"<CheckOutcome: {self.report.line()}; beyond the threshold: {', '.join(beyond) or 'none'}>"
 
     def __str__(self) -> str:

@@ -100,8 +100,8 @@ def _sections(config_class: type[Options]) -> list[tuple[str, list[dataclasses.F
     formats: dict[type[Options], list[str]] = {}
     for group in config_class.known_groups():
         formats.setdefault(group.options_class, []).append(in_python(group.choice))
-    found = [("" if one.owner is config_class else in_python(one.title), one.fields) for one in of_job]
-    found += [(f"With {' or '.join(choices)}", [*dataclasses.fields(one)]) for one, choices in formats.items()]
+    found = [("" if section.owner is config_class else in_python(section.title), section.fields) for section in of_job]
+    found += [(f"With {' or '.join(choices)}", [*dataclasses.fields(options)]) for options, choices in formats.items()]
     skipped = {*_OF_THE_COMMAND, *_INTERNAL}
     shown = [
         (title, [f for f in fields if f.name not in skipped and not f.metadata.get("positional")])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rlds_beam.processing.report import Report
     from rlds_beam.reading.base import Source
     from rlds_beam.viewing.report.dataset import Settings
-    from rlds_beam.viewing.report.report_file import ReportWriter, ShownConversion
+    from rlds_beam.viewing.report.report_file import ConversionView, ReportWriter
 
 __all__ = ["ReportConfig", "ReportOutcome", "define_pipeline", "report"]
 
@@ -123,9 +123,11 @@ def prepare(config: ReportConfig) -> tuple[ReportWriter, tuple[OpenedInput, ...]
     inputs, opened = [], []
     for path in paths[0 if conversion is None or conversion.is_read else 1 :]:
         own = with_preset(dataclasses.replace(config.for_input(storage.pin(path)), second=None))
-        one = prepare_input(own)
-        inputs.append(Input(one.source, _settings(own, own.source_format, len(paths), one.connecting), one.report))
-        opened.append(one)
+        prepared = prepare_input(own)
+        inputs.append(
+            Input(prepared.source, _settings(own, own.source_format, len(paths), prepared.connecting), prepared.report)
+        )
+        opened.append(prepared)
     return ReportWriter(tuple(inputs), config.output, _command(config), conversion), tuple(opened)
 
 
@@ -157,8 +159,8 @@ def report(config: ReportConfig) -> ReportOutcome:
     for snapshot in snapshots:
         snapshot.verify_all()
     reports = tuple(map(Report.from_json, content["reports"]))
-    for one in reports:
-        one.check()
+    for input_report in reports:
+        input_report.check()
     return ReportOutcome(reports, content["path"], content["bytes"])
 
 
@@ -169,15 +171,19 @@ def main(config: ReportConfig) -> int:
     done = report(config)
     seconds = round(time.monotonic() - began, 3)
     if config.json:
-        reports = [one.to_json() for one in done.reports]
+        reports = [input_report.to_json() for input_report in done.reports]
         print_json({"reports": reports, "path": done.path, "bytes": done.bytes, "seconds": seconds})
     else:
-        lines = [*(one.line() for one in done.reports), str(done), f"took      {seconds:.1f} s with start-up"]
+        lines = [
+            *(input_report.line() for input_report in done.reports),
+            str(done),
+            f"took      {seconds:.1f} s with start-up",
+        ]
         print(join_lines(lines))
     return 0
 
 
-def _conversion(config: ReportConfig) -> ShownConversion | None:
+def _conversion(config: ReportConfig) -> ConversionView | None:
     """The output directory that the input is, if `convert` or `record` wrote it.
 
     Raises:
@@ -187,7 +193,7 @@ def _conversion(config: ReportConfig) -> ShownConversion | None:
     from rlds_beam.formats.registry import can_read
     from rlds_beam.output.directory import holding
     from rlds_beam.output.manifest import read_manifest
-    from rlds_beam.viewing.report.report_file import ShownConversion
+    from rlds_beam.viewing.report.report_file import ConversionView
 
     held = holding(config.input) if config.from_ is None else None
     if held is None:
@@ -198,13 +204,13 @@ def _conversion(config: ReportConfig) -> ShownConversion | None:
     is_read = can_read(held.to) and (held.to != TRAJECTORIES or held.kind in ("frames", "episodes"))
     settings = _settings(config, RLDS, 1, input=config.source or "INPUT")
     if config.source is None:
-        return ShownConversion(config.input, held, settings, is_read)
+        return ConversionView(config.input, held, settings, is_read)
     source = open_input(config.for_input(config.source))
     if source.dataset != held.dataset:
         raise UsageError(
             f"--source={config.source} is {source.dataset}, but {config.input} was made from {held.dataset}"
         )
-    return ShownConversion(config.input, held, settings, is_read, source, _connectors_of(config, source))
+    return ConversionView(config.input, held, settings, is_read, source, _connectors_of(config, source))
 
 
 def _connectors_of(config: ReportConfig, source: Source) -> ConnectorRunner:

@@ -129,7 +129,7 @@ class WorkerProcesses:
         ids = {process.pid for process in dead}
         notes = [note for note in self.notes() if note.process in ids]
         at = "; ".join(", ".join(note.at) for note in notes if note.at)
-        where = f" at {at}" if at else " between two parts" if notes else " at its start"
+        where = f" at {at}" if at else " between two ranges" if notes else " at its start"
         said = next(filter(None, (_last_line(Path(self.home, f"{number}.log")) for number in sorted(ids))), None)
         if said is not None and (NO_MORE_THREADS in said or _NO_THREAD in said):
             return no_more_threads()

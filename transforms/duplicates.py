@@ -92,7 +92,7 @@ def _among(hashed: list[Hashed], dataset: str) -> Duplicates:
 
 
 def _collect_all(parts: Iterable[list[Hashed]]) -> list[Hashed]:
-    return [one for part in parts for one in part]
+    return [digest for part in parts for digest in part]
 
 
 class _ConcatenateFn(beam.CombineFn):

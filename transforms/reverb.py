@@ -20,7 +20,7 @@ from rlds_beam.reverb.pushers import Pushed, Pusher, ReverbRangeWriter, Verified
 from rlds_beam.reverb.tables import Baseline
 from rlds_beam.reverb.target import ReverbTarget, open_target, salt_of
 from rlds_beam.reverb.writer import Writer, new_writer
-from rlds_beam.trajectories.converter import Conversion
+from rlds_beam.trajectories.converter import WindowItemConversion
 from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
@@ -84,7 +84,7 @@ class WriteToReverb(beam.PTransform[Items, Any]):
         super().__init__()
         spec, self._convert = choose_input(spec, frames, items)
         reverb = ReverbOptions(reverb=_several(servers), table=_several(tables), **options)
-        self._conversion = Conversion.of(spec)
+        self._conversion = WindowItemConversion.of(spec)
         self._target, self._baseline = open_target(reverb, spec, self._conversion.items, salt_of(self._conversion))
 
     def expand(self, items: beam.PCollection[Any]) -> WriteToReverbResult:
@@ -210,7 +210,7 @@ class _PushRangeFn(_WriterFn):
 
 
 class _WriteItemsFn(_WriterFn):
-    def __init__(self, conversion: Conversion, target: ReverbTarget):
+    def __init__(self, conversion: WindowItemConversion, target: ReverbTarget):
         super().__init__(target)
         self._conversion, self._target = conversion, target
 

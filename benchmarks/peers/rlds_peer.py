@@ -69,7 +69,7 @@ def ours(directory: Path, room: Path, options: dict[str, Any]) -> dict[str, floa
     def run(i: int) -> int:
         job = jobs[i]
         for work in job.ranges:
-            job.converter.convert(work, {})
+            job.converter.convert_range(work, {})
         return sum(report.steps for report in read_reports(job.directory, job.ranges))
 
     return cpu(run)

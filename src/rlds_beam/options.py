@@ -209,7 +209,7 @@ def check_names(options_class: type[Options]) -> Callable[[Function], Function]:
             unknown = options.keys() - set(own)
             if unknown and ":" not in str(options.get("from_")):  # a class of the user may have other options
                 groups = options_class.known_groups()
-                known = {name for one in (options_class, *(g.options_class for g in groups)) for name in names_of(one)}
+                known = {name for own in (options_class, *(g.options_class for g in groups)) for name in names_of(own)}
                 for name in sorted(unknown - known):
                     raise UsageError(f"{function.__name__}: {_unknown(options_class, name, groups, own)}")
             return function(*args, **options)
@@ -314,11 +314,13 @@ def nearest_option(
     places = [("", config_class, tuple(also)), *(("", group.options_class, ()) for group in chosen)]
     places += [(group.choice, group.options_class, ()) for group in config_class.known_groups() if group not in chosen]
     meant = [(name, ""), *(called.partition("=")[::2] for called, words in SYNONYMS.items() if name in words.split())]
-    near = [one for one in meant if any(_takes(options_class, *one) for _, options_class, _ in places)]
-    names = [one for _, options_class, more in places for one in (*_shown_names(options_class), *more)]
-    longer = [one for one in names if one.startswith(name)] if len(name) >= _MIN_ABBREVIATION else []
+    near = [
+        candidate for candidate in meant if any(_takes(options_class, *candidate) for _, options_class, _ in places)
+    ]
+    names = [known for _, options_class, more in places for known in (*_shown_names(options_class), *more)]
+    longer = [known for known in names if known.startswith(name)] if len(name) >= _MIN_ABBREVIATION else []
     likely = difflib.get_close_matches(name, names, 1, 0.85) or longer or difflib.get_close_matches(name, names, 1)
-    near += [(one, "") for one in likely[:1]]
+    near += [(similar, "") for similar in likely[:1]]
     if not near:
         return None
     having = [choice for choice, options_class, _ in places if _takes(options_class, *near[0])]

@@ -155,7 +155,7 @@ def _parts(value: Any) -> Iterator[bytes]:
         yield from _parts((value.__defaults__, value.__kwdefaults__))
         yield from _parts([cell.cell_contents for cell in value.__closure__ or ()])
         used = [value.__globals__.get(name) for name in value.__code__.co_names]
-        yield from _parts([one for one in used if not (callable(one) or isinstance(one, types.ModuleType))])
+        yield from _parts([value for value in used if not (callable(value) or isinstance(value, types.ModuleType))])
     elif isinstance(value, types.CodeType):
         yield value.co_code + repr(value.co_names).encode()
         for constant in value.co_consts:

@@ -156,7 +156,7 @@ def test_the_error_quotes_the_last_line_of_the_log(workers):
     write = "open(os.path.join(sys.argv[1], f'{os.getpid()}.log'), 'w').write('a\\nno more memory\\n')"
     started = workers(f"{write}\nos._exit(1)")
     Path(started.home, "1.log").write_text("from a live worker\n")
-    with pytest.raises(RldsBeamError, match=r"between two parts \(exit code 1: no more memory\)"):
+    with pytest.raises(RldsBeamError, match=r"between two ranges \(exit code 1: no more memory\)"):
         run_watched(hang, started.error)
 
 

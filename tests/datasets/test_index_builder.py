@@ -234,7 +234,7 @@ def test_the_progress_of_a_large_index(
     assert re.fullmatch(
         r"\S+Z rlds-beam: indexing the steps of large/1\.0\.0 \(.* kB\), once\n", capsys.readouterr().err
     )
-    assert any(line.startswith("index 0 of 1 part, 20 steps") for line in lines)
+    assert any(line.startswith("index 0 of 1 range, 20 steps") for line in lines)
     lines.clear()
     open_dataset(path, unit="steps", connectors=[WaitsForProgress()])
     assert not lines and not capsys.readouterr().err

@@ -100,7 +100,7 @@ def test_the_files_have_their_indices(data: Path, tmp_path: Path) -> None:
     ("name", "problem"),
     [
         ("OldChecksum", r"finish_range changed train-00000-of-00003.txt but returned its old checksum"),
-        ("TooFew", "global_indices returned 2 entries for 3 parts"),
+        ("TooFew", "global_indices returned 2 entries for 3 ranges"),
         ("ReturnsNothing", "finish_range returned None, expected a RangeCommit"),
     ],
 )

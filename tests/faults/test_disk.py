@@ -51,7 +51,9 @@ def test_full_at_any_byte(tmp_path, convert, source, monkeypatch):
                 assert ran.code in (1, 2)
                 assert f"the disk of {output} is full" in ran.err, ran.err
                 if ran.code == 1:
-                    assert re.search(r"full; \d of 3 parts are finished and kept. Free (about|some) .* again.", ran.err)
+                    assert re.search(
+                        r"full; \d of 3 ranges are finished and kept. Free (about|some) .* again.", ran.err
+                    )
                 assert len(complaints(ran.err)) == 1
                 assert not (output / "manifest.json").exists()
                 with pytest.raises(UsageError):

@@ -129,8 +129,8 @@ def test_a_commit_of_a_killed_job_of_another_plan_does_not_count(source, tmp_pat
     other = prepare(ConvertConfig.create(str(source), str(tmp_path / "out"), items="frames", shards=2))
     job = prepare(ConvertConfig.create(str(source), str(tmp_path / "out"), shards=2))
     work, *_ = job.open()
-    other.converter.convert(work, {})
+    other.converter.convert_range(work, {})
     assert (tmp_path / "out" / "_commits" / f"{work}.json").exists()
     assert len(job.status().pending) == 2
-    assert job.converter.convert(work, {}).items == 10 * 5
+    assert job.converter.convert_range(work, {}).items == 10 * 5
     assert len(job.status().pending) == 1

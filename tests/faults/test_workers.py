@@ -119,7 +119,7 @@ def test_the_range_is_named(tmp_path, data, killer, convert, death):
     said = re.fullmatch(
         r"rlds-beam: a worker process died at (?P<range>train-\d{5}-of-00008), (?P<file>\S+), bytes (?P<start>\d+) to "
         r"(?P<stop>\d+|the end) \((?P<why>.+)\); finished work is kept, run the same command to resume "
-        r"\((?P<done>\d) of 8 parts are finished\)",
+        r"\((?P<done>\d) of 8 ranges are finished\)",
         "\n".join(complaints(ran.stderr)),
     )
     assert said, ran.stderr
@@ -148,7 +148,7 @@ def test_a_worker_is_killed_in_the_middle_of_a_range_of_any_output(tmp_path, dat
     assert (ran.returncode, ran.stdout) == (1, ""), ran.stderr
     (said,) = complaints(ran.stderr)
     found = re.search(
-        r"a worker process died at (train-\d{5}-of-00008).*SIGKILL.*\((\d) of 8 parts are finished\)", said
+        r"a worker process died at (train-\d{5}-of-00008).*SIGKILL.*\((\d) of 8 ranges are finished\)", said
     )
     assert found, said
     there = {path.stem for path in (output / "_commits").glob("train-*.json")}

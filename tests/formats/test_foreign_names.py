@@ -157,7 +157,7 @@ def convert_split(dataset: Path, output: Path, to: str, split: str) -> None:
     job = open_job(f"{dataset},testing/1.0.0,{split}", output, from_=OWN, **output_options(to))
     job.make_ready()
     for work in job.ranges:
-        job.converter.convert(work, {})
+        job.converter.convert_range(work, {})
     job.committer.commit()
 
 
@@ -197,7 +197,7 @@ def test_nothing_is_written_through_a_directory_that_became_a_link(dataset, tmp_
             directory.rmdir()
             directory.symlink_to(elsewhere)
     with pytest.raises(UsageError, match="is a link that leads out of"):
-        job.converter.convert(job.ranges[0], {})
+        job.converter.convert_range(job.ranges[0], {})
     assert [*elsewhere.iterdir()] == []
 
 

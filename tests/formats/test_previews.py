@@ -38,7 +38,7 @@ def test_the_card_shows_frames(options: dict[str, Any], tmp_path: Path) -> None:
     data, _ = rich_dataset(tmp_path / "data")
     rlds_beam.convert(data, tmp_path / "out", shards=2, **options)
     pixels = simplejpeg.decode_jpeg((tmp_path / "out" / PREVIEW).read_bytes())
-    assert pixels.shape[0] == 2 * 96 + 2  # a row for the first episode of each part
+    assert pixels.shape[0] == 2 * 96 + 2  # a row for the first episode of each range
     assert LINK in (tmp_path / "out/README.md").read_text()
     again = {"shards": 2, "overwrite": True, **options}
     rlds_beam.convert(write_dataset(tmp_path / "none", [make_episode(5)]), tmp_path / "out", **again)

@@ -38,7 +38,7 @@ from rlds_beam.reading.base import Shard, Split
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.runners.local import START_SECONDS, paying_workers
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
-from rlds_beam.trajectories.converter import Conversion
+from rlds_beam.trajectories.converter import WindowItemConversion
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
 
@@ -100,7 +100,7 @@ def test_a_stream_across_episodes_is_named_because_it_is_kept_whole(skewed, caps
 def test_an_even_dataset_needs_no_remark(skewed, tmp_path, capsys):
     assert main(["convert", str(skewed), str(tmp_path / "out"), "--dry_run", "--shards=2"]) == 0
     said = capsys.readouterr().out
-    assert "parts     2 of " in said and "one worker" not in said
+    assert "ranges    2 of " in said and "one worker" not in said
 
 
 def test_large_ranges_are_handed_out_first_and_the_others_in_their_order(skewed):
@@ -120,7 +120,7 @@ def test_nothing_to_read_is_balanced(tmp_path):
     source = open_source(str(write_dataset(tmp_path, [], schema=schema_of(make_episode(2)))))
     found = balance_of(source, plan_ranges(source))
     assert (found.most, found.total, found.unsplittable) == (0, 0, None)
-    assert balance_lines(balance_of(source, [])) == ["parts     0 of 0 B"]
+    assert balance_lines(balance_of(source, [])) == ["ranges    0 of 0 B"]
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.integers(1, 64))
@@ -146,7 +146,7 @@ def source_of(size: int, encoding: str = "none", records: int = 1) -> RldsSource
 
 def effort(items: ItemOptions, images: str = "raw") -> CostHint:
     spec = TrajectorySpec((), ())
-    return TrajectoryOutput("", "x", Conversion(FrameOptions(), items, spec, images)).cost_hint
+    return TrajectoryOutput("", "x", WindowItemConversion(FrameOptions(), items, spec, images)).cost_hint
 
 
 def test_the_cost_depends_on_the_kind_of_job():

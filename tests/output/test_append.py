@@ -30,7 +30,7 @@ from rlds_beam.output.manifest import read_manifest
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, read_items, read_payloads, read_rejected, write_dataset
-from rlds_beam.testing.conversions import check_error, content_of, convert, files_in, prepare_conversion
+from rlds_beam.testing.conversions import check_error, content_of, convert_here, files_in, prepare_conversion
 
 OUTPUTS: dict[str, dict[str, Any]] = {
     "trajectories": {"to": "trajectories"},
@@ -78,7 +78,7 @@ def begin(shards: dict[bool, list[Path]], name: str, output: Path, **others: Any
 
 
 def convert_files(files: list[str], output: Path, options: dict[str, Any]) -> None:
-    convert(",".join(files), output, options)
+    convert_here(",".join(files), output, options)
 
 
 def read(output: Path, name: str) -> Any:
@@ -265,7 +265,7 @@ def test_an_appended_output_is_not_converted_again(tmp_path: Path, shards: dict[
     check_error(error.value)
     job = prepare_conversion(",".join(every), out, {"to": "numpy", "overwrite": True})
     job.convert_here(overwrite=True)
-    convert(",".join(every), tmp_path / "clean", {"to": "numpy"})
+    convert_here(",".join(every), tmp_path / "clean", {"to": "numpy"})
     assert files_in(out).keys() == files_in(tmp_path / "clean").keys()
 
 
@@ -295,7 +295,7 @@ def test_another_append_replaces_an_unfinished_one(tmp_path: Path, shards: dict[
     begin(shards, "rlds", out)
     unfinished = prepare_conversion(",".join(every[:3]), out, {"to": "rlds", "append": True})
     for work in unfinished.open():
-        unfinished.converter.convert(work, {})
+        unfinished.converter.convert_range(work, {})
     append(every, out, OUTPUTS["rlds"])
     assert read_manifest(str(out))["items"] == 12
     assert not (out / "_append").exists()
@@ -320,7 +320,7 @@ def test_another_dataset(tmp_path: Path, shards: dict[bool, list[Path]]) -> None
         write_dataset(tmp_path / f"day{i}", [make_episode(4, seed=10 * i + j) for j in range(3)], shards=1)
         for i in range(3)
     ]
-    convert(days[0], out, {"to": "rlds"})
+    convert_here(days[0], out, {"to": "rlds"})
     append(days[1], out, {"to": "rlds"})
     other = tmp_path / "other"
     shutil.copytree(days[2], other)
@@ -339,7 +339,7 @@ def test_a_file_that_has_changed_is_refused(tmp_path: Path, shards: dict[bool, l
     data, out = tmp_path / "data", tmp_path / "out"
     shutil.copytree(shards[True][0].parent, data)
     files = sorted(data.glob("*tfrecord-0*"))
-    convert(",".join(map(str, files[:1])), out, {"to": "rlds"})
+    convert_here(",".join(map(str, files[:1])), out, {"to": "rlds"})
     files[0].write_bytes(files[0].read_bytes() + files[1].read_bytes())  # it has grown
     with pytest.raises(UsageError, match="has the name of a file that was converted") as error:
         append(files[0], out, {"to": "rlds"})
@@ -350,7 +350,7 @@ def test_files_that_are_still_written_to_are_left(tmp_path: Path, shards: dict[b
     data, out = tmp_path / "data", tmp_path / "out"
     shutil.copytree(shards[True][0].parent, data)
     files = sorted(data.glob("*tfrecord-0*"))
-    convert(str(files[0]), out, {"to": "rlds"})
+    convert_here(str(files[0]), out, {"to": "rlds"})
     whole, ended = files[3].read_bytes(), threading.Event()
 
     def write() -> None:
@@ -398,7 +398,7 @@ def test_in_a_bucket(tmp_path: Path, shards: dict[bool, list[Path]], name: str) 
     begin(shards, name, tmp_path / "out")
     append(every, tmp_path / "out", OUTPUTS[name])
     with memory_store() as store:
-        convert(",".join(every[:2]), f"{store.root}/out", {**OUTPUTS[name], "shards": 2})
+        convert_here(",".join(every[:2]), f"{store.root}/out", {**OUTPUTS[name], "shards": 2})
         append(every, f"{store.root}/out", OUTPUTS[name])
         written = {path.removeprefix(f"{store.root}/out/"): content for path, content in store.files.items()}
     assert written == files_in(tmp_path / "out")

@@ -42,7 +42,7 @@ def test_several_files_are_one_range(output: Path) -> None:
     (found,) = read_commits(str(output)).values()
     assert [(one.file, one.shard.records, one.predicted) for one in found.files] == [(FILES[0], 3, 3), (FILES[1], 0, 0)]
     assert read_commit(str(output), WORK, FILES, PLAN.digest) == found
-    with pytest.raises(UsageError, match="but the file of that part is a/data-train: remove the commit"):
+    with pytest.raises(UsageError, match="but the file of that range is a/data-train: remove the commit"):
         read_commit(str(output), WORK, FILES[:1], PLAN.digest)
     manifest = commit_dataset(str(output), "data", [WORK], lambda done: {})
     assert [shard["file"] for shard in manifest["shards"]] == [*FILES]

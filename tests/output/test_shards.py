@@ -206,7 +206,7 @@ def test_a_foreign_directory_is_never_touched(tmp_path, overwrite, name):
 def test_an_unfinished_dataset_is_not_committed(tmp_path):
     directory.open_output(str(tmp_path), PLAN)
     make_range(tmp_path, RANGES[0])
-    with pytest.raises(NotVerifiedError, match="3 of 4 parts were not finished"):
+    with pytest.raises(NotVerifiedError, match="3 of 4 ranges were not finished"):
         commit_dataset(tmp_path, RANGES, FIELDS)
     assert not (tmp_path / "manifest.json").exists()
     with pytest.raises(UsageError, match="is not finished"):

@@ -293,11 +293,11 @@ def test_a_finished_range_is_left_unchanged(tmp_path, source) -> None:
     """If a runner restarts a job, only incomplete parts are written again."""
     job = prepare(ConvertConfig.create(str(source), str(tmp_path / "out"), shards=3))
     work, *_ = job.open()
-    commit = job.converter.convert(work, {})
+    commit = job.converter.convert_range(work, {})
     shard = tmp_path / "out" / commit.files[0].file
     made, content = shard.stat().st_ino, shard.read_bytes()
-    assert job.converter.convert(work, {}) == commit
+    assert job.converter.convert_range(work, {}) == commit
     assert shard.stat().st_ino == made
     shard.write_bytes(content[:-1])
-    assert job.converter.convert(work, {}) == commit
+    assert job.converter.convert_range(work, {}) == commit
     assert shard.read_bytes() == content

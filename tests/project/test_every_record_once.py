@@ -91,7 +91,7 @@ def convert_purely(config: ConvertConfig) -> Any:
     job = prepare(config)
     known = duplicates(job.source, job.ranges)
     for work in job.open():
-        job.converter.convert(work, known)
+        job.converter.convert_range(work, known)
     return job.committer.commit()
 
 

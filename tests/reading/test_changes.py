@@ -114,15 +114,15 @@ def test_no_range_of_a_changed_file_is_committed(tmp_path, to, kind):
     job = open_job(source, tmp_path / "out", to, shards=2, **options)
     first, second = sorted(job.open(), key=str)
     other = other_version(tmp_path / "data", kind)
-    job.converter.convert(first, {})
+    job.converter.convert_range(first, {})
     original = shards_of(source)[-1].read_bytes()
     other()
     with pytest.raises(NotVerifiedError, match=shards_of(source)[-1].name) as raised:
-        job.converter.convert(second, {})
+        job.converter.convert_range(second, {})
     assert "--overwrite" in str(raised.value)
     assert not list((tmp_path / "out" / "_commits").glob(f"{second}*"))
     replace(shards_of(source)[-1], original)
-    job.converter.convert(second, {})
+    job.converter.convert_range(second, {})
     other()
     with pytest.raises(NotVerifiedError, match="changed while"):
         job.committer.commit()
@@ -151,7 +151,7 @@ def test_a_command_ends_with_exit_code_4(tmp_path, monkeypatch, capsys, job):
     flags = ["--workers=1", "--progress=none"]
     if job in ("convert", "fit"):
         before_second(
-            monkeypatch, *{"convert": (RangeConverter, "convert"), "fit": (RangeFitter, "gather")}[job], change
+            monkeypatch, *{"convert": (RangeConverter, "convert_range"), "fit": (RangeFitter, "gather")}[job], change
         )
         flags += [str(tmp_path / "out"), "--shards=2"]
         if job == "fit":

@@ -25,7 +25,7 @@ def export(data: Path | str | list[Path], output: Path | str, to: str, **options
     """Converts and returns the report."""
     job = open_job(data, output, to, **options)
     for work in job.open():
-        job.converter.convert(work, {})
+        job.converter.convert_range(work, {})
     return job.committer.commit()
 
 

@@ -98,7 +98,7 @@ class Child:
         job = prepare(self.config(where))
         with lock_output(job.directory):
             for work in job.open():
-                job.converter.convert(work, {})
+                job.converter.convert_range(work, {})
             report = job.committer.commit()
         assert report.records == report.valid + report.rejected, report
 

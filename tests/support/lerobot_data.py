@@ -124,7 +124,7 @@ def convert_here(source: object, path: object, **options: Any) -> Report:
     job = prepare(ConvertConfig.create(str(source), str(path), **given))
     with lock_output(job.directory):
         for work in job.open(given.get("overwrite", False)):
-            job.converter.convert(work, {})
+            job.converter.convert_range(work, {})
         return job.committer.commit()
 
 

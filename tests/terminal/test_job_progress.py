@@ -77,8 +77,8 @@ def test_a_terminal_has_a_live_line(data, tmp_path, gate) -> None:
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LC_ALL": "C.UTF-8"}
     with running(arguments, env=environment, stdout=terminal, stderr=terminal, text=False) as process:
         os.close(terminal)
-        seen = read_until(master, b"[12] of 8 parts")
-        assert re.search(rb" 12%\W+1 of 8 parts| 25%\W+2 of 8 parts", seen) and "━".encode() in seen, seen
+        seen = read_until(master, b"[12] of 8 ranges")
+        assert re.search(rb" 12%\W+1 of 8 ranges| 25%\W+2 of 8 ranges", seen) and "━".encode() in seen, seen
         gate.open()
         seen += read_until(master, b"took ")
         assert process.wait(DEADLINE) == 0, seen
@@ -142,8 +142,8 @@ def test_a_narrow_terminal_drops_facts_and_then_the_bar() -> None:
     assert status.fraction == 0.4
     lines = {width: displays.bar_line(status, width).plain for width in range(1, 130)}
     assert all(len(line) <= width for width, line in lines.items())
-    known = "40 of 100 parts, 400,000 steps, 10,000 steps/s, 640.0 MB, 3 rejected, 2:00 left"
-    assert lines[119] == f"convert {'━' * 10}{'─' * 15}  40%  {known}"
+    known = "40 of 100 ranges, 400,000 steps, 10,000 steps/s, 640.0 MB, 3 rejected, 2:00 left"
+    assert lines[120] == f"convert {'━' * 10}{'─' * 15}  40%  {known}"
     assert lines[60] == f"convert {'━' * 3}{'─' * 5}  40%  10,000 steps/s, 3 rejected, 2:00 left"
     assert lines[34] == f"convert {'━' * 4}{'─' * 6}  40%  2:00 left"
     assert lines[20] == "convert  40%"
@@ -171,7 +171,7 @@ def test_without_a_terminal_there_are_plain_lines(data, gate, convert, monkeypat
 
     def print_and_open(self: PlainLines, status: Status) -> None:
         printed(self, status)
-        if " parts, " in status.line():
+        if " ranges, " in status.line():
             gate.open()
 
     monkeypatch.setattr(PlainLines, "update", print_and_open)
@@ -185,7 +185,7 @@ def test_without_a_terminal_there_are_plain_lines(data, gate, convert, monkeypat
     (about,) = [line for line in said if line.startswith("rlds-beam: writing about ")]
     lines = [line for line in said if line != about]  # on a busy machine, some are about the plan
     assert about.endswith(f" to {ran.output}")
-    assert any(" of 8 parts, " in line for line in lines), ran.err
+    assert any(" of 8 ranges, " in line for line in lines), ran.err
     assert all(line.startswith("rlds-beam: convert ") for line in lines)
     assert "\x1b" not in ran.err
 
@@ -230,7 +230,7 @@ def test_the_line_of_a_conversion() -> None:
     begun = (5.0, Done(records=1))
     working = (45.0, Done(ranges=20, records=4000, bytes=640_000_000, steps=400_000, rejected=3))
     assert line(total, begun, working) == (
-        "convert 40 of 100 parts, 400,000 steps, 10,000 steps/s, 640.0 MB of 3.2 GB, 3 rejected, 2:40 left"
+        "convert 40 of 100 ranges, 400,000 steps, 10,000 steps/s, 640.0 MB of 3.2 GB, 3 rejected, 2:40 left"
     )
 
 
@@ -287,7 +287,7 @@ def large(tmp_path_factory) -> Path:
     [
         (["example", "{out}", "--episodes=10000000"], " of 10,000,000 episodes, ", "nothing was written"),
         (["validate", "{large}", "--accept=duplicate_episode", "--workers=1"], " steps, ", "nothing was written"),
-        (["convert", "{large}", "{out}", "--accept=duplicate_episode", "--workers=1"], " parts, ",
+        (["convert", "{large}", "{out}", "--accept=duplicate_episode", "--workers=1"], " ranges, ",
          "run the same command"),
     ],
     ids=["example", "validate", "convert"],
@@ -311,7 +311,7 @@ def test_an_interrupted_command_says_what_was_kept(tmp_path, large, command, sho
 
 def test_compressed_input_is_larger_than_its_files() -> None:
     begun, later = (0.0, Done(records=1)), (30.0, Done(ranges=1, records=9, bytes=5_000_000, steps=300))
-    expected = "convert 1 of 4 parts, 300 steps, 10 steps/s, 5.0 MB, 1:30 left"
+    expected = "convert 1 of 4 ranges, 300 steps, 10 steps/s, 5.0 MB, 1:30 left"
     assert line(Total("convert", ranges=4, bytes=1_000_000), begun, later) == expected
 
 
@@ -321,7 +321,7 @@ def test_a_runner_that_does_not_report_progress(capsys, monkeypatch) -> None:
     shown = Progress(Total("convert", ranges=4), "plain", poll=lambda: Done(ranges=2))
     shown._began -= 60
     shown.tick(None)
-    assert capsys.readouterr().err.endswith("Z rlds-beam: convert 2 of 4 parts, 1:00 left\n")
+    assert capsys.readouterr().err.endswith("Z rlds-beam: convert 2 of 4 ranges, 1:00 left\n")
 
 
 def test_a_line_that_cannot_be_printed_is_not_an_error(monkeypatch) -> None:
@@ -345,7 +345,7 @@ def test_a_resumed_job_says_so(data, convert, tmp_path) -> None:
     for commit in sorted((ran.output / "_commits").iterdir())[2:]:
         commit.unlink()
     ran = convert(data, *flags)
-    assert "rlds-beam: resumed: 2 of 4 parts were finished\n" in ran.err
+    assert "rlds-beam: resumed: 2 of 4 ranges were finished\n" in ran.err
 
 
 def test_lines_of_json(data, convert) -> None:
@@ -363,10 +363,10 @@ def test_the_numbers_of_a_job_as_json() -> None:
         for done in (Done(records=1), Done(records=2, bytes=9), Done(records=8, ranges=1, bytes=50, steps=99)):
             progress.tick(done)
     first, last = map(json.loads, stream.getvalue().splitlines())  # the second one is too early for a line
-    assert (first["parts"], first["episodes"], first["steps"]) == (1, 1, 0)
+    assert (first["ranges"], first["episodes"], first["steps"]) == (1, 1, 0)
     assert last.pop("time") and last.pop("seconds") >= 0
     assert last == {
-        "command": "convert", "phase": "running", "parts": 2, "parts_total": 4, "episodes": 8, "episodes_total": None,
+        "command": "convert", "phase": "running", "ranges": 2, "ranges_total": 4, "episodes": 8, "episodes_total": None,
         "steps": 99, "rejected": 0, "bytes": 50, "bytes_total": 100, "steps_per_second": None, "seconds_left": None,
     }  # fmt: skip
 
@@ -409,8 +409,8 @@ def test_jobs_of_a_command_share_a_log(monkeypatch, capsys) -> None:
 
 
 def test_a_bar() -> None:
-    text = bar_html(Status("convert", (Fact("<b>3 of 8</b> parts"), Fact("1 rejected", 2, "warning")), 0.375))
-    assert "&lt;b&gt;3 of 8&lt;/b&gt; parts" in text and 'aria-valuenow="38"' in text and "width:38%" in text
+    text = bar_html(Status("convert", (Fact("<b>3 of 8</b> ranges"), Fact("1 rejected", 2, "warning")), 0.375))
+    assert "&lt;b&gt;3 of 8&lt;/b&gt; ranges" in text and 'aria-valuenow="38"' in text and "width:38%" in text
     assert "progressbar" not in bar_html(Status("convert", ()))
     assert 'aria-valuenow="100"' in bar_html(Status("convert", (), 7.0))
 

@@ -67,7 +67,7 @@ def _gather(
 
 
 def _append(gathered: Sequence[tuple[str, Accumulator]], results: Results) -> Results:
-    first, *others = [accumulator for _, accumulator in sorted(gathered, key=lambda one: one[0])]
+    first, *others = [accumulator for _, accumulator in sorted(gathered, key=lambda entry: entry[0])]
     return (*results, first.merge(*others).finish())
 
 

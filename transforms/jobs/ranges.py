@@ -78,7 +78,7 @@ class _ConvertRangeFn(beam.DoFn):
     ) -> Iterator[RangeCommit]:
         self._metrics.begin()
         with working_on(work):
-            commit = self._converter.convert(work, duplicates, results)
+            commit = self._converter.convert_range(work, duplicates, results)
         self._metrics.end(Report.from_json(commit.report))
         yield commit
 

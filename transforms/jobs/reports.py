@@ -56,4 +56,6 @@ def _find(summary: RangeSummary, place: int, directory: str | None) -> _Found:
 
 def _write(start: None, writer: ReportWriter, found: Sequence[_Found]) -> WrittenReport:
     del start
-    return writer.write([Gathered.of(one.summary.value) for one in sorted(found, key=lambda one: one.place)])
+    return writer.write(
+        [Gathered.of(gathered.summary.value) for gathered in sorted(found, key=lambda gathered: gathered.place)]
+    )

@@ -414,7 +414,7 @@ def _limit_answer(answer: Any) -> None:
     if "rlds-beam" not in answer.request.headers.get("user-agent", ""):
         return  # another user of `huggingface_hub` in this process
     parts = answer.stream
-    (kind,) = (one for one in type(parts).__mro__ if one.__name__ == "SyncByteStream")
+    (kind,) = (base for base in type(parts).__mro__ if base.__name__ == "SyncByteStream")
 
     class LimitedStream(kind):  # type: ignore[valid-type, misc]
         def __iter__(self) -> Iterator[bytes]:

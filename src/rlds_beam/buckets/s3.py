@@ -56,7 +56,7 @@ class S3(ObjectStore):
                 config = config.merge(Config(signature_version=UNSIGNED))
             once = {"total_max_attempts": 2, "mode": "standard"}
             brief = config.merge(Config(connect_timeout=2, read_timeout=3.5, retries=once))
-            self._client, self._brief = (session.client("s3", config=one) for one in (config, brief))
+            self._client, self._brief = (session.client("s3", config=settings) for settings in (config, brief))
         self.url = self._client.meta.endpoint_url
         for client in (self._client, self._brief):
             _limit_answers(client._endpoint)

@@ -107,8 +107,13 @@ def find_job(name: str) -> tuple[Job, type[Options]] | None:
 
 def commands() -> dict[str, str]:
     """All commands with their lines in the help; those of other packages at the end, with their docstrings' first."""
-    others = {name: one for name, one in plugins.load_all("commands").items() if name not in {*COMMANDS, *MISSING}}
-    return {**COMMANDS, **{name: (one.__doc__ or "").strip().partition("\n")[0] for name, one in others.items()}}
+    others = {
+        name: command for name, command in plugins.load_all("commands").items() if name not in {*COMMANDS, *MISSING}
+    }
+    return {
+        **COMMANDS,
+        **{name: (command.__doc__ or "").strip().partition("\n")[0] for name, command in others.items()},
+    }
 
 
 def command_parser() -> argparse.ArgumentParser:

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     if name not in TOPICS:
         topics = [topic for topic in SEARCHABLE if name in names_of(topic)]
         if not topics:
-            known = [*TOPICS, *commands(), *(one for topic in SEARCHABLE for one in names_of(topic))]
+            known = [*TOPICS, *commands(), *(name for topic in SEARCHABLE for name in names_of(topic))]
             raise UsageError(
                 f"there is no command or topic {name!r}{did_you_mean(name, known)} (rlds-beam help lists them)"
             )
@@ -113,7 +113,7 @@ def _signals(word: str) -> str:
     from rlds_beam.checking.signals.base import GROUPS
     from rlds_beam.checking.signals.base import SIGNALS as QUALITY
 
-    groups = {group: [one.name for one in QUALITY.values() if one.group == group] for group in GROUPS}
+    groups = {group: [signal.name for signal in QUALITY.values() if signal.group == group] for group in GROUPS}
     if word:
         return "\n\n".join(_signal(QUALITY[name]) for name in _find(word, groups, "signals"))
     marked = {name: f"{name}{'*' * QUALITY[name].relative}" for name in QUALITY}

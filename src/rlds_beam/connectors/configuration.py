@@ -156,7 +156,7 @@ def parse(content: Any, where: str) -> Configuration:
 def flat(connectors: Any) -> tuple[Connector, ...]:
     """Flattens a connector, a list, or nested pipelines to a tuple of connectors."""
     if isinstance(connectors, (ConnectorPipeline, list, tuple)):
-        return tuple(one for part in connectors for one in flat(part))
+        return tuple(connector for part in connectors for connector in flat(part))
     if not callable(connectors):
         raise UsageError(f"--connectors: {connectors!r} is a {type(connectors).__name__}, not a connector")
     return (cast(Connector, connectors),)
@@ -179,7 +179,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, (types.FunctionType, type)):

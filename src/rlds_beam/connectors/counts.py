@@ -89,7 +89,7 @@ def merge_connected(parts: Iterable[tuple[Connected, ...]]) -> tuple[Connected, 
     """Adds the counts, connector by connector. A part may lack the last ones if no episodes reached them."""
     total: list[Connected] = []
     for part in parts:
-        total[: len(part)] = [total[i].add(one) if i < len(total) else one for i, one in enumerate(part)]
+        total[: len(part)] = [total[i].add(counts) if i < len(total) else counts for i, counts in enumerate(part)]
     return tuple(total)
 
 
@@ -209,8 +209,8 @@ def listed_lines(listed: Iterable[tuple[str, Listed]]) -> list[str]:
       listed: the name of each connector that has a list, and its counts.
     """
     return [
-        f"not found {one.missing:,} of {count(one.keys, 'key')} of {name}: no record read has them, for example "
-        f"{one.example}"
-        for name, one in listed
-        if one.missing
+        f"not found {entry.missing:,} of {count(entry.keys, 'key')} of {name}: no record read has them, for example "
+        f"{entry.example}"
+        for name, entry in listed
+        if entry.missing
     ]

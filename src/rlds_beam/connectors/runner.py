@@ -305,8 +305,10 @@ def counted_rejected(connectors: Sequence[Connector], key: EpisodeKey) -> tuple[
     while lists and lists[-1] is None:
         lists.pop()
     return tuple(
-        Connected(name_of(one), _arguments(one), listed=None if episodes is None else episodes.counts([key], True))
-        for one, episodes in zip(connectors, lists, strict=False)
+        Connected(
+            name_of(connector), _arguments(connector), listed=None if episodes is None else episodes.counts([key], True)
+        )
+        for connector, episodes in zip(connectors, lists, strict=False)
     )
 
 

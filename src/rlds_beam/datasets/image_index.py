@@ -96,10 +96,10 @@ class PlaceReader:
         """Reads what is between two offsets at once."""
         data = self._bytes(path, offset, stop - offset)
         for j, low, length, crc in group:
-            one = data if len(data) == length else data[low - offset : low - offset + length]
-            if google_crc32c.value(one) != crc:
+            image = data if len(data) == length else data[low - offset : low - offset + length]
+            if google_crc32c.value(image) != crc:
                 raise _damaged(path, low, length)
-            found[j] = one
+            found[j] = image
 
     def _read_blob(self, index: StepIndex, group: Sequence[_Row], offset: int, stop: int, found: list[bytes]) -> None:
         """The same for blob.bin; if it is damaged, the index is built again."""
@@ -275,15 +275,15 @@ class IndexedVideos(Sequence[Video]):
         if isinstance(number, slice):
             return [self[i] for i in range(*number.indices(len(self)))]
         if number not in self._opened:
-            one = self._index.content["videos"][number]
+            video = self._index.content["videos"][number]
             packets = self._index.packets[self._ends[number] : self._ends[number + 1]]
-            size, base = tuple(one["size"]), tuple(one["base"])
+            size, base = tuple(video["size"]), tuple(video["base"])
 
             def read(start: int, stop: int) -> Iterator[bytes]:
                 for first in range(start, stop, _AT_ONCE):
                     yield from self._reader.read(packets["place"][first : min(first + _AT_ONCE, stop)])
 
-            self._opened[number] = Video(one["path"], one["codec"], one["format"], size, base, packets, read)
+            self._opened[number] = Video(video["path"], video["codec"], video["format"], size, base, packets, read)
         return self._opened[number]
 
     def scale(self, path: str) -> Scale | None:

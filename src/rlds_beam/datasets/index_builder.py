@@ -269,9 +269,9 @@ class _Builder:
 
                 def write(batch: Batch, made: Any = made, segment: Any = segment, file: int | None = file) -> None:
                     assert batch.read is not None
-                    for i, one in enumerate(batch.episodes):
+                    for i, episode in enumerate(batch.episodes):
                         origin = _Origin(batch.read, i, self._source, segment.shard, file)
-                        made.append((len(one), self._values(one, origin)))
+                        made.append((len(episode), self._values(episode, origin)))
 
                 verdict = check_and_connect(episode, self._check, self._connecting, ignored, write, sound=sound).verdict
                 count_verdict(verdict)
@@ -376,7 +376,7 @@ def _is_addressable(source: Source, path: str) -> bool:
 def _arrays(values: Any, field: Field) -> Located:
     """Arrays of any shape, as bytes."""
     arrays = [np.asarray(value, field.numpy_dtype) for value in values]
-    blobs = {i: one.tobytes() for i, one in enumerate(arrays)}
+    blobs = {i: array.tobytes() for i, array in enumerate(arrays)}
     shapes = np.array([array.shape for array in arrays], np.int64).reshape(len(arrays), len(field.shape))
     return Located(_places(blobs, len(arrays)), blobs, shapes)
 

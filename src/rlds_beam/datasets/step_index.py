@@ -528,6 +528,6 @@ class StepIndex:
 
 
 def _columns(described: Sequence[Mapping[str, Any]]) -> Iterator[IndexedColumn]:
-    for i, one in enumerate(described):
-        field = Field(one["path"], one["dtype"], tuple(one["shape"]), one["encoding"], one["feature"])
-        yield IndexedColumn(i, field, one["level"] == "episode")
+    for i, entry in enumerate(described):
+        field = Field(entry["path"], entry["dtype"], tuple(entry["shape"]), entry["encoding"], entry["feature"])
+        yield IndexedColumn(i, field, entry["level"] == "episode")

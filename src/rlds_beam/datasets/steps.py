@@ -95,7 +95,7 @@ class IndexedSteps:
         data = self._reader.read(places)
         shapes = parts[1][rows]
         values = (np.frombuffer(item, field.numpy_dtype) for item in data)
-        return objects([one.reshape(shape) for one, shape in zip(values, shapes, strict=True)])
+        return objects([value.reshape(shape) for value, shape in zip(values, shapes, strict=True)])
 
     def _images(self, field: Field, places: Array) -> EncodedImages:
         """The images at these places; frames of videos are decoded later."""

@@ -220,14 +220,14 @@ def _object_problems(value: Any, schema: Mapping[str, Any], where: str) -> Itera
     if not isinstance(value, dict):
         yield f"{where or 'it'} is {_short(value)}, not an object"
         return
-    named = {name.rstrip("?"): one for name, one in schema.items() if name != "*"}
+    named = {name.rstrip("?"): kind for name, kind in schema.items() if name != "*"}
     for name in schema:
         if name != "*" and not name.endswith("?") and name not in value:
             yield f"{where or 'it'} has no {name!r}"
     for name, below in value.items():
         if name in named or "*" in schema:
-            one = named.get(name, schema.get("*"))
-            yield from _problems(below, one, f"{where}.{name}" if where else name)
+            expected = named.get(name, schema.get("*"))
+            yield from _problems(below, expected, f"{where}.{name}" if where else name)
 
 
 def _short(value: Any) -> str:

@@ -137,8 +137,10 @@ def _recognize_one(path: str) -> Recognized | None:
         raise UsageError(f"{path} could be {both}: choose one, for example --from={next(iter(reasons))}")
     for name, reason in reasons.items():
         return Recognized(path, name, reason, path)
-    for one in trouble:
-        raise one if isinstance(one, MissingExtraError) else UsageError(f"{path} cannot be recognized: {one}") from one
+    for problem in trouble:
+        raise (
+            problem if isinstance(problem, MissingExtraError) else UsageError(f"{path} cannot be recognized: {problem}")
+        ) from problem
     return None
 
 
@@ -146,8 +148,8 @@ def _claims(path: str, known: Mapping[str, Format]) -> tuple[dict[str, str], lis
     """Why each format recognizes a file or directory, and what failed while it was asked."""
     reasons: dict[str, str] = {}
     trouble: list[Exception] = []
-    for name, one in known.items():
-        if not any(holds(path, pattern) for pattern in one.names if one.source):
+    for name, entry in known.items():
+        if not any(holds(path, pattern) for pattern in entry.names if entry.source):
             continue
         try:
             why = source_class(name).recognize(path)
@@ -244,20 +246,20 @@ def _check_subdirectories(directory: str, found: Recognized) -> None:
     most = _MAX_LOOKS[storage.scheme(directory) is not None]
     paths = [storage.join(directory, name) for name in names_in(directory) if not name.startswith((".", "_"))]
     is_directory = {path: _is_directory(path) for path in paths[:most]}
-    below = [one for path in paths[:most] if is_directory[path] for one in _first_in(path)]
+    below = [recognized for path in paths[:most] if is_directory[path] for recognized in _first_in(path)]
     if all(_is_read_with(found, child) for child in below):
         return
     files = [path for path in paths[:most] if not is_directory[path]]
-    if any(one.format == found.format for path in files[:_MAX_FILES] for one in _first_in(path)):
+    if any(recognized.format == found.format for path in files[:_MAX_FILES] for recognized in _first_in(path)):
         below.insert(0, found)
     raise _several(directory, below, len(paths) > most)
 
 
-def _is_read_with(found: Recognized, one: Recognized) -> bool:
+def _is_read_with(found: Recognized, other: Recognized) -> bool:
     """Whether the source of a directory's files also reads a dataset below."""
-    if one.format != found.format or not can_read(one.format):  # what only `open_dataset` reads
+    if other.format != found.format or not can_read(other.format):  # what only `open_dataset` reads
         return False
-    return source_class(found.format).reads_together(found.why, one.why)
+    return source_class(found.format).reads_together(found.why, other.why)
 
 
 def _first_in(directory: str) -> list[Recognized]:

@@ -84,7 +84,7 @@ def open_upload(directory: str, destination: str) -> Upload:
             "publishes any directory"
         )
     manifest = read_manifest(directory)
-    shards = {one["file"]: one for one in manifest["shards"] if one["records"] or one["bytes"]}
+    shards = {entry["file"]: entry for entry in manifest["shards"] if entry["records"] or entry["bytes"]}
     data: list[FileToSend] = []
     metadata: list[FileToSend] = []
     for name in _names(directory, plan):
@@ -99,7 +99,7 @@ def open_upload(directory: str, destination: str) -> Upload:
     if not any(file.name == CARD for file in metadata):
         content = card(directory, plan, manifest, destination).encode()
         metadata.append(FileToSend(CARD, content, len(content)))
-    metadata.sort(key=lambda one: (one.name == MANIFEST, one.name))
+    metadata.sort(key=lambda file: (file.name == MANIFEST, file.name))
     return Upload(directory, plan, tuple(data), tuple(metadata), _tags(directory, plan))
 
 

@@ -47,7 +47,9 @@ class Depth:
     unit: str = "mm"
 
     def __post_init__(self) -> None:
-        known = all(type(one) in (int, float) and math.isfinite(one) for one in (self.low, self.high, self.shift))
+        known = all(
+            type(meters) in (int, float) and math.isfinite(meters) for meters in (self.low, self.high, self.shift)
+        )
         if not known or not 0 <= self.low < self.high or (self.log and self.low + self.shift <= 0):
             raise UsageError(
                 f"depth from {self.low} to {self.high} m with shift {self.shift}: expected 0 <= minimum < maximum, and "
@@ -61,7 +63,7 @@ class Depth:
     def quantize(self, depth: Array) -> Array:
         """The 12-bit numbers of depth in our unit; those of NaN are 0."""
         scale = np.float32(1000 if self.unit == "mm" else 1)
-        low, high, shift = (np.float32(one) * scale for one in (self.low, self.high, self.shift))
+        low, high, shift = (np.float32(meters) * scale for meters in (self.low, self.high, self.shift))
         values = depth.astype(np.float32)
         with np.errstate(invalid="ignore", divide="ignore"):
             if self.log:

@@ -227,20 +227,20 @@ def _open(path: str) -> Iterator[tuple[Any, Any]]:
 
 
 def _codec_of(stream: Any) -> str:
-    one = stream.codec_context
+    context = stream.codec_context
     facts = (
-        one.name,
-        one.codec_tag,
-        one.width,
-        one.height,
-        one.format.name,
-        one.profile,
-        int(one.color_range),
-        int(one.colorspace),
-        int(one.color_primaries),
-        int(one.color_trc),
+        context.name,
+        context.codec_tag,
+        context.width,
+        context.height,
+        context.format.name,
+        context.profile,
+        int(context.color_range),
+        int(context.colorspace),
+        int(context.color_primaries),
+        int(context.color_trc),
     )
-    return hashlib.sha256(repr(facts).encode() + (one.extradata or b"")).hexdigest()[:32]
+    return hashlib.sha256(repr(facts).encode() + (context.extradata or b"")).hexdigest()[:32]
 
 
 @functools.lru_cache(maxsize=32)

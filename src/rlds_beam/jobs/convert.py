@@ -134,7 +134,7 @@ class ConvertJob:
         with lock_output(self.target):
             pending = self.open(overwrite)
             for work in pending:
-                self.converter.convert(work, {})
+                self.converter.convert_range(work, {})
             return self.read_report() if self.adds_nothing else self.committer.commit()
 
     def remove_temporary(self) -> None:
@@ -209,7 +209,7 @@ class ConvertJob:
 
     def progress(self) -> str:
         """The number of finished ranges, as text; reads all commits."""
-        return f"{len(read_commits(self.directory))} of {len(self.ranges)} parts are finished"
+        return f"{len(read_commits(self.directory))} of {len(self.ranges)} ranges are finished"
 
     def committed_since(self, before: int) -> Callable[[], Done]:
         """A function that counts the commits since `before`: the progress if the runner does not report it."""

@@ -300,5 +300,5 @@ def _why_unsplittable(source: Source, work: WorkRange, whole_shards: bool) -> st
     if not source.files.is_splittable(path):
         if source.files.name == "tfrecord":
             return f"{path} is gzip-compressed, which cannot be cut"
-        return f"{path} cannot be cut: a file of this format is one part"
+        return f"{path} cannot be cut: a file of this format is one range"
     return None  # requested by --shards

@@ -28,7 +28,7 @@ def about(size: int | None) -> str:
 def balance_lines(balance: Balance) -> list[str]:
     """The sizes of a plan's ranges."""
     sizes = format_size(balance.least) + (f" to {format_size(balance.most)}" if balance.most > balance.least else "")
-    lines = [f"parts     {balance.ranges:,} of {sizes}"]
+    lines = [f"ranges    {balance.ranges:,} of {sizes}"]
     if balance.unsplittable is not None:
         share = balance.most / balance.total
         lines.append(f"  the largest, {share:.0%} of the work, goes to one worker: {balance.unsplittable}")

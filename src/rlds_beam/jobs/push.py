@@ -34,11 +34,11 @@ from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb import tables
-from rlds_beam.reverb.column_items import ColumnConversion
+from rlds_beam.reverb.column_items import ColumnItemConversion
 from rlds_beam.reverb.pushers import EpisodePusher, ItemPusher, Pusher
 from rlds_beam.reverb.tables import Baseline, OnWait
 from rlds_beam.reverb.target import KEY_FORMAT, ReverbTarget, open_target, salt_of
-from rlds_beam.trajectories.converter import Conversion, ItemConversion
+from rlds_beam.trajectories.converter import ItemConversion, WindowItemConversion
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
 
@@ -132,11 +132,11 @@ def _open_rlds(options: PushOptions) -> PushInput:
     if options.columns:
         for name in options_given(options, FrameOptions, ItemOptions):
             raise UsageError(f"--{name} has no effect with --columns: connectors define the rows")
-        conversion = ColumnConversion.of(connecting.probed, options.module)
+        conversion = ColumnItemConversion.of(connecting.probed, options.module)
         items = conversion.items
     else:
         connecting.refuse_columns("--columns")
-        conversion = Conversion.of(trajectory_spec(connecting.probed.schema, frames, items))
+        conversion = WindowItemConversion.of(trajectory_spec(connecting.probed.schema, frames, items))
     snapshot = opened.snapshot()
     reader = EpisodeReader(source, snapshot)
     ignored = connecting.ignored_values(conversion.ignored_values)

@@ -71,7 +71,7 @@ class RangeCommit:
         """
         commit = from_json(cls, content, path)
         if storage.split(path)[1] != f"{commit.range}.json":
-            raise UsageError(f"{path} is the commit of another part ({commit.range}): remove it")
+            raise UsageError(f"{path} is the commit of another range ({commit.range}): remove it")
         return commit
 
 
@@ -171,7 +171,7 @@ def read_commit(output: str, work: WorkRange, files: Sequence[str], plan: str) -
     committed = [file.file for file in commit.files]
     if commit.numbers is None and committed != list(files):  # a completed range may have other files
         raise UsageError(
-            f"{path} names {', '.join(committed)}, but the file of that part is {', '.join(files)}: remove the commit"
+            f"{path} names {', '.join(committed)}, but the file of that range is {', '.join(files)}: remove the commit"
         )
     return None if commit.plan != plan or any(problems_of(functools.partial(_size, output), commit)) else commit
 
@@ -211,11 +211,11 @@ def problems_of(size_of: Callable[[str], int | None], commit: RangeCommit, *, co
       complete: whether the dataset is complete, so that temporary files are no longer needed.
     """
     expected: dict[str, int | None] = {}
-    for one in commit.files:
-        if one.shard.records and not (
-            complete and one.role == "temporary"
+    for file in commit.files:
+        if file.shard.records and not (
+            complete and file.role == "temporary"
         ):  # empty shards of an empty split are removed at the end
-            expected |= {one.file: one.shard.bytes, **dict.fromkeys(one.beside)}
+            expected |= {file.file: file.shard.bytes, **dict.fromkeys(file.beside)}
     if commit.rejected is not None:
         expected |= {f"{REJECTED}/{commit.range}.tfrecord": commit.rejected.bytes}
         expected |= {f"{REJECTED}/{commit.range}.jsonl": None}
@@ -225,10 +225,10 @@ def problems_of(size_of: Callable[[str], int | None], commit: RangeCommit, *, co
             yield f"{name} is missing"
         elif size is not None and actual != size:
             yield f"{name} has {actual} bytes, but {size} were written"
-    for one in commit.files:
-        yield from _wrong_count(one)
+    for file in commit.files:
+        yield from _wrong_count(file)
 
 
-def _wrong_count(one: WrittenFile) -> Iterator[str]:
-    if one.shard.records != one.predicted:
-        yield f"{one.file} holds {one.shard.records} items, but {one.predicted} were predicted"
+def _wrong_count(file: WrittenFile) -> Iterator[str]:
+    if file.shard.records != file.predicted:
+        yield f"{file.file} holds {file.shard.records} items, but {file.predicted} were predicted"

@@ -99,7 +99,7 @@ class RangeFinisher:
             return []  # reported by `manifest.commit_dataset`
         indices = self.output.global_indices(done)
         if len(indices) != len(done):
-            raise self._wrong(f"global_indices returned {len(indices)} entries for {count(len(done), 'part')}")
+            raise self._wrong(f"global_indices returned {len(indices)} entries for {count(len(done), 'range')}")
         numbered = list(zip(done, indices, strict=True))
         if files := [file for _, numbers in numbered for file in self.output.replacing_files(numbers)]:
             add_files(self.output.directory, files)  # the plan names them before they exist
@@ -132,11 +132,11 @@ class RangeFinisher:
         if not isinstance(finished, RangeCommit):
             raise self._wrong(f"finish_range returned {finished!r:.60}, expected a RangeCommit")
         old = {file.file: file.shard.checksum for file in commit.files}
-        for one in finished.files:
-            same = one.shard.checksum == old.get(one.file)
-            changed = same and storage.stamp(paths[one.file]) != stamps[one.file]
-            if changed and checksum_of(paths[one.file]) != one.shard.checksum:
-                raise self._wrong(f"finish_range changed {one.file} but returned its old checksum")
+        for written in finished.files:
+            same = written.shard.checksum == old.get(written.file)
+            changed = same and storage.stamp(paths[written.file]) != stamps[written.file]
+            if changed and checksum_of(paths[written.file]) != written.shard.checksum:
+                raise self._wrong(f"finish_range changed {written.file} but returned its old checksum")
         return finished
 
     def _wrong(self, what: str) -> RldsBeamError:

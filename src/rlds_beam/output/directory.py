@@ -88,8 +88,8 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
         raise UsageError(another(output, existing, plan))
     if existing is not None and existing.appended and not overwrite:
         raise UsageError(f"{output} has been appended to: add --append to go on, or replace it with --overwrite")
-    for one in (plan, *([] if existing is None else [existing])):
-        refuse_directories(output, one)
+    for known in (plan, *([] if existing is None else [existing])):
+        refuse_directories(output, known)
 
 
 def check_apart(output: str | None, input: str | Sequence[str] | None, flag: str) -> None:
@@ -103,10 +103,10 @@ def check_apart(output: str | None, input: str | Sequence[str] | None, flag: str
     Raises:
       UsageError: it is.
     """
-    for one in storage.paths_in(input) if output is not None and input is not None else ():
-        if output is not None and storage.is_inside(output, one) and storage.isdir(one):
-            same = storage.is_inside(one, output)
-            where = "is the input itself" if same else f"is inside the input, {one}"
+    for path in storage.paths_in(input) if output is not None and input is not None else ():
+        if output is not None and storage.is_inside(output, path) and storage.isdir(path):
+            same = storage.is_inside(path, output)
+            where = "is the input itself" if same else f"is inside the input, {path}"
             raise UsageError(f"{flag}={output} {where}: choose a directory outside it")
 
 

@@ -62,7 +62,7 @@ def commit_dataset(
     wrong = [problem for commit in done for problem in problems_of(there.get, commit)]
     if missing or wrong:
         storage.remove_files(output, [MANIFEST])
-        unfinished = [f"{len(missing)} of {len(ranges)} parts were not finished: {some(missing)}"] if missing else []
+        unfinished = [f"{len(missing)} of {len(ranges)} ranges were not finished: {some(missing)}"] if missing else []
         problems = some([*unfinished, *wrong])
         raise NotVerifiedError(f"{output}: {problems}; run the same command again to complete it")
     remove_leftovers(output, own)
@@ -189,12 +189,12 @@ def split_infos(directory: str, files: Iterable[tuple[str, WrittenFile]]) -> lis
         by_split.setdefault(split, []).append(file)
     splits = []
     for split, own in by_split.items():
-        if any(one.shard.records for one in own):
-            lengths = tuple(one.shard.records for one in own)
+        if any(file.shard.records for file in own):
+            lengths = tuple(file.shard.records for file in own)
             template = _template(own[0].file, len(own))
-            splits.append(SplitInfo(split, lengths, sum(one.shard.bytes for one in own), template))
+            splits.append(SplitInfo(split, lengths, sum(file.shard.bytes for file in own), template))
         else:
-            storage.remove_files(directory, [name for one in own for name in (one.file, *one.beside)])
+            storage.remove_files(directory, [name for file in own for name in (file.file, *file.beside)])
     return splits
 
 

@@ -219,7 +219,7 @@ def another(output: str, old: OutputPlan, new: OutputPlan) -> str:
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """The first few differences between two plans, in words."""
     if path.startswith("connectors") and isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        old, new = ({str(i): one for i, one in enumerate(part)} for part in (old, new))
+        old, new = ({str(i): entry for i, entry in enumerate(part)} for part in (old, new))
     if isinstance(old, dict) and isinstance(new, dict):
         places: list[str] = []
         for key in [*old, *(k for k in new if k not in old)]:

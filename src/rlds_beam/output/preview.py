@@ -1,4 +1,4 @@
-"""The preview of a written dataset, which its README.md shows: frames of the first episodes of its first parts."""
+"""The preview of a written dataset, which its README.md shows: frames of the first episodes of its first ranges."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def part_of(cameras: Sequence[Column]) -> bytes:
 
 
 def join_previews(parts: Iterable[bytes]) -> bytes:
-    """The preview: the first few parts that are not empty, below each other; empty if there are none."""
+    """The preview: the first few ranges that are not empty, below each other; empty if there are none."""
     first = itertools.islice((part for part in parts if part), _EPISODES)
     rows = [small_pixels(part, _HEIGHT * _CAMERAS)[0] for part in first]
     return bytes(thumbnail(stack_rows(rows), _HEIGHT * _CAMERAS * _EPISODES)) if rows else b""

@@ -44,7 +44,7 @@ class RangeConverter:
     output: Output
     plan: str = ""
 
-    def convert(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any] = ()) -> RangeCommit:
+    def convert_range(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any] = ()) -> RangeCommit:
         """Reads, checks, converts, and writes one range, then commits it.
 
         Files get their final names only when the range is complete, and converting it again gives the same bytes. If

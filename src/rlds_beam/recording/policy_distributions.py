@@ -84,8 +84,8 @@ class EpsilonGreedy(Distribution):
             return same
         chosen = np.clip(actions[0] - self._start, 0, self._n - 1)
         of_tied = self._tied[np.arange(len(chosen)), chosen] & (self._tied.sum(axis=1) > 1)
-        one = np.ones(len(chosen), bool)
-        possible = np.isclose(self._of(one).value, recorded) | np.isclose(self._of(~one).value, recorded)
+        ones = np.ones(len(chosen), bool)
+        possible = np.isclose(self._of(ones).value, recorded) | np.isclose(self._of(~ones).value, recorded)
         return np.asarray(same | (of_tied & possible))
 
 

@@ -51,7 +51,7 @@ def versions_of(names: Sequence[str]) -> dict[str, Any]:
 
 def _version(name: str) -> Any:
     if name.endswith(_FILE):
-        return {one: _version(one) for one in _in_file(name)}
+        return {policy: _version(policy) for policy in _in_file(name)}
     call = _CALL.fullmatch(name)
     arguments = _arguments(name, call["arguments"]) if call else {"base_policy": name}
     base = arguments["base_policy"]
@@ -68,7 +68,7 @@ def _load(name: str) -> list[BehaviorPolicy]:
     if name == "random":
         return [Random()]
     if name.endswith(_FILE):
-        return [policy for one in _in_file(name) for policy in _load(one)]
+        return [policy for entry in _in_file(name) for policy in _load(entry)]
     call = _CALL.fullmatch(name)
     if call is not None:
         return [_head(name, call["head"], _arguments(name, call["arguments"]))]

@@ -135,7 +135,7 @@ def _values(tree: Any, value: Any) -> list[Any]:
     if isinstance(tree, SpaceLeaf):
         return [value]
     parts = [(part, value[name]) for name, part in tree.items()] if isinstance(tree, dict) else zip(tree, value)  # noqa: B905
-    return [one for part, of in parts for one in _values(part, of)]
+    return [leaf for part, of in parts for leaf in _values(part, of)]
 
 
 def _build(tree: Any, values: Any) -> Any:
@@ -160,7 +160,7 @@ def from_space(space: Any, what: str) -> Structure:
 
 
 def _space_tree(space: Any, what: str) -> Any:
-    names = {one.__name__ for one in type(space).__mro__}
+    names = {base.__name__ for base in type(space).__mro__}
     if "Dict" in names:
         return {name: _space_tree(part, f"{what}[{name!r}]") for name, part in space.spaces.items()}
     if "Tuple" in names:
@@ -237,7 +237,7 @@ def _spec_tree(spec: Any, what: str) -> Any:
 
 
 def _spec_leaf(spec: Any, what: str) -> SpaceLeaf:
-    names = {one.__name__ for one in type(spec).__mro__}
+    names = {base.__name__ for base in type(spec).__mro__}
     if "Array" not in names:
         raise UsageError(f"{what} is a {type(spec).__name__}, which cannot be recorded; expected dm_env specs")
     dtype, shape = np.dtype(spec.dtype), tuple(map(int, spec.shape))

@@ -29,7 +29,7 @@ _FLAG = "--columns"
 
 
 @dataclasses.dataclass(frozen=True)
-class ColumnConversion:
+class ColumnItemConversion:
     """How rows of columns become items (a `trajectories.converter.ItemConversion`). Picklable.
 
         obs (2, 20, 3), seq_lens (2,), state_in/h (2, 64)   ->   two items: [(20, 3), (), (64,)]
@@ -43,7 +43,7 @@ class ColumnConversion:
     spec: TrajectorySpec
 
     @classmethod
-    def of(cls, probed: Probed, module: str | None) -> ColumnConversion:
+    def of(cls, probed: Probed, module: str | None) -> ColumnItemConversion:
         """The items of a module's columns.
 
         Raises:
@@ -62,7 +62,7 @@ class ColumnConversion:
                 f"--module={chosen}: connectors have columns for {', '.join(modules)}{did_you_mean(chosen, modules)}"
             )
         left_out = {f"module {name}": f"{_FLAG} pushes one module" for name in modules if name != chosen}
-        fields = sorted(modules[chosen].items(), key=lambda one: one[0].split("/"))
+        fields = sorted(modules[chosen].items(), key=lambda item: item[0].split("/"))
         numeric = [field for _, field in fields if field.dtype != "string"]
         left_out |= {path: "text, which a table cannot hold" for path, f in fields if f.dtype == "string"}
         return cls(chosen, TrajectorySpec(tuple(map(_leaf, numeric)), (), left_out))
@@ -85,12 +85,12 @@ class ColumnConversion:
         columns = by_module(batch).get(self.module, {})
         return len(next(iter(columns.values()))) if columns else 0, 0
 
-    def converter(self, encode: Callable[[Items], T]) -> ColumnConverter[T]:
-        return ColumnConverter(self, encode)
+    def converter(self, encode: Callable[[Items], T]) -> ColumnItemConverter[T]:
+        return ColumnItemConverter(self, encode)
 
 
-class ColumnConverter(Generic[T]):
-    """Converts the batches of one part of a dataset for a sink (like `trajectories.converter.Converter`).
+class ColumnItemConverter(Generic[T]):
+    """Converts the batches of one range of a dataset for a sink (like `trajectories.converter.WindowItemConverter`).
 
     Args:
       conversion: the columns to convert.
@@ -103,7 +103,7 @@ class ColumnConverter(Generic[T]):
 
     unused_steps: Mapping[str, UnusedSteps]
 
-    def __init__(self, conversion: ColumnConversion, encode: Callable[[Items], T]):
+    def __init__(self, conversion: ColumnItemConversion, encode: Callable[[Items], T]):
         self._conversion, self._encode = conversion, encode
         self.predicted = 0
         self.unused_steps = {}

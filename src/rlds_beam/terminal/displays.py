@@ -42,7 +42,7 @@ class Fact(NamedTuple):
     """A number in the line of progress.
 
     Attributes:
-      text: `12 of 71 parts`.
+      text: `12 of 71 ranges`.
       rank: the order in which facts leave a line that is too narrow, the highest first.
       tone: the kind of color that it has on a terminal.
     """
@@ -69,7 +69,7 @@ class Status:
     numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def line(self) -> str:
-        """The status as plain text: `convert 12 of 71 parts, 40,000 steps, 21,000 steps/s, ...`."""
+        """The status as plain text: `convert 12 of 71 ranges, 40,000 steps, 21,000 steps/s, ...`."""
         return f"{self.name} " + ", ".join(fact.text for fact in self.facts)
 
 
@@ -256,7 +256,7 @@ _STYLES = {"": "", "done": "green", "warning": "yellow", "faint": "dim"}
 def bar_line(status: Status, width: int, ascii_only: bool = False) -> Text:
     """A status in one line of at most `width` columns.
 
-    `convert ━━━━━━━━━━━━────── 40%  40 of 100 parts, 400,000 steps, 3 rejected, 2:40 left`: the bar gives way to the
+    `convert ━━━━━━━━━━━━────── 40%  40 of 100 ranges, 400,000 steps, 3 rejected, 2:40 left`: the bar gives way to the
     facts until it has `MIN_BAR_COLUMNS` columns; then facts leave the line, those of the highest rank first.
     """
     from rich.text import Text

@@ -93,7 +93,7 @@ class Progress:
             self._start = (now, done) if done.records else (self._began, Done())
         total, facts = self._total, []
         if total.ranges is not None and done.records + done.ranges:
-            facts.append(Fact(f"{total.finished + done.ranges:,} of {count(total.ranges, 'part')}", 4))
+            facts.append(Fact(f"{total.finished + done.ranges:,} of {count(total.ranges, 'range')}", 4))
         elif total.episodes is not None:
             facts.append(Fact(f"{done.records:,} of {count(total.episodes, 'episode')}", 4))
         elif not done.records:
@@ -116,13 +116,13 @@ class Progress:
     def _numbers(self, done: Done, now: float, left: float | None) -> dict[str, Any]:
         """The progress as numbers, the same for each job; None if unknown."""
         total = self._total
-        parts = None if total.ranges is None else total.finished + done.ranges
+        ranges = None if total.ranges is None else total.finished + done.ranges
         start, first = self._start or (now, done)
         per_second = (done.steps - first.steps) / (now - start) if now - start >= 1 else None
         return {
-            "phase": self._phase(done, parts),
-            "parts": parts,
-            "parts_total": total.ranges,
+            "phase": self._phase(done, ranges),
+            "ranges": ranges,
+            "ranges_total": total.ranges,
             "episodes": done.records,
             "episodes_total": total.episodes,
             "steps": done.steps,
@@ -134,10 +134,10 @@ class Progress:
             "seconds_left": None if left is None else round(left, 1),
         }
 
-    def _phase(self, done: Done, parts: int | None) -> str:
+    def _phase(self, done: Done, ranges: int | None) -> str:
         """What the job is doing: planning, looking for duplicates, starting, running, or completing."""
         if done.records + done.ranges:
-            return "completing" if parts is not None and parts == self._total.ranges else "running"
+            return "completing" if ranges is not None and ranges == self._total.ranges else "running"
         known = _at_the_start(done).partition(",")[0].partition(" (")[0]
         return "planning" if known == "starting" and self._total == Total(self._total.name) else known
 

@@ -82,7 +82,7 @@ def empty_reason(report: Report, options: Any) -> str | None:
     if not report.episodes:
         return f"no {what}: all records were rejected (--allow_empty accepts that)"
     if report.connectors and not sum(connector.episodes_out for connector in report.connectors[-1:]):
-        by = "; ".join(f"{count(one.episodes, 'episode')} by {name}" for name, one in report.dropped.items())
+        by = "; ".join(f"{count(dropped.episodes, 'episode')} by {name}" for name, dropped in report.dropped.items())
         return f"no {what}: connectors dropped all episodes: {by} (--allow_empty accepts that)"
     if output is None:
         return None
@@ -155,7 +155,7 @@ def check_writable(
 def _check_place(path: str, flag: str, input: str | Sequence[str], rewritten: str | tuple[str, ...]) -> None:
     """Raises UsageError if a local path is a file of an input, a directory, or a device."""
     ours = bool(rewritten) and path.endswith(rewritten)
-    if not ours and storage.exists(path) and any(storage.is_inside(path, one) for one in storage.paths_in(input)):
+    if not ours and storage.exists(path) and any(storage.is_inside(path, place) for place in storage.paths_in(input)):
         raise UsageError(f"{flag}={path} is a file in the input: choose a path outside the dataset")
     if storage.isdir(path):
         raise UsageError(f"{flag}={path} is a directory: name a file")
@@ -227,7 +227,7 @@ def flags_of(config: Any) -> list[str] | None:
         options = getattr(config, group.field)
         own += [(f, getattr(options, f.name)) for f in dataclasses.fields(options) if not hasattr(config, f.name)]
     for field, value in own:
-        if any(isinstance(one, ByValue) for one in (value if isinstance(value, tuple) else [value])):
+        if any(isinstance(entry, ByValue) for entry in (value if isinstance(value, tuple) else [value])):
             return None
         if value == field.default or field.metadata.get("positional") or field.metadata.get("hidden"):
             continue

@@ -155,18 +155,29 @@ def signal_lines(signals: Mapping[str, Summary]) -> list[str]:
     Args:
       signals: the result of `checking.signals.results.summarize`.
     """
-    found = sorted((name for name, one in signals.items() if one["beyond"]), key=lambda name: -signals[name]["beyond"])
+    found = sorted(
+        (name for name, signal in signals.items() if signal["beyond"]), key=lambda name: -signals[name]["beyond"]
+    )
     rows = []
     for name in found:
-        one, worst = signals[name], signals[name]["worst"][0]
+        signal, worst = signals[name], signals[name]["worst"][0]
         rows.append(
-            (name, threshold_of(name, one), f"{one['beyond']:,}", _number(worst["value"]), _place(worst), worst["key"])
+            (
+                name,
+                threshold_of(name, signal),
+                f"{signal['beyond']:,}",
+                _number(worst["value"]),
+                _place(worst),
+                worst["key"],
+            )
         )
     lines = table_lines(("signal", "threshold", "episodes", "worst", "step", "worst episode"), rows) if rows else []
-    reasons = {name: one["unmeasured"] for name, one in signals.items() if one["unmeasured"]}
+    reasons = {name: signal["unmeasured"] for name, signal in signals.items() if signal["unmeasured"]}
     return [
         *lines,
-        *_names("within    ", [name for name, one in signals.items() if one["measured"] and not one["beyond"]]),
+        *_names(
+            "within    ", [name for name, signal in signals.items() if signal["measured"] and not signal["beyond"]]
+        ),
         *(line for label, text in group_reasons(reasons) for line in _fill(f"{label:<10}", text)),
         *(["details   --signal=NAME shows the worst episodes of a signal"] if found else []),
     ]
@@ -189,8 +200,14 @@ def worst_lines(name: str, summary: Summary) -> list[str]:
         label, _, need = summary["unmeasured"].partition(": ")
         return [*lines, f"{label:<10}{need}"]
     rows = [
-        (_number(one["value"]), one["field"] or "", _place(one), one["key"], shorten(one["instruction"] or "", 40))
-        for one in summary["worst"]
+        (
+            _number(episode["value"]),
+            episode["field"] or "",
+            _place(episode),
+            episode["key"],
+            shorten(episode["instruction"] or "", 40),
+        )
+        for episode in summary["worst"]
     ]
     return [*lines, *table_lines(("value", "field", "step", "episode", "instruction"), rows)]
 

@@ -40,7 +40,7 @@ def prepare_conversion(input: str | Path, output: str | Path, options: Mapping[s
     return prepare(ConvertOptions.create(str(input), str(output), **options))
 
 
-def convert(input: str | Path, output: str | Path, options: Mapping[str, Any]) -> Report:
+def convert_here(input: str | Path, output: str | Path, options: Mapping[str, Any]) -> Report:
     """Converts range by range and returns the report."""
     return prepare_conversion(input, output, options).convert_here()
 
@@ -90,7 +90,7 @@ def check_killed_and_resumed(input: str | Path, directory: Path, options: Mappin
     done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE, check=False, env=environment)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert [*(directory / "out" / "_commits").glob("*.json")], done.stdout
-    check_report(convert(input, directory / "out", options))
+    check_report(convert_here(input, directory / "out", options))
     assert files_in(directory / "out") == files_in(directory / "whole"), f"killed at the change {done.stdout}"
 
 
@@ -131,11 +131,11 @@ def _convert_and_die(about: dict[str, Any], seed: str) -> None:
     data, directory = about.pop("input"), Path(about.pop("directory"))
     changes = _Changes(directory / "whole")
     sys.addaudithook(changes)
-    convert(data, directory / "whole", about)
+    convert_here(data, directory / "whole", about)
     last = random.Random(f"{about} {seed}").randrange(changes.count)
     print(f"{last} of {changes.count}", flush=True)
     sys.addaudithook(_Changes(directory / "out", last))
-    convert(data, directory / "out", about)
+    convert_here(data, directory / "out", about)
 
 
 if __name__ == "__main__":

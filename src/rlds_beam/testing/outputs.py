@@ -19,7 +19,7 @@ from rlds_beam.testing.conversions import (
     check_error,
     check_killed_and_resumed,
     check_report,
-    convert,
+    convert_here,
     files_in,
     prepare_conversion,
 )
@@ -83,7 +83,7 @@ class OutputTests:
         """And the same counts."""
         data, results = self._data(tmp_path), []
         for shards in (1, 2, len(self.episodes())):
-            report = convert(data, tmp_path / str(shards), self._options(shards=shards))
+            report = convert_here(data, tmp_path / str(shards), self._options(shards=shards))
             check_report(report)
             assert (report.records, report.rejected) == (len(self.episodes()), 0)
             results.append((report.items_written, dict(report.left_out), self.read(tmp_path / str(shards))))
@@ -99,18 +99,18 @@ class OutputTests:
     def test_a_lost_file_is_written_again(self, tmp_path: Path) -> None:
         """A file of a finished range that is missing, or cut short, when the conversion goes on."""
         data = self._data(tmp_path)
-        convert(data, tmp_path / "whole", self._options())
+        convert_here(data, tmp_path / "whole", self._options())
         for name in ("lost", "cut"):
             job = prepare_conversion(data, tmp_path / name, self._options())
             for work in job.open():
-                job.converter.convert(work, {})
+                job.converter.convert_range(work, {})
             for file in job.output.files(job.ranges[1]):
                 path = tmp_path / name / file
                 content = path.read_bytes()
                 path.unlink()
                 if name == "cut":
                     path.write_bytes(content[: len(content) // 2])
-            check_report(convert(data, tmp_path / name, self._options()))
+            check_report(convert_here(data, tmp_path / name, self._options()))
             assert files_in(tmp_path / name) == files_in(tmp_path / "whole"), name
 
     def test_rejected_episodes_are_kept_and_counted(self, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ class OutputTests:
             steps={**{path: column[:1] for path, column in episodes[1].steps.items()}, **flags}
         )
         data = self._data(tmp_path, [*episodes[:2], endless, single, *episodes[2:]])
-        report = convert(data, tmp_path / "out", self._options())
+        report = convert_here(data, tmp_path / "out", self._options())
         check_report(report)
         rejected = [line["rule"] for line, _ in read_rejected(tmp_path / "out")]
         assert len(rejected) == report.rejected <= 2, rejected
@@ -134,14 +134,14 @@ class OutputTests:
             episodes = [episode.with_columns({field: column(len(episode))}) for episode in self.episodes()]
             data = self._data(tmp_path / str(i), episodes)
             try:
-                check_report(convert(data, tmp_path / str(i) / "out", self._options()))
+                check_report(convert_here(data, tmp_path / str(i) / "out", self._options()))
             except RldsBeamError as error:
                 check_error(error)
 
     def test_overwrite_removes_all_files(self, tmp_path: Path) -> None:
         """The output names all files that it writes, so that another one can replace them."""
         data, other = self._data(tmp_path), "numpy" if self.output == "rlds" else "rlds"
-        convert(data, tmp_path / "clean", {"to": other})
-        convert(data, tmp_path / "out", self._options())
+        convert_here(data, tmp_path / "clean", {"to": other})
+        convert_here(data, tmp_path / "out", self._options())
         prepare_conversion(data, tmp_path / "out", {"to": other, "overwrite": True}).convert_here(overwrite=True)
         assert files_in(tmp_path / "out").keys() == files_in(tmp_path / "clean").keys()

@@ -22,7 +22,7 @@ from rlds_beam.testing.conversions import (
     check_killed_and_resumed,
     check_report,
     content_of,
-    convert,
+    convert_here,
     files_in,
     prepare_conversion,
 )
@@ -139,7 +139,7 @@ class SourceTests:
         for shards in (None, 1, 2, 3, len(episodes)):
             try:
                 assert _read(source, shards=shards) == episodes, shards
-                report = convert(data, tmp_path / str(shards), self._options(shards=shards))
+                report = convert_here(data, tmp_path / str(shards), self._options(shards=shards))
             except UsageError:  # a file that cannot be split
                 assert shards not in (None, 1) or len(source.splits[0].shards) > 1
                 continue
@@ -147,7 +147,7 @@ class SourceTests:
             assert report.valid + report.repaired + report.rejected == len(episodes)
             written.append([path.read_bytes() for path in sorted((tmp_path / str(shards)).glob("*.tfrecord-*"))])
         assert len({b"".join(shards) for shards in written}) == 1, "the records depend on the number of ranges"
-        convert(data, tmp_path / "again", self._options())
+        convert_here(data, tmp_path / "again", self._options())
         assert files_in(tmp_path / "again") == files_in(tmp_path / "None")
 
     def test_a_killed_conversion_resumes(self, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ class SourceTests:
                     continue
                 damaged.write_bytes(damage(content, rng))
                 try:
-                    report = convert(data, directory / "out", self._options())
+                    report = convert_here(data, directory / "out", self._options())
                 except RldsBeamError as error:
                     check_error(error, damaged)
                 else:

@@ -31,7 +31,9 @@ T = TypeVar("T")
 
 
 class ItemConversion(Protocol):
-    """How the episodes of one dataset become items: windows of frames (`Conversion`), or rows (`reverb.column_items`).
+    """How the episodes of one dataset become items.
+
+    `WindowItemConversion` makes windows of frames, `reverb.column_items.ColumnItemConversion` rows of columns.
 
     Attributes:
       spec: the spec of an item.
@@ -59,7 +61,7 @@ class ItemConversion(Protocol):
 
 
 class ItemConverter(Protocol[T]):
-    """Converts the batches of an ordered range (see `Converter`)."""
+    """Converts the batches of an ordered range (see `WindowItemConverter`)."""
 
     predicted: int
 
@@ -74,7 +76,7 @@ class ItemConverter(Protocol[T]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Conversion:
+class WindowItemConversion:
     """How to convert the episodes of one dataset to items: the options and what follows from them. Picklable."""
 
     frames: FrameOptions
@@ -84,7 +86,7 @@ class Conversion:
     keep: tuple[Kept, ...] = ()
 
     @classmethod
-    def of(cls, spec: TrajectorySpec, images: Images = "raw") -> Conversion:
+    def of(cls, spec: TrajectorySpec, images: Images = "raw") -> WindowItemConversion:
         """The conversion whose result a spec describes.
 
         Raises:
@@ -116,9 +118,9 @@ class Conversion:
         lengths = [frame_count(len(episode), self.frames) for episode in batch.episodes]
         return 0 if self.items.across_episodes else predict_items(lengths, self.items), sum(lengths)
 
-    def converter(self, encode: Callable[[Items], T]) -> Converter[T]:
+    def converter(self, encode: Callable[[Items], T]) -> WindowItemConverter[T]:
         """See `ItemConversion`."""
-        return Converter(self, encode)
+        return WindowItemConverter(self, encode)
 
     def plan(self) -> dict[str, Any]:
         """What the bytes of the items depend on besides the episodes, as JSON."""
@@ -135,7 +137,7 @@ class Conversion:
         left_out = {path: why for path, why in self.spec.left_out.items() if path not in kept}
         return [*map(str, self.spec.leaves), *kept.values()], left_out
 
-    def without_user_code(self) -> Conversion:
+    def without_user_code(self) -> WindowItemConversion:
         """A copy that uses zeros instead of the result of `policy_info_fn`; records have the same sizes."""
         if self.frames.policy_info_fn is None:
             return self
@@ -159,12 +161,12 @@ class Conversion:
         return predict_items([frame_count(length, self.frames) for length in steps], self.items)
 
 
-def record_encoder(conversion: Conversion) -> TrajectoryEncoder:
+def record_encoder(conversion: WindowItemConversion) -> TrajectoryEncoder:
     """Returns the encoder of items as records of a trajectory TFRecord."""
     return TrajectoryEncoder(conversion.spec, conversion.images, keep=conversion.keep, jpeg_quality=JPEG_QUALITY)
 
 
-class Converter(Generic[T]):
+class WindowItemConverter(Generic[T]):
     """Converts the episodes of one ordered range of a dataset to the input of a sink.
 
     With `across_episodes`, items cross episode boundaries, so episodes must come in order and `finish` returns the
@@ -180,7 +182,7 @@ class Converter(Generic[T]):
       unused_steps: the steps that are in no item, by reason (`trajectories.items.REASONS`); complete after `finish`.
     """
 
-    def __init__(self, conversion: Conversion, encode: Callable[[Items], T]):
+    def __init__(self, conversion: WindowItemConversion, encode: Callable[[Items], T]):
         self._conversion, self._encode = conversion, encode
         self._maker = ItemMaker(conversion.items)
         self._coverage = Coverage(conversion.items)

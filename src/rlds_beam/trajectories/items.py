@@ -328,8 +328,8 @@ class Coverage:
 
     def _count(self, steps: int, used: int, reason: str) -> None:
         if used < steps:
-            one = UnusedSteps(0 if used else 1, steps - used, 0 if used else steps)
-            self.unused = merge_unused([self.unused, {reason: one}])
+            unused = UnusedSteps(0 if used else 1, steps - used, 0 if used else steps)
+            self.unused = merge_unused([self.unused, {reason: unused}])
 
 
 def count_covered(x: int, items: int, options: ItemOptions) -> int:

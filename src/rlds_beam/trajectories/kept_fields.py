@@ -94,11 +94,11 @@ def keep_fields(names: Iterable[str], schema: Schema, leaves: Iterable[str]) -> 
             raise UsageError(f"--keep={name}: there is no such field{hint} The fields are: {', '.join(known)}")
         kept |= {entry.field.path: entry for entry in matching}
     taken = {*leaves}
-    for path, one in kept.items():
+    for path, chosen in kept.items():
         if any(below(leaf, path) or below(path, leaf) for leaf in taken):
             raise UsageError(f"--keep={path}: the trajectory already has a leaf of that name")
-        if one.field.dtype not in _DTYPES or one.field.encoding in ("png", "jpeg") or None in one.field.shape:
-            raise UsageError(f"--keep={path}: only text and numbers of a fixed shape can be kept, not {one.field}")
+        if chosen.field.dtype not in _DTYPES or chosen.field.encoding in ("png", "jpeg") or None in chosen.field.shape:
+            raise UsageError(f"--keep={path}: only text and numbers of a fixed shape can be kept, not {chosen.field}")
     return tuple(kept.values())
 
 
@@ -107,10 +107,10 @@ def kept_entries(kept: Sequence[Kept], columns: Mapping[str, Column], index: np.
     return b"".join(member.entry(_values(member, np.asarray(columns[member.field.path]), index)) for member in kept)
 
 
-def _values(one: Kept, column: np.ndarray[Any, Any], index: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    if not one.of_step:
+def _values(entry: Kept, column: np.ndarray[Any, Any], index: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if not entry.of_step:
         return np.asarray(column[index[:1]])
     values: np.ndarray[Any, Any] = column[index]
     if (padding := index < 0).any():
-        values[padding] = b"" if one.field.dtype == "string" else 0
+        values[padding] = b"" if entry.field.dtype == "string" else 0
     return values

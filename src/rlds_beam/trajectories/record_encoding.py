@@ -151,7 +151,7 @@ class TrajectoryEncoder:
     def encode_all(self, prepared: Sequence[PreparedItems]) -> Encoded:
         """Encodes the items of several episodes; those of short episodes are much cheaper together."""
         prepared = [episode for episode in prepared if episode.windows.count]
-        groups = [[*group] for _, group in itertools.groupby(prepared, lambda one: (one.holes, one.windows.length))]
+        groups = [[*group] for _, group in itertools.groupby(prepared, lambda item: (item.holes, item.windows.length))]
         buffers = itertools.chain.from_iterable(map(self._encode, groups))
         return Encoded(buffers, sum(episode.windows.count for episode in prepared))
 
@@ -218,8 +218,8 @@ def _starts(group: Sequence[PreparedItems]) -> range | Array:
     windows = [episode.windows for episode in group]
     frames = [0, *itertools.accumulate(window.frames + window.padding for window in windows)]
     starts = [
-        range(at + one.start, at + one.start + one.count * one.stride, one.stride)
-        for at, one in zip(frames, windows, strict=False)
+        range(at + window.start, at + window.start + window.count * window.stride, window.stride)
+        for at, window in zip(frames, windows, strict=False)
     ]
     return starts[0] if len(group) == 1 else np.concatenate([np.array(start, np.int64) for start in starts])
 

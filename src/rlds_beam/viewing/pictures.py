@@ -61,7 +61,9 @@ def strip(episode: Episode, count: int, height: int, cameras: Sequence[str] | No
 
 def faults_of(frames: Mapping[str, Sequence[tuple[int, Thumbnail]]]) -> list[str]:
     """The faults of thumbnails: `observation/image, step 3: the JPEG is cut short`."""
-    return [f"{path}, step {step}: {one.fault}" for path, some in frames.items() for step, one in some if one.fault]
+    return [
+        f"{path}, step {step}: {frame.fault}" for path, some in frames.items() for step, frame in some if frame.fault
+    ]
 
 
 COLORS = ((59, 130, 246), (245, 158, 11), (16, 185, 129), (239, 68, 68), (139, 92, 246), (236, 72, 153), (20, 184, 166))

@@ -5,6 +5,9 @@
     shards      each copies its records from the parts
 
 So the same episodes give the same bytes: those that `write_rlds` writes if it gets them in the order of their keys.
+
+Unlike `output.stored_episodes`, a bundle checks and encodes its episodes, and stores only their records. A bad episode
+is found at once, and the verdicts are known before the shards are cut, as in `write_rlds`.
 """
 
 from __future__ import annotations
@@ -127,14 +130,16 @@ class KeyedWriter:
           UsageError: two episodes have the same key, or there are no episodes.
           FailedRuleError: two episodes are equal, and `strict` is set.
         """
-        in_order = sorted(written, key=lambda one: (self.splits.index(one.split), one.key))
+        in_order = sorted(written, key=lambda episode: (self.splits.index(episode.split), episode.key))
         if not in_order:
             raise UsageError(f"WriteToRlds({self.settings.directory!r}): there are no episodes")
-        for one, after in itertools.pairwise(in_order):
-            if (one.split, one.key) == (after.split, after.key):
-                raise UsageError(f"two episodes of split {one.split} have the key {one.key!r}: keys must be unique")
+        for before, after in itertools.pairwise(in_order):
+            if (before.split, before.key) == (after.split, after.key):
+                raise UsageError(
+                    f"two episodes of split {before.split} have the key {before.key!r}: keys must be unique"
+                )
         shards: list[ShardPlan] = []
-        for split, own in itertools.groupby(in_order, key=lambda one: one.split):
+        for split, own in itertools.groupby(in_order, key=lambda episode: episode.split):
             groups = _cut(self._without_duplicates(split, own), self.settings.shard_bytes)
             shards += [ShardPlan(WorkRange(split, i, len(groups), ()), tuple(group)) for i, group in enumerate(groups)]
         add_files(self.settings.directory, [name for shard in shards for name in self.output.files(shard.work)])
@@ -147,13 +152,13 @@ class KeyedWriter:
         writer = open_record_file(self.output.format, path)
         try:
             with RejectedWriter(rejected_path(self.settings.directory, shard.work)) as rejected:
-                for position, one in shard.episodes:
-                    key = EpisodeKey(self.settings.dataset, one.split, 0, position)
-                    records = list(_records(one))
-                    verdict = _verdict(one, key, records)
+                for position, episode in shard.episodes:
+                    key = EpisodeKey(self.settings.dataset, episode.split, 0, position)
+                    records = list(_records(episode))
+                    verdict = _verdict(episode, key, records)
                     report.add(verdict)
                     if verdict.rejected is not None:
-                        line = {**verdict.rejected.to_json(), "id": one.key}
+                        line = {**verdict.rejected.to_json(), "id": episode.key}
                         rejected.write(verdict.rejected.payload, line, key)
                         continue
                     for record in records:
@@ -186,19 +191,19 @@ class KeyedWriter:
     def _without_duplicates(self, split: str, own: Iterable[Written]) -> Iterator[tuple[int, Written]]:
         """The episodes of a split with their positions; those equal to an earlier one are rejected."""
         seen: dict[bytes, int] = {}
-        for position, one in enumerate(own):
-            earlier = seen.setdefault(one.digest, position) if one.digest else position
+        for position, episode in enumerate(own):
+            earlier = seen.setdefault(episode.digest, position) if episode.digest else position
             if earlier == position:
-                yield position, one
+                yield position, episode
                 continue
             original = EpisodeKey(self.settings.dataset, split, 0, earlier)
             fault = Violation("duplicate_episode", f"byte-identical to {original}")
             accepted = self.settings.check.policy(fault.rule) == "accept"
             if self.strict and not accepted:
                 rejection = Rejection(dataclasses.replace(original, position=position), fault.rule, (fault,), b"")
-                raise describe_refusal(rejection, repr(one.key))
-            violations = (*one.violations, fault)
-            yield position, one._replace(violations=violations, rejected=None if accepted else fault.rule)
+                raise describe_refusal(rejection, repr(episode.key))
+            violations = (*episode.violations, fault)
+            yield position, episode._replace(violations=violations, rejected=None if accepted else fault.rule)
 
 
 class KeyedBundle:
@@ -244,7 +249,7 @@ class KeyedBundle:
         digest = b"" if rejected is not None else xxhash.xxh3_128_digest(episode.payload)
         violations = verdict.violations if rejected is None else rejected.violations
         rule = None if rejected is None else rejected.rule
-        one = Written(
+        stored = Written(
             split,
             key,
             self._path,
@@ -257,7 +262,7 @@ class KeyedBundle:
             verdict.repaired,
             rule,
         )
-        self._written.append(one)
+        self._written.append(stored)
         self._at += sum(sizes) + OVERHEAD * len(sizes)
 
     def finish(self) -> list[Written]:
@@ -274,33 +279,33 @@ def _cut(episodes: Iterable[tuple[int, Written]], shard_bytes: int) -> list[list
     """Cuts a split into shards, as `ArrayWriter` does."""
     groups: list[list[tuple[int, Written]]] = []
     filled = 0
-    for position, one in episodes:
-        if not groups or ends_shard(shard_bytes, filled, one.size):
+    for position, episode in episodes:
+        if not groups or ends_shard(shard_bytes, filled, episode.size):
             groups.append([])
             filled = 0
-        groups[-1].append((position, one))
-        filled += one.size + OVERHEAD if one.rejected is None else 0
+        groups[-1].append((position, episode))
+        filled += episode.size + OVERHEAD if episode.rejected is None else 0
     return groups
 
 
-def _records(one: Written) -> Iterator[bytes]:
+def _records(episode: Written) -> Iterator[bytes]:
     """The records of an episode, read from its part; raises NotVerifiedError if they changed."""
-    files, offset = TFRecordFormat(), one.offset
-    for size in one.sizes:
-        (record,) = list(files.read(one.part, offset, offset + 1))
+    files, offset = TFRecordFormat(), episode.offset
+    for size in episode.sizes:
+        (record,) = list(files.read(episode.part, offset, offset + 1))
         if isinstance(record, Damage) or len(record.payload) != size:
-            raise NotVerifiedError(f"{one.part} has changed since it was written: run the pipeline again")
+            raise NotVerifiedError(f"{episode.part} has changed since it was written: run the pipeline again")
         yield record.payload
         offset += size + OVERHEAD
 
 
-def _verdict(one: Written, key: EpisodeKey, records: Sequence[bytes]) -> Verdict:
+def _verdict(episode: Written, key: EpisodeKey, records: Sequence[bytes]) -> Verdict:
     """The verdict on an episode, with stubs that have only its steps."""
-    if one.rejected is not None:
-        rejection = Rejection(key, one.rejected, one.violations, records[0])
-        return Verdict(key, (), one.violations, rejection, size=one.size)
-    stubs = tuple(Episode(key, {"is_first": np.broadcast_to(np.False_, steps)}) for steps in one.steps)
-    return Verdict(key, stubs, one.violations, repaired=one.repaired, size=one.size)
+    if episode.rejected is not None:
+        rejection = Rejection(key, episode.rejected, episode.violations, records[0])
+        return Verdict(key, (), episode.violations, rejection, size=episode.size)
+    stubs = tuple(Episode(key, {"is_first": np.broadcast_to(np.False_, steps)}) for steps in episode.steps)
+    return Verdict(key, stubs, episode.violations, repaired=episode.repaired, size=episode.size)
 
 
 def _range_of(name: str) -> WorkRange:

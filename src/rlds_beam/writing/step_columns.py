@@ -87,7 +87,7 @@ def as_value(path: str, value: Any, field: Field | None) -> Any:
         return _text(path, value)
     array = _as_array(path, value, field)
     if array.dtype == object or array.dtype.kind in "SU":
-        flat = [_text(path, one) for one in array.ravel().tolist()]
+        flat = [_text(path, value) for value in array.ravel().tolist()]
         array = np.array([*flat, None], object)[:-1].reshape(array.shape)
         return array if array.ndim else array[()]
     return array[()]
@@ -173,7 +173,7 @@ def _as_array(path: str, value: Any, field: Field | None) -> Array:
 
 def _of_objects(path: str, array: Array, field: Field | None) -> Column:
     """Text, or encoded images: an object array of bytes."""
-    flat = [_text(path, one) for one in array.ravel().tolist()]
+    flat = [_text(path, value) for value in array.ravel().tolist()]
     data = _objects(flat)
     images = field.encoding in ("png", "jpeg") if field is not None else bool(flat) and flat[0].startswith(_STARTS)
     if not images or array.ndim != 1:

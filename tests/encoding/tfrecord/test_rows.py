@@ -68,7 +68,7 @@ def test_only_edited_records_are_checksummed_again(tmp_path, monkeypatch, edits)
     summed: list[bytes] = []
     monkeypatch.setattr(tfrecord_rows, "masked_crc", lambda data: summed.append(data) or masked_crc(data))
     for work in job.ranges:
-        job.converter.convert(work, {})
+        job.converter.convert_range(work, {})
     before, after = (
         [payload for shard in sorted(path.glob("*.tfrecord-*")) for payload in read_payloads(shard)]
         for path in (data, tmp_path / "out")

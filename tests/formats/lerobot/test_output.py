@@ -142,7 +142,7 @@ def test_half_written_numbers_are_written_again(source, output, tmp_path):
     config = ConvertConfig.create(source[0], str(path), to="lerobot", fps=data.FPS, shards=3)
     job = prepare(config)
     for work in job.open():
-        job.converter.convert(work, {})
+        job.converter.convert_range(work, {})
     finisher = job.committer.finisher
     finisher.finish(*finisher.commits()[0])
     torn = path / "data/chunk-000/file-001.parquet"
@@ -165,7 +165,7 @@ def test_leftovers_of_a_run_killed_at_its_end_are_removed(source, output, tmp_pa
     config = ConvertConfig.create(source[0], str(path), to="lerobot", fps=data.FPS, shards=3)
     job = prepare(config)
     for work in job.open():
-        job.converter.convert(work, {})
+        job.converter.convert_range(work, {})
     facts = {file: file.read_bytes() for file in (path / "_ranges").iterdir()}
     job.committer.commit()
     assert bytes_of(path) == bytes_of(output)

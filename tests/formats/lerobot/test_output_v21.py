@@ -110,7 +110,7 @@ def test_workers_resume_at_any_point(source, output, tmp_path):
     path = tmp_path / "out"
     job = job_of(source[0], path)
     for work in job.open():
-        job.converter.convert(work, {})
+        job.converter.convert_range(work, {})
     finisher = job.committer.finisher
     one, two, *_ = finisher.commits()
     packs = {file: file.read_bytes() for file in (path / "_ranges").iterdir()}
@@ -150,7 +150,7 @@ def test_a_link_instead_of_a_directory_is_refused(source, tmp_path):
     path = tmp_path / "out"
     job = job_of(source[0], path)
     for work in job.open():
-        job.converter.convert(work, {})
+        job.converter.convert_range(work, {})
     (tmp_path / "other").mkdir()
     (path / "data").mkdir()
     (path / "data/chunk-000").symlink_to(tmp_path / "other")

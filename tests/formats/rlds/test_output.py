@@ -373,5 +373,5 @@ def test_a_record_that_does_not_match_features_json_ends_the_job(data, tmp_path)
     converter = dataclasses.replace(job.converter, output=output)
     work = job.open()[0]
     with pytest.raises(RldsBeamError, match=r"the record of .* does not match features.json, .*: .* in reward"):
-        converter.convert(work, {})
+        converter.convert_range(work, {})
     assert not (tmp_path / "out" / "manifest.json").exists()

@@ -147,7 +147,7 @@ def pairs(context: Context, sizes: Mapping[str, int]) -> list[tuple[str, str]]:
         for state in context.states
         if sizes.get(action, 0) == sizes.get(state, 1) > 1
     ]
-    return sorted(found, key=lambda one: one[0].rpartition("/")[2] != one[1].rpartition("/")[2])[:_MAX_PAIRS]
+    return sorted(found, key=lambda pair: pair[0].rpartition("/")[2] != pair[1].rpartition("/")[2])[:_MAX_PAIRS]
 
 
 def measure_lag(context: Context, motions: Mapping[str, Motion], laid: Laid) -> dict[str, Array]:

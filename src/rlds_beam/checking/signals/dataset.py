@@ -64,7 +64,7 @@ def findings_of(rows: SignalRows, names: Mapping[str, Sequence[str]] = {}) -> li
         return []
     found = [*_of_metadata(rows), *_of_motion(rows, names), *_of_groups(rows)]
     order = list(DATASET_CHECKS)
-    return sorted(found, key=lambda one: (order.index(one.check), one.field))
+    return sorted(found, key=lambda finding: (order.index(finding.check), finding.field))
 
 
 def _finding(check: str, field: str, detail: str) -> DatasetFinding:
@@ -131,6 +131,6 @@ def _of_groups(rows: SignalRows) -> Iterator[DatasetFinding]:
     for path, ratios in scales.items():
         for group, ratio in zip(groups, ratios.tolist(), strict=True):
             if ratio > _MAX_RATIO:
-                others = "the others" if len(groups) > 2 else next(one for one in groups if one != group)
+                others = "the others" if len(groups) > 2 else next(name for name in groups if name != group)
                 detail = f"{shorten(repr(group), 60)}: {ratio:.3g} times larger or smaller than {shorten(others, 60)}"
                 yield _finding("scale_mismatch", path, detail)

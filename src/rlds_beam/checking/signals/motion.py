@@ -89,7 +89,7 @@ def lay(columns: Sequence[Array | None], laid: Laid, *, is_action: bool) -> Arra
     if not known:
         return None
     flat = [_flat(column) for column in known]
-    if len(known) < len(columns) or len({one.shape[1] for one in flat}) > 1:
+    if len(known) < len(columns) or len({column.shape[1] for column in flat}) > 1:
         flat = _fill(columns, laid)
     values = np.ascontiguousarray(np.concatenate(flat).T)
     if is_action and len(laid.void):

@@ -134,7 +134,7 @@ class SignalRows:
             file.seek(-_INDEX, io.SEEK_END)
             index = int.from_bytes(file.read(), "little")
         keys, places = load(index)
-        return SignalRows(keys, *(Columns(one, lambda name, one=one: load(one[name])) for one in places))  # type: ignore[misc]
+        return SignalRows(keys, *(Columns(own, lambda name, own=own: load(own[name])) for own in places))  # type: ignore[misc]
 
 
 def _names(parts: Iterable[Any]) -> list[Any]:

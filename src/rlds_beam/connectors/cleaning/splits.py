@@ -135,8 +135,8 @@ class Strata:
 
     def merge(self, *others: Strata) -> Strata:
         merged = Strata(self._connector)
-        for one in (self, *others):
-            for stratum, numbers in one._numbers.items():
+        for counts in (self, *others):
+            for stratum, numbers in counts._numbers.items():
                 merged._numbers.setdefault(stratum, []).extend(numbers)
         return merged
 

@@ -73,13 +73,13 @@ class MultiCategorical(ActionDistribution):
         return np.stack([np.argmax(part, axis=-1) for part in self._parts(inputs)], axis=-1)
 
     def sample(self, inputs: Array, noise: Array) -> tuple[Array, Array]:
-        one = Categorical()
-        samples = [one.sample(part, noise[:, i : i + 1]) for i, part in enumerate(self._parts(inputs))]
+        categorical = Categorical()
+        samples = [categorical.sample(part, noise[:, i : i + 1]) for i, part in enumerate(self._parts(inputs))]
         return np.stack([actions for actions, _ in samples], axis=-1), np.sum([logp for _, logp in samples], axis=0)
 
     def log_probability(self, inputs: Array, actions: Array) -> Array:
-        parts, one = self._parts(inputs), Categorical()
-        return cast(Array, np.sum([one.log_probability(p, actions[:, i]) for i, p in enumerate(parts)], axis=0))
+        parts, categorical = self._parts(inputs), Categorical()
+        return cast(Array, np.sum([categorical.log_probability(p, actions[:, i]) for i, p in enumerate(parts)], axis=0))
 
     def _parts(self, inputs: Array) -> list[Array]:
         return np.split(inputs, np.cumsum(self.sizes)[:-1], axis=-1)

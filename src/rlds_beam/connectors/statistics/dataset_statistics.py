@@ -65,7 +65,9 @@ class DatasetStatistics(Viewable):
         return content
 
     def _select(self, place: int, value: str) -> EpisodeStatistics:
-        return EpisodeStatistics().merge(*(one for key, one in self.groups.items() if key[place] == value))
+        return EpisodeStatistics().merge(
+            *(statistics for key, statistics in self.groups.items() if key[place] == value)
+        )
 
 
 class Groups:

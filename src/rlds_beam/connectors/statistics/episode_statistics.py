@@ -147,7 +147,7 @@ class EpisodeStatistics(Viewable):
 
     def merge(self, *others: EpisodeStatistics) -> EpisodeStatistics:
         """Merges the statistics of disjoint sets of episodes."""
-        every = [one for one in (self, *others) if one.episodes]
+        every = [statistics for statistics in (self, *others) if statistics.episodes]
         paths = sorted({path for summary in every for path in summary.leaves})
         return EpisodeStatistics(
             sum(summary.episodes for summary in every),

@@ -194,9 +194,9 @@ class WeightSums:
     def merge(self, *others: WeightSums) -> WeightSums:
         """Merges the sums."""
         merged = WeightSums()
-        for one in (self, *others):
-            merged._count += one._count
-            merged._sums |= {path: _sum(merged._sums.get(path), values) for path, values in one._sums.items()}
+        for sums in (self, *others):
+            merged._count += sums._count
+            merged._sums |= {path: _sum(merged._sums.get(path), values) for path, values in sums._sums.items()}
         return merged
 
     def finish(self) -> dict[str, list[float]]:

@@ -85,7 +85,7 @@ def _pick(leaf: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _zeros(value: Any) -> Any:
-    return [_zeros(one) for one in value] if isinstance(value, list) else 0.0
+    return [_zeros(entry) for entry in value] if isinstance(value, list) else 0.0
 
 
 def _feature(path: str) -> str:

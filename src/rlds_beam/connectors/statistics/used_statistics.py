@@ -99,7 +99,7 @@ class RowStatistics:
 
     def merge(self, *others: RowStatistics) -> RowStatistics:
         """Merges the statistics."""
-        merged, every = RowStatistics(self._rows_of), [one._leaves() for one in (self, *others)]
+        merged, every = RowStatistics(self._rows_of), [statistics._leaves() for statistics in (self, *others)]
         for key in sorted({key for leaves in every for key in leaves}):
             first, *more = (leaves[key] for leaves in every if key in leaves)
             merged._merged[key] = first.merge(*more) if more else first

@@ -257,7 +257,7 @@ class MultipleLoggedDataset:
     @property
     def behavior_policy_names(self) -> list[str]:
         """The names of the policies."""
-        return [one["behavior_policy"] for one in self._described]
+        return [dataset["behavior_policy"] for dataset in self._described]
 
     @property
     def n_datasets(self) -> dict[str, int]:

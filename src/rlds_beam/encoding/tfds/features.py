@@ -330,8 +330,8 @@ def _node(tree: Field | dict[str, Any], scalars: bool) -> dict[str, Any]:
     shape = {"dimensions": dimensions} if dimensions else {}
     if tree.encoding in ("png", "jpeg"):
         if len(tree.shape) == 4:  # a list of images, of any length
-            one = _node(dataclasses.replace(tree, shape=tree.shape[1:]), scalars)
-            sequence = {"feature": one, "length": "-1"}
+            node = _node(dataclasses.replace(tree, shape=tree.shape[1:]), scalars)
+            sequence = {"feature": node, "length": "-1"}
             return {"pythonClassName": _PACKAGE + "sequence_feature.Sequence", "sequence": sequence}
         image = {"shape": shape, "dtype": tree.dtype, "encodingFormat": tree.encoding}
         return {"pythonClassName": _PACKAGE + "image_feature.Image", "image": image}

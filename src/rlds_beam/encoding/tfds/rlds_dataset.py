@@ -88,7 +88,7 @@ def _add_split(target: Path, name: str, version: str, split: SplitInfo) -> None:
         info["configName"] = config
     if path.exists():
         info = json.loads(path.read_text())
-    info["splits"] = [one for one in info["splits"] if one["name"] != split.name]
+    info["splits"] = [entry for entry in info["splits"] if entry["name"] != split.name]
     info["splits"] += dataset_info_json(dataset, version, [split])["splits"]
     path.write_text(json.dumps(info, indent=1))
 

@@ -133,7 +133,7 @@ class ArrayDecoder(abc.ABC):
     schema: Schema
 
     @abc.abstractmethod
-    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+    def convert_arrays(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         """The step columns and the episode's own fields. May raise KeyError, ValueError, or BadEpisode."""
 
     def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
@@ -142,7 +142,7 @@ class ArrayDecoder(abc.ABC):
         except ValueError as error:
             raise BadEpisode(Violation("not_an_example", str(error))) from None
         try:
-            steps, metadata = self.convert(arrays)
+            steps, metadata = self.convert_arrays(arrays)
         except KeyError as error:
             name = error.args[0] if error.args else ""
             raise BadEpisode(Violation("missing_field", f"the episode has no {name}", str(name))) from None

@@ -65,7 +65,7 @@ def find_files(input: str | Sequence[str], endings: tuple[str, ...], source: str
         paths = [storage.join(input, name) for name in storage.listdir(input) if name.endswith(endings)]
         name = storage.split(input.rstrip("/"))[1]
     else:
-        paths = [path for one in storage.paths_in(input) for path in _glob(one)]
+        paths = [path for pattern in storage.paths_in(input) for path in _glob(pattern)]
         name = storage.split(paths[0])[1].rpartition(".")[0] if paths else ""
     if not paths:
         raise UsageError(f"{where} has no {' or '.join(endings)} file, which --from={source} reads")

@@ -225,9 +225,9 @@ def _foreign(where: str, what: str) -> OSError:
     return OSError(f"{where} is {what}, with values in another file; copy them into this one")
 
 
-def is_dataset(one: Any) -> bool:
+def is_dataset(node: Any) -> bool:
     """Whether an object is a dataset, not a group."""
-    return not isinstance(one, Hdf5Group)
+    return not isinstance(node, Hdf5Group)
 
 
 def datasets_of(group: Hdf5Group) -> Iterator[tuple[str, Any]]:
@@ -242,11 +242,11 @@ def _datasets(group: Hdf5Group, prefix: str, seen: set[int]) -> Iterator[tuple[s
         raise OSError(f"the group {prefix or '/'} is linked twice, or more than {_MAX_LINKS} groups deep")
     seen.add(group.address)
     for name in sorted(group):
-        one = group[name]
-        if is_dataset(one):
-            yield f"{prefix}{name}", one
+        node = group[name]
+        if is_dataset(node):
+            yield f"{prefix}{name}", node
         else:
-            yield from _datasets(one, f"{prefix}{name}/", seen)
+            yield from _datasets(node, f"{prefix}{name}/", seen)
 
 
 def is_text(dataset: Any) -> bool:

@@ -106,7 +106,7 @@ class D3rlpyDecoder(ArrayDecoder):
     reward: str
     own: bool
 
-    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+    def convert_arrays(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         terminated = bool(exact_flags(arrays["terminated"], "terminated"))
         rows = len(arrays["rewards"])
         if other := [name for name in (*self.observations, "actions") if len(arrays[name]) != rows]:
@@ -150,16 +150,16 @@ class D3rlpySource(SourceOfFiles):
         paths = find_files(input, (".h5", ".hdf5"), "d3rlpy")
         files = D3rlpyFormat()
         splits = splits_of_files(files, paths, split)
-        first = next((shard.path for one in splits for shard in one.shards if shard.records), None)
+        first = next((shard.path for split in splits for shard in split.shards if shard.records), None)
         if first is None:
-            for shard in (shard for one in splits for shard in one.shards if shard.records is None):
+            for shard in (shard for split in splits for shard in split.shards if shard.records is None):
                 try:
                     files.count(shard.path)
                 except OSError as error:
                     raise UsageError(str(error)) from error
             raise UsageError(f"{paths.where}: there are no episodes")
         decoder, meaning = _decoder(first)
-        readable = [shard for one in splits for shard in one.shards if shard.records is not None]
+        readable = [shard for split in splits for shard in split.shards if shard.records is not None]
         notes = tuple(note for shard in readable for note in _notes(shard.path, shard.records))
         return cls(f"{paths.name}/1.0.0", decoder.schema, decoder, splits, files, (), meaning.fps, meaning.robot, notes)
 

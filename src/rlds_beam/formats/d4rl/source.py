@@ -185,7 +185,7 @@ def _columns(file: Any) -> Iterator[tuple[str, Any]]:
 class D4rlDecoder(ArrayDecoder):
     """Decodes rows into episodes. Attributes: see `ArrayDecoder`."""
 
-    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+    def convert_arrays(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         if _WRONG in arrays:
             raise BadEpisode(Violation("wrong_dtype_or_shape", arrays[_WRONG][0].decode(), "is_terminal"))
         terminal, ended = (bool(flag) for flag in arrays["end"])
@@ -227,7 +227,7 @@ class D4rlSource(SourceOfFiles):
         paths = find_files(input, ENDINGS, "d4rl")
         files = D4rlFormat()
         splits = splits_of_files(files, paths, split)
-        path = next(shard.path for one in splits for shard in one.shards)
+        path = next(shard.path for split in splits for shard in split.shards)
         try:
             with open_hdf5(path) as file:
                 if missing := [name for name in _REQUIRED if name not in file]:

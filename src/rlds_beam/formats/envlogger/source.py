@@ -89,7 +89,7 @@ def _objects(values: Sequence[bytes]) -> Array:
 class EnvLoggerDecoder(ArrayDecoder):
     """Decodes logged steps into episodes. Attributes: see `ArrayDecoder`."""
 
-    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+    def convert_arrays(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         steps, metadata = _columns(arrays)
         return steps, {path: metadata[path] for path in self.schema.metadata}
 
@@ -146,8 +146,8 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     else:
         yield path, value
         return
-    for name, one in named:
-        yield from _leaves(one, f"{path}/{name}" if path else str(name))
+    for name, spec in named:
+        yield from _leaves(spec, f"{path}/{name}" if path else str(name))
 
 
 def _by_path(value: Any, path: str) -> dict[str, Any]:
@@ -283,8 +283,8 @@ def _spec_names(spec: Any, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(spec, Mapping) and {"shape", "dtype", "name"} <= spec.keys():
         yield path, str(spec["name"])
     elif isinstance(spec, (Mapping, list, tuple)):
-        for name, one in spec.items() if isinstance(spec, Mapping) else enumerate(spec):
-            yield from _spec_names(one, f"{path}/{name}" if path else str(name))
+        for name, entry in spec.items() if isinstance(spec, Mapping) else enumerate(spec):
+            yield from _spec_names(entry, f"{path}/{name}" if path else str(name))
 
 
 def _field(path: str, column: Any) -> Field:

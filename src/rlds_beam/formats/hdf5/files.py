@@ -97,7 +97,7 @@ def groups_of(root: Hdf5Group, pattern: str) -> list[str]:
     node = root[parent] if parent else root
     if is_dataset(node):
         raise OSError(f"{parent} is a dataset, not a group")
-    found = [one for one, _ in matches(name, list(node))]
+    found = [match for match, _ in matches(name, list(node))]
     return [f"{parent}/{match}".strip("/") for match in sorted(found, key=natural)]
 
 

@@ -82,10 +82,10 @@ class Hdf5Source(Source):
     @classmethod
     def recognize(cls, path: str) -> str | None:
         try:
-            one = first_file(path, _ENDINGS)
-            if one is None:
+            file = first_file(path, _ENDINGS)
+            if file is None:
                 return None
-            found = _fitting(one)
+            found = _fitting(file)
         except Exception:  # whatever the path holds; `open` says what is wrong
             return None
         return "; ".join(f"profile {name}: {why}" for name, why in found.items()) or None
@@ -127,8 +127,8 @@ def find_hdf5(input: str | Sequence[str], where: str) -> dict[str, int]:
     if isinstance(input, str) and storage.isdir(input):
         sizes = _below(input)
     else:
-        for one in storage.paths_in(input):
-            sizes |= storage.sizes_of(one)
+        for place in storage.paths_in(input):
+            sizes |= storage.sizes_of(place)
     if not sizes:
         raise UsageError(f"{where} has no {' or '.join(_ENDINGS)} file, which --from=hdf5 reads")
     return {path: sizes[path] for path in sorted(sizes, key=natural)}
@@ -231,7 +231,7 @@ def _first_layout(profile: Profile, paths: Sequence[str], raw_images: str) -> tu
                     error = error or f"{path} has no {profile.episodes}, where profile {profile.name} finds episodes"
                     continue
                 masks = masks_of(root) if profile.splits == "mask" else {}
-                names = [one.rpartition("/")[2] for one in groups_of(root, profile.episodes)] if masks else []
+                names = [group.rpartition("/")[2] for group in groups_of(root, profile.episodes)] if masks else []
                 layout = layout_of(profile, episode, raw_images, tuple(sorted(masks)))
         except UNREADABLE as unreadable:
             error = error or f"{path} cannot be read: {unreadable}"

@@ -143,7 +143,7 @@ def report_damage(path: str) -> Iterator[None]:
         yield
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise NotVerifiedError(
-            f"{path} is missing or damaged ({error}): remove the commit of its part, and run the same command again"
+            f"{path} is missing or damaged ({error}): remove the commit of its range, and run the same command again"
         ) from error
 
 

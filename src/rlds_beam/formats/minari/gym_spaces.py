@@ -56,7 +56,7 @@ def nest_spaces(spaces: Mapping[str, JsonSpace]) -> JsonSpace:
 
 
 def _dict(content: Mapping[str, Any]) -> JsonSpace:
-    spaces = {name: one if isinstance(one.get("type"), str) else _dict(one) for name, one in content.items()}
+    spaces = {name: space if isinstance(space.get("type"), str) else _dict(space) for name, space in content.items()}
     return {"type": "Dict", "subspaces": spaces}
 
 

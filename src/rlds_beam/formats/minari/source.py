@@ -122,7 +122,7 @@ class MinariDecoder(ArrayDecoder):
 
     fields: tuple[MinariField, ...]
 
-    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+    def convert_arrays(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         terminated, truncated = (exact_flags(arrays[name], name) for name in ("terminations", "truncations"))
         steps = len(terminated) + 1
         marks = flags(terminated | truncated, terminated)
@@ -263,14 +263,14 @@ def _fields(path: str, files: MinariFormat | MinariArrowFormat, about: Mapping[s
     try:
         if isinstance(files, MinariArrowFormat):
             arrays = files.read_episode(storage.join(storage.split(path)[0], "0"))
-            fields = [_field(place, one, jpeg, spaces) for place, one in sorted(arrays.items())]
+            fields = [_field(place, array, jpeg, spaces) for place, array in sorted(arrays.items())]
         else:
             with open_hdf5(path) as file:
                 datasets = [*datasets_of(file["episode_0"])]
                 for place, dataset in datasets:
                     if place.partition("/")[0] in _ROLES and dataset.shape is not None:
                         check_readable(dataset)
-                fields = [_field(place, one, jpeg, spaces) for place, one in datasets]
+                fields = [_field(place, dataset, jpeg, spaces) for place, dataset in datasets]
     except UNREADABLE as error:
         raise UsageError(f"{path} cannot be read: {shorten(error)}") from error
     return tuple(field for field in fields if field is not None)
@@ -305,10 +305,10 @@ def _flat(space: Any, where: str, place: str, spaces: dict[str, Any], whole: boo
     check_json(space, _SPACE, where)
     below = space.get("subspaces")
     if isinstance(below, dict):
-        for name, one in below.items():
-            _flat(one, where, f"{place}/{name}", spaces, whole)
+        for name, child in below.items():
+            _flat(child, where, f"{place}/{name}", spaces, whole)
     elif isinstance(below, list):
-        for i, one in enumerate(below):
-            _flat(one, where, f"{place}/_index_{i}", spaces, whole)
+        for i, child in enumerate(below):
+            _flat(child, where, f"{place}/_index_{i}", spaces, whole)
     if whole or below is None:
         spaces[place] = space

@@ -129,7 +129,7 @@ def _text(array: Array) -> Array:
     if array.dtype.kind == "S":
         return array.astype(object)
     if array.dtype.kind == "U":
-        return np.array([*(str(one).encode() for one in array.reshape(-1)), None], object)[:-1].reshape(array.shape)
+        return np.array([*(str(text).encode() for text in array.reshape(-1)), None], object)[:-1].reshape(array.shape)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 

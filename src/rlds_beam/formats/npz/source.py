@@ -48,7 +48,7 @@ class NpzFile:
     @functools.cached_property
     def leaves(self) -> Mapping[str, Leaf]:
         """The arrays by name."""
-        return {name: Leaf(one.shape, _dtype(one), bool(one.shape)) for name, one in self._members.items()}
+        return {name: Leaf(member.shape, _dtype(member), bool(member.shape)) for name, member in self._members.items()}
 
     @property
     def stored(self) -> bool:

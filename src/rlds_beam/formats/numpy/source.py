@@ -142,18 +142,18 @@ class NumpyDecoder(ArrayDecoder):
 
     fields: tuple[NumpyField, ...]
 
-    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+    def convert_arrays(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         steps: dict[str, Column] = {}
         metadata: dict[str, Any] = {}
-        for one in self.fields:
-            values, field = arrays[one.file], one.field
-            if field.encoding == "jpeg" and not one.of_episode:
+        for stored in self.fields:
+            values, field = arrays[stored.file], stored.field
+            if field.encoding == "jpeg" and not stored.of_episode:
                 images = encoded_images(values, field.path)
                 steps[field.path] = EncodedImages(images, field.shape, field.dtype)
                 continue
-            if not one.as_bytes:
+            if not stored.as_bytes:
                 values = exact_cast(values, field.numpy_dtype, field.path)
-            if one.of_episode:
+            if stored.of_episode:
                 metadata[field.path] = values[0]
             else:
                 steps[field.path] = values
@@ -187,18 +187,18 @@ class NumpySource(Source):
             raise UsageError(f"{input} holds no arrays: it was converted with another --to")
         where = storage.join(input, MANIFEST)
         with parsing(where):
-            fields = tuple(NumpyField.of(one, where) for one in manifest["numpy"]["fields"])
+            fields = tuple(NumpyField.of(entry, where) for entry in manifest["numpy"]["fields"])
             meaning = Meaning.from_json(manifest["numpy"].get(KEY, {}), where)
         shards: dict[str, tuple[Shard, ...]] = {}
-        for one in manifest["shards"]:
-            folder, name = storage.split(one["file"])
+        for entry in manifest["shards"]:
+            folder, name = storage.split(entry["file"])
             if name == f"{OFFSETS}.npy":
-                size = sum(other["bytes"] for other in manifest["shards"] if other["split"] == one["split"])
-                shards[one["split"]] = (Shard(0, storage.join(input, folder, name), size, one["records"]),)
+                size = sum(other["bytes"] for other in manifest["shards"] if other["split"] == entry["split"])
+                shards[entry["split"]] = (Shard(0, storage.join(input, folder, name), size, entry["records"]),)
         steps = by_path((field.field for field in fields if not field.of_episode), input)
         schema = Schema(steps, by_path((field.field for field in fields if field.of_episode), input))
         splits = splits_of(shards, split, manifest["name"])
-        checksums = {one["file"]: one["checksum"] for one in manifest["shards"]}
+        checksums = {entry["file"]: entry["checksum"] for entry in manifest["shards"]}
         decoder = NumpyDecoder(schema, fields)
         return cls(
             f"{manifest['name']}/1.0.0",

@@ -120,8 +120,10 @@ def bind(
 def _of_equal_rows(bound: list[Bound], leaves: Mapping[str, Leaf]) -> tuple[list[Bound], list[str]]:
     """Leaves out optional arrays without a row for each action, with notes."""
     counts = [len(range(leaves[binding.name].shape[0])[binding.rule.start : binding.rule.stop]) for binding in bound]
-    rows = next((n for n, one in zip(counts, bound, strict=True) if one.field.path.split("/")[0] == "action"), 0)
-    odd = [one.name for n, one in zip(counts, bound, strict=True) if n != rows and one.rule.optional]
+    rows = next(
+        (n for n, binding in zip(counts, bound, strict=True) if binding.field.path.split("/")[0] == "action"), 0
+    )
+    odd = [binding.name for n, binding in zip(counts, bound, strict=True) if n != rows and binding.rule.optional]
     kept = [binding for binding in bound if binding.name not in odd]
     return kept, [f"{name} has {leaves[name].shape[0]} rows, not {rows}: left out" for name in odd]
 

@@ -20,7 +20,7 @@ def shipped_profiles(npz: bool = False) -> dict[str, Profile]:
     """The profiles of the package by name, sorted: those for HDF5 files, or those for `.npz` files."""
     profiles = {}
     files = (file for file in resources.files(__package__).iterdir() if file.name.endswith(".yaml"))
-    for file in sorted(files, key=lambda one: one.name):
+    for file in sorted(files, key=lambda path: path.name):
         profile = parse_profile(file.read_text("utf-8"), file.name)
         if profile.files.endswith(".npz") == npz:
             profiles[profile.name] = profile
@@ -60,7 +60,7 @@ def propose(name: str, episodes: str, leaves: Mapping[str, Leaf]) -> list[str]:
       leaves: the arrays of the first episode.
     """
     last = {path: path.rpartition("/")[2].lower() for path in leaves}
-    actions = [path for path, one in last.items() if one in _ACTIONS] or [
+    actions = [path for path, name in last.items() if name in _ACTIONS] or [
         path for path in leaves if "action" in path.lower() and leaves[path].shape
     ]
     rows = leaves[actions[0]].shape[:1] if actions else ()

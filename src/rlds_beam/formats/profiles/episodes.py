@@ -193,27 +193,27 @@ def _text(value: bytes) -> Array:
     return np.array([value, None], object)[:1]
 
 
-def _rows(one: Bound, container: Container, name: str, rows: slice) -> Array:
+def _rows(binding: Bound, container: Container, name: str, rows: slice) -> Array:
     """The values of a field. Frames of pixels become PNGs piece by piece, so a long episode is never held as pixels."""
     leaf = container.leaves[name]
     count = (*leaf.shape, 0)[0]
     start, stop, _ = rows.indices(count)
-    if not one.has_pixels(leaf):
-        return _values(one, container.read(name, None if (start, stop) == (0, count) else slice(start, stop)))
+    if not binding.has_pixels(leaf):
+        return _values(binding, container.read(name, None if (start, stop) == (0, count) else slice(start, stop)))
     chunk = max(leaf.chunk, 1)
     step = chunk * max(_PIECE // (chunk * math.prod(leaf.shape[1:]) * leaf.dtype.itemsize), 1)
     places = [start, *range(start - start % chunk + step, stop, step), max(start, stop)]
     return pngs(container.read(name, slice(a, b)) for a, b in itertools.pairwise(places))
 
 
-def _values(one: Bound, array: Array) -> Array:
+def _values(binding: Bound, array: Array) -> Array:
     """The values; images without the zeros that pad them, and frames that are stored as bytes as pixels."""
     is_rows = array.dtype == object and array.ndim == 1
-    shape = next((shape for shape in one.rule.raw_shapes if shape == one.field.shape), None)
+    shape = next((shape for shape in binding.rule.raw_shapes if shape == binding.field.shape), None)
     if is_rows and shape and all(len(row) == math.prod(shape) for row in array):
         frames = (np.frombuffer(row, np.uint8).reshape(1, *shape) for row in array)
-        return pngs(frames) if one.encoded else np.concatenate([np.zeros((0, *shape), np.uint8), *frames])
-    if one.encoded and (is_rows or (array.dtype == np.uint8 and array.ndim == 2)):
+        return pngs(frames) if binding.encoded else np.concatenate([np.zeros((0, *shape), np.uint8), *frames])
+    if binding.encoded and (is_rows or (array.dtype == np.uint8 and array.ndim == 2)):
         return np.fromiter(map(row_bytes, array), object, len(array))
     return array
 
@@ -237,7 +237,7 @@ class ProfileDecoder(ArrayDecoder):
 
     layout: Layout
 
-    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+    def convert_arrays(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         place = arrays[_WHERE][0].decode("utf-8", "replace")
         steps: dict[str, Column] = {}
         for binding in self.layout.bound:
@@ -277,12 +277,12 @@ class ProfileDecoder(ArrayDecoder):
         return len(steps[path])
 
     def _last(self, arrays: Arrays, path: str, place: str) -> Column | None:
-        one = next((binding for binding in self.layout.bound if binding.field.path == path), None)
-        if one is None or one.final is None:
+        bound = next((binding for binding in self.layout.bound if binding.field.path == path), None)
+        if bound is None or bound.final is None:
             return None
         if _FINAL + path not in arrays:
-            raise BadEpisode(Violation("missing_field", f"{place} has no {one.final}", path))
-        return _column(one, arrays[_FINAL + path], place)
+            raise BadEpisode(Violation("missing_field", f"{place} has no {bound.final}", path))
+        return _column(bound, arrays[_FINAL + path], place)
 
     def _numbers(self, arrays: Arrays, rows: int, place: str) -> dict[str, Column]:
         """The columns `reward` and, if the files have it, `discount`."""
@@ -332,15 +332,15 @@ def _of_action(path: str) -> bool:
     return path.partition("/")[0] in ("action", "reward", "discount")
 
 
-def _column(one: Bound, array: Array, place: str) -> Column:
+def _column(binding: Bound, array: Array, place: str) -> Column:
     """The column of a field. Raises BadEpisode if the values do not fit it."""
-    field = one.field
+    field = binding.field
     is_rows = array.dtype == object and array.ndim == 1
-    if one.encoded and is_rows:
+    if binding.encoded and is_rows:
         return EncodedImages(array, field.shape, field.dtype, field.encoding)
-    if one.encoded or array.shape[1:] != field.shape or (array.dtype == object) != (field.dtype == "string"):
+    if binding.encoded or array.shape[1:] != field.shape or (array.dtype == object) != (field.dtype == "string"):
         kind = "bytes" if array.dtype == object else array.dtype.name
-        detail = f"{place}: {one.name} holds {kind}{list(array.shape)}, but the first episode has {field}"
+        detail = f"{place}: {binding.name} holds {kind}{list(array.shape)}, but the first episode has {field}"
         raise BadEpisode(Violation("wrong_dtype_or_shape", detail, field.path))
     return exact_cast(array, field.numpy_dtype, field.path)
 

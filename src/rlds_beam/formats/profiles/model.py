@@ -194,7 +194,7 @@ def parse_profile(text: str, where: str) -> Profile:
     _check_keys(content, _SCHEMA, where)
     try:
         check_json(content, _SCHEMA, where)
-        fields = tuple(_rule(path, one, where) for path, one in content["fields"].items())
+        fields = tuple(_rule(path, rule, where) for path, rule in content["fields"].items())
     except UsageError as error:
         raise UsageError(
             str(error).replace("is damaged or not written by rlds-beam", "is not a valid profile")
@@ -229,8 +229,8 @@ def parse_profile(text: str, where: str) -> Profile:
         any_of=tuple(recognized.get("any", ())),
         lacks=tuple(recognized.get("lacks", ())),
         ends=tuple(content.get("ends", ())),
-        text=tuple(_text_rule(one, where) for one in content.get("text", ())),
-        facts={name: _text_rule(one, where) for name, one in content.get("facts", {}).items()},
+        text=tuple(_text_rule(rule, where) for rule in content.get("text", ())),
+        facts={name: _text_rule(rule, where) for name, rule in content.get("facts", {}).items()},
         **{name: content[name] for name in plain if name in content},
     )
 
@@ -258,8 +258,8 @@ def _check_keys(content: Mapping[str, Any], schema: Mapping[str, Any], where: st
             raise UsageError(f"{where}: unknown key {shorten(repr(name), 80)}{did_you_mean(str(name), known)}")
 
 
-def _rule(path: str, one: Any, where: str) -> FieldRule:
-    given = {"from": one} if isinstance(one, str) else one
+def _rule(path: str, rule: Any, where: str) -> FieldRule:
+    given = {"from": rule} if isinstance(rule, str) else rule
     where = f"{where}: fields.{shorten(path, 80)}"
     _check_keys(given, _RULE, where)
     check_json(given, _RULE, where)
@@ -286,9 +286,9 @@ def _rule(path: str, one: Any, where: str) -> FieldRule:
     )
 
 
-def _text_rule(one: Mapping[str, str], where: str) -> TextRule:
-    _check_keys(one, _TEXT_FROM, f"{where}: text")
-    kinds = [kind for kind in one if kind != "json"]
+def _text_rule(rule: Mapping[str, str], where: str) -> TextRule:
+    _check_keys(rule, _TEXT_FROM, f"{where}: text")
+    kinds = [kind for kind in rule if kind != "json"]
     if len(kinds) != 1:
         raise UsageError(f"{where}: text: expected one of attribute, dataset, file, and file_name, found {kinds}")
-    return TextRule(kinds[0], one[kinds[0]], one.get("json"))
+    return TextRule(kinds[0], rule[kinds[0]], rule.get("json"))

@@ -222,8 +222,8 @@ class RldsOutput(HoldsLastActions):
         files: dict[str, list[tuple[str, WrittenFile]]] = {kind: [] for kind in self.formats}
         for commit in commits:
             places = itertools.product(self.formats, self.splits or (commit.split,))
-            for (kind, split), one in zip(places, commit.files, strict=True):
-                files[kind].append((split, one))
+            for (kind, split), file in zip(places, commit.files, strict=True):
+                files[kind].append((split, file))
         splits, *_ = [split_infos(self.directory, own) for own in files.values()]
         dataset_info = dataset_info_json(
             self.name, self.version, splits, file_format=self.format, alternatives=self.formats[1:]
@@ -238,7 +238,7 @@ class RldsOutput(HoldsLastActions):
                 storage.write_bytes(storage.below(self.directory, name), content)
         described = self._provenance(dataset_info["splits"])
         self._write(PROVENANCE, to_json(described))
-        paths = (self._path(one.file) for _, one in files[self.format] if one.shard.records)
+        paths = (self._path(file.file) for _, file in files[self.format] if file.shard.records)
         preview = preview_of(paths, FORMATS[self.format], cameras_in(self.features))
         if preview:
             storage.write_bytes(storage.below(self.directory, PREVIEW), preview)
@@ -317,7 +317,7 @@ class RldsWriter:
 
     def finish(self) -> tuple[WrittenFile, ...]:
         written = zip(self._names, [file.commit() for file in self._files], self._counts, strict=True)
-        return tuple(WrittenFile(*one, role="items" if i < self._places else "part") for i, one in enumerate(written))
+        return tuple(WrittenFile(*file, role="items" if i < self._places else "part") for i, file in enumerate(written))
 
     def abort(self) -> None:
         for file in self._files:

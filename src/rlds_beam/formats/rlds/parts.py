@@ -107,9 +107,9 @@ def commit_parts(output: RldsOutput, parts: Sequence[FinishedPart], plan: Output
     add_files(directory, [name for work, _ in numbered for name in output.files(work)])
     for work, part in numbered:
         files = []
-        for name, one in zip(output.files(work), part.files, strict=True):
-            storage.rename(storage.below(directory, PARTS, one.file), storage.below(directory, name))
-            files.append(dataclasses.replace(one, file=name))
+        for name, file in zip(output.files(work), part.files, strict=True):
+            storage.rename(storage.below(directory, PARTS, file.file), storage.below(directory, name))
+            files.append(dataclasses.replace(file, file=name))
         if part.rejected is not None:
             for ending in (".tfrecord", ".jsonl"):
                 storage.rename(rejected_part(output, part.work) + ending, rejected_path(directory, work) + ending)

@@ -75,7 +75,7 @@ class RllibOutput(Output):
         by_role = ((name, leaves_below(schema, path, left_out)) for name, path in roles.items())
         extras = tuple((name, leaves) for name, leaves in by_role if leaves)
         left_out |= _others(schema, [fields.obs, fields.actions, fields.rewards, *FLAGS, *roles.values()], left_out)
-        held = [leaf.field for leaves in (observations, actions, *(one for _, one in extras)) for leaf in leaves]
+        held = [leaf.field for leaves in (observations, actions, *(own for _, own in extras)) for leaf in leaves]
         known = Meaning.of(Schema({field.path: field for field in held}), source)
         meaning = dataclasses.replace(known, last_action="unknown")  # it holds no last actions
         return cls(directory, source.name, observations, actions, reward, extras, fields, left_out, meaning)

@@ -78,7 +78,7 @@ def _layout(path: str) -> Any:
 
 
 def _stamps_of_files(path: str) -> object:
-    return tuple(storage.stamp(one) for one in (path, *_layout(path).files))
+    return tuple(storage.stamp(file) for file in (path, *_layout(path).files))
 
 
 @functools.lru_cache(maxsize=256)
@@ -158,7 +158,7 @@ def count_incomplete(path: str, files: Ros2Format) -> tuple[int, dict[str, int]]
         for window in files.windows(path):
             if window.damage:
                 continue
-            inside = {topic: one[slice(*np.searchsorted(one, window[:2]))] for topic, one in times.items()}
+            inside = {topic: own[slice(*np.searchsorted(own, window[:2]))] for topic, own in times.items()}
             at = steps_at(mapping, inside)
             fields = [field for field in mapping.fields if field.topic]
             streams = {field.path: times[field.topic] for field in fields}
@@ -212,7 +212,7 @@ class _Reading:
     def episode(self, window: BagWindow) -> Arrays:
         """The arrays of an episode: those of its fields, and what is known about it."""
         streams, unstamped = self._streams(window)
-        steps = steps_at(self._mapping, {name: one.times[one.inside] for name, one in streams.items()})
+        steps = steps_at(self._mapping, {name: stream.times[stream.inside] for name, stream in streams.items()})
         readers = [reader for reader in self._readers if reader.field.topic]
         frames = align(
             steps,
@@ -251,22 +251,22 @@ class _Reading:
         unstamped: dict[str, int] = {}
         wanted, size = {reader.field.topic for reader in self._readers}, 0
         for topics, start, stop in self._spans(window):
-            for one in self._bag.messages(topics, start, stop):
-                time = stamp_of(one.data) if one.topic in self._stamped else one.time
+            for entry in self._bag.messages(topics, start, stop):
+                time = stamp_of(entry.data) if entry.topic in self._stamped else entry.time
                 if time is None:
-                    unstamped[one.topic] = unstamped.get(one.topic, 0) + (window.start <= one.time < window.stop)
+                    unstamped[entry.topic] = unstamped.get(entry.topic, 0) + (window.start <= entry.time < window.stop)
                     continue
-                kept = one.data if one.topic in wanted else one.data[:0]
-                found[one.topic].append((time, one.time, bytes_of(kept)))
+                kept = entry.data if entry.topic in wanted else entry.data[:0]
+                found[entry.topic].append((time, entry.time, bytes_of(kept)))
                 size += len(kept)
                 if size > MAX_EPISODE_BYTES:
                     raise BadMessage(f"its messages are larger than {MAX_EPISODE_BYTES >> 30} GB")
         streams: dict[str, _Stream] = {}
         for name, messages in found.items():
             messages.sort(key=lambda message: message[:2])
-            times, logs = (np.array([one[i] for one in messages], np.int64) for i in range(2))
+            times, logs = (np.array([message[i] for message in messages], np.int64) for i in range(2))
             inside = (logs >= window.start) & (logs < window.stop)
-            streams[name] = _Stream(times, inside, [one[2] for one in messages])
+            streams[name] = _Stream(times, inside, [message[2] for message in messages])
         return streams, {name: number for name, number in unstamped.items() if number}
 
     def _spans(self, window: BagWindow) -> list[tuple[tuple[str, ...], int, int]]:
@@ -289,13 +289,13 @@ class _Reading:
     def _chosen_logs(self, window: BagWindow, timelines: Mapping[str, _Timeline]) -> Array:
         """The log times of the messages that count for the steps of an episode, ascending."""
         inside = {
-            name: one.recorded_times[slice(*np.searchsorted(one.recorded, window[:2]))]
-            for name, one in timelines.items()
+            name: timeline.recorded_times[slice(*np.searchsorted(timeline.recorded, window[:2]))]
+            for name, timeline in timelines.items()
         }
         steps, logs = steps_at(self._mapping, inside), [np.zeros(0, np.int64)]
-        for name, one in timelines.items():
-            chosen = align(steps, {name: one.times}, {name: self._mapping.max_age(name)}).chosen[name]
-            logs.append(one.logs[chosen])
+        for name, timeline in timelines.items():
+            chosen = align(steps, {name: timeline.times}, {name: self._mapping.max_age(name)}).chosen[name]
+            logs.append(timeline.logs[chosen])
         return np.unique(np.concatenate(logs))
 
 

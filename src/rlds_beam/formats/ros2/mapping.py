@@ -138,7 +138,7 @@ def parse_mapping(content: Any, where: str) -> TopicMapping:
         raise UsageError(
             f"{where}: fields is empty; write for example observation/state: {{topic: /joint_states, ...}}"
         )
-    parsed = tuple(_field(path, one, max_age, f"{where}: fields: {shorten(path)}") for path, one in fields.items())
+    parsed = tuple(_field(path, entry, max_age, f"{where}: fields: {shorten(path)}") for path, entry in fields.items())
     if not any(field.topic for field in parsed):
         raise UsageError(f"{where}: no field names a topic")
     _check_nesting([field.path for field in parsed], where)
@@ -158,32 +158,32 @@ def parse_mapping(content: Any, where: str) -> TopicMapping:
     )
 
 
-def _field(path: Any, one: Any, max_age: int | None, where: str) -> TopicField:
+def _field(path: Any, entry: Any, max_age: int | None, where: str) -> TopicField:
     name = shorten(path)
     if len(str(path)) > _MAX_NAME or name.split("/")[0] not in _ROOTS or not all(name.split("/")):
         hint = did_you_mean(name.split("/")[0], _ROOTS, otherwise=f"it begins with one of {', '.join(_ROOTS)}")
         made = f" ({path} is made by rlds-beam)" if path in _MADE else ""
         raise UsageError(f"{where}: not a step field{made}{hint}")
-    one = _table(one, _FIELD_KEYS, where)
-    if "value" in one:
-        if len(one) > 1 or not isinstance(one["value"], str):
+    entry = _table(entry, _FIELD_KEYS, where)
+    if "value" in entry:
+        if len(entry) > 1 or not isinstance(entry["value"], str):
             raise UsageError(f"{where}: value is a constant text, and goes with no other key")
-        return TopicField(path, value=one["value"])
-    names = _texts(one.get("names"), f"{where}: names")
-    dtype = one.get("dtype", "")
+        return TopicField(path, value=entry["value"])
+    names = _texts(entry.get("names"), f"{where}: names")
+    dtype = entry.get("dtype", "")
     if not isinstance(dtype, str) or (dtype and (dtype not in DTYPES or dtype == "string")):
         raise UsageError(f"{where}: dtype is {shorten(dtype, 40)!r}{did_you_mean(shorten(dtype), DTYPES)}")
-    fields = _texts(one.get("field"), f"{where}: field")
+    fields = _texts(entry.get("field"), f"{where}: field")
     if names and len(fields) != 1:
         raise UsageError(f"{where}: names selects from one field, for example field: position")
     return TopicField(
         path,
-        _topic(one.get("topic"), f"{where}: topic"),
+        _topic(entry.get("topic"), f"{where}: topic"),
         fields,
         names,
-        _text(one.get("names_field", "name"), f"{where}: names_field"),
+        _text(entry.get("names_field", "name"), f"{where}: names_field"),
         dtype,
-        _age(one["max_age_s"], f"{where}: max_age_s") if "max_age_s" in one else max_age,
+        _age(entry["max_age_s"], f"{where}: max_age_s") if "max_age_s" in entry else max_age,
     )
 
 
@@ -239,7 +239,7 @@ def _text(value: Any, where: str) -> str:
 
 def _texts(value: Any, where: str) -> tuple[str, ...]:
     values = [value] if isinstance(value, str) else [] if value is None else value
-    if not isinstance(values, list) or not all(isinstance(one, str) and len(one) <= _MAX_NAME for one in values):
+    if not isinstance(values, list) or not all(isinstance(name, str) and len(name) <= _MAX_NAME for name in values):
         raise UsageError(f"{where}: expected text, or a list of texts; found {shorten(repr(value), 60)}")
     return tuple(values)
 
@@ -247,9 +247,9 @@ def _texts(value: Any, where: str) -> tuple[str, ...]:
 def _values(value: Any, where: str) -> tuple[str, ...]:
     """Marker values as text; true and false as in YAML."""
     values = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(one, (bool, int, str)) for one in values):
+    if not all(isinstance(value, (bool, int, str)) for value in values):
         raise UsageError(f"{where}: expected values such as true, 1, or start; found {shorten(repr(value), 60)}")
-    return tuple(str(one).lower() if isinstance(one, bool) else str(one) for one in values)
+    return tuple(str(value).lower() if isinstance(value, bool) else str(value) for value in values)
 
 
 def _positive(value: Any, where: str) -> float:

@@ -91,18 +91,18 @@ class McapFile(BagFile):
         self._file.close()
 
     def messages(self, topics: Collection[str], start: int, stop: int) -> Iterator[Message]:
-        names = {key: one.topic for key, one in self._channels.items() if one.topic in topics}
+        names = {key: channel.topic for key, channel in self._channels.items() if channel.topic in topics}
         for chunk in self._chunks:
             if chunk.start < stop and chunk.end >= start and chunk.may_hold(names):
                 yield from self._in_chunk(chunk, names, start, stop)
 
     def times(self, topic: str) -> Array:
-        ids = {key for key, one in self._channels.items() if one.topic == topic}
+        ids = {key for key, channel in self._channels.items() if channel.topic == topic}
         found = [self._chunk_times(chunk, ids) for chunk in self._chunks if chunk.may_hold(ids)]
         return np.concatenate([np.zeros(0, np.int64), *found])
 
     def last_time(self, topic: str, before: int) -> int | None:
-        ids = {key for key, one in self._channels.items() if one.topic == topic}
+        ids = {key for key, channel in self._channels.items() if channel.topic == topic}
         last = -1
         for chunk in sorted(self._chunks, key=lambda chunk: chunk.end, reverse=True):
             if chunk.end <= last:

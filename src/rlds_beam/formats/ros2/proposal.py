@@ -113,10 +113,10 @@ def _card(bag: Bag, facts: Sequence[TopicFacts], definitions: Definitions, drive
     rows = [("rate", f"{driver.rate:.1f} Hz, that of {printable(driver.name, 100)}" if driver else "unknown")]
     rows += [("time", f"{long}, {format_size(bag.layout.size)}")]
     rows += [("cameras", _camera(bag, topic)) for topic in there if topic.type in IMAGES]
-    for one in (topic for topic in there if topic.type == _JOINTS):
-        joints = [printable(name, 40) for name in _joints(bag, one.name, definitions)]
+    for joint_topic in (topic for topic in there if topic.type == _JOINTS):
+        joints = [printable(name, 40) for name in _joints(bag, joint_topic.name, definitions)]
         more = ["..."] if len(joints) > MAX_UNFOLDED else []
-        rows.append(("joints", f"{printable(one.name, 100)}: {', '.join([*joints[:MAX_UNFOLDED], *more])}"))
+        rows.append(("joints", f"{printable(joint_topic.name, 100)}: {', '.join([*joints[:MAX_UNFOLDED], *more])}"))
     labels = [label for label, _ in rows]
     return [f"{label if label not in labels[:i] else '':10}{text}" for i, (label, text) in enumerate(rows)]
 
@@ -128,8 +128,8 @@ def _camera(bag: Bag, facts: TopicFacts) -> str:
     try:
         if first is not None and topic.encoding == "cdr":
             known = definitions_of([topic], "", bag.layout.distribution)
-            one = image_reader(topic.type, known, "image", first.data)
-            stored = f"{one.width} x {one.height}, {one.encoding}"
+            reader = image_reader(topic.type, known, "image", first.data)
+            stored = f"{reader.width} x {reader.height}, {reader.encoding}"
     except (UsageError, BadMessage, IndexError, KeyError) as error:
         stored = shorten(str(error), 100)
     return f"{printable(facts.name, 100)}: {stored}, {facts.rate:.1f} Hz"
@@ -140,7 +140,7 @@ def _driver(facts: Sequence[TopicFacts], fields: Mapping[str, str]) -> TopicFact
     images = [fact for fact in facts if fact.type in IMAGES and fact.messages]
     others = [fact for fact in facts if any(f'"{fact.name}"' in text for text in fields.values())]
     drivers = images or others
-    return min(drivers, key=lambda one: (one.rate == 0, one.rate)) if drivers else None
+    return min(drivers, key=lambda driver: (driver.rate == 0, driver.rate)) if drivers else None
 
 
 def _mapping(fields: Mapping[str, str], driver: TopicFacts | None) -> list[str]:

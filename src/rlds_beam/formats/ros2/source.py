@@ -55,7 +55,7 @@ class Ros2Decoder(ArrayDecoder):
     constants: Mapping[str, str]
     terminal: bool
 
-    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+    def convert_arrays(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         steps = len(arrays[TIMES])
         step = np.arange(steps)
         last = step == steps - 1
@@ -237,7 +237,9 @@ def _readers(paths: Sequence[str], mapping: TopicMapping, distribution: str, whe
             layout = bag_layout(path)
             with Bag(layout) as bag:
                 topics |= bag.topics.keys()
-                for field in [one for one in wanted.values() if one.path not in found and one.topic in bag.topics]:
+                for field in [
+                    missing for missing in wanted.values() if missing.path not in found and missing.topic in bag.topics
+                ]:
                     topic = bag.topics[field.topic]
                     first = bag.first(topic.name) if topic.encoding == "cdr" else None
                     if first is not None:

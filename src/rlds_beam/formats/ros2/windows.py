@@ -94,14 +94,14 @@ def _markers(bag: Bag, bounds: Boundaries, reader: Reader) -> list[tuple[int, st
     messages = sorted(bag.messages((topic.name,)), key=lambda message: message.time)
     if not bounds.service:
         path = reader.find(topic.type, bounds.field)
-        return [(one.time, as_text(reader.read(path, one.data))) for one in messages]
+        return [(message.time, as_text(reader.read(path, message.data))) for message in messages]
     kind = reader.find(topic.type, "info.event_type")
     path = reader.find(topic.type, f"request[0].{bounds.field}")
     found: dict[int, list[tuple[int, str]]] = {_REQUEST_SENT: [], _REQUEST_RECEIVED: []}
-    for one in messages:
-        event = int(reader.read(kind, one.data))
-        if event in found and (value := _request(reader, path, one.data)) is not None:
-            found[event].append((one.time, value))
+    for entry in messages:
+        event = int(reader.read(kind, entry.data))
+        if event in found and (value := _request(reader, path, entry.data)) is not None:
+            found[event].append((entry.time, value))
     return found[_REQUEST_RECEIVED] or found[_REQUEST_SENT]
 
 

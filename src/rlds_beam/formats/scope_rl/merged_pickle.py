@@ -132,8 +132,8 @@ def merge_logged_dataset(output: Logged, dataset_id: int, parts: Sequence[Part])
                 kept[key] = numbers(name, _I8 if leaf.dtype.kind in "iub" else _F8)
         return pickle_mapping(kept)
 
-    def value(one: Any) -> Iterable[bytes]:
-        return [pickle_value(one)]
+    def value(content: Any) -> Iterable[bytes]:
+        return [pickle_value(content)]
 
     content = {
         "size": value(rows),

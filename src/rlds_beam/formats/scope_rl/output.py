@@ -203,7 +203,7 @@ class ScopeRlOutput(MergedOutput):
 
     def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
         lengths = [lengths_of(some) for some in parts.values()]
-        rows = sum(len(one) * trajectory_steps(self, some) for one, some in zip(lengths, parts.values(), strict=True))
+        rows = sum(len(own) * trajectory_steps(self, some) for own, some in zip(lengths, parts.values(), strict=True))
         padding = {"rows": rows, "padded": rows - sum(int(length.sum()) for length in lengths)}
         return {"padding": padding, **self.meaning.entry()}
 

@@ -25,7 +25,7 @@ from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import Meaning
 from rlds_beam.reading.plan import WorkRange
-from rlds_beam.trajectories.converter import Conversion, Converter, record_encoder
+from rlds_beam.trajectories.converter import WindowItemConversion, WindowItemConverter, record_encoder
 from rlds_beam.trajectories.items import Items, UnusedSteps
 from rlds_beam.trajectories.options import CASTS, FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.record_encoding import PreparedItems
@@ -50,7 +50,7 @@ class TrajectoryOutput(Output):
 
     directory: str
     name: str
-    conversion: Conversion
+    conversion: WindowItemConversion
     description: str = "Trajectories, made by rlds-beam."
     meaning: Meaning = dataclasses.field(default_factory=Meaning)
 
@@ -77,7 +77,7 @@ class TrajectoryOutput(Output):
         Args:
           source: the dataset that they are made from; None if unknown.
         """
-        conversion = Conversion.of(spec, images)
+        conversion = WindowItemConversion.of(spec, images)
         if source is None:
             return cls(directory, name, conversion, meaning=Meaning(names=spec.names))
         meaning = Meaning.of_dataset(source)
@@ -114,7 +114,7 @@ class TrajectoryOutput(Output):
     def measure(self, batches: Sequence[Batch]) -> int:
         conversion = self.conversion.without_user_code()  # only workers run user code
         encoder = record_encoder(conversion)
-        converter, size = Converter(conversion, encoder.encode), 0
+        converter, size = WindowItemConverter(conversion, encoder.encode), 0
         for episode in (episode for batch in batches for episode in batch.episodes):
             try:
                 for encoded in converter.encode([episode]):  # buffers are reused: count before the next item
@@ -147,10 +147,10 @@ class TrajectoryOutput(Output):
 class TrajectoryWriter:
     """Writes the items of episodes to one TFRecord file (`output.base.FileRangeWriter`)."""
 
-    def __init__(self, path: str, conversion: Conversion):
+    def __init__(self, path: str, conversion: WindowItemConversion):
         self._path, self._fields = path, conversion.fields
         self._encoder = record_encoder(conversion)
-        self._converter = Converter(conversion, self._encoder.prepare)
+        self._converter = WindowItemConverter(conversion, self._encoder.prepare)
         self._shard = ShardWriter(path)
         self._waiting: list[tuple[PreparedItems, object]] = []
         self._waiting_bytes = 0

@@ -145,7 +145,7 @@ class FramesDecoder:
 
     def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
         try:
-            rows = [np.frombuffer(one, np.uint8)[None] for one in payloads_of(payload)]
+            rows = [np.frombuffer(record, np.uint8)[None] for record in payloads_of(payload)]
             columns = TrajectoryDecoder(self.spec, self.jpegs).decode(rows)
         except (MalformedError, ValueError) as error:
             raise BadEpisode(Violation("not_an_example", f"not the frames of a trajectory: {error}")) from None
@@ -182,7 +182,7 @@ class TrajectoriesSource(SourceOfFiles):
             spec, jpegs = spec_of(read_fields(manifest, input))
             meaning = Meaning.from_json(manifest.get(KEY, {}), storage.join(input, MANIFEST))
             named: dict[str, list[str]] = {}
-            for shard in (one for one in manifest["shards"] if one["records"]):
+            for shard in (entry for entry in manifest["shards"] if entry["records"]):
                 named.setdefault(shard["split"], []).append(storage.join(input, shard["file"]))
             name, where = manifest["name"], input
         else:

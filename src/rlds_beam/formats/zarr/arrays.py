@@ -96,7 +96,7 @@ def read_array(store: ZarrStore, key: str) -> ZarrArray | None:
 
 def _version_2(key: str, content: Any) -> ZarrArray:
     shape, chunks = _sizes(content["shape"], 0), _sizes(content["chunks"], 1)
-    filters = [str(one["id"]) for one in content.get("filters") or ()]
+    filters = [str(entry["id"]) for entry in content.get("filters") or ()]
     compressor = content.get("compressor")
     codecs = [*([str(compressor["id"])] if compressor else []), *reversed(filters)]
     dtype = _dtype(content["dtype"], codecs)

@@ -93,13 +93,13 @@ class ZarrDecoder(ArrayDecoder):
 
     fields: tuple[ZarrField, ...]
 
-    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+    def convert_arrays(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         steps: dict[str, Column] = {}
         metadata: dict[str, Any] = {}
         rows = 0
-        for one in self.fields:
-            values, field = arrays[one.key], one.field
-            if one.of_episode:
+        for stored in self.fields:
+            values, field = arrays[stored.key], stored.field
+            if stored.of_episode:
                 metadata[field.path] = _of_kind(values, field)[0]
                 continue
             rows = len(values)
@@ -284,10 +284,10 @@ def _field(array: ZarrArray, of_episode: bool) -> ZarrField:
     return ZarrField(number_field(path, array.dtype.newbyteorder("=").name, shape), array.key, of_episode)
 
 
-def _as_pixels(one: ZarrField) -> ZarrField:
-    if one.of_episode or one.field.encoding != "png":
-        return one
-    return dataclasses.replace(one, field=dataclasses.replace(one.field, encoding="bytes", feature="Tensor"))
+def _as_pixels(field: ZarrField) -> ZarrField:
+    if field.of_episode or field.field.encoding != "png":
+        return field
+    return dataclasses.replace(field, field=dataclasses.replace(field.field, encoding="bytes", feature="Tensor"))
 
 
 def _has_image_shape(array: ZarrArray) -> bool:
@@ -332,8 +332,8 @@ def _notes(store: ZarrStore, fields: Sequence[ZarrField]) -> Iterator[str]:
         yield "no action (see NextStateAsAction)"
     if "reward" not in paths:
         yield NO_REWARD
-    for one, array in zip(fields, arrays, strict=True):
-        if not one.of_episode and array.dtype.kind == "f" and _has_image_shape(array):
+    for stored, array in zip(fields, arrays, strict=True):
+        if not stored.of_episode and array.dtype.kind == "f" and _has_image_shape(array):
             yield f"{array.key} holds images of {array.dtype.name} (read as an array)"
         missing = array.chunk_count - used[array.key].chunks
         if missing > 0:

@@ -260,12 +260,12 @@ def _item_template(table: str, spread: int, columns: int, width: int, squeeze: b
     stretches, places = [], []
     for column in range(columns):
         index = fixed_varints(np.array([column]), width).tobytes()
-        one = b"\x08" + hole + b"\x10" + number + b"\x18" + number + b"\x20" + index
-        parts = encode_delimited(1, one) * spread
+        stretch = b"\x08" + hole + b"\x10" + number + b"\x18" + number + b"\x20" + index
+        parts = encode_delimited(1, stretch) * spread
         stretches.append(encode_delimited(1, parts + (b"\x10\x01" if squeeze else b"")))
-    head = len(stretches[0]) - spread * len(encode_delimited(1, one)) - (2 if squeeze else 0)
+    head = len(stretches[0]) - spread * len(encode_delimited(1, stretch)) - (2 if squeeze else 0)
     for i in range(spread):
-        places.append(head + i * len(encode_delimited(1, one)) + len(tag_and_length(1, len(one))) + 1)
+        places.append(head + i * len(encode_delimited(1, stretch)) + len(tag_and_length(1, len(stretch))) + 1)
     trajectory = b"".join(stretches)
     before = b"\x08" + hole + encode_delimited(2, table.encode()) + b"\x29"
     body = before + struct.pack("<d", 0) + encode_delimited(8, trajectory)

@@ -168,7 +168,7 @@ class BrowsedDataset:
 
     def _shown(self, table: TableRows, rows: Any) -> list[Json]:
         shown = table.show(rows, self.source.dataset, SIGNALS)
-        return [{"index": int(table.numbers[row]), **one} for row, one in zip(rows, shown, strict=True)]
+        return [{"index": int(table.numbers[row]), **entry} for row, entry in zip(rows, shown, strict=True)]
 
     def _shown_key(self, number: int, key: EpisodeKey) -> Json:
         """A row of the list, from the table if it has the episode."""

@@ -138,7 +138,7 @@ class EpisodeCache:
 
         def find() -> tuple[Mapping[str, StoredFrames] | None, int]:
             frames = stored_frames(self._source, key)
-            return frames, sum(16 * len(one) for one in (frames or {}).values()) + 1000
+            return frames, sum(16 * len(images) for images in (frames or {}).values()) + 1000
 
         return self._frames.get((key, self._stamp(key)), find)
 

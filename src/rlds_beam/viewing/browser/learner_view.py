@@ -23,7 +23,7 @@ from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.output.base import Output
 from rlds_beam.reading.base import Source
 from rlds_beam.text import count
-from rlds_beam.trajectories.converter import Converter
+from rlds_beam.trajectories.converter import WindowItemConverter
 from rlds_beam.trajectories.items import PAD, Items, UnusedSteps
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.viewing.browser.values import json_value
@@ -148,7 +148,7 @@ def _made(batch: Batch, output: Output) -> _Made:
 
 
 def _trajectories(batch: Batch, output: TrajectoryOutput) -> _Made:
-    converter = Converter(output.conversion, lambda items: items)
+    converter = WindowItemConverter(output.conversion, lambda items: items)
     parts = [items for items in (*converter.encode(batch.episodes), *converter.finish()) if len(items)]
     if not parts:
         return _Made("items", {}, unused=converter.unused_steps)

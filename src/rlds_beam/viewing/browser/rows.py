@@ -137,10 +137,10 @@ class RowsSource(Source):
         schema = Schema({path: _step_field(field, items) for path, field in whole.fields.items()})
         unit = "item" if items else "episode" if all(known for _, known in groups.values()) else "rows"
         splits = tuple(
-            Split(name, (Shard(0, storage.join(directory, MANIFEST), len(one.starts) - 1, len(one.starts) - 1),))
-            for name, (one, _) in groups.items()
+            Split(name, (Shard(0, storage.join(directory, MANIFEST), len(column.starts) - 1, len(column.starts) - 1),))
+            for name, (column, _) in groups.items()
         )
-        decoder = RowsDecoder({name: one for name, (one, _) in groups.items()}, schema, items)
+        decoder = RowsDecoder({name: column for name, (column, _) in groups.items()}, schema, items)
         return cls(f"{manifest['name']}/{manifest['version']}", schema, decoder, splits, unit)
 
     def steps_of(self, key: EpisodeKey) -> int | None:
@@ -207,7 +207,7 @@ def _column(values: Any, field: Field) -> Column:
 def opens_as_rows(path: str) -> bool:
     """Whether a directory is an output of items or columns, or one of its modules."""
     parent = storage.split(path.rstrip("/"))[0]
-    if not any(is_output(one) and not is_rlds(one) for one in (path, parent) if one):
+    if not any(is_output(directory) and not is_rlds(directory) for directory in (path, parent) if directory):
         return False
     try:
         open_dataset(path)

@@ -214,10 +214,10 @@ def open_datasets(config: Any) -> list[BrowsedDataset]:
 
 def _open(path: str, config: Any) -> tuple[str, Source]:
     """Opens a dataset; items and columns of `convert` as rows."""
-    one = config.for_input(path).resolved()
+    own = config.for_input(path).resolved()
     try:
-        return one.source_format, open_input(one)
+        return own.source_format, open_input(own)
     except UsageError:
         if opens_as_rows(path):
-            return one.source_format, RowsSource.open(path, split=config.split)
+            return own.source_format, RowsSource.open(path, split=config.split)
         raise

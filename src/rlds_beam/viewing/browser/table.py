@@ -394,8 +394,8 @@ def _is_empty(metadata: Any, column: int) -> bool:
     statistics = [metadata.row_group(i).column(column).statistics for i in range(metadata.num_row_groups)]
     rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     return bool(rows) and all(
-        one is not None and one.has_null_count and one.null_count == count
-        for one, count in zip(statistics, rows, strict=True)
+        column is not None and column.has_null_count and column.null_count == count
+        for column, count in zip(statistics, rows, strict=True)
     )
 
 

@@ -47,7 +47,7 @@ def paired_bars(first: Histogram, second: Histogram, label: str) -> str:
     bins = max(len(first.counts), len(second.counts))
     if not bins:
         return ""
-    shares = [[count / max(sum(one.counts), 1) for count in one.counts] for one in (first, second)]
+    shares = [[count / max(sum(series.counts), 1) for count in series.counts] for series in (first, second)]
     most = max((share for side in shares for share in side), default=0) or 1
     width = (1 - 2 * GAP) / 2
     shapes = {

@@ -155,7 +155,7 @@ def _texts(first: pa.Table, second: pa.Table) -> Iterator[tuple[str, float, str]
             continue
         total, of_other = sum(counts.values()), sum(other.values())
         far = {text: abs(counts.get(text, 0) / total - other.get(text, 0) / of_other) for text in {*counts, *other}}
-        text = min(far, key=lambda one: (-far[one], one))
+        text = min(far, key=lambda name: (-far[name], name))
         yield field, round_number(far[text]), printable(text, 300)
 
 
@@ -177,7 +177,7 @@ def planned_connectors(output: str, source: Source) -> ConnectorRunner:
     plan = read_plan(output)
     entries = plan.content.get("connectors", {}) if plan is not None else {}
     entries = entries if isinstance(entries, dict) else {}
-    connectors = [_read_connector(one) for one in entries.get("connectors", ()) if not _is_list(one)]
+    connectors = [_read_connector(entry) for entry in entries.get("connectors", ()) if not _is_list(entry)]
     configuration = parse({"fields": entries.get("fields"), "connectors": connectors}, f"{output}: plan.json")
     runner = ConnectorRunner.for_source(configuration, source)
     fitted = read_fitted(output, plan) if plan is not None else None
@@ -235,8 +235,8 @@ def _changed(before: Episode, after: Episode, probed: Probed) -> Iterator[Before
         images = [None if column is None or not is_image(column) else column for column in (old, new)]
         if any(column is not None for column in images):
             frames = [
-                _middle(one, path) if column is not None else None
-                for one, column in zip((before, after), images, strict=True)
+                _middle(pixels, path) if column is not None else None
+                for pixels, column in zip((before, after), images, strict=True)
             ]
             yield BeforeAfter(str(before.key), path, *frames)
         elif path in curves[0] or path in curves[1]:

@@ -100,10 +100,12 @@ def conversion_of(path: str, held: Holding, report: Report) -> ConversionSection
         written=report.records - report.rejected - dropped,
         rejected=report.rejected,
         repaired=report.repaired,
-        dropped=tuple(DroppedRow(name, one.records, one.episodes) for name, one in report.dropped.items()),
+        dropped=tuple(DroppedRow(name, counts.records, counts.episodes) for name, counts in report.dropped.items()),
         connectors=tuple(map(_effect, report.connectors)),
         items=_items(held, report, content),
-        unused=tuple(UnusedRow(why, *REASONS[why], one.episodes, one.steps) for why, one in report.unused.items()),
+        unused=tuple(
+            UnusedRow(why, *REASONS[why], counts.episodes, counts.steps) for why, counts in report.unused.items()
+        ),
         left_out=tuple(printable(line, _MAX_CHARACTERS) for line in left_out_lines(report.left_out)),
         note=WITHOUT_SOURCE if report.connectors else WITHOUT_CONNECTORS,
     )
@@ -115,18 +117,18 @@ def with_examples(section: ConversionSection, examples: Sequence[BeforeAfter]) -
     return dataclasses.replace(section, examples=tuple(examples), note=note)
 
 
-def _effect(one: Connected) -> ConnectorEffect:
+def _effect(counts: Connected) -> ConnectorEffect:
     return ConnectorEffect(
-        one.name,
-        one.arguments,
-        one.episodes_in,
-        one.episodes_out,
-        one.steps_in,
-        one.steps_out,
-        one.dropped,
-        one.changed,
-        one.fields,
-        one.columns,
+        counts.name,
+        counts.arguments,
+        counts.episodes_in,
+        counts.episodes_out,
+        counts.steps_in,
+        counts.steps_out,
+        counts.dropped,
+        counts.changed,
+        counts.fields,
+        counts.columns,
     )
 
 
@@ -191,7 +193,11 @@ def items_part(path: str, held: Holding, samples: int) -> DatasetPart:
     blocks = _blocks(len(dataset), _row_size(dataset.fields))
     rows = sum(map(len, blocks))
     starts = _spread(len(dataset), samples)
-    views = [view_of(one, Limits()) for one in (_show(dataset, held, start) for start in starts) if one is not None]
+    views = [
+        view_of(episode, Limits())
+        for episode in (_show(dataset, held, start) for start in starts)
+        if episode is not None
+    ]
     episodes = {view.key: view for view in views}
     notes = [f"the rows are {held.kind}, so signals and rules of episodes do not apply"]
     notes += [f"distributions are those of {rows:,} of {count(len(dataset), 'row')}"] if rows < len(dataset) else []
@@ -216,7 +222,7 @@ def _facts(path: str, held: Holding, dataset: Dataset, manifest: Mapping[str, An
         )
         for split in sorted({shard["split"] for shard in shards})
     ]
-    fields = (field_row(dataclasses.replace(one, path=name), "step") for name, one in dataset.fields.items())
+    fields = (field_row(dataclasses.replace(field, path=name), "step") for name, field in dataset.fields.items())
     return DatasetFacts(
         name=f"{held.dataset} as {held.kind}",
         path=path,
@@ -292,11 +298,11 @@ def _show(dataset: Dataset, held: Holding, start: int) -> Episode | None:
     """The item at a row, or the stretch of rows from there up to the end of an episode."""
     key = EpisodeKey(held.dataset, held.kind, 0, start)
     if _of_items(dataset):
-        return Episode(key, {path: _column(one, dataset.fields[path]) for path, one in dataset[start].items()})
+        return Episode(key, {path: _column(values, dataset.fields[path]) for path, values in dataset[start].items()})
     rows = dataset[start : start + _BLOCK]
     ends = [np.flatnonzero(rows[name]) for name in _ENDS if name in rows and rows[name].ndim == 1]
     stop = min((int(end[0]) + 1 for end in ends if len(end)), default=_BLOCK)
-    return Episode(key, {path: _column(one[:stop], dataset.fields[path]) for path, one in rows.items()})
+    return Episode(key, {path: _column(values[:stop], dataset.fields[path]) for path, values in rows.items()})
 
 
 def _column(values: Any, field: Field) -> Column:

@@ -102,7 +102,7 @@ def edges_of(*values: Weighted) -> Array:
 
     A few whole numbers get a bin each. Far tails share the outermost bins.
     """
-    numbers, places = np.unique(np.concatenate([one for one, _ in values]), return_inverse=True)
+    numbers, places = np.unique(np.concatenate([own for own, _ in values]), return_inverse=True)
     if not len(numbers):
         return np.zeros(0)
     low, high = float(numbers[0]), float(numbers[-1])

@@ -324,7 +324,7 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(name): plain(one) for name, one in value.items()}
+        return {str(name): plain(entry) for name, entry in value.items()}
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
     if isinstance(value, bytes):

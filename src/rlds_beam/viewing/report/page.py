@@ -85,13 +85,13 @@ class PagePart:
     @property
     def groups(self) -> list[tuple[str, list[SignalSection]]]:
         """The signals by group, in the order of the document."""
-        return [(name, list(some)) for name, some in itertools.groupby(self.data.signals, lambda one: one.group)]
+        return [(name, list(some)) for name, some in itertools.groupby(self.data.signals, lambda signal: signal.group)]
 
     @property
     def broken(self) -> list[SignalSection]:
         """The signals that have episodes beyond their threshold, the most first."""
         return sorted(
-            (signal for signal in self.data.signals if signal.beyond), key=lambda one: (-one.beyond, one.name)
+            (signal for signal in self.data.signals if signal.beyond), key=lambda signal: (-signal.beyond, signal.name)
         )
 
 

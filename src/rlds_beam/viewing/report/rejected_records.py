@@ -85,8 +85,8 @@ def with_rejected(
         if key in records:
             shelf.show(key, SMALL)
     rules = (
-        dataclasses.replace(one, samples=tuple(map(_move, one.samples)))
-        for one in rules_of(report, shelf.steps, convert)
+        dataclasses.replace(rule, samples=tuple(map(_move, rule.samples)))
+        for rule in rules_of(report, shelf.steps, convert)
     )
     return dataclasses.replace(
         part,

@@ -95,7 +95,7 @@ class WrittenReport(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ShownConversion:
+class ConversionView:
     """An output directory of rlds-beam that a report shows. Picklable.
 
     Attributes:
@@ -146,7 +146,7 @@ class ReportWriter:
     inputs: tuple[Input, ...]
     path: str
     command: str
-    conversion: ShownConversion | None = None
+    conversion: ConversionView | None = None
 
     def write(self, gathered: Sequence[Gathered]) -> WrittenReport:
         """Writes the report, in place of an earlier one.
@@ -167,7 +167,7 @@ class ReportWriter:
 
     def document(self, gathered: Sequence[Gathered]) -> ReportDocument:
         """The content of the report."""
-        parts = [one.part(found) for one, found in zip(self.inputs, gathered, strict=True)]
+        parts = [shown.part(found) for shown, found in zip(self.inputs, gathered, strict=True)]
         conversion = self.conversion
         if conversion is not None:
             parts = conversion.parts(parts, self.inputs[0].source if conversion.is_read else None)

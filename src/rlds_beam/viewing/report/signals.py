@@ -33,7 +33,7 @@ def signals_of(
     """
     keys = table["key"].to_pylist()
     sections = []
-    for signal in sorted(SIGNALS.values(), key=lambda one: GROUPS.index(one.group)):
+    for signal in sorted(SIGNALS.values(), key=lambda signal: GROUPS.index(signal.group)):
         if signal.name not in table.column_names:
             continue
         values = numbers_of(table[signal.name])
@@ -99,7 +99,7 @@ def texts_of(table: pa.Table) -> tuple[TextTable, ...]:
         unique = made.distinct == len(column) > 1
         if made.distinct and not (unique and field != "instruction"):
             tables.append(made)
-    tables.sort(key=lambda one: (one.field != "instruction", one.field))
+    tables.sort(key=lambda table: (table.field != "instruction", table.field))
     return tuple(tables[: MAX_FIELDS + 1])
 
 
