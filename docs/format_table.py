@@ -53,8 +53,6 @@ def short_table() -> str:
     """Reads, writes, opens in: what the README says about each format."""
     rows = ["| format | reads | writes | opens in |", "|---|:-:|:-:|---|"]
     for name, known in FORMATS.items():
-        if name == "merged_common":
-            continue
         reads, writes = ("\N{CHECK MARK}" if kind else "" for kind in (known.source, known.output))
         about = f"{linked(name, README.parent)}: {known.about}"
         rows.append(f"| {about} | {reads} | {writes} | {known.opens} |".replace("|  ", "| "))

@@ -45,8 +45,8 @@ class NeedsMappingError(UsageError):
       propose: looks at the data, and returns a proposal to edit.
     """
 
-    def __init__(self, message: str, propose: Callable[[], str]):
-        super().__init__(message)
+    def __init__(self, *lines: str, propose: Callable[[], str]):
+        super().__init__(*lines)
         self.propose = propose
 
 

@@ -118,6 +118,13 @@ def some(texts: Sequence[str]) -> str:
     return ", ".join(texts[:3]) + (f" and {len(texts) - 3:,} more" if len(texts) > 3 else "")
 
 
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table whose columns are aligned to the left."""
+    cells = [[printable(cell, 200) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+
+
 def duration(seconds: float) -> str:
     """`0.5 s`, `12.3 s`, `2:05`, `1:02:03`."""
     if seconds < 60:

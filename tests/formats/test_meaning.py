@@ -239,32 +239,38 @@ def say(path: Path, content: Any) -> Path:
 SAID = {"fps": 50, "robot": "arm", "names": {"action": ["x", "y"]}, "last_action": "real"}
 
 
-@pytest.mark.parametrize("kind", ["merged", "merged_common"])
-def test_merged_datasets_keep_what_all_of_them_say(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("fields", ["same", "common", "all"])
+def test_merged_datasets_keep_what_all_of_them_say(tmp_path: Path, fields: str) -> None:
     both = [say(tmp_path / "a", SAID), say(tmp_path / "bb", SAID)]
-    export(both, tmp_path / "out", "lerobot", from_=kind)
+    export(both, tmp_path / "out", "lerobot", from_="merged", fields=fields)
     info = read_info(tmp_path / "out")
     assert (info["fps"], info["robot_type"], names(tmp_path / "out", ACTION)) == (50, "arm", ["x", "y"])
-    export(both, tmp_path / "rlds", "rlds", from_=kind)
+    export(both, tmp_path / "rlds", "rlds", from_="merged", fields=fields)
     assert json.loads((tmp_path / "rlds" / "meaning.json").read_text()) == SAID
 
 
 def test_what_merged_datasets_contradict_is_said(tmp_path: Path) -> None:
-    other = {"fps": 30, "robot": "leg", "names": {"action": ["y", "x"]}, "last_action": "void"}
+    other = {"robot": "leg", "last_action": "void"}
     both = [say(tmp_path / "a", SAID), say(tmp_path / "bb", other)]
     done = rlds_beam.convert(both, tmp_path / "rlds", from_="merged", to="rlds")
     for line in (
-        "the rate is left out: 50 Hz in a/1.0.0, 30 Hz in bb/1.0.0",
+        "the rate is left out: 50 Hz in a/1.0.0, unknown in bb/1.0.0",
         "the robot is left out: arm in a/1.0.0, leg in bb/1.0.0",
         "last actions are taken to be void: real in a/1.0.0, void in bb/1.0.0",
-        "the names of values are left out, because they differ or are unknown in some: action",
+        "the names of values are left out, because they are unknown in some: action",
     ):
         assert f"note      {line}\n" in str(done) + "\n"
     assert json.loads((tmp_path / "rlds" / "meaning.json").read_text()) == {"last_action": "void"}
-    assert "rate      50 and 30 Hz\n" in str(rlds_beam.inspect(both, from_="merged"))
-    for rate in (None, 30, 50):
-        with pytest.raises(UsageError, match="the data is 50 and 30 Hz, but LeRobot has one rate for all episodes"):
-            rlds_beam.convert(both, tmp_path / "out", from_="merged", to="lerobot", fps=rate)
+
+
+def test_what_would_be_a_lie_is_refused(tmp_path: Path) -> None:
+    data = say(tmp_path / "a", SAID)
+    for other, message in (
+        ({"fps": 30}, r"rate: 50 Hz in a/1.0.0, 30 Hz in bb/1.0.0: .* Resample: \{fps: 30\}"),
+        ({"fps": 50, "names": {"action": ["x", "z"]}}, r"action: its values have different names \(x, y in a"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            rlds_beam.convert([data, say(tmp_path / "bb", other)], tmp_path / "out", to="rlds")
 
 
 def test_a_rate_that_only_some_merged_datasets_say_must_be_given_and_fit(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_the_error_lists_what_was_looked_for(tmp_path: Path) -> None:
 
 
 def test_what_is_known_by_is_documented() -> None:
-    assert {name for name in SOURCES if not registry.FORMATS[name].known_by} <= {"merged", "merged_common"}
+    assert {name for name in SOURCES if not registry.FORMATS[name].known_by} <= {"merged"}
 
 
 def test_two_formats_are_both_named(dataset: Path, tmp_path: Path) -> None:

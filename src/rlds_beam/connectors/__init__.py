@@ -9,6 +9,7 @@ CONNECTORS = {
     "AbsorbingStates": "cleaning.edits",
     "ActionChunking": "learner.observations",
     "AddColumnsFromEpisodesToTrainBatch": "learner.columns",
+    "AddField": "cleaning.selection",
     "AddFieldsToBatch": "learner.columns",
     "AddIdsToBatch": "learner.columns",
     "AddImportanceWeights": "statistics.importance",
@@ -21,6 +22,7 @@ CONNECTORS = {
     "AddTimeDimToBatchAndZeroPad": "learner.sequences",
     "AddWeightsToBatch": "learner.columns",
     "AgentToModuleMapping": "learner.agents",
+    "ArrangeDimensions": "cleaning.dimensions",
     "BatchIndividualItems": "learner.agents",
     "BinarizeGripper": "cleaning.grippers",
     "CastFields": "cleaning.edits",
@@ -60,9 +62,14 @@ CONNECTORS = {
     "RelativeToAbsoluteGripper": "cleaning.grippers",
     "RemoveSingleTsTimeRankFromBatch": "learner.actions",
     "RenameDimensions": "cleaning.dimensions",
+<<<<<<< HEAD
     "Resample": "cleaning.resampling",
+=======
+    "RenameFields": "cleaning.selection",
+>>>>>>> 360cc97e (Several datasets of any formats are read as one: each with its connectors, fields by name, contradictions refused)
     "ResizeImages": "cleaning.pixels",
     "RotateImages": "cleaning.pixels",
+    "ScaleDimensions": "cleaning.dimensions",
     "SelectEpisodes": "cleaning.selection",
     "SelfNormalizeImportanceWeights": "statistics.importance",
     "ShiftAlignment": "cleaning.edits",

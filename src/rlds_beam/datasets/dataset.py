@@ -17,7 +17,7 @@ from rlds_beam.datasets.windows import Size
 from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, fields_text
-from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
+from rlds_beam.errors import BadEpisode, RldsBeamError
 from rlds_beam.formats.format_options import LastStep
 from rlds_beam.images.codecs import Jpeg
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
@@ -249,6 +249,7 @@ class _Columns(Mapping[str, Array]):
 
 
 @check_names(Options)
+<<<<<<< HEAD
 def mix_batches(
     datasets: Mapping[Dataset, float] | Sequence[tuple[Dataset, float]],
     batch_size: int,
@@ -308,6 +309,8 @@ def mix_batches(
     )
 
 
+=======
+>>>>>>> 360cc97e (Several datasets of any formats are read as one: each with its connectors, fields by name, contradictions refused)
 def _rows(columns: Mapping[str, Array]) -> Iterator[Row]:
     count = len(next(iter(columns.values()))) if columns else 0
     for i in range(count):

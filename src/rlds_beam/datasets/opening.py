@@ -25,6 +25,7 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.columns.reader import ColumnsManifest
 from rlds_beam.formats.inputs import open_input, prepare_input
 from rlds_beam.formats.options import InputOptions
+from rlds_beam.formats.recognition import as_input
 from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
 from rlds_beam.formats.trajectories.output import read_fields, read_kept_fields
 from rlds_beam.images.codecs import Jpeg
@@ -51,7 +52,7 @@ _OF_INPUT = {"from_", "features"}
 
 @check_names(LoadOptions)
 def open_dataset(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     split: str | None = None,
     module: str | None = None,
     *,
@@ -74,7 +75,7 @@ def open_dataset(
     where the environment variable `RLDS_BEAM_CACHE` says. Episodes that break a rule are left out, with a warning.
 
     Args:
-      path: the output of `rlds-beam convert`, or a dataset in any format that it reads.
+      path: the output of `rlds-beam convert`, or a dataset in any format that it reads; of several, all as one.
       split: `train`, `train+test`; for episodes also a slice, `train[:10%]`. None selects all splits.
       module: the module, if the columns have several.
       unit: the unit of a row of a dataset of episodes: an episode (the default), whose steps are columns
@@ -90,7 +91,7 @@ def open_dataset(
         changed.
       MissingExtraError: ArrayRecord files need the extra `arrayrecord`.
     """
-    where = os.fspath(path)
+    where = as_input(path)
     for name, value, known in (
         ("unit", unit, (None, "episodes", "steps")),
         ("images", images, ("pixels", "encoded")),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import google_crc32c
@@ -114,3 +115,47 @@ class RecordFormat(Protocol):
 
     def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
         """The range of positions with the records `low` to `high` (exclusive); None means the end of the file."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MixedFormats:
+    """The record format of files that have different ones.
+
+    Attributes:
+      formats: the formats.
+      of_path: the index of each file's format.
+    """
+
+    formats: tuple[RecordFormat, ...]
+    of_path: Mapping[str, int]
+
+    unit = "positions"
+
+    @property
+    def name(self) -> str:
+        return " and ".join(dict.fromkeys(one.name for one in self.formats))
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
+        return format_of(self, path).read(path, start, stop)
+
+    def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
+        return format_of(self, path).scan(path, start, stop)
+
+    def is_splittable(self, path: str) -> bool:
+        return format_of(self, path).is_splittable(path)
+
+    def end(self, path: str, size: int) -> int:
+        return format_of(self, path).end(path, size)
+
+    def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
+        return format_of(self, path).positions(path, low, high)
+
+
+def format_of(files: RecordFormat, path: str) -> RecordFormat:
+    """The format of a file: `files`, unless they have different ones."""
+    return files.formats[files.of_path[path]] if isinstance(files, MixedFormats) else files
+
+
+def has_offsets(files: RecordFormat, path: str) -> bool:
+    """Whether the positions in a file are byte offsets, which may fall within a record, and not record numbers."""
+    return format_of(files, path).unit == "bytes"

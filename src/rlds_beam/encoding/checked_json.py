@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast, get_args, 
 
 from rlds_beam import naming, storage
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.text import shorten
+from rlds_beam.text import did_you_mean, shorten
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +116,22 @@ def check_json(content: Any, schema: Schema, path: str) -> Any:
     for problem in _problems(content, schema, ""):
         raise UsageError(f"{path} is damaged or not written by rlds-beam: {problem}")
     return content
+
+
+def check_written(content: Any, schema: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Returns an object that a person wrote, if it matches the schema and has no other names.
+
+    Raises:
+      UsageError: it does not; names the place.
+    """
+    for problem in _problems(content, schema, ""):
+        raise UsageError(f"{where}: {problem}")
+    known = [name.rstrip("?") for name in schema]
+    for name in content:
+        if name not in known:
+            hint = did_you_mean(str(name), known, otherwise=f"there are {', '.join(known)}")
+            raise UsageError(f"{where}: there is no entry {shorten(name)}{hint}")
+    return cast("dict[str, Any]", content)
 
 
 MAY_LACK = {"may_lack": True}

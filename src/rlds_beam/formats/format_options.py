@@ -66,6 +66,18 @@ class KeepRangesOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class MergeOptions(Options):
+    """Several datasets."""
+
+    fields: str = option(
+        "same",
+        "fields of merged datasets: same (differences are refused), common (those that all have), all (with zeros and "
+        "masks), or a YAML file (rlds-beam inspect A B ... proposes one)",
+        metavar="FIELDS",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class NpzOptions(Options):
     """NumPy's .npz files."""
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, get_args
 
@@ -20,8 +20,8 @@ from rlds_beam.encoding.tfds.features import DTYPES, ENCODINGS
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.options import InputOptions, SourceOptions
-from rlds_beam.formats.recognition import Recognized, as_input, recognize, written_by_convert
-from rlds_beam.formats.registry import SOURCES, source_class
+from rlds_beam.formats.recognition import Recognized, as_input, datasets_in, recognize, written_by_convert
+from rlds_beam.formats.registry import MERGED, SOURCES, source_class, source_group
 from rlds_beam.options import Options, check_names
 from rlds_beam.output.directory import holding
 from rlds_beam.processing.dataset import check_source
@@ -83,9 +83,12 @@ def _open(
     input: str | Sequence[str], split: str | None, features: str | None, from_: str, options: Options | None
 ) -> Source:
     kind = source_class(from_)
-    own = {} if kind.options_class is Options else {"options": options or kind.options_class()}
+    own: dict[str, Any] = {} if kind.options_class is Options else {"options": options or kind.options_class()}
+    pinned = storage.pin(input)
+    if from_ == MERGED:
+        own["opener"], pinned = _open_with, datasets_in(pinned)
     with _naming(input, from_):
-        source = kind.open(storage.pin(input), split=split, features=features, **own)
+        source = kind.open(pinned, split=split, features=features, **own)
     if from_ not in SOURCES:
         check_own_source(source, f"--from={from_}")
     _check_fields(source.schema, f"--from={from_}: {describe_input(input)}")
@@ -96,6 +99,14 @@ def _open(
     for one in source.splits:
         naming.check_name(one.name, f"--from={from_}: {input}: a split")
     return source
+
+
+def _open_with(path: str, split: str | None, from_: str | None, options: Mapping[str, Any]) -> Source:
+    """Opens one of the datasets to merge, with options of its format by name."""
+    if not options:
+        return open_source(path, split, from_=from_)
+    given = source_group(from_ or recognize(path).format).options_class.create(**options)
+    return open_source(path, split, from_=from_, options=given)
 
 
 def check_own_source(source: Any, where: str) -> None:

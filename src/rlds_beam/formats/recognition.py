@@ -19,6 +19,7 @@ from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.formats.registry import (
     COLUMNS,
     FORMATS,
+    MERGED,
     RLDS,
     TRAJECTORIES,
     Format,
@@ -65,6 +66,9 @@ class Recognized(NamedTuple):
         return f"{self.format} ({self.why})"
 
 
+_NOTHING = Recognized("", "", "", "")
+
+
 def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Recognized:
     """The format of a dataset.
 
@@ -77,8 +81,11 @@ def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
       UsageError: the format is unknown or ambiguous, or the input is a directory of several datasets.
     """
     given = as_input(input)
-    first = next(iter(storage.paths_in(storage.pin(given))), "")
+    paths = storage.paths_in(storage.pin(given))
+    first = next(iter(paths), "")
     with listing_once():
+        if len(groups := _groups(paths)) > 1:
+            return Recognized(given, MERGED, f"{len(groups)} datasets", given)
         if _is_directory(first):
             _check_readable(first)
             found = _recognize_one(first)
@@ -97,6 +104,53 @@ def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
             if found is None:
                 raise _unknown(files[0], 0)
     return found._replace(input=given, dataset=given)
+
+
+def datasets_in(input: str | Sequence[str]) -> list[str]:
+    """The datasets of an input: its directories, and its files, of which neighbors of one format are one dataset."""
+    paths = storage.paths_in(input)
+    with listing_once():
+        groups = _groups(paths)
+    return [",".join(group) for group in groups] if len(groups) > 1 else paths
+
+
+def _groups(paths: Sequence[str]) -> list[list[str]]:
+    """The paths of each dataset: the shards of a format, or the files and directories that a source reads together."""
+    if len(paths) < 2:
+        return [[*paths]]
+    groups: list[list[str]] = []
+    formats: dict[str, str | None] = {}
+    before: tuple[str | None, bool] | None = None
+    for path in paths:
+        directory = _is_directory(path)
+        kind = path if directory else path.rpartition(".")[2].partition("-")[0]
+        if kind not in formats:
+            formats[kind] = _format_of(path)
+        now = (formats[kind], directory)
+        together = now == before and (not directory or _reads_several(now[0]))
+        if together:
+            groups[-1].append(path)
+        else:
+            groups.append([path])
+        before = now
+    return groups
+
+
+def _format_of(path: str) -> str | None:
+    """The format of a file, or of a directory or the only dataset below it; None if that is unknown."""
+    files = [path] if _is_directory(path) else storage.glob(path)
+    if not files:
+        return None
+    try:
+        found = _recognize_one(files[0])
+        return (_recognize_below(path) if found is None and _is_directory(path) else found or _NOTHING).format
+    except UsageError:
+        return None
+
+
+def _reads_several(name: str | None) -> bool:
+    """Whether the source of a format reads several directories as one dataset."""
+    return name is not None and can_read(name) and source_class(name).reads_several
 
 
 def as_input(given: Any) -> str:

@@ -23,7 +23,7 @@ if typing.TYPE_CHECKING:
     from rlds_beam.output.base import Output
     from rlds_beam.reading.base import Source
 
-RLDS, TRAJECTORIES, COLUMNS, LEROBOT = "rlds", "trajectories", "columns", "lerobot"
+RLDS, TRAJECTORIES, COLUMNS, LEROBOT, MERGED = "rlds", "trajectories", "columns", "lerobot", "merged"
 
 
 class Format(NamedTuple):
@@ -76,13 +76,10 @@ _KNOWN = {
         known_by="features.json, or *.tfrecord* and *.array_record* files",
         names=("features.json", "*.tfrecord*", "*.array_record*"),
     ),
-    "merged": Format(
-        "several RLDS datasets with the same fields, as one",
-        source="rlds_beam.formats.rlds.merged:MergedSource",
-    ),
-    "merged_common": Format(
-        "several RLDS datasets, with the fields they share",
-        source="rlds_beam.formats.rlds.merged:MergedCommonSource",
+    MERGED: Format(
+        "several datasets, of any formats, as one",
+        source="rlds_beam.formats.merged.source:MergedSource",
+        source_options="rlds_beam.formats.format_options:MergeOptions",
     ),
     TRAJECTORIES: Format(
         "TF-Agents trajectories: pairs, sequences, episodes",

@@ -17,6 +17,7 @@ from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.encoding.base import has_offsets
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.output.base import CostHint, Output
@@ -156,7 +157,9 @@ def _upwards(path: str) -> Iterator[str]:
 def _scale(source: Source, ranges: Sequence[WorkRange], sample: _Sample) -> float:
     """Ratio of dataset to sample: by episodes if the files are compressed and their number is known, else by bytes."""
     segments = [segment for work in ranges for segment in work.segments]
-    compressed = source.files.unit != "bytes" or not source.files.is_splittable(segments[0].shard.path)
+    compressed = not has_offsets(source.files, segments[0].shard.path) or not source.files.is_splittable(
+        segments[0].shard.path
+    )
     if compressed and source.episodes is not None:
         return source.episodes / max(1, sample.records)
     return sum(segment_bytes(source, segment) for segment in segments) / max(1, sample.read)

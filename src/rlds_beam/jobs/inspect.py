@@ -16,6 +16,8 @@ from rlds_beam.connectors.cleaning.presets import PRESETS, suggest_presets
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.schema import schema_tree
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.merged.comparison import compare
+from rlds_beam.formats.merged.source import MergedSource
 from rlds_beam.formats.outputs import configuration_for, create_output
 from rlds_beam.formats.registry import LEROBOT, RLDS, TRAJECTORIES
 from rlds_beam.jobs.card import card_lines
@@ -183,7 +185,8 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
 def _text(survey: Survey) -> str:
     """The text of `inspect`: the card, the schema, and the items that a conversion would write."""
     source = survey.source
-    lines = [*card_lines(source, survey.overview, survey.format, survey.last_steps, survey.next), ""]
+    lines = [*compare(source.inputs), ""] if isinstance(source, MergedSource) else []
+    lines += [*card_lines(source, survey.overview, survey.format, survey.last_steps, survey.next), ""]
     lines += schema_tree(source.schema).splitlines()
     if source.schema.slow_reason:
         lines.append(f"({source.schema.slow_reason}, so TFDS decodes the dataset)")

@@ -171,6 +171,7 @@ class Source(Viewable, abc.ABC):
       has_files: whether the shards are files. Those of a recording are not: there is nothing to fingerprint, sample, or
         compare before they are read, and each is its own range.
       random_access: whether each record is an episode, in files whose records `open_dataset` finds without an index.
+      reads_several: whether `open` takes several directories as one dataset.
       told_by_files: whether some files of a directory tell the format, so that other datasets may be below it.
       options_class: the class of the source's options. If it has any, `open` takes an instance as `options`.
     """
@@ -182,6 +183,7 @@ class Source(Viewable, abc.ABC):
     notes: tuple[str, ...] = ()
     has_files: ClassVar[bool] = True
     random_access: ClassVar[bool] = False
+    reads_several: ClassVar[bool] = False
     told_by_files: ClassVar[bool] = False
     options_class: ClassVar[type[Options]] = Options
     dataset: str

@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 
 from rlds_beam import storage
-from rlds_beam.encoding.base import Headers, RecordFormat
+from rlds_beam.encoding.base import Headers, RecordFormat, has_offsets
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Segment, Shard, Source
 from rlds_beam.worker_status import count, working_on
@@ -30,11 +30,6 @@ hold the sizes of all frames of an MP4 file."""
 
 _THREADS = 8
 """Shards scanned at a time: with large records, most of the time is spent waiting for the disk."""
-
-
-def has_offsets(files: RecordFormat) -> bool:
-    """Whether positions are byte offsets, which may fall within a record, and not record numbers."""
-    return files.unit == "bytes"
 
 
 class Framing:
@@ -53,7 +48,7 @@ class Framing:
 
     def covers(self, shard: Shard) -> bool:
         """Whether the shard's framing is cheap to read; raises UsageError if the shard cannot be read at all."""
-        if not has_offsets(self._files) or storage.scheme(shard.path) is not None:
+        if not has_offsets(self._files, shard.path) or storage.scheme(shard.path) is not None:
             return False
         with reading_shard(shard):
             return self._files.is_splittable(shard.path)
@@ -80,7 +75,7 @@ class Framing:
 
     def record_starts(self, shard: Shard, positions: Sequence[int]) -> list[int]:
         """Implements `RecordStarts`; gives the shard's end if no record follows. Keeps record numbers."""
-        if not positions or not has_offsets(self._files):
+        if not positions or not has_offsets(self._files, shard.path):
             return list(positions)
         starts = np.append(self.headers(shard).positions, self._files.end(shard.path, shard.size))
         nearest: list[int] = starts[np.searchsorted(starts[:-1], positions)].tolist()
@@ -131,7 +126,7 @@ def first_record(files: RecordFormat, segment: Segment, position: int) -> int:
 
     Returns the segment's end if there is none.
     """
-    if position == segment.start or not has_offsets(files):
+    if position == segment.start or not has_offsets(files, segment.shard.path):
         return position
     positions = files.scan(segment.shard.path, segment.start, segment.stop).positions
     after = positions[np.searchsorted(positions, position) :]

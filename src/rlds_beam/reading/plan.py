@@ -10,9 +10,10 @@ import re
 from collections.abc import Collection, Iterator
 
 from rlds_beam import naming, storage
+from rlds_beam.encoding.base import has_offsets
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Segment, Shard, Source, Split
-from rlds_beam.reading.framing import Framing, RecordStarts, has_offsets
+from rlds_beam.reading.framing import Framing, RecordStarts
 from rlds_beam.text import count, did_you_mean
 
 RANGE_BYTES = 32 << 20
@@ -110,7 +111,9 @@ def _segment_of_records(source: Source, shard: Shard, low: int, high: int) -> Se
 
 def left_whole(source: Source, shard: Shard) -> bool:
     """Whether the shard is in a bucket and small enough to stay whole."""
-    return storage.scheme(shard.path) is not None and has_offsets(source.files) and shard.size <= WHOLE_BYTES
+    return (
+        storage.scheme(shard.path) is not None and has_offsets(source.files, shard.path) and shard.size <= WHOLE_BYTES
+    )
 
 
 def segment_bytes(source: Source, segment: Segment) -> int:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rlds_beam.encoding.base import CheckedRecord, Damage, Record, RecordFormat
+from rlds_beam.encoding.base import CheckedRecord, Damage, Record, RecordFormat, format_of, has_offsets
 from rlds_beam.episodes.conformance import Conformance
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError, Violation
 from rlds_beam.reading.base import Segment, Shard, Source
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.decoding import EpisodeDecoder
-from rlds_beam.reading.framing import has_offsets
 from rlds_beam.text import count
 from rlds_beam.user_functions import describe_error
 from rlds_beam.worker_status import working_on
@@ -33,7 +32,7 @@ def read_segment(files: RecordFormat, segment: Segment) -> Iterator[Record | Dam
 def stretch(files: RecordFormat, segment: Segment) -> str:
     """A segment in words: its file, and its bytes or records."""
     stop = "the end" if segment.stop is None else f"{segment.stop}"
-    return f"{segment.shard.path}, {files.unit} {segment.start} to {stop}"
+    return f"{segment.shard.path}, {format_of(files, segment.shard.path).unit} {segment.start} to {stop}"
 
 
 class EpisodeReader:
@@ -123,7 +122,8 @@ class EpisodeReader:
         episodes = []
         for record, key in pairs:
             if isinstance(record, Damage):
-                detail = f"{record.reason} ({shard.path}, {self.files.unit} {record.position} to {record.stop})"
+                unit = format_of(self.files, shard.path).unit
+                detail = f"{record.reason} ({shard.path}, {unit} {record.position} to {record.stop})"
                 fault = Violation("corrupt_record", detail)
                 episodes.append(Episode(key, {}, payload=record.payload, faults=(fault,)))
                 continue
@@ -199,7 +199,7 @@ def read_episode(source: Source, key: EpisodeKey) -> Episode:
 def _starts(source: Source, shard: Shard, position: int) -> Iterator[int]:
     """Where to begin reading: at the record, or, if it is damaged, at an intact one before it."""
     yield position
-    if position and has_offsets(source.files):
+    if position and has_offsets(source.files, shard.path):
         before = source.files.scan(shard.path, 0, position).positions
         yield from (int(before[i]) for i in (-1, -2) if len(before) >= -i)
         yield 0

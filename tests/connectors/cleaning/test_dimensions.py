@@ -1,4 +1,4 @@
-"""JoinFields, SplitField, RenameDimensions: values, names, and what does not fit."""
+"""Connectors that split, join, arrange, scale, and name values and fields: values, names, and what does not fit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from edits import edited, with_actions
 
-from rlds_beam.connectors import JoinFields, RenameDimensions, SplitField
+from rlds_beam.connectors import (
+    AddField,
+    ArrangeDimensions,
+    JoinFields,
+    RenameDimensions,
+    RenameFields,
+    ScaleDimensions,
+    SplitField,
+)
 from rlds_beam.connectors.configuration import parse
 from rlds_beam.connectors.dry_run import probe
 from rlds_beam.episodes.schema import Field, Schema, episode_flags
@@ -100,3 +108,48 @@ def test_fields_of_several_dtypes_are_not_joined():
     episode = with_actions(np.zeros((3, 1))).with_columns({"count": np.zeros((3, 1), np.int64)})
     with pytest.raises(UsageError, match="one dtype, got action float32, count int64: cast them first"):
         edited(JoinFields(["action", "count"], "both"), episode)
+
+
+def test_values_are_arranged_with_zeros_and_a_mask():
+    actions = np.arange(12, dtype=np.float32).reshape(3, 4)
+    (arranged,) = edited(ArrangeDimensions("action", [3, None, 0], mask="action_mask"), with_actions(actions))
+    np.testing.assert_array_equal(arranged.steps["action"], np.stack([actions[:, 3], [0, 0, 0], actions[:, 0]], 1))
+    assert arranged.steps["action_mask"].tolist() == [[True, False, True]] * 3
+    arrange = {"field": "action", "order": [3, 1]}
+    assert names_of({"ArrangeDimensions": arrange}) == {"action": ("grip", "j2")}
+    padded = {"field": "action", "order": [0, None], "mask": "action_mask", "names": ["x", "y"]}
+    assert names_of({"ArrangeDimensions": padded}) == {"action": ("x", "y"), "action_mask": ("x", "y")}
+    assert names_of({"ArrangeDimensions": {"field": "action", "order": [0, None]}}) == {"action": ()}
+    with pytest.raises(UsageError, match="action has no value 4, but 4, from 0"):
+        edited(ArrangeDimensions("action", [4]), with_actions(actions))
+    with pytest.raises(UsageError, match="as many names"):
+        ArrangeDimensions("action", [0, 1], names=["x"])
+
+
+def test_values_are_scaled_and_keep_dtype_and_names():
+    actions = np.arange(12, dtype=np.float32).reshape(3, 4)
+    (scaled,) = edited(ScaleDimensions("action", [1, 2, 3, 4]), with_actions(actions))
+    np.testing.assert_array_equal(scaled.steps["action"], actions * np.float32([1, 2, 3, 4]))
+    assert scaled.steps["action"].dtype == np.float32
+    assert names_of({"ScaleDimensions": {"field": "action", "factor": 2.0}}) == {"action": NAMES}
+    for connector in (ScaleDimensions("action", [1, 2]), ScaleDimensions("is_first", 2)):
+        with pytest.raises(UsageError, match="expected floats, and one factor"):
+            edited(connector, with_actions(actions))
+
+
+def test_fields_are_renamed_and_added():
+    episode = with_actions(np.ones((3, 2), np.float32)).with_columns({"camera/a": np.zeros(3), "camera/b": np.ones(3)})
+    (renamed,) = edited(RenameFields({"camera": "observation", "action": "command"}), episode)
+    assert {"observation/a", "observation/b", "command"} <= {*renamed.steps} and "action" not in renamed.steps
+    assert names_of({"RenameFields": {"fields": {"action": "action/arm"}}}) == {"action/arm": NAMES}
+    with pytest.raises(UsageError, match="there is no field acton; did you mean action"):
+        edited(RenameFields({"acton": "a"}), episode)
+    with pytest.raises(UsageError, match="two fields would have one name"):
+        edited(RenameFields({"camera/a": "camera/b"}), episode)
+    (added,) = edited(AddField("language_instruction", "pick"), episode)
+    assert added.steps["language_instruction"].tolist() == [b"pick"] * 3
+    for value, dtype in ((0.5, np.float32), (1, np.int64), (True, bool), ([1.0, 2.0], np.float32)):
+        (added,) = edited(AddField("constant", value), episode)
+        assert added.steps["constant"].dtype == dtype and (np.asarray(added.steps["constant"]) == value).all()
+    with pytest.raises(UsageError, match="there is already a field action"):
+        edited(AddField("action", 1.0), episode)

@@ -1,4 +1,4 @@
-"""Splits, joins, and names the values of vectors."""
+"""Splits, joins, arranges, scales, and names the values of vectors."""
 
 from __future__ import annotations
 
@@ -120,6 +120,96 @@ class RenameDimensions(EpisodeConnector):
             twice = next(name for name in new if new.count(name) > 1)
             raise UsageError(f"RenameDimensions: two values of {self.field} would be {twice}")
         return {**names, self.field: new}
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrangeDimensions(EpisodeConnector):
+    """Reorders, drops, and adds values of a vector; added ones are zeros.
+
+        field=action, order=[0, 1, 2, null, 3], mask=action_mask
+
+        action         x y z gripper          (T, 4)
+        becomes        x y z 0 gripper        (T, 5)
+        action_mask    T T T F T              bool (T, 5)
+
+    So vectors of robots with different joints get one length. A policy that is trained on them needs the mask.
+
+    Attributes:
+      field: a vector of numbers.
+      order: for each value of the result, its index in the vector; null for zeros.
+      names: the names of the result; by default those of the values, if there are only such.
+      mask: a new field that says which values are not added; none by default.
+    """
+
+    reads_images = False
+
+    field: str
+    order: Sequence[int | None]
+    names: Sequence[str] | None = None
+    mask: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.order or (self.names is not None and len(self.names) != len(self.order)):
+            raise UsageError("ArrangeDimensions: expected an order of one or more values, and as many names or none")
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        values = vectors(episode, self.field, "ArrangeDimensions: field")
+        if wrong := [i for i in self.order if i is not None and not 0 <= i < values.shape[1]]:
+            raise UsageError(
+                f"ArrangeDimensions: order: {self.field} has no value {wrong[0]}, but {values.shape[1]}, from 0"
+            )
+        there = np.array([i is not None for i in self.order])
+        arranged = values[:, [i or 0 for i in self.order]]
+        arranged[:, ~there] = 0
+        steps = {**episode.steps, self.field: arranged}
+        if self.mask is not None:
+            _check_new(self.mask, episode.steps, "ArrangeDimensions: mask")
+            steps[self.mask] = np.broadcast_to(there, arranged.shape)
+        return episode.replace(steps=steps)
+
+    def dimension_names(
+        self, names: Mapping[str, tuple[str, ...]], fields: StepFields
+    ) -> Mapping[str, tuple[str, ...]]:
+        """The names of the values of step fields after the connector, given those before it."""
+        old = names.get(self.field, ())
+        kept = tuple(old[i] for i in self.order if i is not None) if old else ()
+        new = kept if self.names is None and len(kept) == len(self.order) else tuple(self.names or ())
+        return {**names, self.field: new}
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaleDimensions(EpisodeConnector):
+    """Multiplies the values of a vector, so that datasets have the same units: 0.0174533 makes radians of degrees.
+
+        field=observation/state, factor=0.0174533
+        field=action, factor=[1, 1, 1, 0.01]           the gripper from percents to 0..1
+
+    Attributes:
+      field: floats of any shape.
+      factor: one number, or one for each value of a vector.
+    """
+
+    reads_images = False
+
+    field: str
+    factor: float | Sequence[float]
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        column = vectors(episode, self.field, "ScaleDimensions: field")
+        shape = np.asarray(episode.steps[self.field]).shape
+        factor = np.asarray(self.factor, np.float64)
+        if column.dtype.kind != "f" or (factor.ndim and factor.shape != (column.shape[1],)):
+            raise UsageError(
+                f"ScaleDimensions: {self.field} has {column.shape[1]} values of {column.dtype}: expected floats, and "
+                "one factor or as many as values"
+            )
+        return episode.with_columns({self.field: (column * factor).astype(column.dtype).reshape(shape)})
+
+    def dimension_names(
+        self, names: Mapping[str, tuple[str, ...]], fields: StepFields
+    ) -> Mapping[str, tuple[str, ...]]:
+        """The names of the values of step fields: the same after the connector."""
+        return names
 
 
 def _check_new(path: str, others: Mapping[str, Column], what: str) -> None:

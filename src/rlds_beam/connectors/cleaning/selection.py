@@ -13,7 +13,7 @@ import numpy as np
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.expressions import EpisodeCondition
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.episodes.columns import all_below, is_numeric
+from rlds_beam.episodes.columns import all_below, below, is_numeric
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
@@ -153,6 +153,65 @@ class DropFields(EpisodeConnector):
             steps={path: column for path, column in episode.steps.items() if path not in gone},
             metadata={path: value for path, value in episode.metadata.items() if path not in gone},
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class RenameFields(EpisodeConnector):
+    """Renames fields of the steps and of the episode, each with everything below it. The values stay as they are.
+
+        fields={observation/image_0: observation/front, observation/qpos: observation/state}
+
+    Attributes:
+      fields: old path -> new path.
+    """
+
+    fields: Mapping[str, str]
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        known = [*episode.steps, *episode.metadata]
+        for old in self.fields:
+            if not all_below(known, old):
+                raise UsageError(f"RenameFields: there is no field {old}{did_you_mean(old, known)}")
+        steps = {self._renamed(path): column for path, column in episode.steps.items()}
+        metadata = {self._renamed(path): value for path, value in episode.metadata.items()}
+        if len(steps) < len(episode.steps) or len(metadata) < len(episode.metadata):
+            raise UsageError(f"RenameFields: two fields would have one name: {', '.join(self.fields.values())}")
+        return episode.replace(steps=steps, metadata=metadata)
+
+    def _renamed(self, path: str) -> str:
+        for old, new in self.fields.items():
+            if below(path, old):
+                return new + path[len(old) :]
+        return path
+
+
+@dataclasses.dataclass(frozen=True)
+class AddField(EpisodeConnector):
+    """Adds a field with the same value in all steps, for example one that other datasets have.
+
+        field=language_instruction, value=pick up the cube
+        field=reward, value=0.0
+
+    Attributes:
+      field: the new field.
+      value: a text, a number, true or false, or a list of numbers.
+      dtype: the dtype of numbers; by default float32 for floats, int64 for integers, bool for true and false.
+    """
+
+    reads_images = False
+
+    field: str
+    value: str | bool | float | Sequence[float]
+    dtype: str | None = None
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        if self.field in episode.steps:
+            raise UsageError(f"AddField: there is already a field {self.field}")
+        if isinstance(self.value, str):
+            return episode.with_columns({self.field: np.full(len(episode), self.value.encode(), object)})
+        value = np.asarray(self.value)
+        dtype = self.dtype or ("float32" if value.dtype.kind == "f" else value.dtype.name)
+        return episode.with_columns({self.field: np.broadcast_to(value.astype(dtype), (len(episode), *value.shape))})
 
 
 def vectors(episode: Episode, path: str, what: str) -> np.ndarray[Any, Any]:

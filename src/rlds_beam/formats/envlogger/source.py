@@ -192,6 +192,7 @@ def _value(value: Any) -> Any:
 class EnvLoggerSource(SourceOfFiles):
     """One log, or several. Attributes: see `Source`."""
 
+    reads_several = True
     last_action = "void"
 
     @classmethod

@@ -37,6 +37,7 @@ _TRIED = 20  # files tried for the first episode
 class Hdf5Source(Source):
     """HDF5 files with a profile. Attributes: see `Source`; `layout`: the profile and the fields."""
 
+    reads_several = True
     told_by_files = True
     options_class: ClassVar[type[Options]] = Hdf5Options
     dataset: str

@@ -91,6 +91,7 @@ class Ros2Source(SourceOfFiles):
 
     options_class = Ros2Options
     last_action = "real"
+    reads_several = True
     told_by_files = True
 
     @classmethod
@@ -126,7 +127,7 @@ class Ros2Source(SourceOfFiles):
             raise NeedsMappingError(
                 "--from=ros2 needs --topics=FILE, which maps topics to step fields: "
                 f"rlds-beam inspect {shlex.quote(given)} --from=ros2 proposes one",
-                lambda: proposal(paths, given, options.ros_distro or ""),
+                propose=lambda: proposal(paths, given, options.ros_distro or ""),
             )
         mapping = read_mapping(options.topics)
         distribution = options.ros_distro or ""

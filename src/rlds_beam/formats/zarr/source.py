@@ -132,6 +132,7 @@ class ZarrSource(SourceOfFiles):
       notes: what the data lacks.
     """
 
+    reads_several = True
     options_class: ClassVar[type[Options]] = ZarrSourceOptions
     notes: tuple[str, ...] = ()
     last_action: LastAction = "real"

@@ -16,7 +16,7 @@ from rlds_beam.encoding.tfrecord.framing import HEADER, record_header
 from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.episode import Column, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.formats.rlds.merged import MergedDecoder
+from rlds_beam.formats.merged.source import MergedDecoder
 from rlds_beam.images.codecs import encode_png, encode_zeros
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.reading.base import Source
@@ -106,7 +106,9 @@ def cameras_of(schema: Schema) -> list[Field]:
 
 def has_stored_frames(source: Source) -> bool:
     """Whether encoded images can be found in the dataset's files by `stored_frames`."""
-    return isinstance(source.files, TFRecordFormat) and isinstance(source.decoder, (EpisodeDecoder, MergedDecoder))
+    decoder = source.decoder
+    as_stored = isinstance(decoder, EpisodeDecoder) or (isinstance(decoder, MergedDecoder) and decoder.keeps_images)
+    return isinstance(source.files, TFRecordFormat) and as_stored
 
 
 def stored_frames(source: Source, key: EpisodeKey) -> Mapping[str, StoredFrames] | None:

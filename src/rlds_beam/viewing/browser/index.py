@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.encoding.base import format_of, has_offsets
 from rlds_beam.encoding.tfrecord.framing import OVERHEAD
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.reading.base import Shard, Source
-from rlds_beam.reading.framing import has_offsets
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -145,11 +145,11 @@ def _read_declared(place: _Place) -> int:
 
 def record_positions(source: Source, shard: Shard) -> Positions:
     """The positions of a shard's records and damaged regions, ascending."""
-    files = source.files
+    files = format_of(source.files, shard.path)
     if not storage.exists(shard.path):
         return np.empty(0, np.int64)
     whole = not files.is_splittable(shard.path)
-    if not has_offsets(files) and not whole:
+    if not has_offsets(files, shard.path) and not whole:
         return np.arange(files.end(shard.path, shard.size), dtype=np.int64)
     if whole or files.name != "tfrecord":
         return files.scan(shard.path).positions

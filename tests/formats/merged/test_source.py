@@ -9,6 +9,7 @@ import pytest
 
 import rlds_beam
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.format_options import MergeOptions
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
@@ -42,7 +43,7 @@ def two(tmp_path_factory) -> tuple[Path, Path]:
 
 def test_all_episodes_of_both_are_there(two, tmp_path):
     text = ",".join(map(str, two))
-    done = rlds_beam.convert(text, tmp_path / "both", from_="merged_common", to="rlds", shards=2)
+    done = rlds_beam.convert(text, tmp_path / "both", from_="merged", fields="common", to="rlds", shards=2)
     assert done.report.items_written == 7
     episodes = list(rlds_beam.open_dataset(tmp_path / "both", "train", images="encoded"))
     assert [(row["source_dataset"], row["episode_metadata/seed"]) for row in episodes] == [
@@ -59,13 +60,16 @@ def test_all_episodes_of_both_are_there(two, tmp_path):
 
 
 def test_differences_are_refused_by_field(two, tmp_path):
-    with pytest.raises(UsageError, match=r"extra: missing in one/1.0.0 \(--from=merged_common leaves it out\)"):
+    with pytest.raises(UsageError, match=r"missing in one/1.0.0: extra \(--fields=common leaves such"):
         open_source([str(path) for path in two], from_="merged")
     records = [make_episode(4, observation={"state": 3}, columns={"count": np.zeros(4, np.float32)})]
     other = write_dataset(tmp_path, records, name="other")
     with pytest.raises(UsageError) as refused:
-        open_source([str(two[0]), str(other)], from_="merged_common")
-    for text in (r"observation/state: float32(2,) and float32(3,)", "count: int32() and float32()"):
+        open_source([str(two[0]), str(other)], options=MergeOptions(fields="common"))
+    for text in (
+        "observation/state: float32(2,) in one/1.0.0, float32(3,) in other",
+        "count: int32() in one/1.0.0, float32() in",
+    ):
         assert text in str(refused.value)
     for given, message in (
         ([str(two[0])], "expected two or more datasets"),
@@ -87,7 +91,7 @@ def test_a_dataset_without_splits_is_refused(two):
     content = info.read_text()
     info.write_text(content.replace('"splits"', '"parts"'))
     try:
-        with pytest.raises(UsageError, match=f"{other} has no episodes: its dataset_info.json lists no splits"):
-            open_source(f"{one},{other}", from_="merged_common")
+        with pytest.raises(UsageError, match=f"{other} has no episodes: it has no splits"):
+            open_source(f"{one},{other}", from_="merged", options=MergeOptions(fields="common"))
     finally:
         info.write_text(content)

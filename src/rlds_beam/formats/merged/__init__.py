@@ -1,0 +1,1 @@
+"""Several datasets, of any formats, read as one."""

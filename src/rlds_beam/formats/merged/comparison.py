@@ -1,0 +1,214 @@
+"""Compares datasets side by side, and proposes the file of `--fields` that makes them one."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import itertools
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from rlds_beam.episodes.columns import is_numeric
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.schema import Field, kind_of
+from rlds_beam.errors import BadEpisode, RldsBeamError
+from rlds_beam.formats.merged.inputs import MergedInput
+from rlds_beam.formats.merged.schemas import IMAGES, MASK, DatasetsDifferError, describe_by_value
+from rlds_beam.reading.base import Segment
+from rlds_beam.reading.meaning import is_action
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.text import aligned, shorten
+from rlds_beam.typing import Array
+
+_EPISODES = 8
+"""Most episodes of a dataset to look at."""
+_MAX_BYTES = 16 << 20
+"""Most bytes of its records to look at; at least one is read."""
+_RATIO = 20.0
+"""Units differ if values are so many times larger: radians and degrees are 57 apart, 0..1 and percents 100."""
+_SMALL = 1e-3
+"""Values of this size may be noise, which has no unit."""
+
+Ranges = Mapping[str, tuple[Array, Array]]
+"""The lowest and the highest values, [D] each, of step fields by path."""
+
+
+def sample_ranges(one: MergedInput) -> Ranges:
+    """The ranges of the actions and observations that are vectors of floats, in the first episodes of a dataset."""
+    lows: dict[str, Array] = {}
+    highs: dict[str, Array] = {}
+    for episode in _first_episodes(one):
+        for path, column in episode.steps.items():
+            known = path.startswith("observation") or is_action(path)
+            if not (known and is_numeric(column) and len(column)):
+                continue
+            values = np.asarray(column)
+            if values.dtype.kind != "f" or values.ndim != 2:
+                continue
+            values = np.where(np.isfinite(values), values, 0.0)
+            low, high = values.min(axis=0), values.max(axis=0)
+            lows[path] = np.minimum(lows[path], low) if path in lows else low
+            highs[path] = np.maximum(highs[path], high) if path in highs else high
+    return {path: (lows[path], highs[path]) for path in lows}
+
+
+def _first_episodes(one: MergedInput) -> Iterator[Episode]:
+    """The first readable episodes after the dataset's connectors, if possible without images."""
+    plain = not one.connecting.connectors
+    images = [path for path, field in one.source.schema.steps.items() if field.holds_images] if plain else []
+    source = one.source.without(images, "not looked at")
+    reader, size = EpisodeReader(source), 0
+    shards = ((split.name, shard) for split in source.splits for shard in split.shards if shard.size)
+    episodes = (episode for split, shard in shards for episode in reader.read(split, Segment(shard)))
+    for episode in itertools.islice(episodes, _EPISODES):
+        size += len(episode.payload)
+        with contextlib.suppress(BadEpisode, RldsBeamError):  # the job says so
+            yield from () if episode.faults else one.connecting.connect([episode]).episodes
+        if size > _MAX_BYTES:
+            return
+
+
+def check_units(inputs: Sequence[MergedInput]) -> tuple[str, ...]:
+    """Compares the sizes of values that have the same name, and returns what to check.
+
+    Raises:
+      DatasetsDifferError: most values of a vector are 20 times larger in one dataset than in another.
+    """
+    wrong, notes = [], []
+    ranges = [sample_ranges(one) for one in inputs]
+    for path in dict.fromkeys(path for own in ranges for path in own):
+        sizes = [None if path not in own else np.maximum(np.abs(own[path][0]), np.abs(own[path][1])) for own in ranges]
+        for (i, first), (j, second) in itertools.combinations(enumerate(sizes), 2):
+            if first is None or second is None or len(first) != len(second):
+                continue
+            known = (first > _SMALL) & (second > _SMALL)
+            ratios = np.log(first[known] / second[known]) / np.log(_RATIO)
+            said = describe_by_value([f"up to {size.max():.3g}" for size in (first, second)], [inputs[i], inputs[j]])
+            if len(ratios) and abs(np.median(ratios)) >= 1:
+                wrong.append(
+                    f"{path}: other units? {said}: ScaleDimensions converts them; same_units: true in the file of "
+                    "--fields says that they are the same"
+                )
+            elif (odd := np.flatnonzero(known)[np.abs(ratios) >= 1]).size:
+                index = int(odd[0])
+                sides = describe_by_value([f"up to {s[index]:.3g}" for s in (first, second)], [inputs[i], inputs[j]])
+                notes.append(f"{path}[{index}]: {sides}: check that the units are the same")
+    if wrong:
+        raise DatasetsDifferError("these datasets cannot be merged as they are:", *(f"  {line}" for line in wrong))
+    return tuple(notes)
+
+
+def compare(inputs: Sequence[MergedInput]) -> list[str]:
+    """The datasets side by side: a row for each fact and field, and `*` where they differ."""
+    ranges = [sample_ranges(one) for one in inputs]
+    rows: list[list[str]] = []
+    facts: dict[str, list[str]] = {
+        "path": [one.path for one in inputs],
+        "episodes": ["?" if one.source.episodes is None else f"{one.source.episodes:,}" for one in inputs],
+        "rate": [f"{one.fps:g} Hz" if one.fps else "unknown" for one in inputs],
+        "robot": [one.source.robot or "unknown" for one in inputs],
+        "last action": [one.source.last_action for one in inputs],
+    }
+    for fact, values in facts.items():
+        differs = fact not in ("path", "episodes") and len({*values}) > 1
+        rows.append(["*" if differs else "", fact, *values])
+    for level in ("steps", "metadata"):
+        fields: list[Mapping[str, Field]] = [getattr(one.schema, level) for one in inputs]
+        for path in sorted({path for own in fields for path in own}):
+            kinds = [kind_of(own[path].with_names(())) if path in own else "" for own in fields]
+            names = [", ".join(own[path].names) if path in own else "" for own in fields]
+            rows.append(["*" if len({*kinds}) > 1 or len({*names}) > 1 else "", path, *kinds])
+            if any(names):
+                rows.append(["", "", *(shorten(text, 44) for text in names)])
+            spans = [_span(own.get(path)) for own in ranges]
+            if any(spans):
+                rows.append(["", "", *spans])
+    return aligned([["", "", *(one.name for one in inputs)], *rows])
+
+
+def _span(found: tuple[Array, Array] | None) -> str:
+    return "" if found is None else f"{found[0].min():.3g} to {found[1].max():.3g}"
+
+
+def propose(inputs: Sequence[MergedInput]) -> str:
+    """The comparison as comments, and a file of `--fields` that makes the fields those of the first dataset."""
+    lines = [f"# {line}".rstrip() for line in compare(inputs)]
+    lines += [
+        "#",
+        "# A file to start from. Save it as fields.yaml; check what each image and value is, its units, and what",
+        "# actions mean; and run",
+        f"#   rlds-beam inspect {shlex.join(one.path for one in inputs)} --fields=fields.yaml",
+        "fields: common  # all keeps what only some have, with zeros and masks; same refuses it",
+        "inputs:",
+    ]
+    renames = [_renames(one, inputs[0]) for one in inputs]
+    fields = [
+        {renamed.get(path, path): field for path, field in one.schema.steps.items()}
+        for one, renamed in zip(inputs, renames, strict=True)
+    ]
+    rates = [one.fps for one in inputs if one.fps is not None]
+    for one, renamed, own in zip(inputs, renames, fields, strict=True):
+        entries = []
+        if renamed:
+            listed = ", ".join(f"{_yaml(old)}: {_yaml(new)}" for old, new in renamed.items())
+            entries.append(f"- RenameFields: {{fields: {{{listed}}}}}")
+        if one.fps is not None and one.fps != min(rates):
+            entries.append(f"- Resample: {{fps: {min(rates):g}}}")
+        entries += _edits(own, fields)
+        lines += [f"- input: {json.dumps(one.path)}", f"  dataset: {json.dumps(one.source.dataset)}"]
+        lines += ["  weight: 1.0  # its share of a mixture (mix_batches)"]
+        lines += ["  connectors:", *(f"  {entry}" for entry in entries)] if entries else ["  connectors: []"]
+    return "\n".join(lines)
+
+
+def _renames(one: MergedInput, first: MergedInput) -> dict[str, str]:
+    """New names of images and vectors: those in the first dataset, by old name."""
+    renames: dict[str, str] = {}
+    own, wanted = one.schema.steps, first.schema.steps
+    for alike in (_is_image, _is_vector):
+        here = [path for path, field in own.items() if alike(field) and path not in wanted]
+        there = [path for path, field in wanted.items() if alike(field) and path not in own]
+        for path in here:
+            root = path.partition("/")[0]
+            rest = [p for p in there if p not in renames.values() and p.partition("/")[0] == root]
+            if len(here) == len(there) == 1 and rest:
+                renames[path] = rest[0]
+            elif close := difflib.get_close_matches(path, rest, 1, 0.6):
+                renames[path] = close[0]
+    return renames
+
+
+def _edits(own: Mapping[str, Field], fields: Sequence[Mapping[str, Field]]) -> list[str]:
+    """Connectors for the fields that all datasets have, but not in the same dtype or size."""
+    entries: list[str] = []
+    for path in (path for path in own if all(path in other for other in fields)):
+        field, others, name = own[path], [other[path] for other in fields], _yaml(path)
+        kinds = {other.numpy_dtype.kind for other in others}
+        if "f" in kinds and kinds <= {"f", "i", "u", "b"} and field.numpy_dtype.kind != "f":
+            entries.append(f"- CastFields: {{fields: [{name}], dtype: float32}}")
+        if all(map(_is_image, others)):
+            sizes = [other.closed_shape[:2] for other in others]
+            if len({*sizes}) > 1 and field.closed_shape[:2] != min(sizes):
+                height, width = min(sizes)
+                entries.append(f"- ResizeImages: {{height: {height}, width: {width}, fields: [{name}], minimum: 1}}")
+        elif all(map(_is_vector, others)) and len({other.shape for other in others}) > 1:
+            size, most = field.closed_shape[0], max(other.closed_shape[0] for other in others)
+            order = ", ".join([*map(str, range(size)), *["null"] * (most - size)])
+            entries.append(f"- ArrangeDimensions: {{field: {name}, order: [{order}], mask: {_yaml(path + MASK)}}}")
+    return entries
+
+
+def _is_image(field: Field) -> bool:
+    return field.holds_images or field.encoding in IMAGES
+
+
+def _is_vector(field: Field) -> bool:
+    return len(field.shape) == 1 and field.dtype != "string" and field.shape[0] is not None
+
+
+def _yaml(path: str) -> str:
+    """A path in YAML, quoted if it needs to be."""
+    return path if path.replace("/", "").replace("_", "").isalnum() and path.isascii() else json.dumps(path)

@@ -1,0 +1,179 @@
+"""The datasets to merge, each with the connectors that make its fields those of the others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from rlds_beam import storage
+from rlds_beam.connectors.configuration import Configuration, parse
+from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, check_written, parse_json, parse_yaml
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.errors import UsageError
+from rlds_beam.reading.base import Source
+from rlds_beam.text import count
+
+Fields = Literal["same", "common", "all"]
+FIELDS: tuple[Fields, ...] = get_args(Fields)
+
+Opener = Callable[[str, str | None, str | None, Mapping[str, Any]], Source]
+"""Opens a dataset, given its path, split, format (None: recognized), and the options of the format by name."""
+
+_INPUT = {
+    "input?": TEXT,
+    "dataset?": TEXT,
+    "from?": TEXT,
+    "split?": TEXT,
+    "options?": {"*": ANY},
+    "weight?": Kind("a number above 0", lambda value: type(value) in (int, float) and 0 < value < float("inf")),
+    "connectors?": [ANY],
+}
+_FILE = {
+    "fields?": Kind(f"one of {', '.join(FIELDS)}", FIELDS.__contains__),
+    "same_units?": Kind("true or false", lambda value: isinstance(value, bool)),
+    "inputs": [ANY],
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class InputMapping:
+    """An entry of the file of `--fields`: how to read a dataset.
+
+    Attributes:
+      input: its path, for those who read the file without naming the datasets (`mix_batches`).
+      dataset: its name and version, to notice that the datasets are given in another order.
+      from_, split, options: as the options of a job.
+      weight: its share of a mixture.
+      connectors: what makes its fields those of the others.
+    """
+
+    input: str | None = None
+    dataset: str | None = None
+    from_: str | None = None
+    split: str | None = None
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    weight: float = 1.0
+    connectors: Configuration = dataclasses.field(default_factory=Configuration)
+
+    def open(self, path: str, split: str | None, where: str, opener: Opener) -> tuple[Source, ConnectorRunner]:
+        """Opens the dataset, and tries its connectors.
+
+        Raises:
+          UsageError: it cannot be opened, is another dataset, or a connector cannot be used here.
+        """
+        source = opener(path, self.split or split, self.from_, self.options)
+        if self.dataset is not None and self.dataset != source.dataset:
+            raise UsageError(
+                f"{where}: expected {self.dataset}, but {path} is {source.dataset}: name them in this order"
+            )
+        if not source.splits:
+            raise UsageError(f"{path} has no episodes: it has no splits")
+        connecting = ConnectorRunner.for_source(self.connectors, source)
+        adds = sorted({name for columns in connecting.probed.modules.values() for name in columns})
+        if connecting.unfitted or connecting.splits or adds:
+            raise UsageError(
+                f"{where}: connectors: they may edit fields and steps, but neither add columns, choose splits, nor be "
+                "fitted to the data: give such connectors to the job (--connectors)"
+            )
+        return source, connecting
+
+
+@dataclasses.dataclass(frozen=True)
+class MergeMapping:
+    """What `--fields` says.
+
+    Attributes:
+      fields: what happens to fields that differ after the connectors of the datasets.
+      same_units: whether the user has checked that the numbers have the same units.
+      inputs: the entries of the file, in the order of the datasets; none if `--fields` names no file.
+      where: the option, for messages.
+    """
+
+    fields: Fields = "same"
+    same_units: bool = False
+    inputs: tuple[InputMapping, ...] = ()
+    where: str = "--fields"
+
+    @classmethod
+    def load(cls, given: str) -> MergeMapping:
+        """Reads the value of `--fields`: `same`, `common`, `all`, or a YAML or JSON file.
+
+        Raises:
+          UsageError: it is neither; or the file cannot be read or is wrong.
+        """
+        where = f"--fields={given}"
+        for fields in FIELDS:
+            if given == fields:
+                return cls(fields, where=where)
+        if not given.endswith((".yaml", ".yml", ".json")):
+            raise UsageError(f"{where}: expected {', '.join(FIELDS)}, or a YAML or JSON file")
+        try:
+            text = storage.read_text(given)
+        except OSError as error:
+            raise UsageError(f"{where}: {error.strerror or error}") from error
+        content = (parse_json if given.endswith(".json") else parse_yaml)(text, where)
+        content, inputs = check_written(content, _FILE, where), []
+        for i, given_entry in enumerate(content["inputs"]):
+            entry = check_written(given_entry, _INPUT, f"{where}: inputs[{i}]")
+            own = {f"{name}_" if name == "from" else name: value for name, value in entry.items()}
+            own["connectors"] = parse(entry.get("connectors", []), f"{where}: inputs[{i}]")
+            inputs.append(InputMapping(**own))
+        return cls(content.get("fields", "same"), content.get("same_units", False), tuple(inputs), where)
+
+    def entry(self, number: int, datasets: int) -> InputMapping:
+        """The entry of a dataset; raises UsageError if there are as many entries as datasets."""
+        if not self.inputs:
+            return InputMapping()
+        if len(self.inputs) != datasets:
+            raise UsageError(f"{self.where}: {count(len(self.inputs), 'input')} for {count(datasets, 'dataset')}")
+        return self.inputs[number]
+
+
+@dataclasses.dataclass(frozen=True)
+class MergedInput:
+    """A dataset to merge.
+
+    Attributes:
+      path: where it is.
+      name: what `source_dataset` says of its episodes: its name and version, and its path if others have these too.
+      source: the dataset as it is.
+      connecting: the connectors that make its fields those of the others.
+    """
+
+    path: str
+    name: str
+    source: Source
+    connecting: ConnectorRunner
+
+    @property
+    def schema(self) -> Schema:
+        """The schema after the connectors."""
+        return self.connecting.schema
+
+    @property
+    def fps(self) -> float | None:
+        """The rate after the connectors."""
+        return self.connecting.source_after(self.source).fps
+
+
+def open_inputs(
+    paths: Sequence[str], split: str | None, mapping: MergeMapping, opener: Opener
+) -> tuple[MergedInput, ...]:
+    """Opens the datasets at these paths; reads only metadata.
+
+    Raises:
+      UsageError: one cannot be opened, or does not fit its entry of the mapping.
+    """
+    opened = [
+        mapping.entry(i, len(paths)).open(path, split, f"{mapping.where}: inputs[{i}]", opener)
+        for i, path in enumerate(paths)
+    ]
+    named = Counter(source.dataset for source, _ in opened)
+    names = [
+        source.dataset if named[source.dataset] == 1 else f"{source.dataset} ({path})"
+        for path, (source, _) in zip(paths, opened, strict=True)
+    ]
+    return tuple(MergedInput(path, name, *pair) for path, name, pair in zip(paths, names, opened, strict=True))

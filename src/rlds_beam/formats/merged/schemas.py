@@ -1,0 +1,208 @@
+"""One schema for several datasets, or why there is none; and how the values of each get there.
+
+                      a           b                same      common     all
+    action            (6,)        (7,)             refused   refused    (7,), a's end in a zero; action_mask (7,)
+    observation/wrist             (96, 96, 3)      refused   left out   black in a; observation/wrist_mask
+    count             int32       int64            int64     int64      int64
+
+Values with names go where their name is, whatever their order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.merged.inputs import Fields, MergedInput
+from rlds_beam.text import printable, some
+
+FROM = Field("source_dataset", "string", encoding="text", feature="Text")
+"""The episode field with the original dataset, `name/version`."""
+
+MASK = "_mask"
+"""Ends the name of the field that says which values a dataset has: bool, of the values of a vector or of a step."""
+
+IMAGES = ("png", "jpeg")
+Fact = TypeVar("Fact")
+Level = Literal["steps", "metadata"]
+
+
+class DatasetsDifferError(UsageError):
+    """The datasets cannot be merged as they are; lists all reasons."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Merge:
+    """How the episodes of several datasets become those of one.
+
+    Attributes:
+      schema: the schema of all.
+      places: for each dataset, the fields of a step whose values go to other places: for each value of the result,
+        the index of the dataset's value, or -1 if it has none.
+      masks: the mask of each field of a step or of the episode that has one, by level and path.
+      notes: what a user should know.
+    """
+
+    schema: Schema
+    places: tuple[Mapping[str, tuple[int, ...]], ...]
+    masks: Mapping[Level, Mapping[str, str]]
+    notes: tuple[str, ...] = ()
+
+
+def common_value(values: Sequence[Fact]) -> Fact | None:
+    """The value of all datasets; None if they differ."""
+    return values[0] if len({*values}) == 1 else None
+
+
+def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> Merge:
+    """Merges the schemas, as the mode says.
+
+    Raises:
+      DatasetsDifferError: they cannot be merged; lists each field, and other contradictions, with the reason.
+    """
+    wrong, notes, missing = [*_contradictions(inputs)], list[str](), dict[str, list[str]]()
+    places: list[dict[str, tuple[int, ...]]] = [{} for _ in inputs]
+    masks: dict[Level, dict[str, str]] = {"steps": {}, "metadata": {}}
+    merged: dict[Level, dict[str, Field]] = {"steps": {}, "metadata": {}}
+    levels: tuple[Level, Level] = ("steps", "metadata")
+    for level in levels:
+        of_inputs: list[Mapping[str, Field]] = [getattr(one.schema, level) for one in inputs]
+        for path in dict.fromkeys(path for own in of_inputs for path in own):
+            without = [one.name for one, own in zip(inputs, of_inputs, strict=True) if path not in own]
+            if without and mode == "common":
+                continue
+            if without and mode == "same":
+                missing.setdefault(some(without), []).append(path)
+                continue
+            having = [i for i, own in enumerate(of_inputs) if path in own]
+            try:
+                field, own_places = _merge_field(
+                    [of_inputs[i][path] for i in having], [inputs[i] for i in having], mode
+                )
+            except _DifferError as error:
+                wrong.append(f"{path}: {error}")
+                continue
+            merged[level][path] = field
+            padded = any(-1 in place for place in own_places if place is not None)
+            for i, place in zip(having, own_places, strict=True):
+                if place is not None:
+                    places[i][path] = place
+            if padded or (without and field.dtype != "string"):
+                masks[level][path] = path + MASK
+                shape = field.shape if padded else ()
+                merged[level][path + MASK] = Field(path + MASK, "bool", shape).with_names(field.names if padded else ())
+        if twice := [mask for mask in masks[level].values() if any(mask in own for own in of_inputs)]:
+            wrong.append(f"{twice[0]}: a dataset has a field of this name, which is that of a mask: rename it")
+        if masks[level]:
+            notes.append(
+                f"fields that some datasets lack are zeros there, which their masks say: {some([*masks[level]])}"
+            )
+    wrong += [
+        f"missing in {names}: {', '.join(paths)} (--fields=common leaves such fields out, all fills them)"
+        for names, paths in missing.items()
+    ]
+    if wrong:
+        raise DatasetsDifferError("these datasets cannot be merged as they are:", *(f"  {line}" for line in wrong))
+    kept = [*merged["steps"]]
+    if left_out := sorted({path for one in inputs for path in one.schema.steps if path not in kept}):
+        notes.append(f"fields that only some datasets have are left out: {some(left_out)}")
+    unlike = [
+        path for path in kept if len({one.schema.steps[path].names for one in inputs if path in one.schema.steps}) > 1
+    ]
+    if unnamed := [path for path in unlike if not merged["steps"][path].names]:
+        notes.append(f"the names of values are left out, because they are unknown in some: {some(unnamed)}")
+    return Merge(Schema(merged["steps"], {**merged["metadata"], FROM.path: FROM}), tuple(places), masks, tuple(notes))
+
+
+def _contradictions(inputs: Sequence[MergedInput]) -> list[str]:
+    """What the datasets say of their steps, if it differs."""
+    rates = [one.fps for one in inputs]
+    known = {rate for rate in rates if rate is not None}
+    if len(known) < 2:
+        return []
+    said = describe_by_value([f"{rate:g} Hz" if rate else "unknown" for rate in rates], inputs)
+    return [
+        f"rate: {said}: give them one rate with the connector Resample, for example Resample: {{fps: {min(known):g}}}"
+    ]
+
+
+def describe_by_value(values: Sequence[str], inputs: Sequence[MergedInput]) -> str:
+    """`30 Hz in a/1.0.0, unknown in b/1.0.0`."""
+    first = {value: one.name for value, one in zip(reversed(values), reversed(inputs), strict=True)}
+    return some([f"{printable(value, 40)} in {printable(first[value], 60)}" for value in dict.fromkeys(values)])
+
+
+class _DifferError(ValueError):
+    """Fields that cannot be merged."""
+
+
+_Place = tuple[int, ...] | None
+
+
+def _merge_field(fields: Sequence[Field], inputs: Sequence[MergedInput], mode: Fields) -> tuple[Field, list[_Place]]:
+    """The merged field, and for each dataset the places of its values; None if they stay where they are."""
+    first = fields[0]
+    stay: list[_Place] = [None] * len(fields)
+    slow = next((field for field in fields if not field.fast), None)
+    if slow is not None:
+        raise _DifferError(f"a {slow.feature} cannot be decoded without TFDS")
+    class_names = {str(getattr(one.source, "texts", None)) for one in inputs}
+    if len(class_names) > 1 and any(field.feature == "ClassLabel" for field in fields):
+        raise _DifferError("the class names differ or are missing")
+    said = describe_by_value([f"{field.dtype}{field.shape}" for field in fields], inputs)
+    encoded = [field.encoding in IMAGES for field in fields]
+    if any(encoded) and all(field.holds_images for field in fields):
+        return _merge_images(fields, said), stay
+    if any(encoded):
+        raise _DifferError("images in only some of the datasets")
+    dtypes = [field.numpy_dtype for field in fields]
+    if len({dtype.kind for dtype in dtypes}) > 1:
+        raise _DifferError(said)
+    dtype = first.dtype if len(set(dtypes)) == 1 else np.result_type(*dtypes).name
+    plain = "bytes" if dtype in ("bfloat16", "float64") else "none"
+    encoding = first.encoding if len({field.encoding for field in fields}) == 1 else plain
+    shape, names, places = _arrange(fields, inputs, mode, said)
+    return Field(first.path, dtype, shape, encoding, first.feature).with_names(names), places
+
+
+def _merge_images(fields: Sequence[Field], said: str) -> Field:
+    first = fields[0]
+    if len({field.dtype for field in fields}) > 1 or len({(len(f.shape), f.shape[-1]) for f in fields}) > 1:
+        raise _DifferError(f"images of {said}")
+    sizes = [{*of_axis} for of_axis in zip(*(field.shape for field in fields), strict=True)]
+    shape = tuple(axis.pop() if len(axis) == 1 else None for axis in sizes)
+    encodings = {field.encoding if field.encoding in IMAGES else "png" for field in fields}
+    return Field(first.path, first.dtype, shape, encodings.pop() if len(encodings) == 1 else "jpeg", "Image")
+
+
+def _arrange(
+    fields: Sequence[Field], inputs: Sequence[MergedInput], mode: Fields, said: str
+) -> tuple[tuple[int | None, ...], tuple[str, ...], list[_Place]]:
+    """The shape, the names, and the places of values: by their names if they have some, else by their order."""
+    stay: list[_Place] = [None] * len(fields)
+    first = fields[0]
+    same_shape = len({field.shape for field in fields}) == 1
+    named = all(field.names and len(set(field.names)) == len(field.names) for field in fields)
+    if same_shape and (not named or len({field.names for field in fields}) == 1):
+        return first.shape, common_value([field.names for field in fields]) or (), stay
+    vectors = all(len(field.shape) == 1 and field.shape[0] is not None and field.dtype != "string" for field in fields)
+    if vectors and named:
+        names = tuple(dict.fromkeys(name for field in fields for name in field.names))
+        if mode == "all" or all(len(field.names) == len(names) for field in fields):
+            places = [tuple(field.names.index(n) if n in field.names else -1 for n in names) for field in fields]
+            return (len(names),), names, [None if place == tuple(range(len(names))) else place for place in places]
+        values = describe_by_value([some([printable(name, 30) for name in field.names]) for field in fields], inputs)
+        raise _DifferError(
+            f"its values have different names ({values}): RenameDimensions and ArrangeDimensions make them the same, "
+            "--fields=all keeps all of them"
+        )
+    if vectors and mode == "all":
+        size = max(field.closed_shape[0] for field in fields)
+        padded = [tuple(i if i < field.closed_shape[0] else -1 for i in range(size)) for field in fields]
+        return (size,), (), [place if -1 in place else None for place in padded]
+    raise _DifferError(f"{said}" + (" (--fields=all adds zeros at the end)" if vectors else ""))

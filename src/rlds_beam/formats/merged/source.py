@@ -1,0 +1,380 @@
+"""Read several datasets, of any formats, as one. Their schemas are merged, or refused by field."""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import dataclasses
+import functools
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.encoding.base import MixedFormats, RecordFormat
+from rlds_beam.episodes.columns import exact_cast
+from rlds_beam.episodes.conformance import Conformance
+from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import BadEpisode, NeedsMappingError, RldsBeamError, UsageError, Violation
+from rlds_beam.formats.format_options import MergeOptions
+from rlds_beam.formats.merged.comparison import check_units, propose
+from rlds_beam.formats.merged.inputs import MergedInput, MergeMapping, Opener, open_inputs
+from rlds_beam.formats.merged.schemas import (
+    FROM,
+    IMAGES,
+    DatasetsDifferError,
+    Merge,
+    common_value,
+    describe_by_value,
+    merge_schemas,
+)
+from rlds_beam.images.codecs import encode_png, encode_zeros
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.reading.base import LastAction, Shard, Source, Span, Split, VideoSpan
+from rlds_beam.reading.meaning import find_last_steps
+
+
+@dataclasses.dataclass(frozen=True)
+class MergedSource(Source):
+    """Several datasets, concatenated by split. Each episode's `source_dataset` names its dataset.
+
+    Fields may differ in integer or float width: the wider one is used; in image size or encoding: images become images
+    of any size; or in the order of named values. All other differences are refused by name, unless `--fields` says what
+    to do with them.
+
+    Attributes:
+      inputs: the datasets.
+      merge: how their episodes become those of one.
+      mapping: what `--fields` says.
+    """
+
+    dataset: str
+    schema: Schema
+    files: RecordFormat
+    decoder: MergedDecoder
+    splits: tuple[Split, ...]
+    violations: tuple[Violation, ...]
+    inputs: tuple[MergedInput, ...]
+    merge: Merge
+    mapping: MergeMapping
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    options_class: ClassVar[type[MergeOptions]] = MergeOptions
+
+    @classmethod
+    def open(
+        cls,
+        input: str | Sequence[str],
+        *,
+        split: str | None = None,
+        features: str | None = None,
+        options: MergeOptions | None = None,
+        opener: Opener | None = None,
+    ) -> MergedSource:
+        """Opens several datasets; compares the numbers of their first episodes.
+
+        Args:
+          input: the paths of the datasets.
+          split, features: as in `Source.open`.
+          options: what happens to fields that differ.
+          opener: opens each dataset.
+
+        Raises:
+          UsageError: a dataset cannot be opened, or they cannot be merged.
+        """
+        assert opener is not None
+        mapping, paths = MergeMapping.load((options or MergeOptions()).fields), storage.paths_in(input)
+        if len(paths) < 2:
+            raise UsageError(f"--from=merged: {','.join(paths)}: expected two or more datasets")
+        if features is not None or (split is not None and "[" in split):
+            raise UsageError(
+                "--from=merged takes neither --features nor slices in --split: say the split of each dataset in the "
+                "file of --fields"
+            )
+        inputs = open_inputs(paths, split, mapping, opener)
+        try:
+            merge = merge_schemas(inputs, mapping.fields)
+            notes = () if mapping.same_units else check_units(inputs)
+        except DatasetsDifferError as error:
+            hint = "rlds-beam inspect proposes connectors that make them the same, in a file for --fields"
+            raise NeedsMappingError(*error.args, hint, propose=functools.partial(propose, inputs)) from None
+        merge = dataclasses.replace(merge, notes=(*merge.notes, *notes))
+        starts, splits = _concatenate_splits(inputs)
+        violations = tuple(violation for one in inputs for violation in one.source.violations)
+        decoder = MergedDecoder(starts, inputs, merge)
+        return cls("merged/1.0.0", merge.schema, _files(inputs), decoder, splits, violations, inputs, merge, mapping)
+
+    def without(self, paths: Collection[str], why: str) -> MergedSource:
+        inputs = tuple(
+            one if one.connecting.connectors else dataclasses.replace(one, source=one.source.without(paths, why))
+            for one in self.inputs
+        )
+        merge = dataclasses.replace(self.merge, schema=self.schema.without(paths))
+        decoder = MergedDecoder(self.decoder.starts, inputs, merge)
+        left_out = {**self.left_out, **dict.fromkeys(paths, why)}
+        return dataclasses.replace(
+            self, schema=merge.schema, decoder=decoder, inputs=inputs, merge=merge, left_out=left_out
+        )
+
+    @functools.cached_property
+    def fps(self) -> float | None:  # type: ignore[override]
+        return common_value([one.fps for one in self.inputs])
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        return super().rates or tuple(dict.fromkeys(one.fps for one in self.inputs if one.fps is not None))
+
+    @functools.cached_property
+    def robot(self) -> str | None:  # type: ignore[override]
+        return common_value([one.source.robot for one in self.inputs])
+
+    @property
+    def last_action(self) -> LastAction:  # type: ignore[override]
+        """Void if they contradict each other: an action less is better than one that nobody took."""
+        return "void" if len({*self._last_actions}) > 1 else self._last_actions[0]
+
+    @functools.cached_property
+    def _last_actions(self) -> list[LastAction]:
+        """That of each dataset; if only some say it, what the first episodes of the others look like."""
+        said = [one.source.last_action for one in self.inputs]
+        if len({*said}) == 1:
+            return said
+        return [find_last_steps(one.source).action for one in self.inputs]
+
+    @property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What the datasets say, and what is left out because they contradict each other."""
+        own = dict.fromkeys(note for one in self.inputs for note in one.source.notes)
+        facts: dict[str, list[str | None]] = {
+            "the rate": [f"{one.fps:g} Hz" if one.fps else None for one in self.inputs],
+            "the robot": [one.source.robot for one in self.inputs],
+        }
+        lines = [f"{fact} is left out: {self._said(values)}" for fact, values in facts.items() if len({*values}) > 1]
+        if len({*self._last_actions}) > 1:
+            lines.append(f"last actions are taken to be void: {self._said(self._last_actions)}")
+        return (*own, *lines, *self.merge.notes)
+
+    def _said(self, values: Sequence[str | None]) -> str:
+        return describe_by_value([value or "unknown" for value in values], self.inputs)
+
+    def plan(self) -> dict[str, Any]:
+        return {
+            "merged": [[one.name, one.source.plan(), one.connecting.configuration.plan()] for one in self.inputs],
+            "fields": self.mapping.fields,
+        }
+
+    def companions(self, shard: Shard) -> Sequence[str]:
+        one, own = self._shards[shard.path]
+        return one.source.companions(own)
+
+    def image_spans(self, shard: Shard, position: int) -> Mapping[str, Sequence[Span]]:
+        one, own = self._shards[shard.path]
+        return {} if one.connecting.connectors else one.source.image_spans(own, position)
+
+    def video_spans(self, shard: Shard, position: int) -> Mapping[str, VideoSpan]:
+        one, own = self._shards[shard.path]
+        return {} if one.connecting.connectors else one.source.video_spans(own, position)
+
+    @property
+    def videos(self) -> Mapping[str, Mapping[str, Any]]:
+        """What all datasets say of a video, so that equal ones can be copied; none of what a connector may change."""
+        if any(one.connecting.connectors for one in self.inputs):
+            return {}
+        said = [one.source.videos for one in self.inputs]
+        return {path: about for path, about in said[0].items() if all(own.get(path) == about for own in said)}
+
+    def decode_seconds(self) -> float:
+        return sum(one.source.decode_seconds() for one in self.inputs)
+
+    def episode_names(self) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
+        for i, one in enumerate(self.inputs):
+            for key, names in one.source.episode_names():
+                start = self.decoder.starts[key.split][i]
+                yield dataclasses.replace(key, dataset=self.dataset, shard=start + key.shard), names
+
+    @functools.cached_property
+    def _shards(self) -> Mapping[str, tuple[MergedInput, Shard]]:
+        """The dataset of each shard, and the shard there, by path."""
+        splits = [(one, split) for one in self.inputs for split in one.source.splits]
+        return {shard.path: (one, shard) for one, split in splits for shard in split.shards}
+
+
+class MergedDecoder:
+    """Decodes a record with its dataset's decoder, runs the dataset's connectors, and casts to the merged schema.
+
+    Pickles.
+
+    Args:
+      starts: the index of each dataset's first shard, by split.
+
+    Attributes:
+      keeps_images: whether images are where the records hold them: no connector changes them.
+    """
+
+    def __init__(self, starts: Mapping[str, Sequence[int]], inputs: Sequence[MergedInput], merge: Merge):
+        self.starts, self._merge = starts, merge
+        self._decoders = [(one.source.dataset, one.source.decoder, one.connecting) for one in inputs]
+        self._conformance = [Conformance(one.source.schema) for one in inputs]
+        self._names = [one.name.encode() for one in inputs]
+        self.keeps_images = not any(one.connecting.connectors for one in inputs)
+
+    def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
+        which = bisect.bisect_right(self.starts[key.split], key.shard) - 1
+        dataset, decoder, connecting = self._decoders[which]
+        shard = key.shard - self.starts[key.split][which]
+        episode = decoder.decode(payload, dataclasses.replace(key, dataset=dataset, shard=shard))
+        if faults := self._conformance[which].violations(episode):
+            raise BadEpisode(*faults)
+        edited = self._connect(episode, connecting)
+        steps, metadata = self._merge_steps(edited, which), self._merge_metadata(edited)
+        return episode.replace(key=key, steps=steps, metadata={**metadata, FROM.path: self._names[which]})
+
+    def _connect(self, episode: Episode, connecting: ConnectorRunner) -> Episode:
+        if not connecting.connectors:
+            return episode
+        try:
+            episodes = connecting.connect([episode]).episodes
+        except (UsageError, RldsBeamError) as error:
+            raise BadEpisode(Violation("not_an_example", f"--fields: {error}")) from error
+        if len(episodes) != 1:
+            detail = f"--fields: the dataset's connectors make {len(episodes)} episodes of it, not one"
+            raise BadEpisode(Violation("not_an_example", detail))
+        return episodes[0]
+
+    def _merge_steps(self, episode: Episode, which: int) -> dict[str, Column]:
+        schema, masks, places = self._merge.schema, self._merge.masks["steps"], self._merge.places[which]
+        steps: dict[str, Column] = {}
+        for path, field in schema.steps.items():
+            column, place = episode.steps.get(path), places.get(path)
+            if path in masks.values():
+                continue
+            if column is None:
+                steps[path] = _zeros(field, len(episode))
+            elif place is not None:
+                steps[path] = _arranged(exact_cast(np.asarray(column), field.numpy_dtype, path), place)
+            else:
+                steps[path] = _cast(column, field)
+        for path, mask in masks.items():
+            if mask in schema.steps:
+                place, shape = places.get(path), (len(episode), *schema.steps[mask].closed_shape)
+                there = np.array(path in episode.steps) if place is None else np.array(place) >= 0
+                steps[mask] = np.broadcast_to(there, shape)
+        return steps
+
+    def _merge_metadata(self, episode: Episode) -> dict[str, Any]:
+        metadata: dict[str, Any] = {}
+        masks = self._merge.masks["metadata"]
+        for path, field in self._merge.schema.metadata.items():
+            if path == FROM.path or path in masks.values():
+                continue
+            value = episode.metadata.get(path)
+            if value is None:
+                metadata[path] = _zeros(field, 1)[0]
+            elif field.dtype == "string" or field.encoding in IMAGES:
+                metadata[path] = value
+            else:
+                metadata[path] = exact_cast(np.asarray(value), field.numpy_dtype, path)[()]
+        return {**metadata, **{mask: np.bool_(path in episode.metadata) for path, mask in masks.items()}}
+
+
+def _zeros(field: Field, length: int) -> Column:
+    """The column of a dataset that lacks the field."""
+    if field.encoding in IMAGES:
+        shape = tuple(size or 1 for size in field.shape)
+        black = np.full(length, _black_image(shape, field.dtype, field.encoding), object)
+        return EncodedImages(black, field.shape, field.dtype, field.encoding)
+    if field.dtype == "string":
+        return np.full((length, *field.closed_shape), b"", object)
+    return np.zeros((length, *field.closed_shape), field.numpy_dtype)
+
+
+_black_image = functools.cache(encode_zeros)
+
+
+def _arranged(column: np.ndarray[Any, Any], place: Sequence[int]) -> np.ndarray[Any, Any]:
+    """The values at these places, zeros at those of -1."""
+    index = np.array(place)
+    return np.where(index >= 0, column[:, index], np.zeros((), column.dtype))
+
+
+def _cast(column: Column, field: Field) -> Column:
+    """A column as the merged field declares it; images stay as they are stored."""
+    if isinstance(column, EncodedImages):
+        if (column.shape, column.encoding) == (field.shape, field.encoding):
+            return column
+        declared = copy.copy(column)
+        declared.__dict__.update(shape=field.shape, encoding=field.encoding)
+        return declared
+    if field.encoding in IMAGES:
+        images = np.empty(len(column), object)
+        images[:] = encode_png(column)
+        return EncodedImages(images, field.shape, field.dtype, field.encoding)
+    return exact_cast(column, field.numpy_dtype, field.path)
+
+
+def _files(inputs: Sequence[MergedInput]) -> RecordFormat:
+    """The format of all files, or the format of each."""
+    formats = [one.source.files for one in inputs]
+    if all(one == formats[0] for one in formats):
+        return formats[0]
+    of_path = {shard.path: i for i, one in enumerate(inputs) for s in one.source.splits for shard in s.shards}
+    return MixedFormats(tuple(formats), of_path)
+
+
+def _concatenate_splits(inputs: Sequence[MergedInput]) -> tuple[dict[str, list[int]], tuple[Split, ...]]:
+    """The first shard of each dataset by split, and the splits with renumbered shards."""
+    starts: dict[str, list[int]] = {}
+    splits: list[Split] = []
+    for name in dict.fromkeys(split.name for one in inputs for split in one.source.splits):
+        own = [next((s for s in one.source.splits if s.name == name), Split(name, ())) for one in inputs]
+        # A missing shard leaves a gap in its dataset's numbers.
+        sizes = [max((shard.index + 1 for shard in split.shards), default=0) for split in own]
+        starts[name] = [0, *itertools.accumulate(sizes)][:-1]
+        renumbered = [
+            dataclasses.replace(
+                split, shards=tuple(dataclasses.replace(shard, index=start + shard.index) for shard in split.shards)
+            )
+            for start, split in zip(starts[name], own, strict=True)
+        ]
+        shards = tuple(shard for split in renumbered for shard in split.shards)
+        if any(split.sliced for split in renumbered):
+            if unknown := [one.path for one, s in zip(inputs, own, strict=True) if s.episodes is None]:
+                raise UsageError(
+                    f"{unknown[0]} does not say how many episodes it has, so no slices can be merged with it"
+                )
+            splits.append(ConcatenatedSplit(name, shards, slices=tuple(renumbered)))
+        else:
+            splits.append(Split(name, shards))
+    return starts, tuple(splits)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConcatenatedSplit(Split):
+    """Splits one after the other, of which some are slices.
+
+    Attributes:
+      slices: the splits, with the numbers of the shards of the whole.
+    """
+
+    slices: tuple[Split, ...] = ()
+
+    @property
+    def sliced(self) -> bool:
+        return True
+
+    @property
+    def episodes(self) -> int | None:
+        counts = [split.episodes for split in self.slices]
+        return None if None in counts else sum(number or 0 for number in counts)
+
+    @property
+    def taken(self) -> list[tuple[Shard, int, int]]:
+        return [each for split in self.slices for each in split.taken]
+
+    @property
+    def size(self) -> int:
+        return sum(split.size for split in self.slices)

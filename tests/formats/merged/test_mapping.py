@@ -1,0 +1,295 @@
+"""Datasets of different formats and fields read as one, with and without a file that maps their fields."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import hdf5_robots
+import numpy as np
+import pytest
+import yaml
+from exchanging import export
+from lerobot_data import convert_here, images, write_moving_data
+
+import rlds_beam
+from rlds_beam.cli.main import main
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.inputs import open_source
+from rlds_beam.formats.recognition import datasets_in, recognize
+from rlds_beam.images.codecs import encode_jpeg
+from rlds_beam.reading.base import Segment, Source
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
+
+JOINTS = ("pan", "lift", "gripper")
+
+
+def camera(steps: int, side: int) -> Any:
+    pixels = np.random.default_rng(steps).integers(0, 255, (steps, side, side, 3), np.uint8)
+    return images(encode_jpeg(pixels), (side, side, 3))
+
+
+def rlds(path: Path, *, seed: int = 0, size: int = 3, said: Any = None, shards: int = 1, **columns: Any) -> str:
+    """A dataset of three episodes, whose name is that of the folder."""
+    episodes = [
+        make_episode(6 + i, seed=seed + i, observation={"state": size}, action=size,
+                     columns={name: make(6 + i) for name, make in columns.items()})
+        for i in range(3)
+    ]  # fmt: skip
+    data = write_dataset(path, episodes, name=path.name, shards=shards)
+    if said is not None:
+        (data / "meaning.json").write_text(json.dumps(said))
+    return str(data)
+
+
+def read(source: Source) -> list[Episode]:
+    reader = EpisodeReader(source)
+    return [e for s in source.splits for shard in s.shards for e in reader.read(s.name, Segment(shard))]
+
+
+def open_merged(*paths: str, fields: str = "same") -> Source:
+    return open_source(list(paths), options=merge_options(fields))
+
+
+def merge_options(fields: str) -> Any:
+    from rlds_beam.formats.format_options import MergeOptions
+
+    return MergeOptions(fields=fields)
+
+
+def write(path: Path, *inputs: Any, **others: Any) -> str:
+    file = path / "fields.yaml"
+    file.write_text(yaml.safe_dump({**others, "inputs": list(inputs)}))
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def robots(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
+    """LeRobot, ALOHA's HDF5, and RLDS."""
+    pytest.importorskip("h5py")
+    folder = tmp_path_factory.mktemp("robots")
+    data = rlds(folder / "so", **{"observation/images/top": lambda n: camera(n, 32)})
+    export(data, folder / "so101", "lerobot", fps=50)
+    hdf5_robots.aloha(folder / "aloha", [6, 7])
+    last = {"observation/image": lambda n: camera(n, 48)}
+    return str(folder / "so101"), str(folder / "aloha"), rlds(folder / "bridge", seed=9, size=7, **last)
+
+
+def test_several_datasets_are_recognized_as_such(robots: tuple[str, ...], tmp_path: Path) -> None:
+    found = recognize(robots)
+    assert (found.format, found.why) == ("merged", "3 datasets")
+    files = sorted(str(path) for path in Path(robots[1]).iterdir())
+    assert recognize(files).format == "hdf5"  # the files of one dataset
+    assert datasets_in([robots[0], *files]) == [robots[0], ",".join(files)]
+    shards = [str(path) for path in shard_paths(Path(rlds(tmp_path / "a", shards=2)))]
+    assert recognize(shards).format == "rlds"
+
+
+def test_what_a_dataset_lacks_is_zeros_with_masks(robots: tuple[str, ...]) -> None:
+    source = open_merged(*robots, fields="all")
+    single = [open_source(path) for path in robots]
+    alone = [read(one) for one in single]
+    merged = read(source)
+    assert len(merged) == sum(map(len, alone)) == 8
+    for found, (which, wanted) in zip(merged, [(i, e) for i, es in enumerate(alone) for e in es], strict=True):
+        assert not found.faults and found.metadata["source_dataset"] == single[which].dataset.encode()
+        for path in ("action", "observation/state"):
+            own = np.asarray(wanted.steps[path])
+            values, mask = np.asarray(found.steps[path]), np.asarray(found.steps[f"{path}_mask"])
+            assert values.shape == mask.shape == (len(wanted), 14)
+            np.testing.assert_array_equal(values[:, : own.shape[1]], own)
+            assert not values[:, own.shape[1] :].any()
+            assert (mask == (np.arange(14) < own.shape[1])).all()
+        for path in ("observation/images/top", "observation/image", "observation/image_cam_high"):
+            there = path in wanted.steps
+            assert (np.asarray(found.steps[f"{path}_mask"]) == there).all()
+            assert found.steps[path].decode().any() == there  # type: ignore[union-attr]
+        np.testing.assert_array_equal(found.steps["reward"], wanted.steps["reward"])
+    assert bool(merged[3].metadata["sim_mask"]) and not bool(merged[0].metadata["sim_mask"])
+
+
+def test_a_proposed_file_is_used_as_it_is(robots: tuple[str, ...], tmp_path: Path) -> None:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(["inspect", *robots]) == 0
+    (tmp_path / "fields.yaml").write_text(printed.getvalue())
+    convert_here(",".join(robots), tmp_path / "out", to="lerobot", fields=str(tmp_path / "fields.yaml"), fps=50)
+    info = json.loads((tmp_path / "out" / "meta" / "info.json").read_text())
+    assert (info["total_episodes"], info["fps"]) == (8, 50)
+    features = {name: tuple(feature["shape"]) for name, feature in info["features"].items()}
+    assert features["action"] == features["action_mask"] == features["observation.state"] == (14,)
+    assert features["observation.images.top"] == (32, 32, 3)
+
+
+def test_values_go_where_their_names_are(tmp_path: Path) -> None:
+    one = rlds(tmp_path / "one", said={"names": {"action": JOINTS}})
+    turned = rlds(tmp_path / "turned", said={"names": {"action": JOINTS[::-1]}})
+    source = open_merged(one, turned)
+    assert source.schema.steps["action"].names == JOINTS
+    first, second = (np.asarray(read(source)[i].steps["action"]) for i in (0, 3))
+    np.testing.assert_array_equal(first, second[:, ::-1])  # the same numbers, in the other order of joints
+    wider = rlds(tmp_path / "wider", size=4, said={"names": {"action": ["lift", "wrist", "pan", "gripper"]}})
+    with pytest.raises(UsageError, match=r"action: its values have different names \(pan, lift, gripper in one"):
+        open_merged(one, wider)
+    both = open_merged(one, wider, fields="all")
+    assert both.schema.steps["action"].names == (*JOINTS, "wrist")
+    episodes = read(both)
+    assert np.asarray(episodes[0].steps["action_mask"])[0].tolist() == [True, True, True, False]
+    own = np.asarray(read(open_source(wider))[0].steps["action"])
+    np.testing.assert_array_equal(np.asarray(episodes[3].steps["action"]), own[:, [2, 0, 3, 1]])
+
+
+def degrees(path: Path) -> str:
+    """The numbers of `rlds(path)` in degrees."""
+    episodes = [make_episode(6 + i, seed=i, observation={"state": 3}, action=3) for i in range(3)]
+    scaled = [
+        episode.with_columns(
+            {p: np.asarray(episode.steps[p]) * np.float32(57.29578) for p in ("action", "observation/state")}
+        )
+        for episode in episodes
+    ]
+    return str(write_dataset(path, scaled, name=path.name))
+
+
+def test_other_units_are_refused_until_they_are_converted(tmp_path: Path) -> None:
+    radians, other = rlds(tmp_path / "radians"), degrees(tmp_path / "degrees")
+    with pytest.raises(UsageError, match=r"action: other units\? up to .* in radians/1.0.0, up to .* in degrees/1.0.0"):
+        open_merged(radians, other)
+    assert open_merged(radians, other, fields=write(tmp_path, {}, {}, same_units=True)).episodes == 6
+    scales = [{"ScaleDimensions": {"field": name, "factor": 1 / 57.29578}} for name in ("action", "observation/state")]
+    episodes = read(open_merged(radians, other, fields=write(tmp_path, {}, {"connectors": scales})))
+    for first, second in zip(episodes[:3], episodes[3:], strict=True):
+        np.testing.assert_allclose(first.steps["action"], second.steps["action"], rtol=1e-5)
+
+
+def test_one_value_in_other_units_is_said(tmp_path: Path) -> None:
+    episode = make_episode(6, observation={"state": 3}, action=3)
+    action = np.asarray(episode.steps["action"]) * np.float32([1, 1, 100])
+    other = str(write_dataset(tmp_path / "b", [episode.with_columns({"action": action})], name="b"))
+    notes = open_merged(rlds(tmp_path / "a"), other).notes
+    assert any(note.startswith("action[2]: up to ") and "check that the units are the same" in note for note in notes)
+
+
+def test_a_file_names_splits_weights_and_formats(tmp_path: Path) -> None:
+    one, two = rlds(tmp_path / "one"), rlds(tmp_path / "two", seed=5)
+    file = write(tmp_path, {"split": "train[1:]", "weight": 3}, {"from": "rlds", "dataset": "two/1.0.0"})
+    source = open_merged(one, two, fields=file)
+    assert source.episodes == 5
+    done = rlds_beam.convert([one, two], tmp_path / "out", to="rlds", fields=file)
+    assert done.report.items_written == 5
+    lengths = [len(row["steps/action"]) for row in rlds_beam.open_dataset(tmp_path / "out")]
+    assert lengths == [7, 8, 6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("inputs: [{}, {}, {}]", "3 inputs for 2 datasets"),
+        ("inputs: {}", "inputs is {}, not a list"),
+        ("fields: some\ninputs: [{}, {}]", "fields is \"some\", not one of same, common, all"),
+        ("inputs: [{wieght: 1}, {}]", r"inputs\[0\]: there is no entry wieght; did you mean weight\?"),
+        ("inputs: [{weight: 0}, {}]", r"inputs\[0\]: weight is 0, not a number above 0"),
+        ("inputs: [{dataset: b/1.0.0}, {}]", "expected b/1.0.0, but .* is a/1.0.0"),
+        ("inputs: [{connectors: [Nothing]}, {}]", r"inputs\[0\]: there is no connector Nothing"),
+        ("inputs: [{connectors: [{Normalize: {fields: [action]}}]}, {}]", "nor be fitted to the data"),
+        ("inputs: [{connectors: [AddObservationsFromEpisodesToBatch]}, {}]", "neither add columns"),
+        ("inputs: [{options: {profile: x}}, {}]", "profile"),
+        ("inputs: [{split: test}, {}]", "test"),
+        ("[", "not valid YAML"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_one_line(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "fields.yaml").write_text(content)
+    with pytest.raises(UsageError, match=message):
+        open_merged(rlds(tmp_path / "a"), rlds(tmp_path / "b"), fields=str(tmp_path / "fields.yaml"))
+
+
+def test_what_is_no_dataset_is_named(tmp_path: Path) -> None:
+    data = rlds(tmp_path / "a")
+    with pytest.raises(UsageError, match="gone"):
+        open_merged(data, str(tmp_path / "gone"))
+    with pytest.raises(UsageError, match="--fields=other: expected same, common, all, or a YAML or JSON file"):
+        open_merged(data, data, fields="other")
+
+
+def test_an_episode_that_a_connector_refuses_is_set_aside(tmp_path: Path) -> None:
+    rotation = {"ConvertRotation": {"field": "action", "from": "axis_angle", "to": "matrix"}}
+    episodes = [make_episode(5, seed=i, action=3) for i in range(3)]
+    bad = episodes[1].with_columns({"action": np.asarray(episodes[1].steps["action"]) * np.float32(np.inf)})
+    data = write_dataset(tmp_path / "a", [episodes[0], bad, episodes[2]], name="a")
+    file = write(tmp_path, {"connectors": [rotation]}, {"connectors": [rotation]})
+    other = write_dataset(tmp_path / "b", [make_episode(5, seed=9 + i, action=3) for i in range(3)], name="b")
+    done = rlds_beam.convert([data, other], tmp_path / "out", to="rlds", fields=file)
+    assert (done.report.items_written, done.report.rejected) == (5, 1)
+
+
+def test_the_same_episode_in_two_datasets_is_found(tmp_path: Path) -> None:
+    one, two = rlds(tmp_path / "one"), rlds(tmp_path / "two")
+    done = rlds_beam.convert([one, two], tmp_path / "out", to="rlds")
+    assert (done.report.items_written, done.report.rules["duplicate_episode"].rejected) == (3, 3)
+
+
+def test_damage_in_one_of_the_formats_costs_one_record(robots: tuple[str, ...], tmp_path: Path) -> None:
+    data = rlds(tmp_path / "damaged")
+    (shard,) = shard_paths(Path(data))
+    flip_byte(shard, 1)
+    source = open_merged(robots[0], data, fields="common")
+    faulty = [episode for episode in read(source) if episode.faults]
+    assert len(faulty) == 1 and f"{shard}, bytes " in str(faulty[0].faults[0])
+    done = rlds_beam.convert([robots[0], data], tmp_path / "out", to="rlds", fields="common")
+    assert (done.report.items_written, done.report.rejected) == (5, 1)
+
+
+def test_the_bytes_are_the_same_for_any_number_of_parts_and_workers(robots: tuple[str, ...], tmp_path: Path) -> None:
+    for name, options in (("one", {}), ("two", {"workers": 2})):
+        rlds_beam.convert(robots, tmp_path / name, to="rlds", fields="all", shards=3, **options)
+    files = [{p.name: p.read_bytes() for p in (tmp_path / name).glob("*.tfrecord*")} for name in ("one", "two")]
+    assert files[0] == files[1] and len(files[0]) == 3
+
+
+def test_videos_of_equal_coding_are_copied(tmp_path: Path) -> None:
+    data, _ = write_moving_data(tmp_path / "data")
+    for name in ("a", "b"):
+        convert_here(data, tmp_path / name, to="lerobot", fps=10, images="video")
+    convert_here(f"{tmp_path / 'a'},{tmp_path / 'b'}", tmp_path / "out", to="lerobot")
+    plan = json.loads((tmp_path / "out" / "plan.json").read_text())
+    assert '"copied"' in json.dumps(plan)
+    wanted = [episode for name in "ab" for episode in read(open_source(str(tmp_path / name)))]
+    for found, episode in zip(read(open_source(str(tmp_path / "out"))), wanted, strict=True):
+        for path in (path for path, column in episode.steps.items() if hasattr(column, "decode")):
+            np.testing.assert_array_equal(found.steps[path].decode(), episode.steps[path].decode())  # type: ignore[union-attr]
+
+
+def test_pixels_and_coded_images_become_one_field(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (6, 32, 32, 3), np.uint8)
+    raw = make_episode(6, observation={"state": 2}, columns={"observation/image": pixels})
+    coded = make_episode(6, observation={"state": 2}, columns={"observation/image": camera(6, 24)})
+    one, two = (write_dataset(tmp_path / n, [e], name=n) for n, e in (("raw", raw), ("coded", coded)))
+    source = open_merged(str(one), str(two))
+    field = source.schema.steps["observation/image"]
+    assert (field.shape, field.encoding) == ((None, None, 3), "jpeg")
+    np.testing.assert_array_equal(read(source)[0].steps["observation/image"].decode(), pixels)  # type: ignore[union-attr]
+
+
+def test_a_mixture_of_the_file(robots: tuple[str, ...], tmp_path: Path) -> None:
+    pad = {"ArrangeDimensions": {"field": "action", "order": [0, 1, 2, *[None] * 11], "mask": "action_mask"}}
+    whole = {"ArrangeDimensions": {"field": "action", "order": [*range(14)], "mask": "action_mask"}}
+    file = write(
+        tmp_path,
+        {"input": robots[0], "weight": 2, "connectors": [pad]},
+        {"input": robots[1], "from": "hdf5", "options": {"profile": "aloha"}, "connectors": [whole]},
+    )
+    batch = next(iter(rlds_beam.mix_batches(file, 64, columns=["action", "action_mask"])))
+    assert batch["action"].shape == batch["action_mask"].shape == (64, 14)
+    assert 0.5 < (batch["action_mask"].sum(axis=1) == 3).mean() < 0.85
+    with pytest.raises(UsageError, match=r"inputs\[0\] has no input"):
+        rlds_beam.mix_batches(write(tmp_path, {}), 8)
+
+
+def test_several_datasets_are_opened_as_one(robots: tuple[str, ...]) -> None:
+    dataset = rlds_beam.open_dataset(robots, fields="all")
+    assert len(dataset) == 8
