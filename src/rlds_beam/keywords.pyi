@@ -8,7 +8,7 @@ Text: TypeAlias = str | os.PathLike[str]
 Names: TypeAlias = Text | Sequence[Text]
 
 class FromFormats(TypedDict, total=False):
-    fields: Text
+    merge_fields: Text
     profile: Text | None
     raw_images: Literal['png', 'raw']
     topics: Text | None
@@ -204,6 +204,7 @@ class ReportConfig(TypedDict, total=False):
 
 class StatsConfig(TypedDict, total=False):
     output: Text | None
+    fields: Names
     format: Literal['own', 'openvla', 'openvla_dataset', 'octo', 'openpi', 'lerobot']
     action: Text
     proprio: Text | None

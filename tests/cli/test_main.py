@@ -142,7 +142,7 @@ def test_unknown_flag_names_the_nearest(run, source, tmp_path, flag, near):
         (["--policy_info_fn=json"], "module:function"),
         (["--features=nowhere.json"], "nowhere.json"),
         (["--runner=NoSuchRunner"], "NoSuchRunner"),
-        (["extra"], "is a directory: pass one directory, or several files"),  # as the output, after two inputs
+        (["extra"], "no such file or directory"),  # as the output, after two inputs
     ],
 )
 def test_wrong_values_are_refused(run, source, tmp_path, flags, mentioned):

@@ -299,7 +299,7 @@ def test_output_of_convert_is_named_if_a_dataset_is_expected(tmp_path, capsys):
     assert "trajectories (--items=pairs); this command would write trajectories (--items=seq" in capsys.readouterr().err
     assert main(["convert", source, pairs, "--repair=missing_is_last"]) == 2
     assert "holds the output of another plan (check.repair was [] and is now" in capsys.readouterr().err
-    assert main(["validate", source, source]) == 2
+    assert main(["validate", source, source, "--from=rlds"]) == 2
     assert f"{source} is a directory: pass one directory, or several files" in capsys.readouterr().err
 
 

@@ -110,7 +110,7 @@ def test_the_help_lists_formats_and_the_options_of_the_chosen_ones(run: Run) -> 
         return out
 
     plain = help_of("convert")
-    assert len(plain.splitlines()) <= 124 and all(f"\n  {name} " in plain for name in FORMATS)
+    assert len(plain.splitlines()) <= 130 and all(f"\n  {name} " in plain for name in FORMATS)
     assert "--items" not in plain.replace("--items=", "") and "--fps" not in plain and "--limit" not in plain
     assert "--to=trajectories --help" in plain
     assert "--items {pairs,sequences,episodes,frames}" in help_of("convert", "--to=trajectories")

@@ -264,7 +264,7 @@ DATASETS = {
     "rlds_gzip": Fuzzed(_gzip, _TESTING, fuzz_readers.tfrecord),
     "rlds_array_record": Fuzzed(_array_record, "{}", fuzz_readers.array_record),
     "merged": Fuzzed(_merged, f"{_MERGED} --from=merged", fuzz_readers.tfrecord),
-    "merged_fields": Fuzzed(_merged, f"{_MERGED} --from=merged --fields=common", fuzz_readers.tfrecord),
+    "merged_fields": Fuzzed(_merged, f"{_MERGED} --from=merged --merge_fields=common", fuzz_readers.tfrecord),
     "lerobot": Fuzzed(_lerobot(), _FROM["lerobot"], fuzz_readers.lerobot),
     "lerobot_foreign": Fuzzed(_lerobot(foreign=True), _FROM["lerobot"], fuzz_readers.lerobot),
     "lerobot_v21": Fuzzed(_lerobot(lerobot_version="2.1"), _FROM["lerobot"], fuzz_readers.lerobot),

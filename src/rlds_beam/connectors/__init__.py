@@ -62,11 +62,8 @@ CONNECTORS = {
     "RelativeToAbsoluteGripper": "cleaning.grippers",
     "RemoveSingleTsTimeRankFromBatch": "learner.actions",
     "RenameDimensions": "cleaning.dimensions",
-<<<<<<< HEAD
-    "Resample": "cleaning.resampling",
-=======
     "RenameFields": "cleaning.selection",
->>>>>>> 360cc97e (Several datasets of any formats are read as one: each with its connectors, fields by name, contradictions refused)
+    "Resample": "cleaning.resampling",
     "ResizeImages": "cleaning.pixels",
     "RotateImages": "cleaning.pixels",
     "ScaleDimensions": "cleaning.dimensions",

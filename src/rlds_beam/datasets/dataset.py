@@ -249,68 +249,6 @@ class _Columns(Mapping[str, Array]):
 
 
 @check_names(Options)
-<<<<<<< HEAD
-def mix_batches(
-    datasets: Mapping[Dataset, float] | Sequence[tuple[Dataset, float]],
-    batch_size: int,
-    *,
-    shuffle: bool = True,
-    seed: int = 0,
-    history: Size = None,
-    chunk: Size = None,
-    image_size: int | tuple[int, int] | None = None,
-    columns: Sequence[str] | None = None,
-    rank: int = 0,
-    ranks: int = 1,
-    arrays: Arrays = "numpy",
-    threads: int | None = None,
-    last_step: LastStep | None = None,
-    next_step: bool = False,
-    relative_actions: RelativeActions | None = None,
-) -> Batches:
-    """Batches of a weighted mixture of datasets, without an end: each row is from a dataset chosen at random by weight.
-
-        bridge, droid = (open_dataset(path, unit="steps") for path in ("bridge", "droid"))
-        for batch in mix_batches([(bridge, 0.7), (droid, 0.3)], 32, chunk=16, image_size=224):
-            ...
-
-    Each dataset is shuffled on its own, in another order each time it is read. The other arguments are those
-    of `Dataset.batches`. All datasets must have the columns, with the same dtypes and shapes; None for those that all
-    have.
-
-    Raises:
-      UsageError: the datasets do not fit together, or a weight is not above 0; otherwise as `Dataset.batches`.
-    """
-    pairs = list(datasets.items()) if isinstance(datasets, Mapping) else list(datasets)
-    if not pairs:
-        raise UsageError("mix_batches needs at least one dataset")
-    for dataset, weight in pairs:
-        if not (isinstance(weight, (int, float)) and 0 < weight < float("inf")):
-            raise UsageError(f"the weight of {dataset.name} is {weight!r}: expected a number above 0")
-    return batches_of(
-        [dataset for dataset, _ in pairs],
-        tuple(float(weight) for _, weight in pairs),
-        batch_size,
-        shuffle=shuffle,
-        seed=seed,
-        epochs=None,
-        history=history,
-        chunk=chunk,
-        image_size=image_size,
-        columns=columns,
-        rank=rank,
-        ranks=ranks,
-        drop_last=None,
-        arrays=arrays,
-        threads=threads,
-        last_step=last_step,
-        next_step=next_step,
-        relative_actions=relative_actions,
-    )
-
-
-=======
->>>>>>> 360cc97e (Several datasets of any formats are read as one: each with its connectors, fields by name, contradictions refused)
 def _rows(columns: Mapping[str, Array]) -> Iterator[Row]:
     count = len(next(iter(columns.values()))) if columns else 0
     for i in range(count):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
 from rlds_beam.datasets.batch_plan import batches_of
 from rlds_beam.datasets.batches import Arrays, Batches
 from rlds_beam.datasets.dataset import Dataset
@@ -31,6 +32,7 @@ def mix_batches(
     threads: int | None = None,
     last_step: LastStep | None = None,
     next_step: bool = False,
+    relative_actions: RelativeActions | None = None,
 ) -> Batches:
     """Batches of a weighted mixture of datasets, without an end: each row is from a dataset chosen at random by weight.
 
@@ -38,7 +40,7 @@ def mix_batches(
         for batch in mix_batches([(bridge, 0.7), (droid, 0.3)], 32, chunk=16, image_size=224):
             ...
 
-    A file of `--fields` names the datasets, their connectors, and their weights: `mix_batches("fields.yaml", 32)`.
+    A file of `--merge_fields` names the datasets, their connectors, and their weights: `mix_batches("it.yaml", 32)`.
 
     Each dataset is shuffled on its own, in another order each time it is read. The other arguments are those
     of `Dataset.batches`. All datasets must have the columns, with the same dtypes and shapes; None for those that all
@@ -74,15 +76,16 @@ def mix_batches(
         threads=threads,
         last_step=last_step,
         next_step=next_step,
+        relative_actions=relative_actions,
     )
 
 
 def _open_all(file: str) -> list[tuple[Dataset, float]]:
-    """The steps of the datasets of a file of `--fields`, after their connectors, and their weights."""
+    """The steps of the datasets of a file of `--merge_fields`, after their connectors, and their weights."""
     pairs = []
     for i, entry in enumerate(MergeMapping.load(file).inputs):
         if entry.input is None:
-            raise UsageError(f"--fields={file}: inputs[{i}] has no input, the path of its dataset")
+            raise UsageError(f"--merge_fields={file}: inputs[{i}] has no input, the path of its dataset")
         given: dict[str, Any] = {"from_": entry.from_, "split": entry.split, **entry.options}
         given |= {"connectors": entry.connectors} if entry.connectors.connectors else {}
         given = {name: value for name, value in given.items() if value is not None}

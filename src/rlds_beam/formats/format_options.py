@@ -69,11 +69,10 @@ class KeepRangesOptions(Options):
 class MergeOptions(Options):
     """Several datasets."""
 
-    fields: str = option(
+    merge_fields: str = option(
         "same",
-        "fields of merged datasets: same (differences are refused), common (those that all have), all (with zeros and "
-        "masks), or a YAML file (rlds-beam inspect A B ... proposes one)",
-        metavar="FIELDS",
+        "what differs: same (refused), common (left out), all (filled), or a YAML file (proposed by inspect A B)",
+        metavar="FILE",
     )
 
 

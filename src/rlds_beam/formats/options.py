@@ -123,7 +123,12 @@ class InputOptions(SourceOptions):
 
     reads: ClassVar[str] = "input"
 
-    input: str = option(dataclasses.MISSING, "dataset directory or files; several datasets are read as one", positional=True, several=True)
+    input: str = option(
+        dataclasses.MISSING,
+        "dataset directory or files, or several datasets",
+        positional=True,
+        several=True,
+    )
 
 
 def to_option(default: str) -> Any:

@@ -59,7 +59,7 @@ def open_merged(*paths: str, fields: str = "same") -> Source:
 def merge_options(fields: str) -> Any:
     from rlds_beam.formats.format_options import MergeOptions
 
-    return MergeOptions(fields=fields)
+    return MergeOptions(merge_fields=fields)
 
 
 def write(path: Path, *inputs: Any, **others: Any) -> str:
@@ -117,7 +117,7 @@ def test_a_proposed_file_is_used_as_it_is(robots: tuple[str, ...], tmp_path: Pat
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         assert main(["inspect", *robots]) == 0
     (tmp_path / "fields.yaml").write_text(printed.getvalue())
-    convert_here(",".join(robots), tmp_path / "out", to="lerobot", fields=str(tmp_path / "fields.yaml"), fps=50)
+    convert_here(",".join(robots), tmp_path / "out", to="lerobot", merge_fields=str(tmp_path / "fields.yaml"), fps=50)
     info = json.loads((tmp_path / "out" / "meta" / "info.json").read_text())
     assert (info["total_episodes"], info["fps"]) == (8, 50)
     features = {name: tuple(feature["shape"]) for name, feature in info["features"].items()}
@@ -179,7 +179,7 @@ def test_a_file_names_splits_weights_and_formats(tmp_path: Path) -> None:
     file = write(tmp_path, {"split": "train[1:]", "weight": 3}, {"from": "rlds", "dataset": "two/1.0.0"})
     source = open_merged(one, two, fields=file)
     assert source.episodes == 5
-    done = rlds_beam.convert([one, two], tmp_path / "out", to="rlds", fields=file)
+    done = rlds_beam.convert([one, two], tmp_path / "out", to="rlds", merge_fields=file)
     assert done.report.items_written == 5
     lengths = [len(row["steps/action"]) for row in rlds_beam.open_dataset(tmp_path / "out")]
     assert lengths == [7, 8, 6, 7, 8]
@@ -212,7 +212,7 @@ def test_what_is_no_dataset_is_named(tmp_path: Path) -> None:
     data = rlds(tmp_path / "a")
     with pytest.raises(UsageError, match="gone"):
         open_merged(data, str(tmp_path / "gone"))
-    with pytest.raises(UsageError, match="--fields=other: expected same, common, all, or a YAML or JSON file"):
+    with pytest.raises(UsageError, match="--merge_fields=other: expected same, common, all, or a YAML or JSON file"):
         open_merged(data, data, fields="other")
 
 
@@ -223,7 +223,7 @@ def test_an_episode_that_a_connector_refuses_is_set_aside(tmp_path: Path) -> Non
     data = write_dataset(tmp_path / "a", [episodes[0], bad, episodes[2]], name="a")
     file = write(tmp_path, {"connectors": [rotation]}, {"connectors": [rotation]})
     other = write_dataset(tmp_path / "b", [make_episode(5, seed=9 + i, action=3) for i in range(3)], name="b")
-    done = rlds_beam.convert([data, other], tmp_path / "out", to="rlds", fields=file)
+    done = rlds_beam.convert([data, other], tmp_path / "out", to="rlds", merge_fields=file)
     assert (done.report.items_written, done.report.rejected) == (5, 1)
 
 
@@ -240,13 +240,13 @@ def test_damage_in_one_of_the_formats_costs_one_record(robots: tuple[str, ...], 
     source = open_merged(robots[0], data, fields="common")
     faulty = [episode for episode in read(source) if episode.faults]
     assert len(faulty) == 1 and f"{shard}, bytes " in str(faulty[0].faults[0])
-    done = rlds_beam.convert([robots[0], data], tmp_path / "out", to="rlds", fields="common")
+    done = rlds_beam.convert([robots[0], data], tmp_path / "out", to="rlds", merge_fields="common")
     assert (done.report.items_written, done.report.rejected) == (5, 1)
 
 
 def test_the_bytes_are_the_same_for_any_number_of_parts_and_workers(robots: tuple[str, ...], tmp_path: Path) -> None:
     for name, options in (("one", {}), ("two", {"workers": 2})):
-        rlds_beam.convert(robots, tmp_path / name, to="rlds", fields="all", shards=3, **options)
+        rlds_beam.convert(robots, tmp_path / name, to="rlds", merge_fields="all", shards=3, **options)
     files = [{p.name: p.read_bytes() for p in (tmp_path / name).glob("*.tfrecord*")} for name in ("one", "two")]
     assert files[0] == files[1] and len(files[0]) == 3
 
@@ -291,5 +291,5 @@ def test_a_mixture_of_the_file(robots: tuple[str, ...], tmp_path: Path) -> None:
 
 
 def test_several_datasets_are_opened_as_one(robots: tuple[str, ...]) -> None:
-    dataset = rlds_beam.open_dataset(robots, fields="all")
+    dataset = rlds_beam.open_dataset(robots, merge_fields="all")
     assert len(dataset) == 8

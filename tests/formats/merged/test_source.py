@@ -43,7 +43,7 @@ def two(tmp_path_factory) -> tuple[Path, Path]:
 
 def test_all_episodes_of_both_are_there(two, tmp_path):
     text = ",".join(map(str, two))
-    done = rlds_beam.convert(text, tmp_path / "both", from_="merged", fields="common", to="rlds", shards=2)
+    done = rlds_beam.convert(text, tmp_path / "both", from_="merged", merge_fields="common", to="rlds", shards=2)
     assert done.report.items_written == 7
     episodes = list(rlds_beam.open_dataset(tmp_path / "both", "train", images="encoded"))
     assert [(row["source_dataset"], row["episode_metadata/seed"]) for row in episodes] == [
@@ -60,12 +60,12 @@ def test_all_episodes_of_both_are_there(two, tmp_path):
 
 
 def test_differences_are_refused_by_field(two, tmp_path):
-    with pytest.raises(UsageError, match=r"missing in one/1.0.0: extra \(--fields=common leaves such"):
+    with pytest.raises(UsageError, match=r"missing in one/1.0.0: extra \(--merge_fields=common leaves such"):
         open_source([str(path) for path in two], from_="merged")
     records = [make_episode(4, observation={"state": 3}, columns={"count": np.zeros(4, np.float32)})]
     other = write_dataset(tmp_path, records, name="other")
     with pytest.raises(UsageError) as refused:
-        open_source([str(two[0]), str(other)], options=MergeOptions(fields="common"))
+        open_source([str(two[0]), str(other)], options=MergeOptions(merge_fields="common"))
     for text in (
         "observation/state: float32(2,) in one/1.0.0, float32(3,) in other",
         "count: int32() in one/1.0.0, float32() in",
@@ -92,6 +92,6 @@ def test_a_dataset_without_splits_is_refused(two):
     info.write_text(content.replace('"splits"', '"parts"'))
     try:
         with pytest.raises(UsageError, match=f"{other} has no episodes: it has no splits"):
-            open_source(f"{one},{other}", from_="merged", options=MergeOptions(fields="common"))
+            open_source(f"{one},{other}", from_="merged", options=MergeOptions(merge_fields="common"))
     finally:
         info.write_text(content)

@@ -1,4 +1,4 @@
-"""Compares datasets side by side, and proposes the file of `--fields` that makes them one."""
+"""Compares datasets side by side, and proposes the file of `--merge_fields` that makes them one."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def check_units(inputs: Sequence[MergedInput]) -> tuple[str, ...]:
             if len(ratios) and abs(np.median(ratios)) >= 1:
                 wrong.append(
                     f"{path}: other units? {said}: ScaleDimensions converts them; same_units: true in the file of "
-                    "--fields says that they are the same"
+                    "--merge_fields says that they are the same"
                 )
             elif (odd := np.flatnonzero(known)[np.abs(ratios) >= 1]).size:
                 index = int(odd[0])
@@ -134,13 +134,13 @@ def _span(found: tuple[Array, Array] | None) -> str:
 
 
 def propose(inputs: Sequence[MergedInput]) -> str:
-    """The comparison as comments, and a file of `--fields` that makes the fields those of the first dataset."""
+    """The comparison as comments, and a file of `--merge_fields` that makes the fields those of the first dataset."""
     lines = [f"# {line}".rstrip() for line in compare(inputs)]
     lines += [
         "#",
         "# A file to start from. Save it as fields.yaml; check what each image and value is, its units, and what",
         "# actions mean; and run",
-        f"#   rlds-beam inspect {shlex.join(one.path for one in inputs)} --fields=fields.yaml",
+        f"#   rlds-beam inspect {shlex.join(one.path for one in inputs)} --merge_fields=fields.yaml",
         "fields: common  # all keeps what only some have, with zeros and masks; same refuses it",
         "inputs:",
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -40,7 +39,7 @@ _FILE = {
 
 @dataclasses.dataclass(frozen=True)
 class InputMapping:
-    """An entry of the file of `--fields`: how to read a dataset.
+    """An entry of the file of `--merge_fields`: how to read a dataset.
 
     Attributes:
       input: its path, for those who read the file without naming the datasets (`mix_batches`).
@@ -83,28 +82,28 @@ class InputMapping:
 
 @dataclasses.dataclass(frozen=True)
 class MergeMapping:
-    """What `--fields` says.
+    """What `--merge_fields` says.
 
     Attributes:
       fields: what happens to fields that differ after the connectors of the datasets.
       same_units: whether the user has checked that the numbers have the same units.
-      inputs: the entries of the file, in the order of the datasets; none if `--fields` names no file.
+      inputs: the entries of the file, in the order of the datasets; none if `--merge_fields` names no file.
       where: the option, for messages.
     """
 
     fields: Fields = "same"
     same_units: bool = False
     inputs: tuple[InputMapping, ...] = ()
-    where: str = "--fields"
+    where: str = "--merge_fields"
 
     @classmethod
     def load(cls, given: str) -> MergeMapping:
-        """Reads the value of `--fields`: `same`, `common`, `all`, or a YAML or JSON file.
+        """Reads the value of `--merge_fields`: `same`, `common`, `all`, or a YAML or JSON file.
 
         Raises:
           UsageError: it is neither; or the file cannot be read or is wrong.
         """
-        where = f"--fields={given}"
+        where = f"--merge_fields={given}"
         for fields in FIELDS:
             if given == fields:
                 return cls(fields, where=where)
@@ -171,9 +170,18 @@ def open_inputs(
         mapping.entry(i, len(paths)).open(path, split, f"{mapping.where}: inputs[{i}]", opener)
         for i, path in enumerate(paths)
     ]
-    named = Counter(source.dataset for source, _ in opened)
-    names = [
-        source.dataset if named[source.dataset] == 1 else f"{source.dataset} ({path})"
-        for path, (source, _) in zip(paths, opened, strict=True)
-    ]
+    names = [source.dataset for source, _ in opened]
+    apart = _differences(paths)
+    names = [f"{name} ({apart[i]})" if names.count(name) > 1 else name for i, name in enumerate(names)]
     return tuple(MergedInput(path, name, *pair) for path, name, pair in zip(paths, names, opened, strict=True))
+
+
+def _differences(paths: Sequence[str]) -> list[str]:
+    """What tells paths apart: without the folders at the beginning and the end that all have, or their number."""
+    parts = [path.strip("/").split("/") for path in paths]
+    while all(len(own) > 1 and own[0] == parts[0][0] for own in parts):
+        parts = [own[1:] for own in parts]
+    while all(len(own) > 1 and own[-1] == parts[0][-1] for own in parts):
+        parts = [own[:-1] for own in parts]
+    texts = ["/".join(own) for own in parts]
+    return texts if len({*texts}) == len(texts) else [str(i + 1) for i in range(len(paths))]

@@ -103,7 +103,7 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> Merge:
                 f"fields that some datasets lack are zeros there, which their masks say: {some([*masks[level]])}"
             )
     wrong += [
-        f"missing in {names}: {', '.join(paths)} (--fields=common leaves such fields out, all fills them)"
+        f"missing in {names}: {', '.join(paths)} (--merge_fields=common leaves such fields out, all fills them)"
         for names, paths in missing.items()
     ]
     if wrong:
@@ -199,10 +199,10 @@ def _arrange(
         values = describe_by_value([some([printable(name, 30) for name in field.names]) for field in fields], inputs)
         raise _DifferError(
             f"its values have different names ({values}): RenameDimensions and ArrangeDimensions make them the same, "
-            "--fields=all keeps all of them"
+            "--merge_fields=all keeps all of them"
         )
     if vectors and mode == "all":
         size = max(field.closed_shape[0] for field in fields)
         padded = [tuple(i if i < field.closed_shape[0] else -1 for i in range(size)) for field in fields]
         return (size,), (), [place if -1 in place else None for place in padded]
-    raise _DifferError(f"{said}" + (" (--fields=all adds zeros at the end)" if vectors else ""))
+    raise _DifferError(f"{said}" + (" (--merge_fields=all adds zeros at the end)" if vectors else ""))

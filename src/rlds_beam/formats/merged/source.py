@@ -43,13 +43,13 @@ class MergedSource(Source):
     """Several datasets, concatenated by split. Each episode's `source_dataset` names its dataset.
 
     Fields may differ in integer or float width: the wider one is used; in image size or encoding: images become images
-    of any size; or in the order of named values. All other differences are refused by name, unless `--fields` says what
-    to do with them.
+    of any size; or in the order of named values. All other differences are refused by name, unless `--merge_fields`
+    says what to do with them.
 
     Attributes:
       inputs: the datasets.
       merge: how their episodes become those of one.
-      mapping: what `--fields` says.
+      mapping: what `--merge_fields` says.
     """
 
     dataset: str
@@ -87,20 +87,20 @@ class MergedSource(Source):
           UsageError: a dataset cannot be opened, or they cannot be merged.
         """
         assert opener is not None
-        mapping, paths = MergeMapping.load((options or MergeOptions()).fields), storage.paths_in(input)
+        mapping, paths = MergeMapping.load((options or MergeOptions()).merge_fields), storage.paths_in(input)
         if len(paths) < 2:
             raise UsageError(f"--from=merged: {','.join(paths)}: expected two or more datasets")
         if features is not None or (split is not None and "[" in split):
             raise UsageError(
                 "--from=merged takes neither --features nor slices in --split: say the split of each dataset in the "
-                "file of --fields"
+                "file of --merge_fields"
             )
         inputs = open_inputs(paths, split, mapping, opener)
         try:
             merge = merge_schemas(inputs, mapping.fields)
             notes = () if mapping.same_units else check_units(inputs)
         except DatasetsDifferError as error:
-            hint = "rlds-beam inspect proposes connectors that make them the same, in a file for --fields"
+            hint = "rlds-beam inspect proposes connectors that make them the same, in a file for --merge_fields"
             raise NeedsMappingError(*error.args, hint, propose=functools.partial(propose, inputs)) from None
         merge = dataclasses.replace(merge, notes=(*merge.notes, *notes))
         starts, splits = _concatenate_splits(inputs)
@@ -239,9 +239,9 @@ class MergedDecoder:
         try:
             episodes = connecting.connect([episode]).episodes
         except (UsageError, RldsBeamError) as error:
-            raise BadEpisode(Violation("not_an_example", f"--fields: {error}")) from error
+            raise BadEpisode(Violation("not_an_example", f"--merge_fields: {error}")) from error
         if len(episodes) != 1:
-            detail = f"--fields: the dataset's connectors make {len(episodes)} episodes of it, not one"
+            detail = f"--merge_fields: the dataset's connectors make {len(episodes)} episodes of it, not one"
             raise BadEpisode(Violation("not_an_example", detail))
         return episodes[0]
 
