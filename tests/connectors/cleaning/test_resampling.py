@@ -116,7 +116,8 @@ def test_any_rate_keeps_the_last_pose_the_return_and_the_discount(length, seed, 
         assert made.steps["observation"][-1] == length - 1
 
 
-STAMPS = st.lists(st.floats(0.001, 0.9), min_size=1, max_size=30).map(lambda gaps: np.cumsum([100.0, *gaps]))
+STAMPS = st.lists(st.floats(0.001, 0.9), min_size=1, max_size=30).map(lambda gaps: np.cumsum([100 + 1 / 3, *gaps]))
+"""Times that float32 cannot hold, so that they are compared as float64."""
 
 
 @SOME
