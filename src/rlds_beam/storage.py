@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob as _glob
+import itertools
 import os
 import re
 import shutil
@@ -463,6 +464,10 @@ def _entries(path: str) -> Iterator[base.Entry]:
     return store_of(path).entries(join(path, ""), below=False)
 
 
+_MAX_PATH = 4096
+"""A longer text is not the path of a file."""
+
+
 def paths_in(input: str | Sequence[str]) -> list[str]:
     """The paths and patterns of an input: a list, or a text that separates them by commas.
 
@@ -472,7 +477,9 @@ def paths_in(input: str | Sequence[str]) -> list[str]:
         return list(input)
     parts, paths = input.split(","), []
     while parts:
-        ends = range(len(parts), 1, -1) if scheme(parts[0]) is None else ()
+        sizes = itertools.accumulate(len(part) + 1 for part in parts)
+        fit = sum(1 for _ in itertools.takewhile(lambda size: size <= _MAX_PATH, sizes))
+        ends = range(fit, 1, -1) if scheme(parts[0]) is None else ()
         end = next((n for n in ends if _there(",".join(parts[:n]))), 1)
         paths.append(",".join(parts[:end]))
         del parts[:end]

@@ -297,10 +297,16 @@ def publish(directory: str) -> None:
     files.sort(key=lambda file: (file in replaced, file.endswith(_INDEXES), file))
     for file in (*files, *(f"{COMMITS}/{name}" for name in _files(place, COMMITS))):
         storage.rename(storage.below(place, file), storage.below(directory, file))
-    storage.sync(directory)  # so that the manifest is true even after a power failure
+    _sync(directory, [PLAN, COMMITS, *{storage.split(file)[0] for file in files}])  # `_append/` is on the disk already
     storage.rename(storage.below(place, MANIFEST), storage.below(directory, MANIFEST))
-    storage.sync(directory)
+    _sync(directory, [""])
     _remove_staging(directory)
+
+
+def _sync(directory: str, names: Iterable[str]) -> None:
+    """Flushes files, or the names in folders, of a local directory to the disk."""
+    for name in names if storage.scheme(directory) is None else ():
+        storage.sync_one(storage.join(directory, name) if name else directory)
 
 
 def _files(place: str, folder: str) -> list[str]:
