@@ -156,7 +156,7 @@ def propose(inputs: Sequence[MergedInput]) -> str:
             listed = ", ".join(f"{_yaml(old)}: {_yaml(new)}" for old, new in renamed.items())
             entries.append(f"- RenameFields: {{fields: {{{listed}}}}}")
         if one.fps is not None and one.fps != min(rates):
-            entries.append(f"- Resample: {{fps: {min(rates):g}}}")
+            entries.append(f"- Resample: {{fps: {min(rates):g}}}  # with relative, if actions are changes of a pose")
         entries += _edits(own, fields)
         lines += [f"- input: {json.dumps(one.path)}", f"  dataset: {json.dumps(one.source.dataset)}"]
         lines += ["  weight: 1.0  # its share of a mixture (mix_batches)"]
