@@ -2,6 +2,7 @@
 
 - `writer`: LeRobot's own writer in image mode (`add_frame`, `save_episode`, `finalize`), fed from memory.
 - `copy`: reads the input's records with their checksums and writes the same bytes with XXH3.
+- `merger`: LeRobot's merge of DATASET, a LeRobot dataset, with itself.
 - `encoder`: PyAV with LeRobot's settings and frames decoded beforehand, a file for each camera. Measured in processor
   time, because the encoder has its own threads and workers share the cores.
 
@@ -83,6 +84,16 @@ def copy(directory: Path, steps: int, room: Path) -> tuple[int, float]:
     return steps, time.perf_counter() - began
 
 
+def merger(directory: Path, steps: int, room: Path) -> tuple[int, float]:
+    from lerobot.datasets.dataset_tools import merge_datasets
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    both = [LeRobotDataset(f"some/{name}", root=directory) for name in "ab"]
+    began = time.perf_counter()
+    merged = merge_datasets(both, "some/merged", room / "merged")
+    return len(merged), time.perf_counter() - began
+
+
 def encoder(directory: Path, steps: int, room: Path) -> tuple[int, float]:
     from rlds_beam.formats.lerobot.videos import Encoding, VideoFile
 
@@ -98,7 +109,7 @@ def encoder(directory: Path, steps: int, room: Path) -> tuple[int, float]:
 
 
 def main() -> None:
-    kinds = {"writer": writer, "copy": copy, "encoder": encoder}
+    kinds = {"writer": writer, "copy": copy, "merger": merger, "encoder": encoder}
     parser: Any = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=kinds)
     parser.add_argument("dataset", type=Path)

@@ -47,6 +47,8 @@ def lerobot(sizes: Sizes) -> list[Figure]:
                 runs=ratios(runs["ours"], runs["copy"]),
             ),
         ]
+        if kind == "jpeg":
+            figures.append(_merge(runs["ours"][-1].output, sizes))
     head = ["", "LeRobot's writer, steps/s", "a copy", "ours"]
     table("four cameras, images copied, one worker", head, *rows)
     data, steps = make("jpeg256", 200), 200
@@ -72,17 +74,38 @@ def lerobot(sizes: Sizes) -> list[Figure]:
     ]
 
 
+def _merge(converted: Path, sizes: Sizes) -> Figure:
+    """Merges the dataset with itself, whose features are equal, as LeRobot requires; duplicates are kept."""
+    dataset = DATA / "to_merge"
+    shutil.rmtree(dataset, ignore_errors=True)
+    shutil.move(converted, dataset)
+    ours, theirs = [], []
+    for _ in range(sizes.repeats):
+        theirs.append(_peer("merger", dataset, 0))
+        ours.append(_convert(dataset, dataset, accept="--accept=duplicate_episode"))
+    shutil.rmtree(dataset)
+    return at_least(
+        "merge: times LeRobot's",
+        best(ours).rate / best(theirs).rate,
+        0.5,
+        what="`convert A B OUT --to=lerobot`, 4 cameras of 64 as JPEGs, every episode checked",
+        against="LeRobot's `merge_datasets`, which copies files",
+        runs=ratios(ours, theirs),
+    )
+
+
 def _peer(kind: str, data: Path, steps: int) -> Measurement:
     printed, _ = command([BIN / "python", HERE / "peers/lerobot_peer.py", kind, data, "--steps", steps])
     content = json.loads(printed.splitlines()[-1])
     return Measurement(content, content["steps_per_second"])
 
 
-def _convert(data: Path, *flags: str) -> Measurement:
+def _convert(*data: Path, accept: str = "") -> Measurement:
     output = DATA / "converted"
     shutil.rmtree(output, ignore_errors=True)
     printed, peak = command(
-        [BIN / "rlds-beam", "convert", data, output, "--json", "--to=lerobot", "--fps=10", "--workers=1", *flags]
+        [BIN / "rlds-beam", "convert", *data, output, "--json", "--to=lerobot", "--fps=10", "--workers=1"]
+        + ([accept] if accept else [])
     )
     content = json.loads(printed)
     return Measurement(content, content["steps_per_second"], content["working_seconds"], 0.0, peak, output)

@@ -194,6 +194,7 @@ def test_a_file_names_splits_weights_and_formats(tmp_path: Path) -> None:
         ("inputs: [{wieght: 1}, {}]", r"inputs\[0\]: there is no entry wieght; did you mean weight\?"),
         ("inputs: [{weight: 0}, {}]", r"inputs\[0\]: weight is 0, not a number above 0"),
         ("inputs: [{dataset: b/1.0.0}, {}]", "expected b/1.0.0, but .* is a/1.0.0"),
+        ("inputs: [{connectors: [RenameFields: {fields: {x: y}}]}, {}]", "RenameFields: there is no field x"),
         ("inputs: [{connectors: [Nothing]}, {}]", r"inputs\[0\]: there is no connector Nothing"),
         ("inputs: [{connectors: [{Normalize: {fields: [action]}}]}, {}]", "nor be fitted to the data"),
         ("inputs: [{connectors: [AddObservationsFromEpisodesToBatch]}, {}]", "neither add columns"),

@@ -70,7 +70,10 @@ class InputMapping:
             )
         if not source.splits:
             raise UsageError(f"{path} has no episodes: it has no splits")
-        connecting = ConnectorRunner.for_source(self.connectors, source)
+        try:
+            connecting = ConnectorRunner.for_source(self.connectors, source)
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}") from error
         adds = sorted({name for columns in connecting.probed.modules.values() for name in columns})
         if connecting.unfitted or connecting.splits or adds:
             raise UsageError(
