@@ -97,7 +97,7 @@ def run_ranges(
         define(root, root | "Ranges" >> beam.Create(pending, reshuffle=True))
 
     try:
-        with Progress(total, config.progress, job.committed_since(finished)).shown() as progress:
+        with Progress(total, config.progress, job.committed_since(finished)).show() as progress:
             if finished and not config.json:
                 progress.say(f"resumed: {finished:,} of {count(len(job.ranges), 'range')} were finished")
             if not config.json and (size := job.bytes_of(pending)):
@@ -154,7 +154,7 @@ def run_checks(
     from rlds_beam.terminal.job_progress import Progress, Total
 
     report, snapshot = opened.report, opened.snapshot()
-    with Progress(Total(command, bytes=opened.source.size), config.progress).shown() as progress:
+    with Progress(Total(command, bytes=opened.source.size), config.progress).show() as progress:
         content, _ = run_for_result(define, config, seconds, progress)
     snapshot.verify_all()
     of_records = Report.from_json(content if key is None else content[key])

@@ -83,7 +83,7 @@ def _define(config: ConvertConfig, job: ConvertJob, root: Any, ranges: Any) -> C
 
     # Finding duplicates needs the framing of the whole dataset, but not its episodes.
     duplicates = root | FindDuplicateEpisodes(job.source, job.framing) if job.finds_duplicates else None
-    job, fitted = job.fitted(), None
+    job, fitted = job.with_fitted(), None
     if job.connecting.unfitted:
         fitted = root | FitConnectors(job.fitter, job.ranges, duplicates, job.keep_fitted)
     written = ranges | ConvertRanges(job.converter, duplicates, fitted)

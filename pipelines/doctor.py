@@ -41,7 +41,7 @@ def doctor(config: DoctorConfig | None = None) -> list[Diagnosis]:
 
 def main(config: DoctorConfig) -> int:
     """Runs the command: prints the findings; the exit code is 1 if there is a problem."""
-    from rlds_beam.terminal.tables import print_styled, styled
+    from rlds_beam.terminal.tables import apply_style, print_styled
     from rlds_beam.text import count
 
     findings = doctor(config)
@@ -50,13 +50,13 @@ def main(config: DoctorConfig) -> int:
         print_json({"problems": problems, "findings": [dataclasses.asdict(finding) for finding in findings]})
     else:
         found = f"{count(problems, 'problem')} found" if problems else "no problems found"
-        print_styled("\n".join([*_lines(findings), styled(found, "red" if problems else "green")]))
+        print_styled("\n".join([*_lines(findings), apply_style(found, "red" if problems else "green")]))
     return 1 if problems else 0
 
 
 def _lines(findings: Sequence[Diagnosis]) -> Iterator[str]:
     """A table of the findings, each with its remedy below it; the status has a color on a terminal."""
-    from rlds_beam.terminal.tables import Style, styled, table_lines
+    from rlds_beam.terminal.tables import Style, apply_style, table_lines
     from rlds_beam.text import escape_controls
 
     styles: dict[str, Style] = {"ok": "green", "absent": "dim", "problem": "red"}
@@ -64,7 +64,7 @@ def _lines(findings: Sequence[Diagnosis]) -> Iterator[str]:
         ("status", "check", "found"), [(finding.status, finding.check, finding.detail) for finding in findings]
     )
     at = rows[0].index("check")
-    yield styled(rows[0], "dim")
+    yield apply_style(rows[0], "dim")
     for row, finding in zip(rows[1:], findings, strict=True):
-        yield styled(row[:at], styles[finding.status]) + row[at:]
+        yield apply_style(row[:at], styles[finding.status]) + row[at:]
         yield from (" " * at + escape_controls(line) for line in finding.remedy.splitlines())

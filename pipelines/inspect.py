@@ -60,7 +60,7 @@ def inspect(config: InspectConfig) -> Survey:
     from rlds_beam.formats.inputs import open_input
     from rlds_beam.jobs.inspect import next_command, survey
 
-    config = with_preset(config).resolved()
+    config = with_preset(config).resolve()
     source = open_input(config)
     config = _with_output(config, source)
     found = survey(source, config, config, config.sample_bytes)

@@ -233,11 +233,11 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
     job = prepare(config, source, on_wait=_on_wait)
     if not job.fits:
         # The tables may be too small for all items, so count them first.
-        with Progress(Total("count", bytes=source.size), config.progress).shown() as progress:
+        with Progress(Total("count", bytes=source.size), config.progress).show() as progress:
             counted, _ = run_for_result(lambda root: _define_count(root, config, job), config, source.seconds, progress)
         job = prepare(config, source, Pushed.from_json(counted).predicted)
     total = Total("push", len(source.ranges), bytes=source.size)
-    with Progress(total, config.progress).shown() as progress:
+    with Progress(total, config.progress).show() as progress:
         result, metrics = run_for_result(
             lambda root: define_pipeline(root, config, job), config, source.seconds, progress
         )

@@ -152,7 +152,7 @@ def report(config: ReportConfig) -> ReportOutcome:
     sources, snapshots = [each.source for each in opened], [each.snapshot() for each in opened]
     seconds = sum(stats_seconds(source, config) for source in sources)
     total = Total("report", bytes=sum(source.size for source in sources))
-    with Progress(total, config.progress).shown() as progress, shared_directory(config) as directory:
+    with Progress(total, config.progress).show() as progress, shared_directory(config) as directory:
         content, _ = run_for_result(
             lambda root: define_pipeline(root, config, writer, opened, directory), config, seconds, progress
         )

@@ -182,7 +182,7 @@ def _check_fields(config: StatsConfig, schema: Schema) -> None:
     from rlds_beam.terminal.statistics_tables import OF_EPISODES, is_chosen
 
     known = [
-        *(path for path, field in schema.steps.items() if field.encoding not in ("png", "jpeg", "text")),
+        *(path for path, field in schema.steps.items() if not field.holds_image_files and field.encoding != "text"),
         *OF_EPISODES,
     ]
     for pattern in config.fields:

@@ -19,7 +19,6 @@ from rlds_beam.reading.base import Source
 from rlds_beam.text import did_you_mean
 from rlds_beam.transforms.elements import check_element
 
-_IMAGES = ("png", "jpeg")
 _KINDS = {"b": bool, "i": int, "u": int, "f": float, "V": float, "O": str}
 """The kind of a numpy dtype (V: bfloat16) -> the type of a value in a row."""
 
@@ -69,7 +68,7 @@ class _ToRowsFn(beam.DoFn):
 
 def _select(schema: Schema, paths: Sequence[str] | None) -> list[Field]:
     if paths is None:
-        return [field for field in schema.steps.values() if field.encoding not in _IMAGES and len(field.shape) < 2]
+        return [field for field in schema.steps.values() if not field.holds_image_files and len(field.shape) < 2]
     for path in paths:
         if path not in schema.steps:
             raise UsageError(f"EpisodesToRows: there is no step field {path}{did_you_mean(path, list(schema.steps))}")
@@ -86,7 +85,7 @@ def _columns(fields: Sequence[Field]) -> dict[str, Field]:
             why = f"another column is named {name}"
         elif not name.isidentifier() or name.startswith("_") or keyword.iskeyword(name):
             why = f"{name} cannot name a column"
-        elif field.encoding not in _IMAGES and (field.dtype == "uint64" or field.numpy_dtype.kind not in _KINDS):
+        elif not field.holds_image_files and (field.dtype == "uint64" or field.numpy_dtype.kind not in _KINDS):
             why = f"Beam's rows have no {field.dtype}"
         if why is not None:
             raise UsageError(
@@ -97,7 +96,7 @@ def _columns(fields: Sequence[Field]) -> dict[str, Field]:
 
 
 def _type_of(field: Field) -> Any:
-    if field.encoding in _IMAGES:
+    if field.holds_image_files:
         return bytes
     kind: Any = _KINDS[field.numpy_dtype.kind]
     for _ in field.shape:

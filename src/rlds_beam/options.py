@@ -89,7 +89,7 @@ class Options:
         """This group's options, taken from a config that includes them."""
         return cls(**{field.name: getattr(options, field.name) for field in dataclasses.fields(cls)})
 
-    def resolved(self) -> Self:
+    def resolve(self) -> Self:
         """These options with what only a look at the input tells: here, nothing."""
         return self
 
@@ -104,7 +104,7 @@ class Options:
         return ()
 
     @classmethod
-    def implied(cls, values: Mapping[str, Any], *, look: bool = False) -> dict[str, Any]:
+    def imply(cls, values: Mapping[str, Any], *, look: bool = False) -> dict[str, Any]:
         """Options that follow from these option values: what the input is recognized as.
 
         Args:
@@ -132,7 +132,7 @@ class Options:
           UsageError: an option is unknown or belongs to another format, or its value is not allowed.
         """
         positions = (field.name for field in dataclasses.fields(cls) if not field.kw_only)
-        options |= cls.implied({**dict(zip(positions, positional, strict=False)), **options})
+        options |= cls.imply({**dict(zip(positions, positional, strict=False)), **options})
         own, groups = names_of(cls), distinct_groups(cls, options)
         values = {name: value for name, value in options.items() if name in own}
         for group in groups:

@@ -135,7 +135,7 @@ def test_a_handler_sets_an_event_that_the_interrupted_code_waits_for() -> None:
 def test_a_read_that_takes_memory(watched: tuple[Watch, Clock], monkeypatch: pytest.MonkeyPatch) -> None:
     watch, _ = watched
     used = [0]
-    monkeypatch.setattr(watch, "_used", lambda: used[0])
+    monkeypatch.setattr(watch, "_measure_memory", lambda: used[0])
     for library in ("HDF5", "FFmpeg"):
         with watchdog.reading("a.h5", library):  # each read counts on its own
             assert stuck_after(watched, 3) is None
@@ -150,6 +150,6 @@ def test_a_read_that_takes_memory(watched: tuple[Watch, Clock], monkeypatch: pyt
 
 def test_the_memory_of_a_process(watched: tuple[Watch, Clock]) -> None:
     watch, _ = watched
-    before = watch._used()
+    before = watch._measure_memory()
     kept = bytearray(os.urandom(1 << 20) * 100)
-    assert watch._used() > before + len(kept) // 2
+    assert watch._measure_memory() > before + len(kept) // 2

@@ -97,7 +97,7 @@ def test_all_ranks_together_have_each_row_once(
     for one, part in zip(plans, parts, strict=True):
         sizes = [len(batch) for batch in part]
         assert max(sizes) <= batch_size and set(sizes) <= {batch_size, last // ranks, last // ranks + 1} - {0}
-        assert len(part) == one.left_after(0)
+        assert len(part) == one.count_after(0)
         if last >= ranks:
             assert len(part) == one.batches  # the same for all ranks
     whole = drawn(plan(**common, batch_size=batch_size * ranks))
@@ -109,7 +109,7 @@ def test_all_ranks_together_have_each_row_once(
         sampler = Sampler(resumed)
         sampler.restore({"batches": stop, "used": [0]})
         after.append([one.rows for one in iter(sampler.draw, None)])
-        assert len(after[-1]) == resumed.left_after(stop)
+        assert len(after[-1]) == resumed.count_after(stop)
     left = [row for part in after for batch in part for row in batch.tolist()]
     assert sorted(left) == sorted(row for batch in whole[stop:] for row in batch.tolist())
 

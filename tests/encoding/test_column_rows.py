@@ -80,7 +80,7 @@ def test_rows_round_trip_through_examples(table: tuple[list[Field], dict[str, Co
     fields = [f for f in fields if not (f.dtype == "string" and (f.shape.count(None) > 1))]
     encoder, paths = RowEncoder(fields), [field.path for field in fields]
     payloads = list(encoder.payloads(columns, rows))
-    framed = b"".join(bytes(buffer) for buffer, _ in encoder.framed(columns, rows))
+    framed = b"".join(bytes(buffer) for buffer, _ in encoder.encode_framed(columns, rows))
     assert [record.payload for record in read_records(io.BytesIO(framed))] == payloads
     assert len(payloads) == rows
     if not fields:
@@ -159,7 +159,7 @@ def test_tfds_reads_rows_of_every_dtype() -> None:
     with tempfile.TemporaryDirectory() as directory:
         target = Path(directory)
         (target / "rows-train.tfrecord-00000-of-00001").write_bytes(
-            b"".join(bytes(buffer) for buffer, _ in encoder.framed(columns, rows))
+            b"".join(bytes(buffer) for buffer, _ in encoder.encode_framed(columns, rows))
         )
         (target / "features.json").write_text(json.dumps(features_json({f.path: f for f in encoder.fields})))
         info = dataset_info_json("rows", "1.0.0", [SplitInfo("train", (rows,), 1)])

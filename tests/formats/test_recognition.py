@@ -298,7 +298,7 @@ def test_unreadable_directories(tmp_path: Path) -> None:
 
 
 def test_configs_hold_what_was_recognized(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = ConvertConfig.create(outputs / "minari", "out", shards=2).resolved()
+    config = ConvertConfig.create(outputs / "minari", "out", shards=2).resolve()
     assert (config.from_, config.source_format) == (None, "minari")
     monkeypatch.setattr(recognition, "_recognize_one", lambda *_: pytest.fail("recognized again"))
     assert InputOptions.of(config).source_format == "minari"

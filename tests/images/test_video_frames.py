@@ -202,5 +202,5 @@ def test_a_frame_that_ffmpeg_guesses_is_an_error(directory, tmp_path):
         if guesses:
             guessed += 1
             with pytest.raises(BadEpisode, match="a frame is damaged"):
-                column(path).stacked()
+                column(path).stack()
     assert guessed

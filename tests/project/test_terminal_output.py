@@ -64,7 +64,7 @@ def test_only_these_modules_write_to_a_terminal() -> None:
     assert using("warnings.warn") == WARNING
     assert using("raw_stream") == UNESCAPED.keys()
     assert using("import rich") == RICH
-    assert using("styled", "print_styled") <= STYLED
+    assert using("apply_style", "print_styled") <= STYLED
 
 
 def test_commands_print_json_in_one_way() -> None:

@@ -94,7 +94,7 @@ def test_nothing_of_the_bar_stays(ends: str, variables: dict[str, str]) -> None:
         "import sys\n"
         "from rlds_beam.terminal.job_progress import Progress, Total\n"
         "from rlds_beam.worker_status import Done\n"
-        "with Progress(Total('convert', ranges=4)).shown() as progress:\n"
+        "with Progress(Total('convert', ranges=4)).show() as progress:\n"
         "    progress.tick(Done(records=8, ranges=2, steps=9, rejected=1))\n"
         "    progress.say('a line')\n"
         "    print('another', file=sys.stderr)\n"
@@ -359,7 +359,7 @@ def test_lines_of_json(data, convert) -> None:
 
 def test_the_numbers_of_a_job_as_json() -> None:
     stream = io.StringIO()
-    with Progress(Total("convert", ranges=4, finished=1, bytes=100), "json", stream=stream).shown() as progress:
+    with Progress(Total("convert", ranges=4, finished=1, bytes=100), "json", stream=stream).show() as progress:
         for done in (Done(records=1), Done(records=2, bytes=9), Done(records=8, ranges=1, bytes=50, steps=99)):
             progress.tick(done)
     first, last = map(json.loads, stream.getvalue().splitlines())  # the second one is too early for a line

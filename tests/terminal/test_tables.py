@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from rlds_beam.terminal.tables import columns_of, cut, styled, table_lines
+from rlds_beam.terminal.tables import apply_style, columns_of, cut, table_lines
 
 HEADER = ("name", "size", "detail")
 ROWS = [("a", "1", "short"), ("观察/图像", "1,200.5 kB", "a longer text that explains it"), ("e\u0301te", "nan", "")]
@@ -50,10 +50,10 @@ def test_colors_are_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert styled("x", "red", io.StringIO()) == "x"
-    assert styled("x", "red", Terminal()) == "\x1b[31mx\x1b[0m"
+    assert apply_style("x", "red", io.StringIO()) == "x"
+    assert apply_style("x", "red", Terminal()) == "\x1b[31mx\x1b[0m"
     monkeypatch.setenv("TERM", "dumb")
-    assert styled("x", "red", Terminal()) == "x"
+    assert apply_style("x", "red", Terminal()) == "x"
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
-    assert styled("x", "red", Terminal()) == "x"
+    assert apply_style("x", "red", Terminal()) == "x"

@@ -165,10 +165,10 @@ class Hub(Store):
         commit = self._commit(place)
         with self._lock:
             if (place.repo, commit) not in self._trees:
-                self._trees[place.repo, commit] = _Tree(self._listed(place, commit))
+                self._trees[place.repo, commit] = _Tree(self._list_files(place, commit))
             return self._trees[place.repo, commit]
 
-    def _listed(self, place: HubPath, commit: str) -> Iterator[tuple[str, int, str]]:
+    def _list_files(self, place: HubPath, commit: str) -> Iterator[tuple[str, int, str]]:
         """Lists (name, size, checksum) of all files, page by page."""
         url = f"{self.endpoint}/api/datasets/{place.repo}/tree/{commit}?recursive=true&expand=false"
         listing = Listing(place.root, self.endpoint)
@@ -212,7 +212,7 @@ class Hub(Store):
         """Whether an address is on the Hub itself, which alone gets the token."""
         return urlsplit(url)[:2] == urlsplit(self.endpoint)[:2]
 
-    def described(self, path: str) -> dict[str, Any]:
+    def describe(self, path: str) -> dict[str, Any]:
         """The Hub's description of a path's repository."""
         answer = self.get(f"{self.endpoint}/api/datasets/{hub_path(path).repo}", path)
         described: dict[str, Any] = self._json(answer, dict, path)
@@ -363,17 +363,17 @@ class _File:
             return 0, b""
         if answer.status_code != 206:  # the whole file
             return len(answer.content), answer.content
-        self._size = self._checked(answer, 0, files.FIRST_WINDOW)
+        self._size = self._check_answer(answer, 0, files.FIRST_WINDOW)
         return self._size, answer.content
 
     def fetch(self, start: int, stop: int) -> bytes:
         """Reads exactly the bytes from `start` to `stop`."""
         answer = self._get(start, stop)
-        if self._checked(answer, start, stop) != self._size:
+        if self._check_answer(answer, start, stop) != self._size:
             raise BucketError(f"{self._path}: {self._hub.endpoint} says now that the file has another size")
         return answer.content
 
-    def _checked(self, answer: Answer, start: int, stop: int) -> int:
+    def _check_answer(self, answer: Answer, start: int, stop: int) -> int:
         """The size of the file, if the answer has the bytes from `start` to `stop`; else raises BucketError."""
         try:
             size = check_extent(answer.headers.get("content-range"), start, stop)

@@ -71,13 +71,13 @@ def validate_episode(
     remaining: list[Violation] = []
     if repairing and not rejecting:
         episodes = repair_episode(episode, [rule for rule in options.repair if options.policy(rule) == "repair"])
-        remaining = [v for part in episodes for v in _not_accepted(find_violations(part, options, ignored), options)]
+        remaining = [v for part in episodes for v in _drop_accepted(find_violations(part, options, ignored), options)]
         rejecting = sorted(remaining, key=_by_rule)
     if not rejecting:
         repaired = tuple(dict.fromkeys(v.rule for v in repairing))
         episodes = tuple(_without_void(part, void) for part in episodes)
         return Verdict(episode.key, episodes, violations, repaired=repaired, size=len(episode.payload))
-    reasons = tuple(dict.fromkeys([*_not_accepted(violations, options), *remaining]))
+    reasons = tuple(dict.fromkeys([*_drop_accepted(violations, options), *remaining]))
     rejection = Rejection(episode.key, rejecting[0].rule, reasons, episode.payload)
     return Verdict(episode.key, (), violations, rejection, size=len(episode.payload))
 
@@ -261,7 +261,7 @@ def _by_rule(violation: Violation) -> int:
     return _ORDER[violation.rule]
 
 
-def _not_accepted(violations: Iterable[Violation], options: CheckOptions) -> list[Violation]:
+def _drop_accepted(violations: Iterable[Violation], options: CheckOptions) -> list[Violation]:
     return [v for v in violations if options.policy(v.rule) != "accept"]
 
 

@@ -185,11 +185,11 @@ def _values(options_class: type[Options], flag: str) -> Sequence[str]:
     for name, hint in type_hints(options_class).items():
         if f"--{flag_name(name)}" == flag:
             names = _NAMES.get(name, get_args(hint) if get_origin(hint) is Literal else ())
-            return _looked_up(names, flag, options_class) if isinstance(names, str) else names
+            return _look_up(names, flag, options_class) if isinstance(names, str) else names
     return ()
 
 
-def _looked_up(place: str, flag: str, options_class: type[Options]) -> Sequence[str]:
+def _look_up(place: str, flag: str, options_class: type[Options]) -> Sequence[str]:
     """The names of a table, or those that a function returns; none if it needs an extra that is not installed."""
     table: Any = resolve(place, flag, callable_only=False)
     try:

@@ -140,7 +140,7 @@ def choices(config_class: type[Options], argv: Sequence[str], *, lenient: bool =
     listing = lenient or foreign or bool({"-h", "--help"} & set(argv))
     try:
         given = {name: value for name, value in values.items() if value != reader.get_default(name)}
-        return chosen | config_class.implied(given, look=listing)
+        return chosen | config_class.imply(given, look=listing)
     except UsageError:
         if listing:
             return chosen

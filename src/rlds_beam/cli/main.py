@@ -64,13 +64,13 @@ def _run_reporting_errors(arguments: list[str], of_this_process: bool) -> int:
     except RldsBeamError as error:
         if error.__cause__ is not None and _is_verbose(arguments):
             _print_traceback(error.__cause__)
-        code = _failed(arguments, type(error).__name__, str(error), error.exit_code)
+        code = _print_failure(arguments, type(error).__name__, str(error), error.exit_code)
         if of_this_process and isinstance(error, NoMoreThreadsError):
             os._exit(code)  # gRPC waits, when a process ends, for threads that it could not start
         return code
     except KeyboardInterrupt:
         text = f"interrupted; {_after_interruption(arguments)}"
-        return _failed(arguments, "KeyboardInterrupt", text, _INTERRUPTED)
+        return _print_failure(arguments, "KeyboardInterrupt", text, _INTERRUPTED)
     except BrokenPipeError:  # `| head` has read enough
         _discard_stdout()
         return _PIPE_CLOSED
@@ -79,14 +79,14 @@ def _run_reporting_errors(arguments: list[str], of_this_process: bool) -> int:
             text = f"your code {describe_error(error)}; -v shows the traceback"
             if _is_verbose(arguments):
                 _print_traceback(error)
-            return _failed(arguments, type(error).__name__, text, RldsBeamError.exit_code)
+            return _print_failure(arguments, type(error).__name__, text, RldsBeamError.exit_code)
         if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _STORES:
             if not of_this_process:
                 raise
             _print_traceback(error)  # an internal error: the traceback is needed
             return RldsBeamError.exit_code
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        return _failed(arguments, type(error).__name__, text, RldsBeamError.exit_code)
+        return _print_failure(arguments, type(error).__name__, text, RldsBeamError.exit_code)
 
 
 def _is_verbose(arguments: list[str]) -> bool:
@@ -103,7 +103,7 @@ def _after_interruption(arguments: list[str]) -> str:
     return "nothing was written" if dry else _LEFT.get(arguments[0], "nothing was written")
 
 
-def _failed(arguments: list[str], kind: str, text: str, code: int) -> int:
+def _print_failure(arguments: list[str], kind: str, text: str, code: int) -> int:
     """Prints an error in one line, and as JSON with `--json`; returns the exit code."""
     text = without_secrets(text)
     text = text if len(text) <= _MAX_ERROR_CHARACTERS else f"{text[:_MAX_ERROR_CHARACTERS]}..."

@@ -143,7 +143,7 @@ class ColumnConnector(abc.ABC):
         for i, episode in enumerate(batch.episodes):
             added = self.add(upcoming(episode) if batch.running else episode, columns[i], batch.fields)
             if not isinstance(added, Mapping):
-                refuse_returned(self, "add", added, "a dict of the new columns, or {} for none", episode.key)
+                refuse_result(self, "add", added, "a dict of the new columns, or {} for none", episode.key)
             if batch.running:
                 added = {name: values[-1:] for name, values in added.items()}
             if batch.time is not None and batch.starts[i] is not None:
@@ -173,13 +173,13 @@ def edit_each(connector: Connector, batch: Batch, edit: Edit) -> Batch:
         result = edit(episode, batch.fields)
         parts = [result] if isinstance(result, Episode) else list(result) if isinstance(result, Iterable) else None
         if parts is None or not all(isinstance(part, Episode) for part in parts):
-            refuse_returned(connector, "edit", result, "the episode, or [] to drop it", episode.key)
+            refuse_result(connector, "edit", result, "the episode, or [] to drop it", episode.key)
         none += not parts
         edited += parts
-    return _with_dropped(batch.replace(episodes=tuple(edited), columns=()), name_of(connector), none)
+    return _add_dropped(batch.replace(episodes=tuple(edited), columns=()), name_of(connector), none)
 
 
-def refuse_returned(
+def refuse_result(
     connector: Connector, method: str, value: Any, wanted: str, key: EpisodeKey | None = None
 ) -> NoReturn:
     """Raises RldsBeamError for a connector's method that returned the wrong type; empty `method`: the connector."""
@@ -232,10 +232,10 @@ def run(connectors: Sequence[Connector], batch: Batch) -> Batch:
     for connector in connectors:
         before, batch = batch, connector(batch)
         if not isinstance(batch, Batch):
-            refuse_returned(connector, "", batch, "the batch, edited by batch.replace(...)", _key(before))
+            refuse_result(connector, "", batch, "the batch, edited by batch.replace(...)", _key(before))
         less = len(before.episodes) - len(batch.episodes)
         if less > 0 and batch.dropped == before.dropped:  # a plain function, which does not count what it drops
-            batch = _with_dropped(batch, name_of(connector), less)
+            batch = _add_dropped(batch, name_of(connector), less)
         if not batch.episodes:
             break
     return batch
@@ -245,7 +245,7 @@ def _key(batch: Batch) -> EpisodeKey | None:
     return batch.episodes[0].key if batch.episodes else None
 
 
-def _with_dropped(batch: Batch, name: str, count: int) -> Batch:
+def _add_dropped(batch: Batch, name: str, count: int) -> Batch:
     if not count:
         return batch
     others = {other: n for other, n in batch.dropped.items() if other != name}

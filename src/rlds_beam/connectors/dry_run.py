@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, Columns, Connector, full_name_of, refuse_returned, run
+from rlds_beam.connectors.base import Batch, Columns, Connector, full_name_of, refuse_result, run
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.fields import agent_of, module_of
 from rlds_beam.connectors.fitted_connector import FittedConnector
@@ -77,7 +77,7 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
     of_input = {path: given for path, given in configuration.names.items() if fits(schema.steps.get(path), given)}
     of_result = {path: given for path, given in configuration.names.items() if path not in of_input}
     schema = name_fields(schema, of_input)
-    numeric = [field for field in schema.steps.values() if field.encoding not in ("png", "jpeg", "text")]
+    numeric = [field for field in schema.steps.values() if not field.holds_image_files and field.encoding != "text"]
     step_bytes = sum(field.known_size * field.numpy_dtype.itemsize for field in numeric)
     most = max(_LENGTHS[0] + 1, _MAX_BYTES // max(1, step_bytes))
     batches = [
@@ -163,7 +163,7 @@ def _fit(connector: Connector, batch: Batch) -> Connector:
         accumulator.add(batch)
         fitted = connector.fit(accumulator.finish())
         if not callable(fitted):
-            refuse_returned(connector, "fit", fitted, "the fitted connector", batch.episodes[0].key)
+            refuse_result(connector, "fit", fitted, "the fitted connector", batch.episodes[0].key)
         return fitted
 
 
@@ -200,7 +200,7 @@ def _zeros(schema: Schema, length: int, unknown: int) -> Episode:
 
 def _column(field: Field, length: int, unknown: int) -> Any:
     shape = tuple(unknown if d is None else d for d in field.shape)
-    if field.encoding in ("png", "jpeg"):
+    if field.holds_image_files:
         return EncodedImages(np.full(length, ZERO_IMAGE, object), field.shape, field.dtype, field.encoding)
     if field.dtype == "string":
         return np.full((length, *shape), b"", object)
@@ -217,10 +217,10 @@ def _field(path: str, column: Column, known: Field | None) -> Field:
         shape = (*column.data.shape[1:], *column.shape)  # sequences have one more axis
         return Field(path, column.dtype, shape, column.encoding, "Image")
     if column.dtype == object and column.ndim == 1 and any(isinstance(value, (np.ndarray, list)) for value in column):
-        return _ragged(path, [np.asarray(value) for value in column])
+        return _infer_ragged(path, [np.asarray(value) for value in column])
     dtype = "string" if column.dtype.kind in "OSU" else column.dtype.name
     shape = column.shape[1:]
-    if known is not None and known.dtype == dtype and known.encoding not in ("png", "jpeg"):
+    if known is not None and known.dtype == dtype and not known.holds_image_files:
         # Keep the input's encoding.
         same = len(known.shape) == len(shape) and all(a in (None, b) for a, b in zip(known.shape, shape, strict=True))
         if same:
@@ -231,7 +231,7 @@ def _field(path: str, column: Column, known: Field | None) -> Field:
     return Field(path, dtype, shape, "bytes" if dtype in ("float64", "bfloat16") else "none")
 
 
-def _ragged(path: str, values: Sequence[np.ndarray[Any, Any]]) -> Field:
+def _infer_ragged(path: str, values: Sequence[np.ndarray[Any, Any]]) -> Field:
     """The field of a column with one array per step; a dimension that differs between steps is unknown."""
     steps = [_field(path, value[None], None) for value in values]
     field = functools.reduce(_same, steps)

@@ -89,7 +89,7 @@ def _misfit(path: str, names: Sequence[str], schema: Schema) -> str:
         vectors = [path for path, field in schema.steps.items() if field.shape and field.dtype != "string"]
         hint = did_you_mean(path, vectors, otherwise=f"there are {', '.join(vectors)}")
         return f"--names={path}: there is no field {path}{hint}"
-    if not field.shape or field.shape[-1] is None or field.dtype == "string" or field.encoding in ("png", "jpeg"):
+    if not field.shape or field.shape[-1] is None or field.dtype == "string" or field.holds_image_files:
         return f"--names={path}: {field} is no vector of numbers, so it has no dimensions to name"
     return f"--names={path}: {len(names):,} names, but {field} has {field.shape[-1]:,} values: name each of them"
 

@@ -122,9 +122,9 @@ class ConnectorRunner:
         reading = any(list_of(connector) is None for connector in self.connectors)
         return IgnoredValues(last_step=of_output.last_step) if reading else of_output
 
-    def of_rejected(self, key: EpisodeKey) -> tuple[Connected, ...]:
+    def count_rejected(self, key: EpisodeKey) -> tuple[Connected, ...]:
         """The counts of a rejected record: which lists of episodes have its key."""
-        return counted_rejected(self.connectors, key)
+        return count_rejected(self.connectors, key)
 
     def connect(self, episodes: Sequence[Episode], read: Episode | None = None) -> Batch:
         """Runs the connectors over the accepted episodes of one record.
@@ -162,7 +162,7 @@ class ConnectorRunner:
                 raise RldsBeamError(f"--connectors: {name} {describe_error(error)} for {episodes[0].key}") from error
             connected.append(count_changes(connector, before, batch))
             if not batch.episodes:
-                connected += counted_rejected(connectors[len(connected) :], episodes[0].key)
+                connected += count_rejected(connectors[len(connected) :], episodes[0].key)
                 break
         return batch.replace(connected=tuple(connected))
 
@@ -299,7 +299,7 @@ def count_changes(connector: Connector, before: Batch, after: Batch) -> Connecte
     )
 
 
-def counted_rejected(connectors: Sequence[Connector], key: EpisodeKey) -> tuple[Connected, ...]:
+def count_rejected(connectors: Sequence[Connector], key: EpisodeKey) -> tuple[Connected, ...]:
     """The counts of connectors that a record does not reach: lists of episodes still find its key."""
     lists = [list_of(connector) for connector in connectors]
     while lists and lists[-1] is None:

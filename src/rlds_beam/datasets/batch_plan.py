@@ -28,8 +28,6 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Decoder
 from rlds_beam.text import did_you_mean
 
-_IMAGES = ("png", "jpeg")
-
 
 class Loadable(Protocol):
     """A dataset whose rows become batches."""
@@ -93,7 +91,7 @@ def batches_of(
                 f"{needed} steps, but the rows of {dataset.name} are not: open a dataset of episodes with unit='steps'"
             )
     for path, field in fields.items():
-        if field.encoding in _IMAGES and None in field.shape[:-3]:
+        if field.holds_image_files and None in field.shape[:-3]:
             raise UsageError(f"{path} has a different number of images in each row: choose other columns")
     parts = [MixedDataset(d.rows, d.name, d.jpeg, _keep(d.rows, last_step)) for d in datasets]
     plan = Plan(
@@ -163,10 +161,10 @@ def _common_fields(
                 raise UsageError(f"{dataset.name} has no column {path}{did_you_mean(path, dataset.fields)}")
             field = dataset.fields[path]
             known = fields.setdefault(path, field)
-            image = field.encoding in _IMAGES and known.encoding in _IMAGES and size is not None
+            image = field.holds_image_files and known.holds_image_files and size is not None
             mine, other = ((f.dtype, (*f.shape[:-3], f.shape[-1]) if image else f.shape) for f in (field, known))
             if mine != other:
-                hint = ", or give image_size" if field.encoding in _IMAGES and size is None else ""
+                hint = ", or give image_size" if field.holds_image_files and size is None else ""
                 raise UsageError(
                     f"{path} is {_describe(known)} in {first.name}, but {_describe(field)} in {dataset.name}: choose "
                     f"other columns, or edit it with connectors{hint}"
@@ -238,12 +236,12 @@ class EpisodeRows:
         field = self.fields[path]
         if path.startswith(STEPS):
             columns = [episode.steps[path.removeprefix(STEPS)] for episode in episodes]
-            if field.encoding in ("png", "jpeg"):
+            if field.holds_image_files:
                 data = [column.data for column in columns if isinstance(column, EncodedImages)]
                 return EncodedImages(objects(data), field.shape[-3:], field.dtype)
             return objects(columns)
         values = [episode.metadata[path] for episode in episodes]
-        if field.encoding in ("png", "jpeg"):
+        if field.holds_image_files:
             return EncodedImages(objects(values), field.shape, field.dtype)
         if None in field.shape or field.dtype == "string":
             return objects(values)

@@ -43,8 +43,6 @@ Arrays = Literal["numpy", "torch", "jax"]
 _FRAMES = 8
 """Frames that a thread reads and decodes at a time."""
 
-_IMAGES = ("png", "jpeg")
-
 
 @dataclasses.dataclass(frozen=True)
 class MixedDataset:
@@ -106,7 +104,7 @@ class Content:
     @property
     def images(self) -> list[str]:
         """The fields of images."""
-        return [path for path, field in self.fields.items() if field.encoding in _IMAGES]
+        return [path for path, field in self.fields.items() if field.holds_image_files]
 
 
 class Batches(Iterator[dict[str, Any]]):
@@ -139,7 +137,7 @@ class Batches(Iterator[dict[str, Any]]):
 
     def __len__(self) -> int:
         """The batches that are left; TypeError if there is no end."""
-        left = self.plan.left_after(int(self._delivered["batches"]))
+        left = self.plan.count_after(int(self._delivered["batches"]))
         if left is None:
             raise TypeError("these batches have no end (epochs=None)")
         return left
@@ -215,14 +213,14 @@ class _Filling:
         for task in self._tasks:
             task.result()
         for path, array in self._arrays.items():
-            if array.dtype == object and self._content.fields.get(path, _NO_FIELD).encoding in _IMAGES:
+            if array.dtype == object and self._content.fields.get(path, _NO_FIELD).holds_image_files:
                 self._arrays[path] = _stack(array, path)
         return self._arrays
 
     def fill(self, pool: ThreadPoolExecutor, part: MixedDataset, rows: Indices, slots: Indices) -> None:
         """Fills rows of one dataset into these places of the batch."""
         plain = [
-            p for p, f in self._content.fields.items() if p not in self._content.offsets and f.encoding not in _IMAGES
+            p for p, f in self._content.fields.items() if p not in self._content.offsets and not f.holds_image_files
         ]
         dataset, kept = part.rows, part.kept
         rows = rows if kept is None else kept.steps(rows)
@@ -239,7 +237,7 @@ class _Filling:
                 if self._content.is_step(path):
                     wanted, padding = wanted[:, 0], padding[:, 0]
                 self._put(path + IS_PAD, padding, slots)
-            if field.encoding in _IMAGES:
+            if field.holds_image_files:
                 self._start_images(pool, part, path, wanted, slots)
             elif offsets is not None:
                 column_name = self._content.column_of(path)

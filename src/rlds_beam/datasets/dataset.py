@@ -92,13 +92,13 @@ class Dataset(Viewable):
         if isinstance(index, slice):
             return self._read(np.arange(*index.indices(len(self))))
         if isinstance(index, (list, tuple, np.ndarray)) and np.ndim(index):
-            return self._read(self._checked(np.asarray(index)))
-        columns = self._read(self._checked(np.array([operator.index(index)])))
+            return self._read(self._check_indices(np.asarray(index)))
+        columns = self._read(self._check_indices(np.array([operator.index(index)])))
         return {path: column[0] for path, column in columns.items()}
 
     def select(self, index: Sequence[int] | Array, columns: Sequence[str]) -> dict[str, Array]:
         """Selected columns of selected rows; only these are decoded."""
-        return self._read(self._checked(np.asarray(index)), columns)
+        return self._read(self._check_indices(np.asarray(index)), columns)
 
     @check_names(Options)
     def batches(
@@ -178,13 +178,13 @@ class Dataset(Viewable):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         """The rows of a batch, read together; a torch `DataLoader` calls this."""
-        return list(_rows(self._read(self._checked(np.asarray(indices, np.int64)))))
+        return list(_rows(self._read(self._check_indices(np.asarray(indices, np.int64)))))
 
     def __iter__(self) -> Iterator[Row]:
         for first in range(0, len(self), _AT_ONCE):
             yield from _rows(self[first : first + _AT_ONCE])
 
-    def _checked(self, indices: Array) -> Indices:
+    def _check_indices(self, indices: Array) -> Indices:
         count = len(self)
         if indices.dtype == bool:
             if len(indices) != count:
@@ -258,7 +258,7 @@ def _rows(columns: Mapping[str, Array]) -> Iterator[Row]:
 def _pixels(images: EncodedImages, path: str, jpeg: Jpeg) -> Array:
     """Decodes to [k, H, W, C], or [k, L, H, W, C] for rows of several images; an object array if shapes differ."""
     if isinstance(images, VideoFrames) and images.is_direct:
-        return images.stacked()
+        return images.stack()
     decoded = [_decode(row, images, path, jpeg) for row in images.data]
     shapes = {image.shape for image in decoded}
     if len(shapes) == 1:

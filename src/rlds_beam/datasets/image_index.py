@@ -98,7 +98,7 @@ class PlaceReader:
         for j, low, length, crc in group:
             image = data if len(data) == length else data[low - offset : low - offset + length]
             if google_crc32c.value(image) != crc:
-                raise _damaged(path, low, length)
+                raise _damage_error(path, low, length)
             found[j] = image
 
     def _read_blob(self, index: StepIndex, group: Sequence[_Row], offset: int, stop: int, found: list[bytes]) -> None:
@@ -127,7 +127,7 @@ def _close(file: Any) -> None:
     file.close()
 
 
-def _damaged(path: str, offset: int, size: int) -> RldsBeamError:
+def _damage_error(path: str, offset: int, size: int) -> RldsBeamError:
     return RldsBeamError(
         f"{path}: the {size:,} bytes at {offset:,} do not match their checksum: the file is damaged, or was changed "
         "after the dataset was opened. Fetch it again, and open the dataset again"

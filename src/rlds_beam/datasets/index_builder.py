@@ -189,7 +189,7 @@ class _Builder:
         self._source, self._check, self._connecting = recipe.source, recipe.check, recipe.connecting
         self._directory = directory
         self.notes: list[str] = []
-        steps, metadata = (self._kept(fields) for fields in (recipe.schema.steps, recipe.schema.metadata))
+        steps, metadata = (self._select_fields(fields) for fields in (recipe.schema.steps, recipe.schema.metadata))
         metadata = [field for field in metadata if field.path not in recipe.schema.steps]
         self._fields = (*steps, *metadata)
         self._writer = IndexWriter(directory, steps, metadata)
@@ -198,7 +198,7 @@ class _Builder:
         self._numbers = {path: i for i, path in enumerate(self._files)}
         self._edits, self._videos = _Edits(), VideoWriter(self._files)
 
-    def _kept(self, fields: Mapping[str, Field]) -> list[Field]:
+    def _select_fields(self, fields: Mapping[str, Field]) -> list[Field]:
         kept = []
         for field in fields.values():
             if None in field.shape and (field.dtype == "string" or not field.fast):

@@ -42,7 +42,7 @@ def permute(positions: Indices, count: int, seed: int) -> Indices:
         while len(outside):
             left, right = values[outside] >> shift, values[outside] & mask
             for key in keys:
-                left, right = right, left ^ (_mixed_all(right ^ key) & mask)
+                left, right = right, left ^ (_mix_all(right ^ key) & mask)
             values[outside] = left << shift | right
             outside = outside[values[outside] >= _U64(count)]
     return values.astype(np.int64)
@@ -55,7 +55,7 @@ def _mix(value: int) -> int:
     return value ^ value >> 31
 
 
-def _mixed_all(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _mix_all(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     values = (values ^ values >> _U64(30)) * _U64(0xBF58476D1CE4E5B9)
     values = (values ^ values >> _U64(27)) * _U64(0x94D049BB133111EB)
     return values ^ values >> _U64(31)
@@ -140,7 +140,7 @@ class Plan:
         """This rank's rows of a global batch: all ranks have equally many, or one more or less than the others."""
         return slice(rows * self.rank // self.ranks, rows * (self.rank + 1) // self.ranks)
 
-    def left_after(self, drawn: int) -> int | None:
+    def count_after(self, drawn: int) -> int | None:
         """This rank's batches after as many global ones; None if there is no end."""
         if self.batches is None or self.epochs is None or self.per_epoch is None:
             return None
@@ -179,7 +179,7 @@ class Sampler:
         """The rows of this rank's next batch; None at the end."""
         plan = self._plan
         if plan.weights is not None:
-            return self._mixed_batch(plan.weights, plan.share(plan.together))
+            return self._mix_batch(plan.weights, plan.share(plan.together))
         assert plan.per_epoch is not None
         while plan.batches is None or self._step < plan.batches:
             epoch, batch = divmod(self._step, plan.per_epoch)
@@ -190,7 +190,7 @@ class Sampler:
                 return Drawn(self._rows(0, epoch, mine))
         return None
 
-    def _mixed_batch(self, weights: Sequence[float], mine: slice) -> Drawn:
+    def _mix_batch(self, weights: Sequence[float], mine: slice) -> Drawn:
         """Chooses a dataset for each row of the global batch; each is read in its own order, again and again."""
         plan = self._plan
         random = np.random.default_rng((plan.seed & _MASK, self._step))

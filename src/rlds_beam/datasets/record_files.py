@@ -20,7 +20,6 @@ from rlds_beam.encoding.arrayrecord import num_records, open_reader
 from rlds_beam.encoding.arrow_columns import from_arrow
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.encoding.example.row_decoder import objects
-from rlds_beam.encoding.example.templates import IMAGES
 from rlds_beam.encoding.parquet_files import byte_chunks, naming_damage, verified_parquet
 from rlds_beam.encoding.tfrecord.framing import FOOTER, HEADER, OVERHEAD, masked_crc, record_header
 from rlds_beam.episodes.columns import concatenate
@@ -112,7 +111,7 @@ class RecordFiles:
         try:
             return list(self._readers[path].read(numbers.tolist()))
         except (RuntimeError, IndexError) as error:
-            raise _damaged(path, f"cannot read records {numbers[0]} to {numbers[-1]}: {error}") from None
+            raise _damage_error(path, f"cannot read records {numbers[0]} to {numbers[-1]}: {error}") from None
 
     def _index(self, i: int) -> Indices:
         """The offset of each record of a TFRecord file, and the file's end."""
@@ -134,9 +133,9 @@ def _offsets(file: IndexedRecordFile, format: RecordFormat) -> Indices:
         headers.positions, headers.positions[-1] + headers.lengths[-1] + OVERHEAD if len(headers.positions) else 0
     )
     if positions[-1] != storage.size(file.path) or (np.diff(positions) != headers.lengths + OVERHEAD).any():
-        raise _damaged(file.path, "some of its bytes are not records")
+        raise _damage_error(file.path, "some of its bytes are not records")
     if file.records not in (None, len(positions) - 1):
-        raise _damaged(file.path, f"it holds {len(positions) - 1} records, but {file.records} are expected")
+        raise _damage_error(file.path, f"it holds {len(positions) - 1} records, but {file.records} are expected")
     return positions
 
 
@@ -162,11 +161,11 @@ def _payload(framed: bytes, path: str, position: int) -> bytes:
         masked_crc(payload)
     )
     if not sound:
-        raise _damaged(path, f"byte {position}: the record does not match its checksum")
+        raise _damage_error(path, f"byte {position}: the record does not match its checksum")
     return payload
 
 
-def _damaged(path: str, what: str) -> RldsBeamError:
+def _damage_error(path: str, what: str) -> RldsBeamError:
     return RldsBeamError(f"{path}: {what}; fetch the file again, or convert the dataset again")
 
 
@@ -314,7 +313,7 @@ def _open(path: str, fields: Sequence[Field]) -> _File:
     if storage.scheme(path) is None:
         plain = byte_chunks(file.metadata, ("UNCOMPRESSED",))
         for field in fields:
-            if field.encoding in IMAGES and None not in field.shape[:-3]:
+            if field.holds_image_files and None not in field.shape[:-3]:
                 spans = plain.get(leaf_of(field.path, file.schema_arrow), [])
                 chunks[field.path] = {group: span for group, span in enumerate(spans) if span is not None}
     return _File(file, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), chunks)

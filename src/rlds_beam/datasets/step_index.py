@@ -78,7 +78,6 @@ _PARTS: Mapping[Kind, tuple[str, ...]] = {
     "images": ("places",),
     "arrays": ("places", "shapes"),
 }
-_IMAGES = ("png", "jpeg")
 _SCHEMA = {
     "version": COUNT,
     "dataset": TEXT,
@@ -136,7 +135,7 @@ class IndexedColumn:
 
 def kind_of(field: Field) -> Kind:
     """How the values of a field are stored."""
-    if field.encoding in _IMAGES:
+    if field.holds_image_files:
         return "images"
     if field.dtype == "string":
         return "text"
@@ -319,9 +318,9 @@ class CheckedArray:
                 return mapped.array[rows]  # type: ignore[no-any-return]
             with self._lock:
                 if self._mapped is mapped:
-                    self._index.replace(self._damaged(mapped.stamp))
+                    self._index.replace(self._damage_error(mapped.stamp))
                     self._mapped = self._map()
-        raise self._damaged(mapped.stamp)
+        raise self._damage_error(mapped.stamp)
 
     def _verify(self, mapped: _Mapped, data: mmap.mmap, rows: Any) -> bool:
         """Verifies the blocks of rows that are not yet verified; False if one is damaged."""
@@ -348,7 +347,7 @@ class CheckedArray:
         with file:
             size = stamp[1]
             if size != math.prod(self._shape) * self._dtype.itemsize or len(self._checksums) != -(-size // _BLOCK):
-                raise self._damaged(stamp)
+                raise self._damage_error(stamp)
             verified = np.zeros(len(self._checksums), bool)
             if not size:  # an empty file cannot be mapped
                 return _Mapped(np.empty(self._shape, self._dtype), None, verified, stamp)
@@ -357,7 +356,7 @@ class CheckedArray:
             data.madvise(mmap.MADV_RANDOM)
         return _Mapped(np.frombuffer(data, self._dtype).reshape(self._shape), data, verified, stamp)
 
-    def _damaged(self, stamp: storage.Stamp) -> DamagedIndexError:
+    def _damage_error(self, stamp: storage.Stamp) -> DamagedIndexError:
         return DamagedIndexError(self._index.directory, self._name, stamp)
 
 

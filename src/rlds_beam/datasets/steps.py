@@ -164,7 +164,7 @@ class IndexedEpisodes:
         spans = [slice(int(starts[i]), int(starts[i + 1])) for i in indices.tolist()]
         columns = [self._steps.column(path.removeprefix(STEPS), span) for span in spans]
         field = self.fields[path]
-        if field.encoding in ("png", "jpeg"):
+        if field.holds_image_files:
             images = [column for column in columns if isinstance(column, EncodedImages)]
             data = [image if isinstance(image, VideoFrames) else image.data for image in images]
             return EncodedImages(objects(data), field.shape[-3:], field.dtype)
@@ -190,11 +190,11 @@ def edited_images(recipe: Recipe, index: StepIndex) -> Edited:
     source, connecting = recipe.source, recipe.connecting.fit(index.content["fitted"])
     reader, shards = EpisodeReader(source), {(s.name, shard.index): shard for s in source.splits for shard in s.shards}
 
-    def made_again(path: str, split: str, shard: int, position: int, part: int) -> EditedImages:
+    def edit_again(path: str, split: str, shard: int, position: int, part: int) -> EditedImages:
         (episode,) = reader.read(split, Segment(shards[split, shard], position, position + 1))
         batch = connecting.connect(validate_episode(episode, recipe.check).episodes, episode)
         column = batch.episodes[part].steps[path]
         assert isinstance(column, EditedImages)
         return column.with_source(column.source.with_data(objects([])))
 
-    return {path: [made_again(path, **record) for record in records] for path, records in index.edits.items()}
+    return {path: [edit_again(path, **record) for record in records] for path, records in index.edits.items()}

@@ -124,7 +124,7 @@ class Observer:
         raise NotImplementedError
 
     @contextlib.contextmanager
-    def _sent_together(self) -> Iterator[None]:
+    def _send_together(self) -> Iterator[None]:
         """Sends the items written inside at the end, in as few messages as possible, even after an error."""
         try:
             yield

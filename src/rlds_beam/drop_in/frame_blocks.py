@@ -319,10 +319,10 @@ def _slices(steps: Any, library: dict[str, Any]) -> tuple[Any, list[int]]:
     if steps.op.type not in ("MapDataset", "ParallelMapDatasetV2"):
         raise _UnknownError(f"steps out of {steps.op.type}")
     slices, order = _slices(steps.op.inputs[0], library)
-    return slices, [order[i] for i in _handed_on(library[steps.op.get_attr("f").name], len(order))]
+    return slices, [order[i] for i in _find_passed_on(library[steps.op.get_attr("f").name], len(order))]
 
 
-def _handed_on(function: Any, count: int) -> Iterable[int]:
+def _find_passed_on(function: Any, count: int) -> Iterable[int]:
     """The indices of the first `count` arguments that a function returns, if it does nothing else."""
     place = {argument.name: i for i, argument in enumerate(function.signature.input_arg)}
     for node in function.node_def:

@@ -29,7 +29,7 @@ from rlds_beam.reverb.encoding import (
     chunk_length_of,
     digest,
     message,
-    mixed,
+    mix_keys,
     portions,
 )
 from rlds_beam.reverb.protocol import inserts
@@ -69,7 +69,7 @@ class KeySequence:
         """The keys of `count` items from number `first`, uint64 [tables, count]."""
         keys = np.empty((len(self._tables), count), np.uint64)
         for row, seed in zip(keys, self._tables, strict=True):
-            row[:] = mixed(seed, np.arange(first, first + count, dtype=np.uint64))
+            row[:] = mix_keys(seed, np.arange(first, first + count, dtype=np.uint64))
         return keys
 
     def episode(self) -> int:
@@ -285,7 +285,7 @@ class FrameWriter:
         start = self.frames - count
         keys = [self._keys.chunk() for _ in range(0, count, length)]
         chunks = inserts.chunks(np.array(keys, np.uint64), values, length, self._episode_id, start)
-        self._chunks += (chunk.shifted(start) for chunk in chunks)
+        self._chunks += (chunk.shift(start) for chunk in chunks)
 
     def _horizon(self) -> int:
         """The first frame that an unsent item may use."""

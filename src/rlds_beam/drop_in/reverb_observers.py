@@ -118,7 +118,7 @@ class ReverbAddTrajectoryObserver(Observer):
         Raises:
           ValueError, NotVerifiedError: as when the observer is called.
         """
-        with self._sent_together():
+        with self._send_together():
             for frames, at_end in episodes(NestedFrames.of_run(trajectory), trajectory.step_type):
                 self._add(frames)
                 if at_end:
@@ -184,7 +184,7 @@ class ReverbTrajectorySequenceObserver(ReverbAddTrajectoryObserver):
 
     def add_episode(self, trajectory: Any) -> None:
         """Adds a run of frames with leaves [n, ...], like calling the observer with each of them."""
-        with self._sent_together():
+        with self._send_together():
             self._add(NestedFrames.of_run(trajectory))
 
 
@@ -261,7 +261,7 @@ class ReverbAddEpisodeObserver(Observer):
         Raises:
           ValueError, NotVerifiedError: as when the observer is called.
         """
-        with self._sent_together():
+        with self._send_together():
             for frames, at_end in episodes(NestedFrames.of_run(trajectory), trajectory.step_type):
                 self._add(frames, at_end)
 

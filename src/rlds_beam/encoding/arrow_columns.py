@@ -21,7 +21,6 @@ import numpy as np
 
 from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.encoding.example.rows import images_of, texts_of
-from rlds_beam.encoding.example.templates import IMAGES
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, Violation
@@ -56,7 +55,7 @@ def _arrow_field(field: Field) -> pa.Field:
 def _arrow_type(field: Field) -> pa.DataType:
     import pyarrow as pa
 
-    if field.encoding in IMAGES:
+    if field.holds_image_files:
         kind, shape = pa.binary(), field.shape[:-3]
     elif field.dtype == "string":
         kind, shape = pa.string(), field.shape
@@ -79,7 +78,7 @@ def to_arrow(field: Field, column: Column, rows: int) -> pa.Array:
     if len(column) != rows:
         raise ValueError(f"{field.path} has {len(column)} values, but there are {rows} rows")
     dims: tuple[int | None, ...] = field.shape
-    if field.encoding in IMAGES:
+    if field.holds_image_files:
         dims = field.shape[:-3]
         flat = [image for images in images_of(field, column) for image in images]
         return _nest(pa.array(flat, pa.binary()), _sizes(cast(EncodedImages, column).data, dims), field)
@@ -155,9 +154,9 @@ def _nest(values: pa.Array, sizes: list[Array], field: Field) -> pa.Array:
 
 def from_arrow(field: Field, array: pa.Array) -> Column:
     """The inverse of `to_arrow`; text is bytes."""
-    rows, dims = len(array), field.shape[:-3] if field.encoding in IMAGES else field.shape
+    rows, dims = len(array), field.shape[:-3] if field.holds_image_files else field.shape
     shapes, values = _unnest(array, dims)
-    if field.encoding in IMAGES or field.dtype == "string":
+    if field.holds_image_files or field.dtype == "string":
         flat = objects([v if isinstance(v, bytes) else v.encode() for v in values.to_pylist()])
     else:
         flat = values.to_numpy(zero_copy_only=False).astype(field.numpy_dtype, copy=False)
@@ -167,7 +166,7 @@ def from_arrow(field: Field, array: pa.Array) -> Column:
         column = objects([flat[a:b].reshape(shape) for a, b, shape in zip(starts, starts[1:], shapes, strict=False)])
     else:
         column = flat.reshape(rows, *cast("tuple[int, ...]", dims))
-    if field.encoding in IMAGES:
+    if field.holds_image_files:
         return EncodedImages(column, field.shape[-3:], field.dtype)
     return column
 

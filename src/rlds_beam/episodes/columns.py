@@ -69,7 +69,7 @@ def find_changed(old: Array, new: Array, *, rounding: bool = False) -> Array:
         return np.asarray((old != 0) & (old != 1))
     if old.dtype.kind == "b":
         return np.zeros(old.shape, bool)
-    old, new = _known(old), _known(new)
+    old, new = _widen(old), _widen(new)
     if old.dtype.kind == "f" and new.dtype.kind == "f":
         if rounding:
             return np.asarray(np.isfinite(old) & ~np.isfinite(new))
@@ -86,7 +86,7 @@ def find_changed(old: Array, new: Array, *, rounding: bool = False) -> Array:
     return np.asarray((old < max(limits.min, source.min)) | (old > min(limits.max, source.max)))
 
 
-def _known(values: Array) -> Array:
+def _widen(values: Array) -> Array:
     """Widens bfloat16, unknown to numpy, and float16, in which integer limits are infinite, to float32."""
     return values.astype(np.float32) if values.dtype.kind not in "iuf" or values.dtype == np.float16 else values
 

@@ -13,8 +13,6 @@ from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import Violation
 from rlds_beam.images.encoded_images import EncodedImages
 
-_IMAGES = ("png", "jpeg")
-
 
 class Conformance:
     """Checks episodes against a schema. Picklable.
@@ -25,8 +23,8 @@ class Conformance:
     def __init__(self, schema: Schema):
         self._schema = schema
         of_steps = schema.steps.values()
-        self._arrays = [(f.path, f.numpy_dtype, f.shape) for f in of_steps if f.encoding not in _IMAGES]
-        self._images = [field for field in of_steps if field.encoding in _IMAGES]
+        self._arrays = [(f.path, f.numpy_dtype, f.shape) for f in of_steps if not f.holds_image_files]
+        self._images = [field for field in of_steps if field.holds_image_files]
 
     def violations(self, episode: Episode) -> Sequence[Violation]:
         """Compares the fields of an episode with the schema: missing or extra fields, dtypes, shapes, and lengths."""
@@ -91,14 +89,14 @@ def _unequal_lengths(steps: Mapping[str, Column]) -> Iterator[Violation]:
 def _column_difference(column: Column, field: Field) -> str | None:
     """How a column differs from its field; None if it does not."""
     if isinstance(column, EncodedImages):
-        if field.encoding in _IMAGES and (column.dtype, column.shape) == (field.dtype, field.shape):
+        if field.holds_image_files and (column.dtype, column.shape) == (field.dtype, field.shape):
             return None
         actual = f"encoded images of {column.dtype}{_dims(column.shape)}"
         return f"{actual}, but the schema says {field.dtype}{_dims(field.shape)} ({field.encoding})"
     if not isinstance(column, np.ndarray) or not column.ndim:
         return f"a {type(column).__name__}, but expected an array with a value for each step"
     shape = column.shape[1:]
-    if column.dtype == field.numpy_dtype and shape == field.shape and field.encoding not in _IMAGES:
+    if column.dtype == field.numpy_dtype and shape == field.shape and not field.holds_image_files:
         return None
     return _difference(column.dtype, shape, field, "at each step")
 
@@ -106,11 +104,11 @@ def _column_difference(column: Column, field: Field) -> str | None:
 def _value_difference(value: Any, field: Field) -> str | None:
     """How a value of the episode differs from its field; None if it does not."""
     if isinstance(value, (str, bytes)):
-        if (field.dtype == "string" and not field.shape) or field.encoding in _IMAGES:
+        if (field.dtype == "string" and not field.shape) or field.holds_image_files:
             return None
         return f"text, but the schema says {field.dtype}{_dims(field.shape)}"
     array = np.asarray(value)
-    if array.dtype == field.numpy_dtype and array.shape == field.shape and field.encoding not in _IMAGES:
+    if array.dtype == field.numpy_dtype and array.shape == field.shape and not field.holds_image_files:
         return None
     if isinstance(value, (bool, int, float)) and not field.shape and array.dtype.kind == field.numpy_dtype.kind:
         return None  # a Python number has no dtype
@@ -128,10 +126,10 @@ def _difference(dtype: np.dtype[Any], shape: tuple[int, ...], field: Field, wher
     is_shape = len(shape) == len(field.shape) and all(
         wanted in (None, size) for size, wanted in zip(shape, field.shape, strict=True)
     )
-    if is_kind and is_shape and field.encoding not in _IMAGES:
+    if is_kind and is_shape and not field.holds_image_files:
         return None
     actual = "text" if dtype.kind in "OSU" else dtype.name
-    encoded = f" ({field.encoding} images)" if field.encoding in _IMAGES else ""
+    encoded = f" ({field.encoding} images)" if field.holds_image_files else ""
     return f"{actual}{_dims(shape)} {where}, but the schema says {field.dtype}{_dims(field.shape)}{encoded}".replace(
         " ,", ","
     )

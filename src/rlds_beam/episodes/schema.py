@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlds_beam.errors import UsageError
+from rlds_beam.images.headers import IMAGE_FILES
 from rlds_beam.lazy import Viewable
 from rlds_beam.text import printable, tree, type_text
 from rlds_beam.typing import Array
@@ -87,9 +88,14 @@ class Field:
         return math.prod(d for d in self.shape if d is not None)
 
     @property
+    def holds_image_files(self) -> bool:
+        """Whether its values are PNG or JPEG files: the columns are `EncodedImages`."""
+        return self.encoding in IMAGE_FILES
+
+    @property
     def holds_images(self) -> bool:
         """Whether its values are images: PNG, JPEG, or arrays of pixels."""
-        if self.encoding in ("png", "jpeg"):
+        if self.holds_image_files:
             return True
         if self.dtype != "uint8" or len(self.shape) != 3 or None in self.shape:
             return False
@@ -171,7 +177,7 @@ class Schema(Viewable):
         """Raises UsageError, naming `where`, if a flag or the discount is text or an image."""
         for path in (*FLAGS, "discount"):
             field = self.steps.get(path)
-            if field is not None and (field.dtype == "string" or field.encoding in ("png", "jpeg")):
+            if field is not None and (field.dtype == "string" or field.holds_image_files):
                 raise UsageError(f"{where}: {field} must be a number in RLDS")
 
     def check_size(self, where: str) -> None:

@@ -180,7 +180,7 @@ def describe_input(input: str | Sequence[str]) -> str:
 def open_input(options: SourceOptions) -> Source:
     """Opens the input of a job (of several, the first), with the meaning that its options give it."""
     if options.from_ is None:
-        options = options.resolved()
+        options = options.resolve()
         assert options.recognized is not None  # the input is a required option
         source = open_recognized(options.recognized, options.split, options.features, options.from_options)
     else:

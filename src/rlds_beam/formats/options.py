@@ -59,7 +59,7 @@ class SourceOptions(Options):
         given = getattr(self, self.reads)
         return recognize(given) if given and self.from_ is None else None
 
-    def resolved(self) -> Self:
+    def resolve(self) -> Self:
         """These options with the format of the input, and that format's options.
 
         A config is made without looking: what it refuses needs no files and no network. This looks at the input, unless
@@ -74,7 +74,7 @@ class SourceOptions(Options):
     @property
     def source_format(self) -> str:
         """The name of the input's format, given or recognized; `rlds` if there is no input."""
-        found = self.resolved().recognized
+        found = self.resolve().recognized
         return self.from_ or (RLDS if found is None else found.format)
 
     def for_input(self, path: str) -> Self:
@@ -88,7 +88,7 @@ class SourceOptions(Options):
         return dataclasses.replace(self, **changes, from_options=self.from_options if same else None)
 
     @classmethod
-    def implied(cls, values: Mapping[str, Any], *, look: bool = False) -> dict[str, Any]:
+    def imply(cls, values: Mapping[str, Any], *, look: bool = False) -> dict[str, Any]:
         """What the input is recognized as, if options of its format are given, or `look`."""
         from rlds_beam.formats.recognition import recognize
 

@@ -106,7 +106,7 @@ class Repository:
     def about(self) -> Mapping[str, Any] | None:
         """The Hub's description of the repository; None if this token can see none."""
         try:
-            return self._hub.described(self.path)
+            return self._hub.describe(self.path)
         except NoSuchRepository:
             return None
 
@@ -142,7 +142,7 @@ class Repository:
 
         def send() -> Any:
             nonlocal tried
-            left, tried = self._left(deleted) if tried else deleted, True
+            left, tried = self._list_remaining(deleted) if tried else deleted, True
             operations: list[Any] = [*(CommitOperationDelete(name, is_folder=False) for name in left), *added]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about cards without metadata
@@ -153,7 +153,7 @@ class Repository:
         size = sum(file.size for file in files)
         return self._hub.checked_commit(self.path, {"sha": self._hub.calling(self.path, send, size).oid})
 
-    def _left(self, names: Sequence[str]) -> list[str]:
+    def _list_remaining(self, names: Sequence[str]) -> list[str]:
         """The files that still exist; the answer to an earlier attempt may have been lost."""
         head = self.head() if names else None
         return [] if head is None else sorted(self.files(head).keys() & {*names})

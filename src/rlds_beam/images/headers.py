@@ -17,6 +17,9 @@ PNG, JPEG, or video can decode to any number of pixels."""
 _MAX_SCANS = 100
 """Maximum scans of a JPEG; encoders write up to about 20. Each takes a pass over all pixels, and 30 bytes of file."""
 
+IMAGE_FILES = ("png", "jpeg")
+"""The encodings of fields whose values are image files."""
+
 JPEG_END = b"\xff\xd9"
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # the SOF markers
 

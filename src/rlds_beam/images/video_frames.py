@@ -137,7 +137,7 @@ class VideoFrames(EncodedImages):
         """The channels and the dtype of a frame."""
         return (3, "uint8") if self.scale is None else (1, self.scale.dtype)
 
-    def stacked(self) -> Array:
+    def stack(self) -> Array:
         """The pixels of frames of one size, [T, H, W, C], in their own dtype. Raises BadEpisode as `pixels`."""
         assert self.size is not None
         channels, dtype = self._kind
@@ -147,7 +147,7 @@ class VideoFrames(EncodedImages):
         return images
 
     def decode(self, field: str | None = None, jpeg: Jpeg = "fast") -> Array:
-        return self.stacked() if self.is_direct else super().decode(field, jpeg)
+        return self.stack() if self.is_direct else super().decode(field, jpeg)
 
     def parts(self, count: int, field: str | None = None) -> Iterator[tuple[Array, Array]]:
         if not self.is_direct:

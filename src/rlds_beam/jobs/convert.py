@@ -229,7 +229,7 @@ class ConvertJob:
         ignored = self.connecting.ignored_values(self.output.ignored_values)
         return RangeFitter(self._reader, self.check, self.connecting, ignored)
 
-    def fitted(self) -> ConvertJob:
+    def with_fitted(self) -> ConvertJob:
         """The job with connectors fitted by an earlier run; unchanged if no run has fitted them."""
         results = read_fitted(self.directory, self.plan) if self.connecting.unfitted else None
         return self if results is None else dataclasses.replace(self, connecting=self.connecting.fit(results))
@@ -348,7 +348,7 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     Raises:
       UsageError: the input, the options, or the output cannot be used.
     """
-    options = options.resolved()
+    options = options.resolve()
     source = options.open_source()
     directory.check_apart(options.output, getattr(options, "input", None), "OUTPUT")
     appends = getattr(options, "append", False)

@@ -196,7 +196,7 @@ def validate_seconds(source: Source, options: CheckOptions) -> float:
 
 def check_seconds(source: Source, options: CheckOptions, decoded: int) -> float:
     """Seconds to check a dataset and measure its signals; `decoded` images of each camera and episode are decoded."""
-    cameras = sum(field.encoding in ("jpeg", "png") for field in source.schema.steps.values())
+    cameras = sum(field.holds_image_files for field in source.schema.steps.values())
     more = _episodes(source) * (_EPISODE["signals"] + cameras * decoded * _DECODE)
     return validate_seconds(source, options) + more
 

@@ -128,8 +128,8 @@ class Overview:
         ranges = {
             value.field.path: {
                 **value.field.to_json(),
-                "min": _known(value.low),
-                "max": _known(value.high),
+                "min": _without_nan(value.low),
+                "max": _without_nan(value.high),
                 **({"by_statistics": True} if value.stated else {}),
             }
             for value in self.values
@@ -153,7 +153,7 @@ class Overview:
         }
 
 
-def _known(numbers: Sequence[float]) -> list[float | None]:
+def _without_nan(numbers: Sequence[float]) -> list[float | None]:
     """Numbers for JSON, which has no NaN."""
     return [None if math.isnan(number) else number for number in numbers]
 
@@ -218,7 +218,7 @@ class OverviewBuilder:
         episodes = source.episodes if source.episodes is not None else report.records if complete else None
         ranges = {path: (_numbers(self._low[path]), _numbers(self._high[path]), False) for path in self._low}
         if not complete:
-            stated = {path: _stated(own, ranges.get(path)) for path, own in source.stated_ranges().items()}
+            stated = {path: _check_stated(own, ranges.get(path)) for path, own in source.stated_ranges().items()}
             ranges |= {path: known for path, known in stated.items() if known is not None}
         files, size = _companions(source)
         return Overview(
@@ -247,7 +247,7 @@ class OverviewBuilder:
 _Range = tuple[tuple[float, ...], tuple[float, ...], bool]
 
 
-def _stated(stated: tuple[Sequence[float], Sequence[float]], read: _Range | None) -> _Range | None:
+def _check_stated(stated: tuple[Sequence[float], Sequence[float]], read: _Range | None) -> _Range | None:
     """The range that statistics state; None if the values that were read contradict it."""
     low, high = (np.array(numbers) for numbers in stated)
     if read is None or len(read[0]) != len(low):

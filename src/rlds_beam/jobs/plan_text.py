@@ -74,7 +74,6 @@ def push_plan(source: PushInput, servers: Sequence[str], tables: Sequence[str]) 
     )
 
 
-_IMAGES = ("png", "jpeg")
 _WHY = "not needed, so not read; --check_unused checks it"
 
 
@@ -92,5 +91,5 @@ def without_images(
     """
     if options.needs_images or any(vars(type(connector)).get("reads_images", True) for connector in connectors):
         return source
-    images = [path for path, field in source.schema.steps.items() if field.encoding in _IMAGES and path not in wanted]
+    images = [path for path, field in source.schema.steps.items() if field.holds_image_files and path not in wanted]
     return source.without(images, _WHY) if images else source

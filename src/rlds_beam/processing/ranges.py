@@ -71,7 +71,7 @@ def check_and_connect(
     names, fps = connecting.probed.given.names, connecting.fps
     verdict = validate_episode(episode, check, ignored, sound=sound, names=names, fps=fps)
     if verdict.rejected is not None:
-        return Processed(verdict, connecting.of_rejected(episode.key))
+        return Processed(verdict, connecting.count_rejected(episode.key))
     try:
         batch = connecting.connect(verdict.episodes, episode)
         if batch.episodes:
@@ -83,7 +83,7 @@ def check_and_connect(
         if late_verdict.rejected is None:  # the rule is accepted, but the episode could not be written
             rejection = Rejection.of(episode, bad)
             late_verdict = Verdict(episode.key, (), late_verdict.violations, rejection, size=len(episode.payload))
-        return Processed(late_verdict, connecting.of_rejected(episode.key))
+        return Processed(late_verdict, connecting.count_rejected(episode.key))
     written = bool(batch.episodes) or not batch.dropped
     return Processed(verdict, batch.connected, batch.dropped, written)
 

@@ -89,7 +89,7 @@ class Snapshot:
     def verify(self, split: str, index: int) -> None:
         """Raises NotVerifiedError if a shard has changed since the job was planned."""
         seen = self.seen.get((split, index))
-        if seen is not None and (path := self._changed(seen)) is not None:
+        if seen is not None and (path := self._find_change(seen)) is not None:
             raise NotVerifiedError(f"{path} changed while the job was reading the dataset: {self.advice}")
 
     def verify_all(self) -> None:
@@ -98,7 +98,7 @@ class Snapshot:
         if places:
             storage.at_once(lambda place: self.verify(*place), places, self.seen[places[0]].shard.path)
 
-    def _changed(self, seen: Seen) -> str | None:
+    def _find_change(self, seen: Seen) -> str | None:
         now = [(path, storage.stamp(path)) for path, _ in seen.stamps]
         # Inode, size, and mtime stay the same if only a permission or the number of links changes.
         compared = 4 if seen.content is not None else 3

@@ -23,7 +23,6 @@ from rlds_beam.typing import Array
 MAX_EXPANDED = 1 << 28
 """The limit in bytes for decompressing one field of unknown shape, all steps together."""
 
-_IMAGES = ("png", "jpeg")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -64,7 +63,7 @@ class ColumnReader:
 
 
 def _reader(field: Field, episode_level: bool) -> Callable[[Feature], Column | None]:
-    if field.encoding in _IMAGES:
+    if field.holds_image_files:
         return functools.partial(_images, field)
     if field.encoding in ("bytes", "zlib"):
         return functools.partial(_encode, field)

@@ -15,7 +15,7 @@ from rlds_beam.connectors.learner.default_pipelines import env_to_module_pipelin
 from rlds_beam.episodes.columns import flatten
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
-from rlds_beam.recording.logger import recorded_as
+from rlds_beam.recording.logger import cast_recorded
 from rlds_beam.recording.models import is_model, load_module
 from rlds_beam.recording.policies import Acted, HistoryPolicy
 from rlds_beam.recording.policy_distributions import Propensity
@@ -101,7 +101,7 @@ class ModulePolicy(HistoryPolicy):
         leaves = self._action.leaves
         stored, for_env = (
             tuple(
-                recorded_as(np.asarray(v), np.dtype(leaf.dtype), f"{self.name}: an action")
+                cast_recorded(np.asarray(v), np.dtype(leaf.dtype), f"{self.name}: an action")
                 for leaf, v in zip(leaves, self._action.flatten(of), strict=True)
             )
             for of in (vector["actions"], vector.get("actions_for_env", vector["actions"]))

@@ -171,14 +171,14 @@ class EpsilonGreedyHead(BaseHead):
     def of(self, base: BasePolicy, observations: Any) -> EpsilonGreedy:
         values = base.values_or_greedy(observations, self.n_actions)
         if values.ndim == 1:
-            return EpsilonGreedy(values, self.epsilon, _known(self, self.n_actions), self._start, None)
+            return EpsilonGreedy(values, self.epsilon, _require_actions(self, self.n_actions), self._start, None)
         best = values.max(axis=1, keepdims=True)
         tied = values >= best - TIED * np.maximum(1, np.abs(best))
         return EpsilonGreedy(values.argmax(axis=1), self.epsilon, values.shape[1], self._start, tied)
 
     def calc_action_choice_probability(self, x: Array) -> Array:
         """The probabilities of all actions, (N, n)."""
-        distribution, n = self.distribution(x), _known(self, self.n_actions)
+        distribution, n = self.distribution(x), _require_actions(self, self.n_actions)
         each = [distribution.propensity((np.full(len(x), a + self._start),)).value for a in range(n)]
         return np.stack(each, axis=1)
 
@@ -215,7 +215,7 @@ class SoftmaxHead(BaseHead):
 
     def calc_action_choice_probability(self, x: Array) -> Array:
         """The probabilities of all actions, (N, n)."""
-        distribution, n = self.distribution(x), _known(self, self.n_actions)
+        distribution, n = self.distribution(x), _require_actions(self, self.n_actions)
         return np.stack([distribution.propensity((np.full(len(x), a + self._start),)).value for a in range(n)], axis=1)
 
 
@@ -335,7 +335,7 @@ def _number(head: BaseHead, leaf: SpaceLeaf, given: int | None) -> int:
     return leaf.choices
 
 
-def _known(head: BaseHead, n_actions: int | None) -> int:
+def _require_actions(head: BaseHead, n_actions: int | None) -> int:
     if n_actions is None:
         raise UsageError(f"{type(head).__name__}: n_actions is missing")
     return n_actions

@@ -211,7 +211,7 @@ class _Column:
             array = np.asarray(value)
             _check(array, self.dtype, self.shape, "an observation")
             self.unchecked = array.dtype != self.dtype
-            recorded_as(array, self.dtype, "an observation of the environment")
+            cast_recorded(array, self.dtype, "an observation of the environment")
 
 
 class _Values(list[Any]):
@@ -238,11 +238,11 @@ class _Values(list[Any]):
                 self._shape,
                 path,
             )
-            column[:-1] = recorded_as(values, self._dtype, path) if values.dtype != object else values
+            column[:-1] = cast_recorded(values, self._dtype, path) if values.dtype != object else values
         return column
 
 
-def recorded_as(values: Array, dtype: np.dtype[Any], what: str) -> Array:
+def cast_recorded(values: Array, dtype: np.dtype[Any], what: str) -> Array:
     """Casts values to the recorded dtype, which may round them.
 
     Raises:

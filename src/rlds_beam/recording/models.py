@@ -183,7 +183,7 @@ class RLModulePolicy(BasePolicy):
                 return dict(self._module.forward_exploration(self._tensors(columns)))
             given = {name: np.asarray(value)[:, None] for name, value in columns.items() if name not in state}
             leaves = tuple(state[name] for name in sorted(state))
-            outputs = self._module.forward_exploration(self._tensors({**given, _STATE_IN: self._nested(leaves)}))
+            outputs = self._module.forward_exploration(self._tensors({**given, _STATE_IN: self._nest(leaves)}))
         after = outputs[self._columns.STATE_OUT]
         last_outputs = {name: value[:, 0] for name, value in outputs.items() if hasattr(value, "shape")}
         return {**last_outputs, **flatten(after, self._columns.STATE_OUT)}
@@ -192,7 +192,7 @@ class RLModulePolicy(BasePolicy):
         """The initial state, without the axis of environments; empty for a module without a state."""
         return {} if self._initial is None else self._initial
 
-    def _nested(self, state: State) -> Any:
+    def _nest(self, state: State) -> Any:
         return like(self._initial, state)
 
     def _tensors(self, nested: Any) -> Any:
@@ -220,7 +220,7 @@ class RLModulePolicy(BasePolicy):
     def advance(self, observations: Any, state: State) -> tuple[Array, State]:
         given = {self._columns.OBS: np.ascontiguousarray(observations, np.float32)[:, None]}
         with self._torch.no_grad():
-            outputs = self._module.forward_inference(self._tensors({**given, _STATE_IN: self._nested(state)}))
+            outputs = self._module.forward_inference(self._tensors({**given, _STATE_IN: self._nest(state)}))
         after = leaves_of(outputs[self._columns.STATE_OUT])
         check_state(self, state, after)
         inputs = self._outputs(outputs)[:, 0]

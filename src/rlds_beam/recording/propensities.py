@@ -67,15 +67,15 @@ def together(
 ) -> Together:
     """Concatenates the columns of episodes, each of T steps of which T - 1 have an action."""
 
-    def joined(path: str) -> Array:
+    def join(path: str) -> Array:
         return np.concatenate([columns[path][:-1] for columns in episodes])
 
     known = PROPENSITY in episodes[0]
     of_each = [state for state in states if state is not None]
     return Together(
-        observation.build([joined(path) for path in _paths(observation, "observation")]),
-        tuple(joined(path) for path in _paths(action, "action")),
-        joined(PROPENSITY) if known else None,
+        observation.build([join(path) for path in _paths(observation, "observation")]),
+        tuple(join(path) for path in _paths(action, "action")),
+        join(PROPENSITY) if known else None,
         np.array([len(columns["reward"]) - 1 for columns in episodes]),
         episodes,
         stack_states(of_each) if of_each else None,

@@ -11,7 +11,7 @@ import numpy as np
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.recording.environments import Environment
-from rlds_beam.recording.logger import EpisodeBuffer, RecordedEnvironment, make_logger, recorded_as
+from rlds_beam.recording.logger import EpisodeBuffer, RecordedEnvironment, cast_recorded, make_logger
 from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy
 from rlds_beam.recording.policy_distributions import Actions, Propensity
 from rlds_beam.recording.seeds import Address, Noise, environment_seed, warm_up
@@ -162,7 +162,7 @@ def _to_stored(leaf: SpaceLeaf, values: Array, *, clip: bool) -> Array:
     """Actions in the dtype to store, clipped to the bounds if `clip`."""
     if clip and leaf.kind == "box":
         values = np.clip(values, leaf.low, leaf.high)
-    return recorded_as(values, np.dtype(leaf.dtype), "an action of the policy")
+    return cast_recorded(values, np.dtype(leaf.dtype), "an action of the policy")
 
 
 class _Slot:

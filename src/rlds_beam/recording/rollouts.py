@@ -158,10 +158,10 @@ class _Recorder:
             files.make, self._policy, files.settings, rollout.addresses, files.metadata, envlogger=files.envlogger
         )
         for group in _group(recordings):
-            yield from self._checked(group)
+            yield from self._check_and_encode(group)
         self._check_counts()
 
-    def _checked(self, recordings: Sequence[RecordedEpisode]) -> Iterator[bytes]:
+    def _check_and_encode(self, recordings: Sequence[RecordedEpisode]) -> Iterator[bytes]:
         """Checks the propensities of some episodes and yields their records."""
         policy, rollout = self._policy, self._rollout
         names = [f"{policy.name}/{rollout.dataset}/{r.trajectory}{f'.{r.part}' * (r.part > 0)}" for r in recordings]

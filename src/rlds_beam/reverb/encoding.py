@@ -46,7 +46,7 @@ def digest(*parts: str) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
-def mixed(seed: int | Keys, numbers: Array) -> Keys:
+def mix_keys(seed: int | Keys, numbers: Array) -> Keys:
     """Keys derived from a seed (or n seeds) and numbers, uint64 [n]; different numbers give different keys.
 
     Uses the finalizer of SplitMix64 (Steele, Lea, and Flood 2014), which is a bijection.
@@ -132,7 +132,7 @@ class ItemEncoder:
         keys = np.uint64(chunk_seed) + np.arange(len(begins), dtype=np.uint64) * np.uint64(GOLDEN)
         used = [column[skipped:] for column in columns] if skipped else columns
         chunks = inserts.chunks(keys, used, length, episode_id, skipped)
-        return Cut([chunk.shifted(skipped) for chunk in chunks], windows, priorities, seeds)
+        return Cut([chunk.shift(skipped) for chunk in chunks], windows, priorities, seeds)
 
     def encode(self, cuts: Sequence[Cut]) -> list[Request]:
         """Encodes all cuts as if their runs were concatenated: a few large requests cost less than many small ones."""
@@ -141,7 +141,7 @@ class ItemEncoder:
             return []
         counts = np.array([cut.windows.count for cut in cuts])
         bases = np.cumsum([0, *(cut.chunks[-1].end for cut in cuts[:-1])]).tolist()
-        chunks = [chunk.shifted(base) for base, cut in zip(bases, cuts, strict=True) for chunk in cut.chunks]
+        chunks = [chunk.shift(base) for base, cut in zip(bases, cuts, strict=True) for chunk in cut.chunks]
         numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
         def of_each(values: Iterable[int], dtype: Any = np.int64) -> Array:
@@ -153,7 +153,7 @@ class ItemEncoder:
             lengths=of_each(cut.windows.length for cut in cuts),
             priorities=np.concatenate([cut.priorities for cut in cuts]),
             keys=np.stack(
-                [mixed(of_each((cut.seeds[i] for cut in cuts), np.uint64), numbers) for i in range(len(self._tables))]
+                [mix_keys(of_each((c.seeds[i] for c in cuts), np.uint64), numbers) for i in range(len(self._tables))]
             ),
         )
         contents = portions(items, chunks, self._tables, len(self._leaves), squeeze=self._squeeze)

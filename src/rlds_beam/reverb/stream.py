@@ -115,14 +115,14 @@ class InsertStream:
             if progress:
                 deadline, lost = time.monotonic() + timeout, None
             elif failure is None and time.monotonic() >= deadline:
-                raise self._given_up(timeout, lost)
+                raise self._give_up(timeout, lost)
             if failure is not None and self._missing > leave:
                 if lost is None:
                     deadline = time.monotonic() + timeout
                 lost = failure
                 self._reconnect(failure, deadline, timeout)
 
-    def _given_up(self, timeout: float, lost: Exception | None) -> NotVerifiedError:
+    def _give_up(self, timeout: float, lost: Exception | None) -> NotVerifiedError:
         """The error for a wait without progress; `lost` is the error that broke the connection, if any."""
         if isinstance(lost, grpc.RpcError):
             return NotVerifiedError(
@@ -180,7 +180,7 @@ class InsertStream:
             except ServerError as error:
                 cause = error
         else:
-            raise self._given_up(timeout, failure) from cause
+            raise self._give_up(timeout, failure) from cause
         if state_id != self._state_id:
             raise NotVerifiedError(
                 f"{self._address} was restarted while items were written: items that it had acknowledged are lost, "

@@ -61,7 +61,7 @@ class Progress:
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def shown(self) -> Iterator[Progress]:
+    def show(self) -> Iterator[Progress]:
         """Shows the progress during the block; removes the bar after it."""
         try:
             yield self
@@ -182,7 +182,7 @@ def in_this_process(total: Total, kind: Kind) -> Iterator[None]:
         while not ended.wait(LOOK_SECONDS):
             progress.tick(worker_status.done() - before)
 
-    with Progress(total, kind).shown() as progress:
+    with Progress(total, kind).show() as progress:
         threading.Thread(target=tick, args=(progress,), name="planning", daemon=True).start()
         try:
             yield

@@ -62,7 +62,7 @@ def statistics_lines(
     return [
         f"episodes  {content['episodes']:,}, {content['transitions']:,} transitions",
         *(table_lines(["", *_COLUMNS, "histogram"], rows, width, _DROP) if rows else ()),
-        *_left_out(numbers, taken),
+        *_left_out_line(numbers, taken),
         *_exactness(content),
         *_propensity_lines(content.get("propensities")),
     ]
@@ -109,7 +109,7 @@ def _fitting(numbers: Mapping[str, int], size: tuple[int, int] | None) -> dict[s
     return taken
 
 
-def _left_out(numbers: Mapping[str, int], taken: Mapping[str, int]) -> list[str]:
+def _left_out_line(numbers: Mapping[str, int], taken: Mapping[str, int]) -> list[str]:
     """The line on rows that are not in the table, and how to see them."""
     cut_short = [path for path, number in numbers.items() if taken[path] < number]
     if not cut_short:

@@ -125,7 +125,7 @@ def print_styled(text: str) -> None:
     print(text, file=raw_stream(sys.stdout))
 
 
-def styled(text: str, style: Style, stream: TextIO | None = None) -> str:
+def apply_style(text: str, style: Style, stream: TextIO | None = None) -> str:
     """Text with a color or weight if the stream (standard output by default) is a terminal that shows colors."""
     stream = sys.stdout if stream is None else stream
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "").lower() in ("dumb", "unknown")

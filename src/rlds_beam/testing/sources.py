@@ -88,20 +88,20 @@ class SourceTests:
         """
         raise NotImplementedError(f"{type(self).__name__}.write")
 
-    def _written(self, directory: Path) -> str:
+    def _write_dataset(self, directory: Path) -> str:
         given = self.write(directory)
         return str(directory if given is None else given)
 
     def _options(self, **others: Any) -> dict[str, Any]:
         return {"from_": self.source, "to": "rlds", **self.options, **others}
 
-    def _opened(self, input: str) -> Source:
+    def _open_source(self, input: str) -> Source:
         return open_input(ConvertOptions.create(input, "unused", **self._options()))
 
     def test_every_episode_is_read_as_its_schema_says(self, tmp_path: Path) -> None:
         """Two openings give the same plan and episodes, also in another process."""
-        data = self._written(tmp_path / "data")
-        source, again = self._opened(data), self._opened(data)
+        data = self._write_dataset(tmp_path / "data")
+        source, again = self._open_source(data), self._open_source(data)
         episodes = _read(source)
         assert episodes, "write an episode"
         assert [episode["faults"] for episode in episodes if episode["faults"]] == []
@@ -113,7 +113,7 @@ class SourceTests:
 
     def test_every_split_point_gives_each_record_once(self, tmp_path: Path) -> None:
         """Also `scan`, `end`, and `positions` of the record format agree with `read`."""
-        source = self._opened(self._written(tmp_path / "data"))
+        source = self._open_source(self._write_dataset(tmp_path / "data"))
         for shard in (shard for split in source.splits for shard in split.shards):
             files, path = source.files, shard.path
             whole = [*files.read(path)]
@@ -133,8 +133,8 @@ class SourceTests:
 
     def test_any_number_of_ranges_gives_the_same_episodes(self, tmp_path: Path) -> None:
         """Also in the RLDS dataset that they are converted to, whose bytes are the same on every run."""
-        data = self._written(tmp_path / "data")
-        source = self._opened(data)
+        data = self._write_dataset(tmp_path / "data")
+        source = self._open_source(data)
         episodes, written = _read(source), list[list[bytes]]()
         for shards in (None, 1, 2, 3, len(episodes)):
             try:
@@ -152,7 +152,7 @@ class SourceTests:
 
     def test_a_killed_conversion_resumes(self, tmp_path: Path) -> None:
         """A conversion that is killed at any moment, and run again, ends with the same bytes."""
-        data = self._written(tmp_path / "data")
+        data = self._write_dataset(tmp_path / "data")
         shards = next(n for n in (3, 2, None) if self._can_be_cut(data, tmp_path, n))
         check_killed_and_resumed(data, tmp_path, self._options(shards=shards), seed=1)
 
@@ -165,13 +165,13 @@ class SourceTests:
 
     def test_damaged_files_are_refused_or_rejected(self, tmp_path: Path) -> None:
         """A damaged file gives an error of one line that names it, or rejected episodes; other files are still read."""
-        whole = self._opened(self._written(tmp_path / "data"))
+        whole = self._open_source(self._write_dataset(tmp_path / "data"))
         files = sorted(path.relative_to(tmp_path / "data") for path in tmp_path.rglob("*") if path.is_file())
         rng = random.Random(f"{self.source}")
         for file in rng.sample(files, min(len(files), _MAX_FILES)):
             for damage in _DAMAGES:
                 directory = tmp_path / f"{damage.__name__}-{file.name}"  # caches know files by their paths
-                data = self._written(directory / "data")
+                data = self._write_dataset(directory / "data")
                 damaged = directory / "data" / file
                 content = damaged.read_bytes()
                 if not content:
@@ -184,7 +184,7 @@ class SourceTests:
                 else:
                     check_report(report)
                     if any(Path(shard.path).name == file.name for _, shard in _shards(whole)):
-                        assert _other_shards(self._opened(data), file) == _other_shards(whole, file), damaged
+                        assert _other_shards(self._open_source(data), file) == _other_shards(whole, file), damaged
                 shutil.rmtree(directory)
 
 

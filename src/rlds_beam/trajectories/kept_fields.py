@@ -97,7 +97,7 @@ def keep_fields(names: Iterable[str], schema: Schema, leaves: Iterable[str]) -> 
     for path, chosen in kept.items():
         if any(below(leaf, path) or below(path, leaf) for leaf in taken):
             raise UsageError(f"--keep={path}: the trajectory already has a leaf of that name")
-        if chosen.field.dtype not in _DTYPES or chosen.field.encoding in ("png", "jpeg") or None in chosen.field.shape:
+        if chosen.field.dtype not in _DTYPES or chosen.field.holds_image_files or None in chosen.field.shape:
             raise UsageError(f"--keep={path}: only text and numbers of a fixed shape can be kept, not {chosen.field}")
     return tuple(kept.values())
 

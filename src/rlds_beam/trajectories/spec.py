@@ -186,13 +186,13 @@ def trajectory_spec(
         encoding = field.encoding if field is not None and isinstance(column, EncodedImages) else "none"
         leaves.append(SpecLeaf(path, dtype.name, shape, encoding))
     item_shape: Shape = () if item_options.items == "frames" else (item_options.length,)
-    left_out = _left_out(schema, set(sources.values()), frame_options)
+    left_out = _find_left_out(schema, set(sources.values()), frame_options)
     kept = keep_fields(keep, schema, (leaf.path for leaf in leaves))
     names = {leaf.path: schema.names[leaf.path] for leaf in leaves if leaf.path in schema.names}
     return TrajectorySpec(tuple(leaves), item_shape, left_out, frame_options, item_options, kept, names)
 
 
-def _left_out(schema: Schema, used: Iterable[str], options: FrameOptions) -> dict[str, str]:
+def _find_left_out(schema: Schema, used: Iterable[str], options: FrameOptions) -> dict[str, str]:
     """The fields that are in no trajectory, with reasons."""
     reasons = {}
     for path, field in sorted(schema.steps.items()):
@@ -236,7 +236,7 @@ def _zero_frames(schema: Schema, options: FrameOptions) -> Frames:
 def _zeros(field: Field) -> Column:
     if field.dtype == "string":
         return np.full(2, b"", object)
-    if field.encoding in ("png", "jpeg"):
+    if field.holds_image_files:
         return EncodedImages(np.full(2, b"", object), field.shape, field.dtype)
     return np.zeros((2, *(1 if d is None else d for d in field.shape)), field.numpy_dtype)
 

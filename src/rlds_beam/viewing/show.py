@@ -172,7 +172,7 @@ def open_viewed(path: str, options: Mapping[str, Any]) -> Source | Dataset:
     Raises:
       UsageError: the dataset does not exist or cannot be read.
     """
-    config = InputOptions.create(path, **options).resolved()
+    config = InputOptions.create(path, **options).resolve()
     found = config.recognized
     if found is not None and found.problem is not None and found.format in (COLUMNS, TRAJECTORIES):
         return open_dataset(path, config.split)

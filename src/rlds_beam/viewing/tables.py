@@ -99,7 +99,7 @@ def _dimensions(path: str, leaf: Mapping[str, Any]) -> Iterator[tuple[object, ..
 
 def _first_frames(dataset: Dataset) -> Iterator[str]:
     """The first image of some rows, for each camera."""
-    cameras = [path for path, field in dataset.fields.items() if field.encoding in ("png", "jpeg")]
+    cameras = [path for path, field in dataset.fields.items() if field.holds_image_files]
     rows = spread(len(dataset), _FIRST_FRAMES)
     for path in cameras[:_MAX_CAMERAS] if rows else ():
         try:

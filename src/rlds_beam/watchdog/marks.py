@@ -68,7 +68,7 @@ class _Slot:
         self._set((self._number + 1) | 1 if self._depth else (self._number | 1) + 1)
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         self._set((self._number | 1) + 1)
         try:
             yield
@@ -95,7 +95,7 @@ def reading(path: str, library: str) -> contextlib.AbstractContextManager[None]:
 def waiting() -> contextlib.AbstractContextManager[None]:
     """Marks that the read waits for a store during the block, which has its own deadlines."""
     slot: _Slot | None = getattr(_thread, "slot", None)
-    return _nothing if slot is None else slot.paused()
+    return _nothing if slot is None else slot.pause()
 
 
 class SignalEvent:

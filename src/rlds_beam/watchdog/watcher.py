@@ -65,12 +65,12 @@ class Watch:
             number, size = HEADER.unpack_from(self._memory, at)
             seen, since, before = self._seen.get(at, (0, 0.0, 0))
             if number != seen:
-                self._seen[at] = number, self.clock, self._used() if number % 2 else 0
+                self._seen[at] = number, self.clock, self._measure_memory() if number % 2 else 0
             elif number % 2:
                 wrong = None
                 if self.clock - since > self._limit:
                     wrong = f"has been reading it for {self._limit:g} s"
-                elif self._used() - before > _READ_BYTES:
+                elif self._measure_memory() - before > _READ_BYTES:
                     wrong = f"has taken more than {_READ_BYTES >> 30} GiB of memory for one read"
                 if wrong is not None:
                     text = self._memory[at + HEADER.size : at + HEADER.size + size].decode("utf-8", "replace")
@@ -78,7 +78,7 @@ class Watch:
                     return f"{text} {wrong}, so it is probably damaged: leave the file out{waits}"
         return None
 
-    def _used(self) -> int:
+    def _measure_memory(self) -> int:
         """The process's own memory, in bytes; 0 if this system does not say."""
         try:
             with open(f"/proc/{self._process}/statm") as file:

@@ -152,7 +152,7 @@ def _as_array(path: str, value: Any, field: Field | None) -> Array:
     """The value as an array with the machine's byte order; only Python numbers take the declared dtype."""
     own = hasattr(value, "__array__") or hasattr(value, "__array_interface__")
     declared = None
-    if field is not None and not own and field.encoding not in ("png", "jpeg"):
+    if field is not None and not own and not field.holds_image_files:
         declared = field.numpy_dtype
     if isinstance(value, Sequence) and value and isinstance(value[0], bytes):
         declared = np.dtype(object)  # numpy would cut zeros off the end
@@ -175,7 +175,7 @@ def _of_objects(path: str, array: Array, field: Field | None) -> Column:
     """Text, or encoded images: an object array of bytes."""
     flat = [_text(path, value) for value in array.ravel().tolist()]
     data = _objects(flat)
-    images = field.encoding in ("png", "jpeg") if field is not None else bool(flat) and flat[0].startswith(_STARTS)
+    images = field.holds_image_files if field is not None else bool(flat) and flat[0].startswith(_STARTS)
     if not images or array.ndim != 1:
         return data.reshape(array.shape)
     if field is not None:

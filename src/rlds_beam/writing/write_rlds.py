@@ -201,7 +201,7 @@ class Digests:
     def __init__(self) -> None:
         self._seen: dict[bytes, EpisodeKey] = {}
 
-    def checked(self, episode: Episode) -> Episode:
+    def mark_duplicate(self, episode: Episode) -> Episode:
         """The episode, with the fault `duplicate_episode` if it is equal to an earlier one."""
         if episode.faults or not len(episode):
             return episode
@@ -239,7 +239,7 @@ class ArrayWriter:
         Raises:
           FailedRuleError: it breaks a rule, and the writer is strict.
         """
-        episode = self._digests.checked(self._episodes.episode(content, key))
+        episode = self._digests.mark_duplicate(self._episodes.episode(content, key))
         part = self._part(key.split, len(episode.payload))
         record = check_and_connect(episode, self._settings.check, self._connecting, self._ignored, part.writer.write)
         rejected = record.verdict.rejected

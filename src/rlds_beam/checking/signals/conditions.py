@@ -165,11 +165,11 @@ def mask(table: pa.Table, conditions: Sequence[Condition]) -> np.ndarray[Any, An
     """Which rows meet any of the conditions, bool (E,)."""
     found = np.zeros(table.num_rows, bool)
     for condition in conditions:
-        found |= _met(table, condition)
+        found |= _meets(table, condition)
     return found
 
 
-def _met(table: pa.Table, condition: Condition) -> np.ndarray[Any, Any]:
+def _meets(table: pa.Table, condition: Condition) -> np.ndarray[Any, Any]:
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -114,7 +114,7 @@ def _is_motion(field: Field) -> bool:
 
 
 def _is_camera(field: Field) -> bool:
-    if field.encoding in ("png", "jpeg"):
+    if field.holds_image_files:
         return field.dtype == "uint8"
     *_, channels = field.shape or (None,)
     return field.dtype == "uint8" and len(field.shape) == 3 and channels in (1, 3, 4) and field.known_size >= 256

@@ -28,10 +28,10 @@ class _Gripper(EpisodeConnector):
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         path = self.action or fields.actions
         values = vectors(episode, path, f"{type(self).__name__}: action").copy()
-        values[:, self.index] = self.changed(values[:, self.index])
+        values[:, self.index] = self.decide(values[:, self.index])
         return episode.with_columns({path: values.reshape(np.asarray(episode.steps[path]).shape)})
 
-    def changed(self, gripper: Array) -> Array:
+    def decide(self, gripper: Array) -> Array:
         """Returns the new gripper values (T,)."""
         raise NotImplementedError
 
@@ -57,9 +57,9 @@ class BinarizeGripper(_Gripper):
     open: float = 0.95
     closed: float = 0.05
 
-    def changed(self, gripper: Array) -> Array:
+    def decide(self, gripper: Array) -> Array:
         is_open, is_closed = gripper > self.open, gripper < self.closed
-        return _reached_next(is_open.astype(gripper.dtype), is_open | is_closed, gripper[-1:])
+        return _fill_from_next(is_open.astype(gripper.dtype), is_open | is_closed, gripper[-1:])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +77,7 @@ class InvertGripper(_Gripper):
 
     reads_images = False
 
-    def changed(self, gripper: Array) -> Array:
+    def decide(self, gripper: Array) -> Array:
         return (1 - gripper).astype(gripper.dtype)
 
 
@@ -101,7 +101,7 @@ class RelativeToAbsoluteGripper(_Gripper):
 
     threshold: float = 0.1
 
-    def changed(self, gripper: Array) -> Array:
+    def decide(self, gripper: Array) -> Array:
         opens = np.where(gripper < -self.threshold, 1, np.where(gripper > self.threshold, 0, -1))
         commanded = np.flatnonzero(opens >= 0)
         start = 1 - opens[commanded[0]] if len(commanded) else 1
@@ -109,7 +109,7 @@ class RelativeToAbsoluteGripper(_Gripper):
         return np.where(last < 0, start, opens[last]).astype(gripper.dtype)
 
 
-def _reached_next(values: Array, decided: Array, otherwise: Array) -> Array:
+def _fill_from_next(values: Array, decided: Array, otherwise: Array) -> Array:
     """Each decided value; for the others the next decided one, or `otherwise` after the last."""
     count = len(values)
     following = np.minimum.accumulate(np.where(decided, np.arange(count), count)[::-1])[::-1]

@@ -54,9 +54,9 @@ class ResizeImages(EpisodeConnector):
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         names = (fields.obs,) if self.fields is None else self.fields
         paths = choose_fields(episode, names, "ResizeImages")
-        return episode.with_columns({path: self._resized(path, episode.steps[path]) for path in paths})
+        return episode.with_columns({path: self._resize_column(path, episode.steps[path]) for path in paths})
 
-    def _resized(self, path: str, column: Column) -> Column:
+    def _resize_column(self, path: str, column: Column) -> Column:
         shape = column.shape if isinstance(column, EncodedImages) else column.shape[1:]
         if len(shape) not in (2, 3) or any(side is not None and side < self.minimum for side in shape[:2]):
             return column
@@ -110,9 +110,9 @@ class RotateImages(EpisodeConnector):
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         names = (fields.obs,) if self.fields is None else self.fields
         paths = choose_fields(episode, names, "RotateImages", images=True)
-        return episode.with_columns({path: self._rotated(path, episode.steps[path]) for path in paths})
+        return episode.with_columns({path: self._rotate_column(path, episode.steps[path]) for path in paths})
 
-    def _rotated(self, path: str, column: Column) -> Column:
+    def _rotate_column(self, path: str, column: Column) -> Column:
         turns = self.degrees // 90
         if not isinstance(column, EncodedImages):
             if column.ndim not in (3, 4):
@@ -153,14 +153,14 @@ class FlipChannels(EpisodeConnector):
         for path in choose_fields(episode, names, "FlipChannels", images=True):
             column = episode.steps[path]
             if _has_colors(column):
-                columns[path] = self._flipped(path, column)
+                columns[path] = self._flip_column(path, column)
             elif path in named:
                 raise UsageError(
                     f"FlipChannels: {path} has no colors to flip: {_describe(column)}, expected 3 or 4 channels"
                 )
         return episode.with_columns(columns)
 
-    def _flipped(self, path: str, column: Column) -> Column:
+    def _flip_column(self, path: str, column: Column) -> Column:
         if isinstance(column, EncodedImages):
             return edit_images(column, _flip, path, quality=self.quality)
         return _flip(column)

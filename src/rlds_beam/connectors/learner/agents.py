@@ -106,9 +106,9 @@ class AgentToModuleMapping:
 
     def __call__(self, batch: Batch) -> Batch:
         check_not_batched(self, batch)
-        return batch.replace(episodes=tuple(self._mapped(episode) for episode in batch.episodes))
+        return batch.replace(episodes=tuple(self._map_episode(episode) for episode in batch.episodes))
 
-    def _mapped(self, episode: Episode) -> Episode:
+    def _map_episode(self, episode: Episode) -> Episode:
         agent = agent_of(episode)
         if agent not in self.modules:
             near = did_you_mean(agent, self.modules)

@@ -103,12 +103,12 @@ class LoggedDataset(Mapping[str, Any]):
     @property
     def terminated(self) -> Array:
         """Whether each step led to a terminal state, bool (size,)."""
-        return self._at_ends(self._ended("terminated"))
+        return self._at_ends(self._find_ended("terminated"))
 
     @property
     def truncated(self) -> Array:
         """Whether the episode was cut off after each step, by a time limit or the recording; bool (size,)."""
-        return self._at_ends(~self._ended("terminated"))
+        return self._at_ends(~self._find_ended("terminated"))
 
     @property
     def final_state(self) -> Array:
@@ -171,7 +171,7 @@ class LoggedDataset(Mapping[str, Any]):
         """A step field of all steps with an action."""
         return np.concatenate([values[:-1] for values in self._read(f"steps/{path}")])
 
-    def _ended(self, *how: str) -> Array:
+    def _find_ended(self, *how: str) -> Array:
         """Which recorded episodes ended in one of these ways."""
         return np.isin(self._read("episode_metadata/end").astype("U"), how)
 
@@ -191,9 +191,8 @@ class LoggedDataset(Mapping[str, Any]):
         return self._steps("reward").astype(np.float64)
 
     def _done(self) -> Array:
-        ended = (
-            self._ended("terminated", "truncated") if self._described["windows"] else np.ones(len(self._lengths), bool)
-        )
+        windows = self._described["windows"]
+        ended = self._find_ended("terminated", "truncated") if windows else np.ones(len(self._lengths), bool)
         return self._at_ends(ended).astype(np.float64)
 
     def _terminal(self) -> Array:

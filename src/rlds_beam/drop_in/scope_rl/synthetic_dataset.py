@@ -203,13 +203,13 @@ class SyntheticDataset:
         )
         job.convert_here(overwrite=True)
         described = [
-            self._described(policy.name, trajectories, step_per_trajectory, info, windows) for policy in policies
+            self._describe(policy.name, trajectories, step_per_trajectory, info, windows) for policy in policies
         ]
         if several or n_datasets > 1:
             return MultipleLoggedDataset(path, described, n_datasets, owner)
         return LoggedDataset(path, described[0], 0, 0, owner)
 
-    def _described(
+    def _describe(
         self, policy: str, trajectories: int, steps: int | None, info: Mapping[str, type], windows: bool
     ) -> dict[str, Any]:
         """The entries of a logged dataset besides its arrays."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlds_beam.encoding.example.reader import Feature, parse_example
 from rlds_beam.encoding.example.rows import FeatureLayout, Match, match_of
-from rlds_beam.encoding.example.templates import IMAGES, is_fixed, kind_of, with_shape
+from rlds_beam.encoding.example.templates import is_fixed, kind_of, with_shape
 from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
@@ -69,7 +69,7 @@ def _value(field: Field, record: Mapping[str, Feature]) -> Any:
     feature = record.get(path, Feature(None))
     if feature.kind != kind_of(field):
         raise MalformedError(f"{path} is {'missing' if feature.kind is None else f'a list of {feature.kind}'}")
-    if field.encoding in IMAGES:
+    if field.holds_image_files:
         return feature.strings()
     if field.dtype == "string":
         return _texts(field, feature.strings())
@@ -99,7 +99,7 @@ def _texts(field: Field, texts: list[bytes]) -> Any:
 
 
 def _column(field: Field, values: list[Any]) -> Column:
-    if field.encoding in IMAGES:
+    if field.holds_image_files:
         several = len(field.shape) == 4
         return EncodedImages(objects(values if several else [v[0] for v in values]), field.shape[-3:], field.dtype)
     if field.dtype == "string" and not field.shape:

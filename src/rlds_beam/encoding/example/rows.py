@@ -13,7 +13,6 @@ from rlds_beam.encoding.example.reader import Feature, Kind, parse_example
 from rlds_beam.encoding.example.templates import (
     BYTES_LIST,
     FLOAT_LIST,
-    IMAGES,
     INT64_LIST,
     Bytes,
     Room,
@@ -65,7 +64,7 @@ class RowEncoder:
         self._varying = [field for field in self.fields if not is_fixed(field)]
         self._room: Room | None = None
 
-    def framed(self, columns: Mapping[str, Column], rows: int) -> Iterator[tuple[memoryview | bytes, int]]:
+    def encode_framed(self, columns: Mapping[str, Column], rows: int) -> Iterator[tuple[memoryview | bytes, int]]:
         """Encodes rows as TFRecord records: yields buffers, each with its number of records.
 
         Each buffer is valid until the next one is taken. All errors are raised before the first buffer.
@@ -135,7 +134,7 @@ def _entries(field: Field, column: Column, rows: int) -> list[bytes]:
     """Encodes a column of values of varying size, one entry per row."""
     if len(column) != rows:
         raise ValueError(f"{field.path} has {len(column)} values, but there are {rows} rows")
-    if field.encoding in IMAGES:
+    if field.holds_image_files:
         return [bytes_entry(field.path, images) for images in images_of(field, column)]
     if field.dtype == "string":
         return [bytes_entry(field.path, texts) for texts in texts_of(cast(Array, column), field.path)]

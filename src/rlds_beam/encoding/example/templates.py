@@ -159,8 +159,6 @@ def check_example(size: int) -> None:
 _AS_INTEGERS = ("int64", "uint32", "uint64")
 """Stored as integer lists: TensorFlow cannot read bytes as unsigned 32- or 64-bit numbers."""
 
-IMAGES = ("png", "jpeg")
-
 
 def row_field(field: Field) -> Field:
     """The field as stored: `encoding` is `none` (a list of values), `bytes`, `text`, `png`, or `jpeg`.
@@ -169,7 +167,7 @@ def row_field(field: Field) -> Field:
     unknown dimension, uint32 becomes an integer list, and all others bytes. With two or more, TFDS also needs the
     shape: `path/shape`, `path/value`.
     """
-    if field.encoding in IMAGES:
+    if field.holds_image_files:
         return Field(field.path, field.dtype, field.shape, field.encoding, "Image")
     if field.dtype == "string":
         return Field(field.path, "string", field.shape, "none" if field.shape else "text", "Tensor")

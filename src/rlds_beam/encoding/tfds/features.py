@@ -15,6 +15,7 @@ from rlds_beam.encoding.checked_json import parse_json
 from rlds_beam.episodes.columns import all_below, nest
 from rlds_beam.episodes.schema import REQUIRED_STEP_FIELDS, Field, Schema, by_path
 from rlds_beam.errors import UsageError
+from rlds_beam.images.headers import IMAGE_FILES
 from rlds_beam.text import shorten
 
 Json = Mapping[str, Any]
@@ -267,7 +268,7 @@ def _image(kind: str, content: Json, shape: tuple[int | None, ...], path: str, w
     if dtype not in ("uint8", "uint16", "float32"):
         raise UsageError(f"{where}: {path} is a {kind} of {dtype}; TFDS supports uint8, uint16, and float32")
     encoding = _get(content, "encodingFormat") or "png"
-    if encoding not in ("png", "jpeg"):
+    if encoding not in IMAGE_FILES:
         raise UsageError(
             f"{where}: {path} is a {kind} with encoding {shorten(repr(encoding))}; TFDS supports png and jpeg"
         )
@@ -328,7 +329,7 @@ def _node(tree: Field | dict[str, Any], scalars: bool) -> dict[str, Any]:
         return {"pythonClassName": _PACKAGE + "text_feature.Text", "text": {}}
     dimensions = [str(-1 if d is None else d) for d in tree.shape]
     shape = {"dimensions": dimensions} if dimensions else {}
-    if tree.encoding in ("png", "jpeg"):
+    if tree.holds_image_files:
         if len(tree.shape) == 4:  # a list of images, of any length
             node = _node(dataclasses.replace(tree, shape=tree.shape[1:]), scalars)
             sequence = {"feature": node, "length": "-1"}

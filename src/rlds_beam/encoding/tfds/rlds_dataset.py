@@ -93,7 +93,6 @@ def _add_split(target: Path, name: str, version: str, split: SplitInfo) -> None:
     path.write_text(json.dumps(info, indent=1))
 
 
-_IMAGES = ("png", "jpeg")
 Json = Mapping[str, Any]
 
 
@@ -134,7 +133,7 @@ def check_writable(field: Field, in_steps: bool) -> None:
             f"--to=rlds: {name} is a {field.feature}, which can be copied but not rewritten: remove the connectors "
             "that change it, or drop the field (DropFields)"
         )
-    if field.encoding in _IMAGES and len(field.shape) != 3:
+    if field.holds_image_files and len(field.shape) != 3:
         raise UsageError(f"--to=rlds: {name} has images of shape {field.shape}; TFDS needs (height, width, channels)")
     if field.encoding == "none" and None in field.shape and (in_steps or field.shape.count(None) > 1):
         raise UsageError(f"--to=rlds: {name} has shape {field.shape}, which TFDS can store only with encoding bytes")
@@ -143,14 +142,14 @@ def check_writable(field: Field, in_steps: bool) -> None:
 def _tree(fields: Mapping[str, Field], old: Mapping[str, Field], nodes: Mapping[str, Json]) -> dict[str, Any]:
     """The children of a FeaturesDict, as JSON."""
     leaves: dict[str, Json] = {}
-    kept = {path: node for path, node in nodes.items() if _unchanged(path, fields, old)}
+    kept = {path: node for path, node in nodes.items() if _is_unchanged(path, fields, old)}
     for path, field in sorted(fields.items()):
         node = next((p for p in kept if path == p or path.startswith(f"{p}/")), None)
         leaves[path if node is None else node] = _leaf(field) if node is None else kept[node]
     return {name: _node(child) for name, child in nest({p: _Leaf(node) for p, node in leaves.items()}).items()}
 
 
-def _unchanged(node: str, fields: Mapping[str, Field], old: Mapping[str, Field]) -> bool:
+def _is_unchanged(node: str, fields: Mapping[str, Field], old: Mapping[str, Field]) -> bool:
     """Whether all fields of a node (a Translation has several) are stored as before."""
     before = all_below(old, node)
     return (
@@ -185,7 +184,7 @@ def _leaf(field: Field) -> Json:
     if field.encoding == "text" and not field.shape:
         return {"pythonClassName": f"{_FEATURES}.text_feature.Text", "text": {}}
     shape = {"dimensions": [str(-1 if d is None else d) for d in field.shape]} if field.shape else {}
-    if field.encoding in _IMAGES:
+    if field.holds_image_files:
         image = {"shape": shape, "dtype": field.dtype, "encodingFormat": field.encoding}
         return {"pythonClassName": f"{_FEATURES}.image_feature.Image", "image": image}
     name = "tensor_feature.Tensor" if field.shape or field.encoding != "none" else "scalar.Scalar"

@@ -129,7 +129,7 @@ def read_records(
             del unit  # Release the record, which may be large, before reading the next one.
     except TooDamagedError:
         if owner:
-            yield _given_up(finder, position, stop, max_damage_bytes)
+            yield _give_up(finder, position, stop, max_damage_bytes)
         return
     error = finder.window.error
     if error and owner and not damaged:  # otherwise the last damage's reason includes it
@@ -137,7 +137,7 @@ def read_records(
         yield Damage(end, end, error, b"")
 
 
-def _given_up(finder: FrameFinder, position: int, stop: int | None, max_damage_bytes: int) -> Damage:
+def _give_up(finder: FrameFinder, position: int, stop: int | None, max_damage_bytes: int) -> Damage:
     """The damage for the rest of a range, if searching it for records takes too long."""
     window = finder.window
     end = window.farthest if window.size is None else window.size

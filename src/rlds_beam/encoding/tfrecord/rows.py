@@ -70,7 +70,7 @@ class RecordRows:
         length = self._length()
         size = length + OVERHEAD
         if self._load(size) < size:
-            raise self._damaged("the record is cut short")
+            raise self._damage_error("the record is cut short")
         count = min(limit, (len(self._data) - self._at) // size)
         records = np.frombuffer(self._data, record_dtype(length), count, self._at)
         count = _leading(records["header"] == records["header"][0])
@@ -78,7 +78,7 @@ class RecordRows:
         rows = np.frombuffer(self._data, np.uint8, count * size, self._at).reshape(count, size)
         if sound < count:
             self._skip(sound, size)
-            raise self._damaged("the data does not match its checksum")
+            raise self._damage_error("the data does not match its checksum")
         self._skip(count, size)
         return rows[:, HEADER.size : HEADER.size + length]
 
@@ -89,10 +89,10 @@ class RecordRows:
 
     def _length(self) -> int:
         if self._load(HEADER.size) < HEADER.size:
-            raise self._damaged("the record's header is cut short")
+            raise self._damage_error("the record's header is cut short")
         length, crc = HEADER.unpack_from(self._data, self._at)
         if masked_crc(self._data[self._at : self._at + 8]) != crc or length >= LENGTH_LIMIT // 2:
-            raise self._damaged("the record's length does not match its checksum")
+            raise self._damage_error("the record's length does not match its checksum")
         return int(length)
 
     def _load(self, count: int) -> int:
@@ -108,7 +108,7 @@ class RecordRows:
         self._data, self._at = b"".join(parts), 0
         return min(there, count)
 
-    def _damaged(self, reason: str) -> RldsBeamError:
+    def _damage_error(self, reason: str) -> RldsBeamError:
         return RldsBeamError(
             f"{self._name}, byte {self.position}: {reason}; the file is damaged: fetch it again, or "
             "convert the dataset again"

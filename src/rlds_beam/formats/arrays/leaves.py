@@ -41,7 +41,7 @@ class LeafColumn:
     @property
     def is_image(self) -> bool:
         """Whether it is stored as PNG or JPEG."""
-        return self.field.encoding in ("png", "jpeg")
+        return self.field.holds_image_files
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -116,7 +116,7 @@ def columns_of(fields: Iterable[Field], left_out: dict[str, str]) -> Leaves:
     for field in fields:
         if field.dtype == "string":
             left_out[field.path] = TEXT
-        elif None in field.shape and field.encoding in ("png", "jpeg"):
+        elif None in field.shape and field.holds_image_files:
             raise UsageError(f"{field} has no fixed size, but arrays of images do: resize the images with --connectors")
         elif None in field.shape:
             left_out[field.path] = NO_SHAPE

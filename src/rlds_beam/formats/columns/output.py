@@ -94,7 +94,7 @@ class ColumnsOutput(Output):
         for fields in modules.values():
             features_json({field.path: row_field(field) for field in fields})  # raises if TFDS cannot nest them
         about = f"Columns of {source.dataset}, made by rlds-beam."
-        left_out = _left_out(connectors)
+        left_out = _find_left_out(connectors)
         meaning = dataclasses.replace(Meaning.of_dataset(source), last_action="unknown")
         unnamed = tuple(path for path in _fields_without_names(connectors) if path not in left_out)
         return cls(directory, source.name, kind, modules, about, left_out, meaning, unnamed)
@@ -230,7 +230,7 @@ class ColumnsWriter:
             file.abort()
 
 
-def _left_out(connectors: ConnectorRunner) -> dict[str, str]:
+def _find_left_out(connectors: ConnectorRunner) -> dict[str, str]:
     """The fields that no column holds, with the reasons; none if a user's connector may hold them."""
     if connectors.user_code:
         return {}

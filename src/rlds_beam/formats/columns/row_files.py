@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam import storage
 from rlds_beam.encoding.arrow_columns import METADATA, arrow_schema, to_arrow
 from rlds_beam.encoding.example.rows import RowEncoder
-from rlds_beam.encoding.example.templates import IMAGES
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.format_options import ColumnsFormat
@@ -67,7 +66,7 @@ class TFRecordRows(RowFile):
         self._encoder, self._shard = RowEncoder(fields), ShardWriter(path)
 
     def prepare(self, columns: Mapping[str, Column], rows: int) -> Iterator[tuple[memoryview | bytes, int]]:
-        return self._encoder.framed(columns, rows)
+        return self._encoder.encode_framed(columns, rows)
 
     def add(self, prepared: Iterator[tuple[memoryview | bytes, int]], key: object) -> None:
         for buffer, records in prepared:
@@ -112,7 +111,7 @@ class ParquetRows(RowFile):
         self._fields, self._shard = fields, ShardWriter(path)
         self._schema = arrow_schema(fields).with_metadata(metadata)
         leaves = {field.path: leaf_of(field.path, self._schema) for field in fields}
-        compression = {leaves[field.path]: "none" if field.encoding in IMAGES else "snappy" for field in fields}
+        compression = {leaves[field.path]: "none" if field.holds_image_files else "snappy" for field in fields}
         self._sink = ShardSink(self._shard)
         self._writer = pyarrow.parquet.ParquetWriter(
             self._sink,

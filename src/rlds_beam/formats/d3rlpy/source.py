@@ -223,6 +223,6 @@ def _own_decoder(content: Any, path: str) -> D3rlpyDecoder:
 
 def _pixels(field: Field) -> Field:
     """The field with decoded images."""
-    if field.encoding not in ("png", "jpeg"):
+    if not field.holds_image_files:
         return field
     return dataclasses.replace(field, encoding="none", feature="Tensor" if field.shape else "Scalar")

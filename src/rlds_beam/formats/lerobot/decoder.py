@@ -25,7 +25,6 @@ from rlds_beam.images.depth import Depth
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.video_frames import video_frames
 
-_IMAGES = ("png", "jpeg")
 _PNG, _16_BITS = b"\x89PNG", b"\x10"
 
 
@@ -90,7 +89,7 @@ class LerobotDecoder:
         if feature.kind == "image":
             _check_bits(content := _image_bytes(column), first)
             images = EncodedImages(objects(content), first.shape, first.dtype, first.encoding)
-            return {first.path: images if first.encoding in _IMAGES else images.decode(first.path)}
+            return {first.path: images if first.holds_image_files else images.decode(first.path)}
         if feature.kind == "text":
             return {first.path: objects(arrow_columns.texts(column)).reshape(rows, *first.closed_shape)}
         values = arrow_columns.numbers(column)
@@ -120,9 +119,9 @@ class LerobotDecoder:
             scale=depth,
             seconds=seconds,
         )
-        if field.encoding in _IMAGES:
+        if field.holds_image_files:
             return frames
-        pixels = frames.stacked()
+        pixels = frames.stack()
         return pixels if depth is None else pixels.reshape(rows, *field.closed_shape)
 
 
@@ -159,7 +158,7 @@ def _value(field: Field, value: Any) -> Any:
         if not field.shape:
             return text_bytes(value or "", field.path)
         return objects([text_bytes(text, field.path) for text in value or []])
-    if field.encoding in _IMAGES:
+    if field.holds_image_files:
         return value or b""
     if value is None:
         return np.zeros(field.closed_shape, field.numpy_dtype)[()]

@@ -27,7 +27,6 @@ import numpy as np
 
 from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.encoding.example.templates import IMAGES
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import MIN_IMAGE_PIXELS, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError
@@ -137,7 +136,7 @@ def _parse(entries: Iterable[str], schema: Schema) -> tuple[dict[str, tuple[str,
 
 
 def _is_text(field: Field) -> bool:
-    return field.dtype == "string" and field.shape == () and field.encoding not in IMAGES
+    return field.dtype == "string" and field.shape == () and not field.holds_image_files
 
 
 def _conventional(field: Field, fields: Sequence[Field], named: Container[str], camera: bool = False) -> str:
@@ -270,7 +269,7 @@ def image_sizes(source: Source, connecting: ConnectorRunner, schema: Schema, ent
     wanted = {
         path
         for path, field in schema.steps.items()
-        if field.encoding in IMAGES and len(field.shape) == 3 and None in field.shape[:2] and f"-{path}" not in entries
+        if field.holds_image_files and len(field.shape) == 3 and None in field.shape[:2] and f"-{path}" not in entries
     }
     sizes: Sizes = {}
     for episode in _episodes(source, connecting) if wanted else ():

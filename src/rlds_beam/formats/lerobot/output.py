@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rlds_beam import storage
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import parse_json
-from rlds_beam.encoding.example.templates import IMAGES
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.dataset_output import LerobotDatasetOutput
@@ -47,7 +46,7 @@ class LerobotV21Output(LerobotDatasetOutput):
 
     def with_modality(self, modality: str | None) -> LerobotDatasetOutput:
         for field in self.frames.features.columns.values():
-            if field.encoding in IMAGES:
+            if field.holds_image_files:
                 raise UsageError(
                     f"--lerobot_version=2.1: {field} is an image per episode, which episodes.jsonl cannot hold: "
                     f"leave it out: --map=-{field.path}"

@@ -122,7 +122,7 @@ class PreparedEpisode:
 
 def metadata_column(field: Any, values: list[Any]) -> pa.Array:
     """An Arrow array of an episode field's values."""
-    if field.encoding in ("png", "jpeg"):
+    if field.holds_image_files:
         return to_arrow(field, EncodedImages(objects(values), field.shape, field.dtype), len(values))
     if field.dtype == "string" or None in field.shape:
         return to_arrow(field, objects(values), len(values))

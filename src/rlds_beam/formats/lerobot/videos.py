@@ -170,7 +170,7 @@ class VideoFile:
 
         `CopiedFrames` are copied, unless the file already has frames of another codec: then all of it is encoded.
         """
-        why = self._not_copied(pixels)
+        why = self._why_not_copied(pixels)
         self._episodes += 1
         if isinstance(pixels, CopiedFrames) and not why:
             self._copy(pixels)
@@ -186,7 +186,7 @@ class VideoFile:
     def _open(self) -> None:
         self._container = self._av.open(self._local.name, "w", format="mp4", options={"movflags": "faststart"})
 
-    def _not_copied(self, frames: Iterable[Array]) -> str:
+    def _why_not_copied(self, frames: Iterable[Array]) -> str:
         """Why the frames cannot be copied; empty if they can, as packets of the same codec."""
         if why := why_not_copied(frames, self._last):
             return why

@@ -216,7 +216,7 @@ def _info(field: Field, left_out: dict[str, str]) -> Iterator[MinariColumn]:
 
 
 def _of_episode(field: Field, left_out: dict[str, str]) -> Iterator[MinariColumn]:
-    if field.encoding in ("png", "jpeg"):
+    if field.holds_image_files:
         left_out[field.path] = "an image per episode"
     else:
         yield from _column(field, f"{OWN}/{field.path}", "episode", left_out, jpeg=False)

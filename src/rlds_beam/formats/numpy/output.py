@@ -187,7 +187,7 @@ class NumpyOutput(HoldsLastActions, MergedOutput):
 
 def _columns(fields: Iterable[Field], left_out: dict[str, str], *, jpeg: bool) -> Iterator[NumpyColumn]:
     for field in fields:
-        if is_text(field) or (jpeg and field.encoding in ("png", "jpeg")):
+        if is_text(field) or (jpeg and field.holds_image_files):
             yield NumpyColumn(field, as_bytes=True)
         else:
             yield from (NumpyColumn(leaf.field) for leaf in columns_of([field], left_out))

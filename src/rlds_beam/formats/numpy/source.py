@@ -52,7 +52,7 @@ class NumpyField:
     def of(cls, content: Any, where: str) -> NumpyField:
         """A field of the manifest (`where`)."""
         field, as_bytes = field_from_json(content, where), bool(content["as_bytes"])
-        if field.encoding in ("png", "jpeg"):
+        if field.holds_image_files:
             encoding = "jpeg" if as_bytes and not content["of_episode"] else field.encoding if as_bytes else "none"
             field = dataclasses.replace(field, encoding=encoding, feature="Image" if as_bytes else "Tensor")
         file = content["file"]

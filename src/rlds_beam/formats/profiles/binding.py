@@ -55,7 +55,7 @@ class Bound(NamedTuple):
     @property
     def encoded(self) -> bool:
         """Whether the rows are, or become, bytes of images."""
-        return self.field.encoding in ("png", "jpeg")
+        return self.field.holds_image_files
 
     def has_pixels(self, leaf: Leaf) -> bool:
         """Whether an episode's array holds frames of pixels that become PNGs."""

@@ -196,7 +196,7 @@ def cameras_in(features: str) -> dict[str, Field]:
     return {
         path: field
         for path, field in steps.items()
-        if field.fast and (field.encoding in ("png", "jpeg") or len(field.shape) in (2, 3))
+        if field.fast and (field.holds_image_files or len(field.shape) in (2, 3))
     }
 
 

@@ -112,7 +112,7 @@ class RldsOutput(HoldsLastActions):
                 "outside the dataset: replace the link with the file"
             )
         stored = None if source.tfds is None else source.schema
-        if stored is not None and _unchanged(schema, stored):
+        if stored is not None and _is_unchanged(schema, stored):
             features = tfds.features
         else:
             features = to_json(edited_features(schema, tfds.features, stored))
@@ -148,10 +148,10 @@ class RldsOutput(HoldsLastActions):
             CARD,
             *([PREVIEW] if cameras_in(self.features) else []),
             *([MEANING] if self.meaning.to_json() else []),
-            *self._carried(),
+            *self._read_carried(),
         )
 
-    def _carried(self) -> dict[str, bytes]:
+    def _read_carried(self) -> dict[str, bytes]:
         return {name: content for name, content in self.files_beside.items() if name != PROVENANCE}
 
     @property
@@ -234,7 +234,7 @@ class RldsOutput(HoldsLastActions):
             self._write(DATASET_INFO, to_json({**dataset_info, **info}))
             if self.meaning.to_json():
                 self._write(MEANING, to_json(self.meaning.to_json()))
-            for name, content in self._carried().items():
+            for name, content in self._read_carried().items():
                 storage.write_bytes(storage.below(self.directory, name), content)
         described = self._provenance(dataset_info["splits"])
         self._write(PROVENANCE, to_json(described))
@@ -344,7 +344,7 @@ def _written_schema(schema: Schema) -> Schema:
     return Schema(steps, {path: field for path, field in schema.metadata.items() if path != OUTPUT_SPLIT})
 
 
-def _unchanged(schema: Schema, stored: Schema) -> bool:
+def _is_unchanged(schema: Schema, stored: Schema) -> bool:
     """Whether the fields, and how they are stored, are the same."""
     pairs = ((schema.steps, stored.steps), (schema.metadata, stored.metadata))
     return all(

@@ -64,7 +64,7 @@ class Ros2Decoder(ArrayDecoder):
         for path, field in self.schema.steps.items():
             if path in self.constants:
                 columns[path] = np.full(steps, self.constants[path].encode(), object)
-            elif path in arrays and field.encoding in ("png", "jpeg"):
+            elif path in arrays and field.holds_image_files:
                 columns[path] = EncodedImages(arrays[path], field.shape, field.dtype, field.encoding)
             elif path in arrays:
                 columns[path] = arrays[path]

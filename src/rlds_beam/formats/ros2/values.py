@@ -83,7 +83,7 @@ class BoundReader:
                 values.append(self._frame(self._image, messages[i]) if self._image else self.value(messages[i]))
         except (BadMessage, IndexError, UsageError) as error:
             raise BadMessage(f"{self.field.topic}: message {len(values)} of the episode: {error}") from error
-        if self.schema.dtype == "string" or self.schema.encoding in ("png", "jpeg"):
+        if self.schema.dtype == "string" or self.schema.holds_image_files:
             column = np.empty(len(values), object)
             column[:] = values
         else:

@@ -269,7 +269,7 @@ class ZarrOutput(MergedOutput, RowsOutput):
 
 
 def _compressor(field: Field, options: ZarrOptions) -> dict[str, Any]:
-    is_image = field.encoding in ("png", "jpeg") and field.dtype in ("uint8", "uint16")
+    is_image = field.holds_image_files and field.dtype in ("uint8", "uint16")
     return JPEGXL if is_image and options.images == "jpegxl" else BLOSC[options.compressor]
 
 
@@ -279,7 +279,7 @@ def _storable_fields(
     """The fields that zarr can hold, with the keys of their arrays: `data/state` for observation/state."""
     kept = []
     for field in fields:
-        if of_episode and field.encoding in ("png", "jpeg"):
+        if of_episode and field.holds_image_files:
             left_out[field.path] = "an image of the episode"
         else:
             kept += [field] if is_text(field) else [leaf.field for leaf in columns_of([field], left_out)]

@@ -103,7 +103,7 @@ class ZarrDecoder(ArrayDecoder):
                 metadata[field.path] = _of_kind(values, field)[0]
                 continue
             rows = len(values)
-            if field.encoding in ("png", "jpeg"):
+            if field.holds_image_files:
                 images = encoded_images(values, field.path)
                 steps[field.path] = EncodedImages(images, field.shape, field.dtype, field.encoding)
             elif field.path in FLAGS:
@@ -162,7 +162,7 @@ class ZarrSource(SourceOfFiles):
         files = ZarrFormat(
             tuple(field.key for field in fields if not field.of_episode),
             tuple(field.key for field in fields if field.of_episode),
-            frozenset(field.key for field in fields if field.field.encoding in ("png", "jpeg")),
+            frozenset(field.key for field in fields if field.field.holds_image_files),
         )
         steps = by_path((field.field for field in fields if not field.of_episode), first)
         steps = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS, **steps}

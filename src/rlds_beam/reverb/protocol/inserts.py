@@ -78,7 +78,7 @@ class Chunk(NamedTuple):
     parts: Sequence[bytes]
     size: int
 
-    def shifted(self, frames: int) -> Chunk:
+    def shift(self, frames: int) -> Chunk:
         """The same chunk in a run with this many more frames before it."""
         return Chunk(self.key, self.begin + frames, self.end + frames, self.parts, self.size)
 

@@ -141,23 +141,23 @@ class BrowsedDataset:
           UsageError: the query needs a column or a table that there is not.
         """
         table, complete = self.table.rows, self.table.complete
-        if (found_key := self._named(query.text)) is not None:
+        if (found_key := self._find_episode(query.text)) is not None:
             return {"total": 1, "offset": 0, "rows": [self._shown_key(*found_key)][offset:], "scanned": complete}
         if query != Query(split=query.split):
             if table is None:
                 raise UsageError("sorting and filtering need the signals of the episodes, which are not known yet")
             found = table.select(query)
-            rows = self._shown(table, found[offset : offset + limit])
+            rows = self._rows_json(table, found[offset : offset + limit])
             return {"total": len(found), "offset": offset, "rows": rows, "scanned": complete}
         first, stop = self.index.split_range(query.split) if query.split else (0, len(self.index))
         start, end = min(first + offset, stop), min(first + offset + limit, stop)
         if table is not None and len(known := table.rows_of(start, end)):
-            rows = self._shown(table, known)
+            rows = self._rows_json(table, known)
         else:
             rows = [self._shown_key(start + i, key) for i, key in enumerate(self.index.keys(start, end))]
         return {"total": stop - first, "offset": offset, "rows": rows, "scanned": complete}
 
-    def _named(self, text: str) -> tuple[int, EpisodeKey] | None:
+    def _find_episode(self, text: str) -> tuple[int, EpisodeKey] | None:
         """The number and key of the episode whose key is `text`."""
         try:
             key = EpisodeKey.parse(text)
@@ -166,7 +166,7 @@ class BrowsedDataset:
             return None
         return None if number is None else (number, key)
 
-    def _shown(self, table: TableRows, rows: Any) -> list[Json]:
+    def _rows_json(self, table: TableRows, rows: Any) -> list[Json]:
         shown = table.show(rows, self.source.dataset, SIGNALS)
         return [{"index": int(table.numbers[row]), **entry} for row, entry in zip(rows, shown, strict=True)]
 
@@ -174,7 +174,7 @@ class BrowsedDataset:
         """A row of the list, from the table if it has the episode."""
         table = self.table.rows
         if table is not None and len(row := table.rows_of(number, number + 1)):
-            return self._shown(table, row)[0]
+            return self._rows_json(table, row)[0]
         source = self.source
         return _row(number, key, source.steps_of(key) if isinstance(source, RowsSource) else None)
 
@@ -293,7 +293,7 @@ class BrowsedDataset:
 
     def _value(self, value: Any, path: str) -> Any:
         field = self.source.schema.metadata.get(path)
-        if field is not None and field.encoding in ("png", "jpeg"):
+        if field is not None and field.holds_image_files:
             return {"image": field.encoding, "bytes": len(value)}
         return json_value(value, _MAX_TEXT_CHARACTERS)[0]
 

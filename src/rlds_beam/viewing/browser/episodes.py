@@ -114,7 +114,7 @@ class EpisodeCache:
           LookupError: there is no such camera or step.
           UsageError: there is no such episode.
         """
-        stored = self._stored(key)
+        stored = self._stored_frames(key)
         frames: Mapping[str, CameraFrames] = stored if stored and camera in stored else self.open(key).frames
         if not 0 <= step < len(frames[camera]):
             raise IndexError(step)
@@ -132,7 +132,7 @@ class EpisodeCache:
         self._paths[shard.path] = paths
         return tuple(map(storage.stamp, paths))
 
-    def _stored(self, key: EpisodeKey) -> Mapping[str, StoredFrames] | None:
+    def _stored_frames(self, key: EpisodeKey) -> Mapping[str, StoredFrames] | None:
         if not has_stored_frames(self._source):
             return None
 
@@ -152,7 +152,7 @@ class EpisodeCache:
             rejected = None if verdict.rejected is None else verdict.rejected.rule
         frames: dict[str, CameraFrames] = {}
         cameras = {field.path: field for field in cameras_of(self._source.schema)}
-        stored = (self._stored(key) or {}) if len(episode) else {}
+        stored = (self._stored_frames(key) or {}) if len(episode) else {}
         for path, field in cameras.items():
             if path in stored:
                 frames[path] = stored[path]

@@ -88,7 +88,7 @@ def _close(field: Field) -> tuple[int, ...]:
 
 def is_camera(field: Field) -> bool:
     """Whether each value of a field is an image: encoded, or raw pixels."""
-    if field.encoding in ("png", "jpeg"):
+    if field.holds_image_files:
         return True
     sides, channels = field.shape[:2], field.shape[2:] or (1,)
     return (
@@ -136,7 +136,7 @@ def stored_frames(source: Source, key: EpisodeKey) -> Mapping[str, StoredFrames]
             frames = {}
             for field in cameras_of(source.schema):
                 feature = features.get(f"steps/{field.path}")
-                if field.encoding in ("png", "jpeg") and feature is not None and feature.kind == "bytes":
+                if field.holds_image_files and feature is not None and feature.kind == "bytes":
                     starts, stops = (np.array(places, np.int64) + start for places in feature.spans()[:2])
                     frames[field.path] = StoredFrames(path, starts, stops)
         except MalformedError:

@@ -98,7 +98,7 @@ class Maker:
         batch = connecting.connect(verdict.episodes, episode)
         if not batch.episodes:
             return {"error": f"a connector drops the episode: {', '.join(batch.dropped)}"}
-        made = _made(batch, output)
+        made = _make_items(batch, output)
         total = len(next(iter(made.columns.values()))) if made.columns else 0
         unchanged = len(batch.episodes) == 1 and len(batch.episodes[0]) == len(episode)
         return {
@@ -134,7 +134,7 @@ def _why_empty(unused: Mapping[str, UnusedSteps], options: Any, parts: int) -> s
     return f"--to={options.to} makes nothing from this episode."
 
 
-def _made(batch: Batch, output: Output) -> _Made:
+def _make_items(batch: Batch, output: Output) -> _Made:
     if isinstance(output, TrajectoryOutput):
         return _trajectories(batch, output)
     columns: Mapping[str, Column] = next(iter(by_module(batch).values()), {})

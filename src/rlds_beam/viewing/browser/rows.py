@@ -196,7 +196,7 @@ def _step_field(field: Field, items: bool) -> Field:
 
 
 def _column(values: Any, field: Field) -> Column:
-    if field.encoding in ("png", "jpeg"):
+    if field.holds_image_files:
         data = np.empty(len(values), object)
         data[:] = list(values)
         return EncodedImages(data, field.shape, field.dtype, field.encoding)

@@ -41,7 +41,7 @@ class TableOfFile:
     @property
     def rows(self) -> TableRows:
         """The rows."""
-        self._rows = self._rows.renumbered(self._index)
+        self._rows = self._rows.renumber(self._index)
         return self._rows
 
     @property
@@ -89,7 +89,7 @@ class Scan:
     @property
     def rows(self) -> TableRows | None:
         """The rows so far; None at the beginning."""
-        self._rows = None if self._rows is None else self._rows.renumbered(self._index)
+        self._rows = None if self._rows is None else self._rows.renumber(self._index)
         return self._rows
 
     @property

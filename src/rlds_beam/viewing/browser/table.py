@@ -102,7 +102,7 @@ class TableRows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def renumbered(self, index: EpisodeIndex) -> TableRows:
+    def renumber(self, index: EpisodeIndex) -> TableRows:
         """The same rows, if the index has not changed since; otherwise with other numbers."""
         return self if self.changes == index.changes else TableRows(self._mapped, index, self._complete)
 

@@ -217,14 +217,14 @@ def examples_of(
         after = [episode for batch in batches for episode in batch.episodes]
         if verdict.rejected is not None or not after:
             continue
-        changed = list(_changed(episode, after[0], connecting.probed))
+        changed = list(_find_changes(episode, after[0], connecting.probed))
         yield from changed[:MAX_FIELDS]
         shown += bool(changed)
         if shown == most:
             return
 
 
-def _changed(before: Episode, after: Episode, probed: Probed) -> Iterator[BeforeAfter]:
+def _find_changes(before: Episode, after: Episode, probed: Probed) -> Iterator[BeforeAfter]:
     names = probed.given.names, {path: names for schema in probed.schemas for path, names in schema.names.items()}
     both = zip((before, after), names, strict=True)
     curves = [{curve.path: curve for curve in curves_of(episode, names=of_fields)} for episode, of_fields in both]

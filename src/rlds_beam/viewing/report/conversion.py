@@ -246,7 +246,7 @@ def _row_size(fields: Mapping[str, Field]) -> int:
     sizes = (
         field.known_size
         * (8 if field.dtype == "string" else field.numpy_dtype.itemsize)
-        // (10 if field.encoding in ("png", "jpeg") else 1)
+        // (10 if field.holds_image_files else 1)
         for field in fields.values()
     )
     return max(1, sum(sizes))
@@ -279,7 +279,7 @@ def _numbers(fields: Mapping[str, Field]) -> list[str]:
         path
         for path, field in fields.items()
         if field.dtype != "string"
-        and field.encoding not in ("png", "jpeg")
+        and not field.holds_image_files
         and None not in field.shape
         and field.known_size <= 4096
     ]
@@ -307,6 +307,6 @@ def _show(dataset: Dataset, held: Holding, start: int) -> Episode | None:
 
 def _column(values: Any, field: Field) -> Column:
     """A column of an episode: stored images stay encoded."""
-    if field.encoding not in ("png", "jpeg"):
+    if not field.holds_image_files:
         return np.asarray(values)
     return EncodedImages(objects([bytes(value) for value in values]), field.shape[-3:], field.dtype, field.encoding)

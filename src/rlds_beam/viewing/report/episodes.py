@@ -70,7 +70,7 @@ def view_of(
         return EpisodeView(
             str(episode.key), 0, marks=tuple(marks), note=note, excerpt=hex_dump(episode.payload[:_EXCERPT])
         )
-    cameras, curves = cameras_of(episode), _marked_first(curves_of(episode, names=names), marks)
+    cameras, curves = cameras_of(episode), _sort_marked_first(curves_of(episode, names=names), marks)
     shown = tuple(strip_of(episode, path, limits) for path in cameras[: limits.cameras])
     return EpisodeView(
         str(episode.key),
@@ -81,7 +81,7 @@ def view_of(
         cameras=shown,
         curves=tuple(series_of(curve, limits) for curve in curves[: limits.curves]),
         marks=tuple(marks),
-        note=_left_out(len(cameras) - limits.cameras, len(curves) - limits.curves),
+        note=_left_out_text(len(cameras) - limits.cameras, len(curves) - limits.curves),
     )
 
 
@@ -143,13 +143,13 @@ def picture_of(episode: Episode, path: str, step: int, height: int) -> Picture:
     return Picture(bytes(made), step, made.fault is not None)
 
 
-def _marked_first(curves: list[Curve], marks: Iterable[Mark]) -> list[Curve]:
+def _sort_marked_first(curves: list[Curve], marks: Iterable[Mark]) -> list[Curve]:
     """The curves, those with marks first."""
     fields = {mark.field for mark in marks if mark.field}
     return sorted(curves, key=lambda curve: curve.path not in fields)
 
 
-def _left_out(cameras: int, curves: int) -> str:
+def _left_out_text(cameras: int, curves: int) -> str:
     parts = [f"{more} more {what}" for more, what in ((cameras, "cameras"), (curves, "fields")) if more > 0]
     return f"not shown: {' and '.join(parts)}" if parts else ""
 

@@ -57,7 +57,7 @@ def rejected_records(path: str, keys: Iterable[str]) -> dict[str, RejectedRecord
     return found
 
 
-def with_rejected(
+def add_rejected(
     part: DatasetPart, path: str, report: Report, source: Source | None, convert: tuple[str, ...]
 ) -> DatasetPart:
     """Adds the broken rules of a conversion to the part about its output.

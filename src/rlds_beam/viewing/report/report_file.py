@@ -27,7 +27,7 @@ from rlds_beam.viewing.report.comparison import compare, examples_of, first_epis
 from rlds_beam.viewing.report.conversion import conversion_of, items_part, read_report, with_examples
 from rlds_beam.viewing.report.dataset import Gathered, Settings, part_of
 from rlds_beam.viewing.report.document import ComparisonSection, ConversionSection, DatasetPart, Made, ReportDocument
-from rlds_beam.viewing.report.rejected_records import with_rejected
+from rlds_beam.viewing.report.rejected_records import add_rejected
 
 _TRIED, _EXAMPLES = 20, 3
 """Episodes of a conversion's input to run its connectors on, and of these to show."""
@@ -128,7 +128,7 @@ class ConversionView:
             parts = [items_part(self.path, self.held, self.settings.samples), *parts]
         report = read_report(self.path)
         decoding = self.source or (None if report.connectors or self.held.to != RLDS else output)
-        first = with_rejected(parts[0], self.path, report, decoding, self.settings.convert)
+        first = add_rejected(parts[0], self.path, report, decoding, self.settings.convert)
         return [first, *parts[1:]]
 
 
