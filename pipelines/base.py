@@ -1,4 +1,4 @@
-"""The contract of a job (one module of this package is one command), and what the jobs share.
+"""The contract of a job (one module of this package is one command), and code that jobs share.
 
 `run_ranges` is for `convert` and `record`, `run_checks` for jobs that only read.
 """

@@ -1,4 +1,4 @@
-"""Checks what the jobs need on this machine; each check returns a finding and a remedy."""
+"""Checks the requirements of jobs on this machine; each check returns a finding and a remedy."""
 
 from __future__ import annotations
 

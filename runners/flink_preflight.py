@@ -62,7 +62,7 @@ class Master:
 
 @dataclasses.dataclass(frozen=True)
 class Submission:
-    """How to submit a job to a cluster.
+    """The settings for submitting a job to a cluster.
 
     Attributes:
       master: the cluster's master.

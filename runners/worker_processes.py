@@ -1,4 +1,4 @@
-"""Starts, watches, and ends the worker processes of a local job; says what a worker that died was doing."""
+"""Starts, watches, and ends the worker processes of a local job; reports the range of a worker that died."""
 
 from __future__ import annotations
 

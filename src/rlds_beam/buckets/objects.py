@@ -1,4 +1,4 @@
-"""What the clients for S3, Google Cloud Storage, and Azure share: limits of time and size, checks, and errors."""
+"""Shared by the clients for S3, Google Cloud Storage, and Azure: limits of time and size, checks, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found for a record: its episodes are accepted, repaired, or rejected; and sums of counts."""
+"""The verdict on a record: its episodes are accepted, repaired, or rejected; and sums of counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class IgnoredValues:
 
 
 class Recorded(Protocol):
-    """What knows the record from which it was read: an episode, or its items."""
+    """An object that knows the record from which it was read: an episode, or its items."""
 
     @property
     def key(self) -> EpisodeKey: ...

@@ -13,7 +13,7 @@ from rlds_beam.text import count, some
 
 @dataclasses.dataclass(frozen=True)
 class Connected:
-    """What one connector did.
+    """The counts of one connector.
 
     Attributes:
       name: the connector's name, also used by `dropped` in the report.
@@ -117,7 +117,7 @@ def imbalance(episodes: int, steps: int, connected: tuple[Connected, ...]) -> st
 
 @dataclasses.dataclass(frozen=True)
 class Dropped:
-    """What one connector dropped.
+    """The episodes and records that one connector dropped.
 
     Attributes:
       records: the records without output because it dropped the last of their episodes. Every record is written,

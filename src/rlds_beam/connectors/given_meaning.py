@@ -1,4 +1,4 @@
-"""What users say of the numbers of a dataset: the names of dimensions (`--names`), and the robot (`--robot_type`)."""
+"""User-supplied names of dimensions (`--names`) and of the robot (`--robot_type`)."""
 
 from __future__ import annotations
 

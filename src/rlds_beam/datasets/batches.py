@@ -66,7 +66,7 @@ class MixedDataset:
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """What a batch holds.
+    """The contents of a batch.
 
     Attributes:
       fields: the fields.

@@ -68,7 +68,7 @@ _LARGE = 1 << 30
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What an index is built from.
+    """The inputs of an index.
 
     Attributes:
       source: the dataset.

@@ -46,7 +46,7 @@ _MAX_NAMED = 10
 
 
 class Recognized(NamedTuple):
-    """What an input is.
+    """The recognized format of an input.
 
     Attributes:
       input: the input as given; several paths are separated by commas.

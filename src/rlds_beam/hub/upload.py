@@ -51,7 +51,7 @@ class Upload:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What an upload has to do.
+    """The files that an upload adds and removes.
 
     Attributes:
       missing: the files that the Hub does not have.

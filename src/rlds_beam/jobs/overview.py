@@ -65,7 +65,7 @@ class Values:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Overview:
-    """What a dataset is.
+    """The main facts about a dataset.
 
     Attributes:
       episodes: the number of episodes; None if unknown.

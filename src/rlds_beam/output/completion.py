@@ -1,4 +1,4 @@
-"""Outputs that do more when all ranges are finished: they merge the files of ranges, or number what is in them."""
+"""Outputs that merge the files of all ranges at the end, or number their frames and episodes."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from rlds_beam.reading.plan import MAX_RANGES, RANGE_BYTES, WorkRange
 
 
 class StoredEpisode(NamedTuple):
-    """Where an episode is stored.
+    """The place of a stored episode.
 
     Attributes:
       key: its key.

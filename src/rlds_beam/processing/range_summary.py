@@ -1,4 +1,4 @@
-"""Reads and checks the episodes of a work range, and summarizes them: what the jobs do that write no items."""
+"""Reads and checks the episodes of a work range, and summarizes them, for jobs that write no items."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_FILES = 1000
 
 @dataclasses.dataclass(frozen=True)
 class RangeSummary:
-    """What was found in some ranges.
+    """The findings of some ranges.
 
     Attributes:
       report: the report on the records read.

@@ -1,4 +1,4 @@
-"""The report of a job: counts of what it found and did, which workers add up in any order."""
+"""The report of a job: counts that workers add up in any order."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _GROUPED = 3
 
 @dataclasses.dataclass(frozen=True)
 class RuleCount:
-    """How often a rule was broken (in records or shards), and what was done about it.
+    """The records or shards that broke a rule, by outcome.
 
     `samples` are the violations with the smallest keys, each with its detail.
     """
@@ -70,7 +70,7 @@ class RuleCount:
 
 
 class Processed(NamedTuple):
-    """What became of one record.
+    """The outcome of one record.
 
     Attributes:
       verdict: whether it was accepted.

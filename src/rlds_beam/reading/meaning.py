@@ -42,7 +42,7 @@ _BYTES = 64 << 20
 
 @dataclasses.dataclass(frozen=True)
 class LastSteps:
-    """What the last steps of a dataset's episodes are.
+    """The kind of last step that a dataset's episodes have.
 
     Attributes:
       action: whether their actions are `real` or `void`.
@@ -140,7 +140,7 @@ def without_last(episode: Episode) -> Episode:
 
 @dataclasses.dataclass(frozen=True)
 class RowRule:
-    """Which steps of episodes become rows of an observation and an action.
+    """Selects the steps that become rows of an observation and an action.
 
     Attributes:
       left_out: whether last steps are left out.
@@ -193,7 +193,7 @@ def _is_robot(text: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Meaning:
-    """What the numbers of a dataset mean.
+    """The meaning of a dataset's numbers.
 
     Attributes:
       fps: steps per second.

@@ -1,4 +1,4 @@
-"""What simulators say of their steps: the rate, and the names of the actuators.
+"""Metadata from simulators: the rate, and the names of the actuators.
 
 Packages are recognized by the names of classes and modules, so none of them is imported.
 """

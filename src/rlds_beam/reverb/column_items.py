@@ -30,7 +30,7 @@ _FLAG = "--columns"
 
 @dataclasses.dataclass(frozen=True)
 class ColumnItemConversion:
-    """How rows of columns become items (a `trajectories.converter.ItemConversion`). Picklable.
+    """Converts rows of columns to items (a `trajectories.converter.ItemConversion`). Picklable.
 
         obs (2, 20, 3), seq_lens (2,), state_in/h (2, 64)   ->   two items: [(20, 3), (), (64,)]
 

@@ -1,4 +1,4 @@
-"""Where progress is shown: a bar on a terminal or in a notebook, plain lines in a log, or nowhere."""
+"""Displays of progress: a bar on a terminal or in a notebook, plain lines in a log, or nowhere."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class ItemConversion(Protocol):
-    """How the episodes of one dataset become items.
+    """Converts the episodes of one dataset to items.
 
     `WindowItemConversion` makes windows of frames, `reverb.column_items.ColumnItemConversion` rows of columns.
 
@@ -77,7 +77,7 @@ class ItemConverter(Protocol[T]):
 
 @dataclasses.dataclass(frozen=True)
 class WindowItemConversion:
-    """How to convert the episodes of one dataset to items: the options and what follows from them. Picklable."""
+    """Converts the episodes of one dataset to windows of frames: the options and derived values. Picklable."""
 
     frames: FrameOptions
     items: ItemOptions

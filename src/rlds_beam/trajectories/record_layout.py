@@ -1,4 +1,4 @@
-"""How a trajectory item is stored in a tf.Example that both TF-Agents and TFDS can read.
+"""The layout of a trajectory item as a tf.Example that both TF-Agents and TFDS can read.
 
 Both expect leaf paths joined with `/`, float32 as a float list, int64 as an int64 list, and every other dtype as raw
 little-endian bytes (for TFDS a `Tensor` with encoding `bytes`). The rest depends on the item's leading axis:

@@ -1,4 +1,4 @@
-"""What is known of an episode at a glance: instruction, return, flags, and its numeric fields as curves."""
+"""An episode at a glance: instruction, return, flags, and its numeric fields as curves."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _MIN_WIDTH_PIXELS = 480
 
 
 class FileOptions(NamedTuple):
-    """How an episode is drawn.
+    """Options for drawing an episode.
 
     Attributes:
       frames: the number of pictures of each camera in a strip.

@@ -34,7 +34,7 @@ _POINTS = 200
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """What `rlds_beam.show` returns: a notebook displays the HTML, `print` prints the text.
+    """The result of `rlds_beam.show`: a notebook displays the HTML, `print` prints the text.
 
     Attributes:
       text: the text for a terminal; control characters are escaped.

@@ -1,4 +1,4 @@
-"""Episodes of a program as a source: what an output needs to know of it."""
+"""Episodes of a program as the source of an output."""
 
 from __future__ import annotations
 

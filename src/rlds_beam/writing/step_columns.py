@@ -35,7 +35,7 @@ class Repeated:
 
 @dataclasses.dataclass(frozen=True)
 class ImageStorage:
-    """How arrays of pixels are stored.
+    """The encoding in which arrays of pixels are stored.
 
     Attributes:
       default: the encoding: `png` (exact), `jpeg` (lossy), or `raw` (the bytes of the array).

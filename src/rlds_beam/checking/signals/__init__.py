@@ -1,4 +1,4 @@
-"""Quality signals: numbers that describe each episode, and what is worth a look. No Beam, no decoding unless asked for.
+"""Quality signals: numbers that describe each episode, and findings. No Beam, no decoding unless asked for.
 
 context = Context.of(source.schema, fps=source.fps, decoded=4)
 table = EpisodeTable(context)                   # one row for each record: add, merge, finish

@@ -1,4 +1,4 @@
-"""The quality signals: what each measures, in which unit, when it is worth a look, and what to do about it.
+"""The quality signals: the quantity, unit, threshold, and remedy of each.
 
 A signal is a number for each episode. It describes; it rejects nothing unless the user says so (`--reject`). Sources of
 the definitions: lerobot-doctor (github.com/jashshah999/lerobot-doctor), score_lerobot_episodes

@@ -1,4 +1,4 @@
-"""Which fields of a dataset the signals measure, and how far states follow actions."""
+"""The fields of a dataset that the signals measure, and the delay of states after actions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GRIPPER = re.compile(r"(.*[/_])?gripper.*", re.I)
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What `measure` needs to know about the dataset.
+    """The facts about a dataset that `measure` needs.
 
     Attributes:
       actions: the fields of actions with floats: motion that was commanded.

@@ -1,4 +1,4 @@
-"""What is worth a look in a dataset as a whole: no single episode shows it."""
+"""Dataset-level findings that no single episode shows."""
 
 from __future__ import annotations
 

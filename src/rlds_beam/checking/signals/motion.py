@@ -34,7 +34,7 @@ _LONG = 400
 
 @dataclasses.dataclass(frozen=True)
 class Laid:
-    """Where the steps of E episodes are, laid end to end.
+    """The bounds of E episodes whose steps are laid end to end.
 
     Attributes:
       lengths: the number of steps of each episode, at least 1.

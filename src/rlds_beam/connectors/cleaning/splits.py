@@ -123,7 +123,7 @@ class SplitEpisodes(FittedConnector):
 
 
 class Strata:
-    """The hashes of all episodes by stratum: what `stratify` needs (`fitted_connector.Accumulator`)."""
+    """The hashes of all episodes by stratum, for `stratify` (`fitted_connector.Accumulator`)."""
 
     def __init__(self, connector: SplitEpisodes):
         self._connector = connector

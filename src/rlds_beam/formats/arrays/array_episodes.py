@@ -1,4 +1,4 @@
-"""What sources share whose files hold arrays: record formats, decoders, and an episode's arrays as `.npz` bytes.
+"""Shared by sources of array files: record formats, decoders, and an episode's arrays as `.npz` bytes.
 
 The bytes are the payload of such an episode: `np.load(io.BytesIO(payload))` reads it, also from `rejected/`.
 """

@@ -390,7 +390,7 @@ def _file_size(dataset: Any) -> int:
 
 
 class DatasetReader:
-    """Reads the datasets of one episode, and bounds what they hold together: many names may lead to one dataset."""
+    """Reads the datasets of one episode, and bounds their total size: many names may lead to one dataset."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}

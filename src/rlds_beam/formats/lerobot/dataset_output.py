@@ -1,4 +1,4 @@
-"""What LeRobot datasets of both versions share as outputs, with the files of v3.0."""
+"""The base of both LeRobot outputs, with the files of v3.0."""
 
 from __future__ import annotations
 

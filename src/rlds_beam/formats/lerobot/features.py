@@ -109,7 +109,7 @@ class LerobotFeature:
 
 @dataclasses.dataclass(frozen=True)
 class FeatureMap:
-    """How each field of a dataset is stored.
+    """The LeRobot feature of each field of a dataset.
 
     Attributes:
       features: the features of the frames, images first; without `INDEX_FEATURES`.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class PreparedEpisode:
-    """An episode's frames and what is gathered from them.
+    """An episode's frames, tasks, and statistics.
 
     Attributes:
       key, length: the key and length of the episode.

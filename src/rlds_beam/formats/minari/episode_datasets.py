@@ -26,7 +26,7 @@ EPISODE = "episode_{}"
 
 @dataclasses.dataclass(frozen=True)
 class MinariColumn:
-    """Where a field is stored.
+    """The place of a field in the file.
 
     Attributes:
       field: a field of the steps, or of the episode.

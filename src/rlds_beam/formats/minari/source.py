@@ -83,7 +83,7 @@ class MinariFormat(ArrayFormat):
 
 @dataclasses.dataclass(frozen=True)
 class MinariField:
-    """Where a field is stored.
+    """The place of a field in the file.
 
     Attributes:
       field: a field of the steps, or of the episode.

@@ -60,7 +60,7 @@ _SCHEMA: Mapping[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class FieldRule:
-    """Which dataset becomes which step field.
+    """Maps a dataset of a file to a step field.
 
     Attributes:
       path: the field; `*` and `**` stand for what they matched in `dataset`.

@@ -186,7 +186,7 @@ def _row(parts: Parts, count: int | None) -> Parts:
 
 
 class TypeLayout(NamedTuple):
-    """What is known about a type.
+    """The layout of a type's values.
 
     Attributes:
       parts: how to skip a value.
@@ -218,7 +218,7 @@ class Step(NamedTuple):
 
 
 class ValuePath(NamedTuple):
-    """Where a value is in the messages of a type.
+    """The path of a value in the messages of a type.
 
     Attributes:
       text: the path as given.

@@ -49,7 +49,7 @@ class TopicField:
 
 @dataclasses.dataclass(frozen=True)
 class Boundaries:
-    """Where episodes begin and end in a bag.
+    """The messages at which the episodes of a bag begin and end.
 
     Attributes:
       kind: the whole bag is one, `gaps` between messages, or `markers`.

@@ -1,4 +1,4 @@
-"""What the storages of bags share: topics, messages, the definitions of their types, and the interface of a file.
+"""Topics, messages, the definitions of their types, and the interface of a bag's files.
 
 Only rosbags' parser is used. Its generated classes are not: they would execute code made from a stranger's text.
 """

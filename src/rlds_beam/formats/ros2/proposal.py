@@ -1,4 +1,4 @@
-"""What a bag holds, and a mapping to start from: `rlds-beam inspect BAG --from=ros2`."""
+"""The contents of a bag, and a mapping to start from: `rlds-beam inspect BAG --from=ros2`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the episodes of a bag are, and which messages its steps are made of."""
+"""Finds the start and end time of each episode in a bag, and the messages of its steps."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ _PADDED_BYTES = 4 << 20
 
 
 class Logged(Protocol):
-    """What the pickle says, besides its rows; see `ScopeRlOutput`."""
+    """The entries of the pickle besides its rows; see `ScopeRlOutput`."""
 
     @property
     def name(self) -> str: ...

@@ -1,4 +1,4 @@
-"""What the learner sees of an episode: the items, rows, or episodes that `convert` would make from it."""
+"""The learner's view of an episode: the items, rows, or episodes that `convert` would write."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Made(NamedTuple):
 
 
 class Maker:
-    """Makes what a conversion would write, one episode at a time. Thread-safe.
+    """Makes the output of a conversion, one episode at a time. Thread-safe.
 
     Args:
       source: the dataset.

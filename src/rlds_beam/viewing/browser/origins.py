@@ -1,4 +1,4 @@
-"""Which episode of an output was made from which episode of its source."""
+"""Maps the episodes of an output to those of its source."""
 
 from __future__ import annotations
 

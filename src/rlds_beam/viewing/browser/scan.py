@@ -1,4 +1,4 @@
-"""Where a dataset's table comes from: a file of `rlds-beam check`, or a scan in the background."""
+"""The origin of a dataset's table: a file of `rlds-beam check`, or a scan in the background."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def signals_beside(path: str) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class TableOptions:
-    """How to get the table of a dataset.
+    """Options for the table of a dataset.
 
     Attributes:
       signals: the file of `rlds-beam check`; None to look in the dataset's directory.

@@ -45,7 +45,7 @@ _MAX_TEXT_CHARACTERS = 300
 
 
 class Query(NamedTuple):
-    """What the list shows.
+    """The filter, order, and range of the list.
 
     Attributes:
       sort: a column; empty for the dataset's order.

@@ -1,4 +1,4 @@
-"""What a conversion did, from the files in its output directory; with its input also what it changed.
+"""The report on a conversion, from its output directory; with its input also the changes.
 
 The rows of an output may be items or columns, which no source reads as episodes: `items_part` shows those.
 """

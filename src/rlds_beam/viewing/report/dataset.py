@@ -45,7 +45,7 @@ SMALL = Limits(frames=6, height=64, cameras=2, points=160, curves=6)
 
 
 class Gathered(NamedTuple):
-    """What a pass over a dataset found.
+    """The findings of a pass over a dataset.
 
     Attributes:
       report: the counts of all records read.

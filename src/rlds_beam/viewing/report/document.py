@@ -65,7 +65,7 @@ class SplitRow:
 
 @dataclasses.dataclass(frozen=True)
 class DatasetFacts:
-    """What the dataset is.
+    """The main facts about a dataset.
 
     Attributes:
       name: `bridge_dataset/1.0.0`.
@@ -131,7 +131,7 @@ class DatasetPart:
 
 @dataclasses.dataclass(frozen=True)
 class DroppedRow:
-    """What a connector dropped: the `records` without output, and the episodes."""
+    """The `records` without output, and the episodes, that a connector dropped."""
 
     name: str
     records: int
@@ -140,7 +140,7 @@ class DroppedRow:
 
 @dataclasses.dataclass(frozen=True)
 class ConnectorEffect:
-    """What one connector did (`connectors.counts.Connected`)."""
+    """The counts of one connector (`connectors.counts.Connected`)."""
 
     name: str
     arguments: str
@@ -168,7 +168,7 @@ class UnusedRow:
 
 @dataclasses.dataclass(frozen=True)
 class ItemUse:
-    """How items use the steps.
+    """The use of steps by items.
 
     Attributes:
       items: the number of items; `kind`: what they are called (`pairs`, `rows`, `episodes`).
@@ -190,7 +190,7 @@ class ItemUse:
 
 @dataclasses.dataclass(frozen=True)
 class ConversionSection:
-    """What a conversion did. read = written + rejected + the sum of `dropped`, in records.
+    """The counts of a conversion. read = written + rejected + the sum of `dropped`, in records.
 
     Attributes:
       command: `convert` or `record`; `to`: the output's format.
@@ -237,7 +237,7 @@ class SchemaDifference:
 
 @dataclasses.dataclass(frozen=True)
 class Drift:
-    """How much one number differs between the two datasets. Both histograms have the same edges.
+    """The difference of one number between the two datasets. Both histograms have the same edges.
 
     Attributes:
       field, label: the field and its dimension; `field` is `length` or `return` for an episode's.

@@ -31,7 +31,7 @@ _EXCERPT = 256
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """How much of an episode is shown.
+    """Limits on the cameras, frames, and curves that are shown.
 
     Attributes:
       frames: frames per camera.

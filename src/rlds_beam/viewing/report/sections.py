@@ -72,7 +72,7 @@ class Distributions:
 
 @dataclasses.dataclass(frozen=True)
 class TextCount:
-    """How many episodes have a text: an instruction, or a value of a metadata field."""
+    """The number of episodes with a text: an instruction, or a value of a metadata field."""
 
     text: str
     episodes: int
