@@ -402,3 +402,91 @@ def test_in_a_bucket(tmp_path: Path, shards: dict[bool, list[Path]], name: str) 
         append(every, f"{store.root}/out", OUTPUTS[name])
         written = {path.removeprefix(f"{store.root}/out/"): content for path, content in store.files.items()}
     assert written == files_in(tmp_path / "out")
+
+
+def test_lerobot_statistics_of_many_frames(tmp_path: Path) -> None:
+    """Their numbers are not read again: the old files hold zeros by then."""
+    data = write_dataset(
+        tmp_path, [make_episode(2200, seed=i, observation=1, action=1) for i in range(123)], shards=123
+    )
+    files = [str(path) for path in sorted(data.glob("*tfrecord-0*"))]
+    for path in files:
+        os.utime(path, (1e9, 1e9))
+    out, whole, options = tmp_path / "out", tmp_path / "whole", {"to": "lerobot", "fps": 10}
+    convert_files(files[:120], out, options)
+    for path in (out / "data").rglob("*.parquet"):
+        path.write_bytes(bytes(path.stat().st_size))
+    append(files, out, options)
+    convert_files(files, whole, options)
+    statistics, expected = (read_json(at, "meta/stats.json") for at in (out, whole))
+    assert statistics.keys() == expected.keys()
+    for name, of_feature in expected.items():
+        for statistic, values in of_feature.items():
+            exact = statistic not in ("mean", "std")
+            np.testing.assert_allclose(statistics[name][statistic], values, rtol=0 if exact else 1e-12, atol=1e-12)
+    assert (out / "meta/info.json").read_bytes() == (whole / "meta/info.json").read_bytes()
+
+
+def test_splits(tmp_path: Path) -> None:
+    """One that exists, one that was empty, and a new one; TFDS reads them all."""
+    splits = {
+        "train": [make_episode(4, seed=1)],
+        "empty": [make_episode(4, seed=2, breaks=["non_finite"])],
+    }
+    more = {
+        "new": [make_episode(4, seed=6), make_episode(5, seed=7)],
+        "train": [make_episode(4, seed=3)],
+        "empty": [make_episode(4, seed=4), make_episode(4, seed=5)],
+    }
+    out = tmp_path / "out"
+    convert_here(write_splits(tmp_path / "a", splits), out, {"to": "rlds"})
+    append(write_splits(tmp_path / "b", more), out, {"to": "rlds"})
+    source = open_source(str(out))
+    assert {split.name: split.episodes for split in source.splits} == {"train": 2, "empty": 2, "new": 2}
+    assert not source.violations
+    assert [commit.name for commit in sorted((out / "_commits").iterdir())] == [
+        f"{name}.json"
+        for name in (
+            "empty-00000-of-00001", "empty-00001-of-00001", "new-00000-of-00001",
+            "train-00000-of-00001", "train-00001-of-00001",
+        )
+    ]  # fmt: skip
+    tfds = pytest.importorskip("tensorflow_datasets")
+    builder = tfds.builder_from_directory(str(out))
+    for name in ("train", "empty", "new"):
+        assert len(list(builder.as_dataset(split=name))) == 2, name
+    assert len(list(builder.as_dataset(split="train[1:]"))) == 1
+
+
+def test_lerobot_appends_to_the_last_split(tmp_path: Path) -> None:
+    first = {name: [make_episode(4, seed=i)] for i, name in enumerate(("train", "val"))}
+    later = {name: [make_episode(4, seed=5 + i)] for i, name in enumerate(("train", "val", "test"))}
+    out, options = tmp_path / "out", {"to": "lerobot", "fps": 10}
+    convert_here(write_splits(tmp_path / "a", first), out, options)
+    more = write_splits(tmp_path / "b", later)
+    with pytest.raises(
+        UsageError, match=r"only val, the last one, can be appended to, not train: use --split"
+    ) as error:
+        append(more, out, options)
+    check_error(error.value)
+    append(more, out, {**options, "split": "val+test"})
+    assert read_json(out, "meta/info.json")["splits"] == {"train": "0:1", "val": "1:3", "test": "3:4"}
+    with pytest.raises(UsageError, match="only test, the last one"):
+        append(write_splits(tmp_path / "c", {"val": [make_episode(4, seed=9)]}), out, options)
+    found = {split.name: split.episodes for split in open_source(str(out), from_="lerobot").splits}
+    assert found == {"train": 1, "val": 2, "test": 1}
+
+
+def test_slices(tmp_path: Path) -> None:
+    """A file of which only some episodes were converted would not be complete."""
+    data = write_dataset(tmp_path / "data", [make_episode(4, seed=i) for i in range(6)], shards=2)
+    out = tmp_path / "out"
+    convert_here(data, out, {"to": "rlds", "split": "train[:4]"})
+    with pytest.raises(UsageError, match="only some episodes of the files of train were converted") as error:
+        append(data, out, {"to": "rlds"})
+    check_error(error.value)
+
+
+def write_splits(directory: Path, splits: dict[str, list[Any]]) -> Path:
+    """A dataset of several splits, of a shard each."""
+    return [write_dataset(directory, episodes, split=name) for name, episodes in splits.items()][-1]

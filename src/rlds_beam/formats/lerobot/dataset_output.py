@@ -13,7 +13,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.lerobot import layout
-from rlds_beam.formats.lerobot.earlier import EarlierDataset, pixels_json
+from rlds_beam.formats.lerobot.earlier import EarlierDataset, pixels_json, totals_bytes
 from rlds_beam.formats.lerobot.episodes import EpisodesLines, EpisodesTables
 from rlds_beam.formats.lerobot.feature_map import image_sizes, map_features
 from rlds_beam.formats.lerobot.features import FeatureMap
@@ -148,7 +148,7 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
     def metadata(self) -> tuple[str, ...]:
         files = layout.episodes_files(self.ranges - self._ranges_before)
         episodes = [layout.EPISODES_PATH.format(**layout.place(self._files_before + i)) for i in range(files)]
-        return (*episodes, layout.TASKS, *self.metadata_of_all)
+        return (*episodes, layout.TASKS, layout.TOTALS, *self.metadata_of_all)
 
     @property
     def metadata_of_all(self) -> tuple[str, ...]:
@@ -296,6 +296,8 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
             else:
                 storage.remove_files(self.directory, [file.file for file in commit.kept])
         episodes.finish(list(totals.tasks))
+        if layout.TOTALS in self.metadata and (content := totals_bytes(totals)):
+            storage.write_bytes(storage.below(self.directory, layout.TOTALS), content)
         info = self._info(totals)
         stats = self.stats(dataset_statistics(self.frames.features, totals)) if totals.frames else {}
         if self.modality is not None:

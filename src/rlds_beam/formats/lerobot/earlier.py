@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import io
+import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.connectors.statistics.episode_statistics import LeafStatistics
 from rlds_beam.encoding.checked_json import read_json
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout
@@ -85,7 +88,7 @@ class EarlierDataset:
         return index < self.ranges.get(split, 0)
 
     def totals(self, files: Sequence[str], features: FeatureMap) -> Totals:
-        """The totals of the dataset; reads the numbers in its Parquet files.
+        """The totals of the dataset; reads the numbers in its Parquet files unless `layout.TOTALS` exists.
 
         Args:
           files: the names of its Parquet files, in order.
@@ -105,6 +108,10 @@ class EarlierDataset:
             frames=self.frames,
             episodes=self.episodes,
         )
+        known = read_totals(storage.join(self.directory, layout.TOTALS), len(self.tasks), self.frames)
+        if known is not None:
+            totals.task_frames, totals.earlier = known
+            return totals
         for path in paths:
             totals.add_numbers([path], features)
             for table in row_groups([path], ["task_index"]):
@@ -114,6 +121,36 @@ class EarlierDataset:
     @property
     def has_preview(self) -> bool:
         return storage.exists(storage.join(self.directory, PREVIEW))
+
+
+def totals_bytes(totals: Totals) -> bytes:
+    """The content of `layout.TOTALS`; empty while the statistics hold all values, of which there are few then."""
+    arrays = {"task_frames": totals.task_frames}
+    leaves = totals.leaves()
+    for i, leaf in enumerate(leaves.values()):
+        of_leaf = leaf.to_arrays()
+        if of_leaf is None:
+            return b""
+        arrays |= {f"{i} {name}": array for name, array in of_leaf.items()}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, names=np.array(list(leaves)), **arrays)
+    return buffer.getvalue() if leaves else b""
+
+
+def read_totals(path: str, tasks: int, frames: int) -> tuple[Array, dict[str, LeafStatistics]] | None:
+    """The frames of each task, and the statistics of each feature; None if the file is missing or damaged."""
+    try:
+        with storage.open_read(path) as file:
+            content = np.load(io.BytesIO(file.read()), allow_pickle=False)
+        arrays: dict[str, Array] = {name: content[name] for name in content.files}
+        leaves = {}
+        for i, name in enumerate(arrays["names"].tolist()):
+            own = {key.partition(" ")[2]: array for key, array in arrays.items() if key.startswith(f"{i} ")}
+            leaves[name] = LeafStatistics.of_arrays(own)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return None
+    whole = all(leaf.count == frames for leaf in leaves.values()) and arrays["task_frames"].shape == (tasks,)
+    return (arrays["task_frames"], leaves) if whole else None
 
 
 def pixels_json(totals: Totals) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder
+from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder, LeafStatistics
 from rlds_beam.encoding import arrow_columns
 from rlds_beam.encoding.parquet_files import naming_damage, verified_parquet
 from rlds_beam.formats.lerobot import statistics
@@ -42,6 +42,7 @@ class Totals:
     histograms: dict[str, Array] = dataclasses.field(default_factory=dict)
     samples: dict[str, int] = dataclasses.field(default_factory=dict)
     builders: dict[str, LeafBuilder] = dataclasses.field(default_factory=dict)
+    earlier: Mapping[str, LeafStatistics] = dataclasses.field(default_factory=dict)
     encoded: dict[str, EncodedAgain] = dataclasses.field(default_factory=dict)
     frames: int = 0
     episodes: int = 0
@@ -72,6 +73,12 @@ class Totals:
                 values = arrow_columns.numbers(table[name]).reshape(table.num_rows, *shape)
                 self.builders.setdefault(name, LeafBuilder()).add(values)
 
+    def leaves(self) -> dict[str, LeafStatistics]:
+        """The statistics of each feature of numbers, with those of earlier frames that are only known as such."""
+        added = {name: builder.finish() for name, builder in self.builders.items()}
+        both = {name: leaf.merge(added[name]) if name in added else leaf for name, leaf in self.earlier.items()}
+        return {**added, **both}
+
 
 def row_groups(files: Sequence[str], columns: list[str]) -> Iterator[pa.Table]:
     """The row groups of Parquet files in order: single row groups of a large file, or several small files at once."""
@@ -97,8 +104,7 @@ def dataset_statistics(features: FeatureMap, totals: Totals) -> dict[str, Any]:
     for feature in features.images:
         values = statistics.histogram_statistics(totals.histograms[feature.name], feature.levels)
         by_feature[feature.name] = statistics.to_json(values, totals.samples[feature.name], (feature.shape[-1], 1, 1))
-    for name, builder in totals.builders.items():
-        leaf = builder.finish()
+    for name, leaf in totals.leaves().items():
         by_feature[name] = statistics.to_json(statistics.leaf_statistics(leaf), leaf.count, leaf.shape or (1,))
     for name, of_index in {
         "episode_index": _statistics_of_counts(lengths),
