@@ -256,7 +256,7 @@ def test_what_merged_datasets_contradict_is_said(tmp_path: Path) -> None:
     for line in (
         "the rate is left out: 50 Hz in a/1.0.0, unknown in bb/1.0.0",
         "the robot is left out: arm in a/1.0.0, leg in bb/1.0.0",
-        "last actions are taken to be void: real in a/1.0.0, void in bb/1.0.0",
+        "last actions are void in some: real in a/1.0.0, void in bb/1.0.0",
         "the names of values are left out, because they are unknown in some: action",
     ):
         assert f"note      {line}\n" in str(done) + "\n"

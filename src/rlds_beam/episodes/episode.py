@@ -19,6 +19,9 @@ _PATTERN = re.compile(r"(?P<dataset>[^:]+):(?P<split>[^:]+):(?P<shard>\d+)@(?P<p
 EPISODE_KEY = "episode_key"
 """The field in which outputs keep the key of the episode that they were given."""
 
+SOURCE_DATASET = "source_dataset"
+"""The episode field with the dataset that an episode of merged datasets is from: `name/version`, as bytes."""
+
 
 @dataclasses.dataclass(frozen=True, order=True)
 class EpisodeKey:

@@ -166,6 +166,8 @@ class Source(Viewable, abc.ABC):
       robot: the name of the robot, if the dataset says so.
       last_action: whether the actions of last steps are `real` or `void`; if `unknown`, `last_steps.find_last_steps`
         looks at some.
+      void_datasets: the datasets (`SOURCE_DATASET`) with void last actions, if these are only some of merged ones, and
+        `last_action` is void; None otherwise.
       left_out: the parts of the dataset that are not read, with the reasons.
       notes: what a user should know about how the data are read.
       has_files: whether the shards are files. Those of a recording are not: there is nothing to fingerprint, sample, or
@@ -179,6 +181,7 @@ class Source(Viewable, abc.ABC):
     fps: float | None = None
     robot: str | None = None
     last_action: LastAction = "unknown"
+    void_datasets: tuple[str, ...] | None = None
     left_out: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
     has_files: ClassVar[bool] = True

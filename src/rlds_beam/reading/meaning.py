@@ -17,7 +17,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.encoding.checked_json import TEXT, Kind, check_json, parse_json
 from rlds_beam.episodes.columns import is_numeric
-from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.episode import SOURCE_DATASET, Column, Episode
 from rlds_beam.episodes.schema import MAX_NAME, Schema, is_name
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import LastAction, Segment, Source
@@ -146,11 +146,13 @@ class RowRule:
       left_out: whether last steps are left out.
       last_steps: what they are; None if it did not matter, because the user chose.
       kept_void: whether the user keeps last steps whose actions the source says are void.
+      only_of: the datasets whose last steps are left out (`Source.void_datasets`); None: all.
     """
 
     left_out: bool = False
     last_steps: LastSteps | None = None
     kept_void: bool = False
+    only_of: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, source: Source, schema: Schema, choice: Literal["drop", "keep"] | None) -> RowRule:
@@ -164,16 +166,19 @@ class RowRule:
         if not any(is_action(path) for path in schema.steps):
             return cls()
         last_steps = find_last_steps(source)
-        return cls(last_steps.action == "void", last_steps)
+        return cls(last_steps.action == "void", last_steps, only_of=source.void_datasets)
 
     def rows(self, episode: Episode) -> Episode:
         """The rows of an episode, perhaps none."""
-        return without_last(episode) if self.left_out and ends(episode) else episode
+        name = episode.metadata.get(SOURCE_DATASET)
+        other = self.only_of is not None and isinstance(name, bytes) and name.decode() not in self.only_of
+        return without_last(episode) if self.left_out and ends(episode) and not other else episode
 
     def to_json(self) -> dict[str, Any]:
         """What the rows depend on, for a plan."""
         found = {} if self.last_steps is None else {key: v for key, v in vars(self.last_steps).items() if v}
         found |= {"kept_void": True} if self.kept_void else {}
+        found |= {"only_of": [*self.only_of]} if self.only_of is not None else {}
         matters = self.left_out or self.kept_void or found.get("assumed")
         return {"last_step": {"left_out": self.left_out, **found}} if matters else {}
 

@@ -100,17 +100,17 @@ def test_what_a_dataset_lacks_is_zeros_with_masks(robots: tuple[str, ...]) -> No
         assert not found.faults and found.metadata["source_dataset"] == single[which].dataset.encode()
         for path in ("action", "observation/state"):
             own = np.asarray(wanted.steps[path])
-            values, mask = np.asarray(found.steps[path]), np.asarray(found.steps[f"{path}_mask"])
+            values, mask = np.asarray(found.steps[path]), np.asarray(found.steps[f"mask/{path}"])
             assert values.shape == mask.shape == (len(wanted), 14)
             np.testing.assert_array_equal(values[:, : own.shape[1]], own)
             assert not values[:, own.shape[1] :].any()
             assert (mask == (np.arange(14) < own.shape[1])).all()
         for path in ("observation/images/top", "observation/image", "observation/image_cam_high"):
             there = path in wanted.steps
-            assert (np.asarray(found.steps[f"{path}_mask"]) == there).all()
+            assert (np.asarray(found.steps[f"mask/{path}"]) == there).all()
             assert found.steps[path].decode().any() == there  # type: ignore[union-attr]
         np.testing.assert_array_equal(found.steps["reward"], wanted.steps["reward"])
-    assert bool(merged[3].metadata["sim_mask"]) and not bool(merged[0].metadata["sim_mask"])
+    assert bool(merged[3].metadata["mask/sim"]) and not bool(merged[0].metadata["mask/sim"])
 
 
 def test_a_proposed_file_is_used_as_it_is(robots: tuple[str, ...], tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_proposed_file_is_used_as_it_is(robots: tuple[str, ...], tmp_path: Pat
     info = json.loads((tmp_path / "out" / "meta" / "info.json").read_text())
     assert (info["total_episodes"], info["fps"]) == (8, 50)
     features = {name: tuple(feature["shape"]) for name, feature in info["features"].items()}
-    assert features["action"] == features["action_mask"] == features["observation.state"] == (14,)
+    assert features["action"] == features["mask.action"] == features["observation.state"] == (14,)
     assert features["observation.images.top"] == (32, 32, 3)
 
 
@@ -138,7 +138,7 @@ def test_values_go_where_their_names_are(tmp_path: Path) -> None:
     both = open_merged(one, wider, fields="all")
     assert both.schema.steps["action"].names == (*JOINTS, "wrist")
     episodes = read(both)
-    assert np.asarray(episodes[0].steps["action_mask"])[0].tolist() == [True, True, True, False]
+    assert np.asarray(episodes[0].steps["mask/action"])[0].tolist() == [True, True, True, False]
     own = np.asarray(read(open_source(wider))[0].steps["action"])
     np.testing.assert_array_equal(np.asarray(episodes[3].steps["action"]), own[:, [2, 0, 3, 1]])
 
@@ -277,16 +277,16 @@ def test_pixels_and_coded_images_become_one_field(tmp_path: Path) -> None:
 
 
 def test_a_mixture_of_the_file(robots: tuple[str, ...], tmp_path: Path) -> None:
-    pad = {"ArrangeDimensions": {"field": "action", "order": [0, 1, 2, *[None] * 11], "mask": "action_mask"}}
-    whole = {"ArrangeDimensions": {"field": "action", "order": [*range(14)], "mask": "action_mask"}}
+    pad = {"ArrangeDimensions": {"field": "action", "order": [0, 1, 2, *[None] * 11], "mask": "mask/action"}}
+    whole = {"ArrangeDimensions": {"field": "action", "order": [*range(14)], "mask": "mask/action"}}
     file = write(
         tmp_path,
         {"input": robots[0], "weight": 2, "connectors": [pad]},
         {"input": robots[1], "from": "hdf5", "options": {"profile": "aloha"}, "connectors": [whole]},
     )
-    batch = next(iter(rlds_beam.mix_batches(file, 64, columns=["action", "action_mask"])))
-    assert batch["action"].shape == batch["action_mask"].shape == (64, 14)
-    assert 0.5 < (batch["action_mask"].sum(axis=1) == 3).mean() < 0.85
+    batch = next(iter(rlds_beam.mix_batches(file, 64, columns=["action", "mask/action"])))
+    assert batch["action"].shape == batch["mask/action"].shape == (64, 14)
+    assert 0.5 < (batch["mask/action"].sum(axis=1) == 3).mean() < 0.85
     with pytest.raises(UsageError, match=r"inputs\[0\] has no input"):
         rlds_beam.mix_batches(write(tmp_path, {}), 8)
 
@@ -294,3 +294,13 @@ def test_a_mixture_of_the_file(robots: tuple[str, ...], tmp_path: Path) -> None:
 def test_several_datasets_are_opened_as_one(robots: tuple[str, ...]) -> None:
     dataset = rlds_beam.open_dataset(robots, merge_fields="all")
     assert len(dataset) == 8
+
+
+def test_only_void_last_actions_are_left_out_of_rows(tmp_path: Path) -> None:
+    real = rlds(tmp_path / "real", said={"last_action": "real"})
+    void = rlds(tmp_path / "void", seed=5, said={"last_action": "void"})
+    for to in ("lerobot", "zarr"):
+        done = rlds_beam.convert([real, void], tmp_path / to, to=to, **({"fps": 10} if to == "lerobot" else {}))
+        assert "last actions are void in some: real in real/1.0.0, void in void/1.0.0" in str(done)
+        lengths = [len(row["steps/action"]) for row in rlds_beam.open_dataset(tmp_path / to)]
+        assert lengths == [6, 7, 8, 5, 6, 7]

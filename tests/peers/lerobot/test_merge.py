@@ -61,5 +61,5 @@ def test_features_that_differ_are_merged_and_opened(moving: Any, tmp_path: Path)
     dataset = opened(tmp_path / "ours")
     assert dataset.num_episodes == 4 and dataset.features["action"]["shape"] == (3,)
     first, second = dataset[0], dataset[len(dataset) // 2]
-    assert first["action_mask"].tolist() == [True, True, False] and second["action_mask"].tolist() == [True] * 3
+    assert first["mask.action"].tolist() == [True, True, False] and second["mask.action"].tolist() == [True] * 3
     np.testing.assert_array_equal(first["observation.images.top"], second["observation.images.top"])

@@ -126,11 +126,11 @@ class RenameDimensions(EpisodeConnector):
 class ArrangeDimensions(EpisodeConnector):
     """Reorders, drops, and adds values of a vector; added ones are zeros.
 
-        field=action, order=[0, 1, 2, null, 3], mask=action_mask
+        field=action, order=[0, 1, 2, null, 3], mask=mask/action
 
         action         x y z gripper          (T, 4)
         becomes        x y z 0 gripper        (T, 5)
-        action_mask    T T T F T              bool (T, 5)
+        mask/action    T T T F T              bool (T, 5)
 
     So vectors of robots with different joints get one length. A policy that is trained on them needs the mask.
 

@@ -197,7 +197,7 @@ def _edits(own: Mapping[str, Field], fields: Sequence[Mapping[str, Field]]) -> l
         elif all(map(_is_vector, others)) and len({other.shape for other in others}) > 1:
             size, most = field.closed_shape[0], max(other.closed_shape[0] for other in others)
             order = ", ".join([*map(str, range(size)), *["null"] * (most - size)])
-            entries.append(f"- ArrangeDimensions: {{field: {name}, order: [{order}], mask: {_yaml(path + MASK)}}}")
+            entries.append(f"- ArrangeDimensions: {{field: {name}, order: [{order}], mask: {_yaml(MASK + path)}}}")
     return entries
 
 

@@ -1,8 +1,8 @@
 """One schema for several datasets, or why there is none; and how the values of each get there.
 
                       a           b                same      common     all
-    action            (6,)        (7,)             refused   refused    (7,), a's end in a zero; action_mask (7,)
-    observation/wrist             (96, 96, 3)      refused   left out   black in a; observation/wrist_mask
+    action            (6,)        (7,)             refused   refused    (7,), a's end in a zero; mask/action (7,)
+    observation/wrist             (96, 96, 3)      refused   left out   black in a; mask/observation/wrist
     count             int32       int64            int64     int64      int64
 
 Values with names go where their name is, whatever their order.
@@ -16,16 +16,18 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from rlds_beam.episodes.episode import SOURCE_DATASET
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.merged.inputs import Fields, MergedInput
 from rlds_beam.text import printable, some
 
-FROM = Field("source_dataset", "string", encoding="text", feature="Text")
+FROM = Field(SOURCE_DATASET, "string", encoding="text", feature="Text")
 """The episode field with the original dataset, `name/version`."""
 
-MASK = "_mask"
-"""Ends the name of the field that says which values a dataset has: bool, of the values of a vector or of a step."""
+MASK = "mask/"
+"""Begins the path of the field that says which values of another one a dataset has: bool, for each value of a vector,
+or for a step. Not `action_mask`: LeRobot takes all features whose names begin with `action` for actions."""
 
 IMAGES = ("png", "jpeg")
 Fact = TypeVar("Fact")
@@ -93,9 +95,9 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> Merge:
                 if place is not None:
                     places[i][path] = place
             if padded or (without and field.dtype != "string"):
-                masks[level][path] = path + MASK
+                masks[level][path] = MASK + path
                 shape = field.shape if padded else ()
-                merged[level][path + MASK] = Field(path + MASK, "bool", shape).with_names(field.names if padded else ())
+                merged[level][MASK + path] = Field(MASK + path, "bool", shape).with_names(field.names if padded else ())
         if twice := [mask for mask in masks[level].values() if any(mask in own for own in of_inputs)]:
             wrong.append(f"{twice[0]}: a dataset has a field of this name, which is that of a mask: rename it")
         if masks[level]:

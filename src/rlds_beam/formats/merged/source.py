@@ -134,8 +134,13 @@ class MergedSource(Source):
 
     @property
     def last_action(self) -> LastAction:  # type: ignore[override]
-        """Void if they contradict each other: an action less is better than one that nobody took."""
+        """Void if they contradict each other; then `void_datasets` are those whose last actions are."""
         return "void" if len({*self._last_actions}) > 1 else self._last_actions[0]
+
+    @property
+    def void_datasets(self) -> tuple[str, ...] | None:  # type: ignore[override]
+        void = tuple(one.name for one, last in zip(self.inputs, self._last_actions, strict=True) if last == "void")
+        return void if len({*self._last_actions}) > 1 else None
 
     @functools.cached_property
     def _last_actions(self) -> list[LastAction]:
@@ -155,7 +160,7 @@ class MergedSource(Source):
         }
         lines = [f"{fact} is left out: {self._said(values)}" for fact, values in facts.items() if len({*values}) > 1]
         if len({*self._last_actions}) > 1:
-            lines.append(f"last actions are taken to be void: {self._said(self._last_actions)}")
+            lines.append(f"last actions are void in some: {self._said(self._last_actions)}")
         return (*own, *lines, *self.merge.notes)
 
     def _said(self, values: Sequence[str | None]) -> str:
