@@ -16,7 +16,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field, kind_of
 from rlds_beam.errors import BadEpisode, RldsBeamError
 from rlds_beam.formats.merged.inputs import MergedInput
-from rlds_beam.formats.merged.schemas import IMAGES, MASK, DatasetsDifferError, describe_by_value
+from rlds_beam.formats.merged.schemas import MASK, DatasetsDifferError, describe_by_value
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.meaning import is_action
 from rlds_beam.reading.reader import EpisodeReader
@@ -202,7 +202,7 @@ def _edits(own: Mapping[str, Field], fields: Sequence[Mapping[str, Field]]) -> l
 
 
 def _is_image(field: Field) -> bool:
-    return field.holds_images or field.encoding in IMAGES
+    return field.holds_images or field.holds_image_files
 
 
 def _is_vector(field: Field) -> bool:

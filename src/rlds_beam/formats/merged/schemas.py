@@ -29,7 +29,6 @@ MASK = "mask/"
 """Begins the path of the field that says which values of another one a dataset has: bool, for each value of a vector,
 or for a step. Not `action_mask`: LeRobot takes all features whose names begin with `action` for actions."""
 
-IMAGES = ("png", "jpeg")
 Fact = TypeVar("Fact")
 Level = Literal["steps", "metadata"]
 
@@ -157,7 +156,7 @@ def _merge_field(fields: Sequence[Field], inputs: Sequence[MergedInput], mode: F
     if len(class_names) > 1 and any(field.feature == "ClassLabel" for field in fields):
         raise _DifferError("the class names differ or are missing")
     said = describe_by_value([f"{field.dtype}{field.shape}" for field in fields], inputs)
-    encoded = [field.encoding in IMAGES for field in fields]
+    encoded = [field.holds_image_files for field in fields]
     if any(encoded) and all(field.holds_images for field in fields):
         return _merge_images(fields, said), stay
     if any(encoded):
@@ -178,7 +177,7 @@ def _merge_images(fields: Sequence[Field], said: str) -> Field:
         raise _DifferError(f"images of {said}")
     sizes = [{*of_axis} for of_axis in zip(*(field.shape for field in fields), strict=True)]
     shape = tuple(axis.pop() if len(axis) == 1 else None for axis in sizes)
-    encodings = {field.encoding if field.encoding in IMAGES else "png" for field in fields}
+    encodings = {field.encoding if field.holds_image_files else "png" for field in fields}
     return Field(first.path, first.dtype, shape, encodings.pop() if len(encodings) == 1 else "jpeg", "Image")
 
 

@@ -25,7 +25,6 @@ from rlds_beam.formats.merged.comparison import check_units, propose
 from rlds_beam.formats.merged.inputs import MergedInput, MergeMapping, Opener, open_inputs
 from rlds_beam.formats.merged.schemas import (
     FROM,
-    IMAGES,
     DatasetsDifferError,
     Merge,
     common_value,
@@ -279,7 +278,7 @@ class MergedDecoder:
             value = episode.metadata.get(path)
             if value is None:
                 metadata[path] = _zeros(field, 1)[0]
-            elif field.dtype == "string" or field.encoding in IMAGES:
+            elif field.dtype == "string" or field.holds_image_files:
                 metadata[path] = value
             else:
                 metadata[path] = exact_cast(np.asarray(value), field.numpy_dtype, path)[()]
@@ -288,7 +287,7 @@ class MergedDecoder:
 
 def _zeros(field: Field, length: int) -> Column:
     """The column of a dataset that lacks the field."""
-    if field.encoding in IMAGES:
+    if field.holds_image_files:
         shape = tuple(size or 1 for size in field.shape)
         black = np.full(length, _black_image(shape, field.dtype, field.encoding), object)
         return EncodedImages(black, field.shape, field.dtype, field.encoding)
@@ -314,7 +313,7 @@ def _cast(column: Column, field: Field) -> Column:
         declared = copy.copy(column)
         declared.__dict__.update(shape=field.shape, encoding=field.encoding)
         return declared
-    if field.encoding in IMAGES:
+    if field.holds_image_files:
         images = np.empty(len(column), object)
         images[:] = encode_png(column)
         return EncodedImages(images, field.shape, field.dtype, field.encoding)
