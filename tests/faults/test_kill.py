@@ -178,6 +178,38 @@ def test_a_recording_is_killed_and_run_again(tmp_path, moment, to):
         assert {path: path.stat().st_mtime_ns for path in finished} == finished
 
 
+@pytest.mark.parametrize("moment", ["commit", "rename"])
+def test_an_append_is_killed_and_run_again(tmp_path, source, moment):
+    """With workers, while it writes or while it renames; the old output is there until the new one is."""
+    first, _ = sorted(source.glob("*tfrecord-0*"))
+    begun, flags = tmp_path / "begun", (*FLAGS[1:], "--append", "--shards=3")
+    assert main(["convert", str(first), str(begun), *flags]) == 0
+    before = bytes_of(begun)
+    outputs = [Path(shutil.copytree(begun, tmp_path / name)) for name in ("whole", "out")]
+    whole, out = outputs
+    inputs = ",".join(map(str, sorted(source.glob("*tfrecord-0*"))))
+    assert main(["convert", inputs, str(whole), *flags]) == 0
+    moments = {
+        "commit": lambda: list((out / "_append" / "_commits").glob("*.json")),
+        "rename": lambda: (out / "plan.json").read_bytes() != before["plan.json"],
+    }
+    for _ in range(TRIES):
+        with running(["convert", inputs, out, *flags, WORKERS, "--progress=none"]) as process:
+            stop_when(moments[moment], process)
+            kill(process)
+            process.communicate(timeout=DEADLINE)
+        if (out / "_append").exists():
+            break
+        shutil.rmtree(out)
+        shutil.copytree(begun, out)
+    else:
+        pytest.fail(f"the append finished before it was killed, {TRIES} times")
+    assert len(read_items(out)) in (len(read_items(begun)), len(read_items(whole)))
+    assert all((out / name).read_bytes() == content for name, content in before.items() if "tfrecord" in name)
+    assert main(["convert", inputs, str(out), *flags]) == 0
+    assert bytes_of(out) == bytes_of(whole)
+
+
 INTERRUPTED = [
     ("convert", signal.SIGINT, (), ()),
     ("convert", signal.SIGINT, (), (WORKERS,)),

@@ -291,3 +291,17 @@ def test_a_commit_that_is_none(output: Path, hub: HubServer) -> None:
         hub.fault = lambda request, answer=answer: answer if "/commit/" in request.path else None  # type: ignore[misc]
         with pytest.raises(BucketError, match="does not answer as the Hugging Face Hub does"):
             rlds_beam.upload(output, HUB)
+
+
+def test_an_appended_output_sends_what_is_new(data: Path, hub: HubServer, tmp_path: Path) -> None:
+    shards, out = sorted(data.glob("*tfrecord-0*")), tmp_path / "out"
+    export(shards[:3], out, "rlds")
+    rlds_beam.upload(out, HUB)
+    before = expected(out)
+    export(shards, out, "rlds", append=True)
+    outcome = rlds_beam.upload(out, HUB)
+    assert there(hub) == expected(out)
+    new = {name for name, content in expected(out).items() if before.get(name) != content}
+    assert (outcome.files, outcome.removed) == (len(new), 0)
+    assert {"toy-train.tfrecord-00001-of-00001", "dataset_info.json", "manifest.json"} <= new
+    assert new.isdisjoint({"toy-train.tfrecord-00000-of-00001", "features.json"})
