@@ -276,7 +276,7 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
 
         Files of ranges without frames are removed: LeRobot has no empty files.
         """
-        totals, episodes = Totals(), self.episodes_class(self.directory, self.frames, self._files_before)
+        totals, episodes = Totals(), self.episodes_class(self.directory, self.frames, self.earlier)
         previews: list[bytes] = []
         shown = False
         if self.earlier is not None:
@@ -296,7 +296,7 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
             else:
                 storage.remove_files(self.directory, [file.file for file in commit.kept])
         episodes.finish(list(totals.tasks))
-        if layout.TOTALS in self.metadata and (content := totals_bytes(totals)):
+        if content := totals_bytes(totals):
             storage.write_bytes(storage.below(self.directory, layout.TOTALS), content)
         info = self._info(totals)
         stats = self.stats(dataset_statistics(self.frames.features, totals)) if totals.frames else {}

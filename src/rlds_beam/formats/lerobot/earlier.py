@@ -1,4 +1,4 @@
-"""The state of a finished v3.0 dataset from which an append continues its numbers and statistics."""
+"""The state of a finished dataset from which an append continues its numbers and statistics."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class EarlierDataset:
       tasks: its tasks, in order.
       splits: the first and last episode of each split.
       ranges: the number of ranges of each split.
-      files: the number of its files of meta/episodes.
+      files: the number of its files of meta/episodes (v3.0).
       entry: its entry in the manifest.
     """
 
@@ -112,11 +112,15 @@ class EarlierDataset:
         if known is not None:
             totals.task_frames, totals.earlier = known
             return totals
-        for path in paths:
-            totals.add_numbers([path], features)
-            for table in row_groups([path], ["task_index"]):
-                totals.task_frames += np.bincount(table["task_index"].to_numpy(), minlength=len(self.tasks))
+        totals.add_numbers(paths, features)
+        for table in row_groups(paths, ["task_index"]):
+            totals.task_frames += np.bincount(table["task_index"].to_numpy(), minlength=len(self.tasks))
         return totals
+
+    def read(self, name: str) -> bytes:
+        """The content of one of its files."""
+        with storage.open_read(storage.below(self.directory, name)) as file:
+            return file.read()
 
     @property
     def has_preview(self) -> bool:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from rlds_beam.formats.lerobot.earlier import EarlierDataset
+
 
 class FeatureStatistics(NamedTuple):
     """The statistics of a feature in each of E episodes.
@@ -91,10 +93,11 @@ ROW_GROUP_BYTES = 64 << 20
 
 
 class EpisodesTables:
-    """Writes the tables of v3.0, beginning with the file of number `first`."""
+    """Writes the tables of v3.0; those of an append are new files."""
 
-    def __init__(self, directory: str, frame_format: FrameFormat, first: int = 0):
-        self._directory, self._format, self._place = directory, frame_format, first
+    def __init__(self, directory: str, frame_format: FrameFormat, earlier: EarlierDataset | None = None):
+        self._directory, self._format = directory, frame_format
+        self._place = earlier.files if earlier is not None else 0
         self._tables: list[pa.Table] = []
         self._file = contextlib.ExitStack()
         self._writer: pq.ParquetWriter | None = None
@@ -215,14 +218,16 @@ _STATISTICS = ("min", "max", "mean", "std", "count")
 
 
 class EpisodesLines:
-    """Writes the JSON lines of v2.1."""
+    """Writes the JSON lines of v2.1, after those of the dataset that is appended to."""
 
-    def __init__(self, directory: str, frame_format: FrameFormat, first: int = 0):
-        del first
+    def __init__(self, directory: str, frame_format: FrameFormat, earlier: EarlierDataset | None = None):
         self._directory, self._features = directory, frame_format.features
         self._episodes, self._stats = (
             ShardWriter(storage.below(directory, name)) for name in (layout.EPISODES_JSONL, layout.EPISODES_STATS_JSONL)
         )
+        if earlier is not None:
+            self._episodes.write([earlier.read(layout.EPISODES_JSONL)], 0)
+            self._stats.write([earlier.read(layout.EPISODES_STATS_JSONL)], 0)
 
     def add(self, place: int, number: int, facts: RangeFacts, numbers: RangeNumbers) -> None:
         del place, number

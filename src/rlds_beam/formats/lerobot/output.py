@@ -32,7 +32,6 @@ from rlds_beam.reading.plan import WorkRange
 from rlds_beam.text import did_you_mean
 
 if TYPE_CHECKING:
-    from rlds_beam.output.base import EarlierOutput
     from rlds_beam.output.commits import RangeCommit
 
 
@@ -55,13 +54,10 @@ class LerobotV21Output(LerobotDatasetOutput):
             return self
         return dataclasses.replace(self, modality=modality_text(modality, self.frames.features, self.frames.videos))
 
-    def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> None:
-        del earlier, ranges, directory  # the file of episodes would be written again
-
     @property
     def metadata(self) -> tuple[str, ...]:
         lines = (layout.EPISODES_JSONL, layout.EPISODES_STATS_JSONL, layout.TASKS_JSONL)
-        return (*lines, *self.metadata_of_all, *([layout.MODALITY] if self.modality is not None else []))
+        return (*lines, layout.TOTALS, *self.metadata_of_all, *([layout.MODALITY] if self.modality is not None else []))
 
     def plan(self) -> dict[str, Any]:
         return {"lerobot": {**super().plan()["lerobot"], "modality": self.modality}}
