@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import apache_beam as beam
@@ -42,7 +42,8 @@ class WriteToRlds(beam.PTransform):
       like: an episode whose fields, dtypes, and shapes all others have.
       split: the name of the split, if the input is not a dict.
       strict: end the pipeline at a bad episode. Otherwise it is kept in `directory/rejected`, with its key.
-      name, version, description, images, schema, check, format, shard_bytes, overwrite: as in `write_rlds`.
+      name, version, description, fps, robot_type, names, images, schema, check, format, shard_bytes, overwrite: as in
+        `write_rlds`.
 
     Raises:
       UsageError: on construction, if the directory or an argument cannot be used; while running, if keys are equal.
@@ -59,6 +60,9 @@ class WriteToRlds(beam.PTransform):
         name: str | None = None,
         version: str | None = None,
         description: str | None = None,
+        fps: float | None = None,
+        robot_type: str | None = None,
+        names: Mapping[str, Sequence[str]] | None = None,
         images: ImageEncoding | Mapping[str, ImageEncoding] = "png",
         schema: Schema | None = None,
         check: CheckOptions | None = None,
@@ -69,7 +73,7 @@ class WriteToRlds(beam.PTransform):
         super().__init__()
         path, options = os.fspath(directory), RldsOptions(format=format)
         self._settings = WriteSettings.of(
-            path, name, version, shard_bytes, options, description, check or CheckOptions()
+            path, name, version, shard_bytes, options, description, check or CheckOptions(), fps, robot_type, names
         )
         check_directory(path, overwrite=overwrite)
         try:

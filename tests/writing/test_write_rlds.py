@@ -42,6 +42,23 @@ def nothing_in(directory: Path) -> bool:
     return not directory.exists() or not any(files for _, _, files in os.walk(directory))
 
 
+def test_the_rate_the_robot_and_names_are_kept(tmp_path) -> None:
+    path = tmp_path / "arm/1.0.0"
+    rlds_beam.write_rlds(path, [episode()], fps=10, robot_type="so101", names={"action": ["pan", "grip"]})
+    source = rlds_beam.open_source(str(path))
+    assert (source.fps, source.robot, source.schema.steps["action"].names) == (10, "so101", ("pan", "grip"))
+    for wrong, said in (
+        ({"fps": 0}, "fps=0: expected steps per second"),
+        ({"robot_type": ""}, "robot_type=''"),
+        ({"names": {"acton": ["a"]}}, "there is no field acton; did you mean action"),
+        ({"names": {"action": ["a"]}}, "1 names, but action"),
+        ({"names": {"action": "ab"}}, "expected a list of names"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            rlds_beam.write_rlds(tmp_path / "other", [episode()], **wrong)
+        assert nothing_in(tmp_path / "other")
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_tfds_reads_the_arrays_that_were_passed(tmp_path_factory, data) -> None:

@@ -186,7 +186,9 @@ class RowRule:
 MEANING = "meaning.json"
 KEY = "meaning"
 """The key in the JSON of other formats."""
-_RATE = Kind("a number above 0, up to 1,000,000", lambda rate: type(rate) in (int, float) and 0 < rate <= 1_000_000)
+MAX_RATE = 1_000_000
+"""The highest rate, in steps per second."""
+_RATE = Kind(f"a number above 0, up to {MAX_RATE:,}", lambda rate: type(rate) in (int, float) and 0 < rate <= MAX_RATE)
 _ROBOT = Kind(f"printable text of 1 to {MAX_NAME} characters", lambda text: isinstance(text, str) and _is_robot(text))
 _LAST_ACTION = Kind("real or void", lambda action: action in ("real", "void"))
 _CONTENT = {"fps?": _RATE, "robot?": _ROBOT, "last_action?": _LAST_ACTION, "names?": {"*": [TEXT]}}

@@ -6,18 +6,19 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from rlds_beam import naming, storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.configuration import Configuration
+from rlds_beam.connectors.given_meaning import check_names, name_fields, with_attributes
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.encoding.tfds.dataset_info import FEATURES
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import features_json
 from rlds_beam.encoding.tfrecord.framing import OVERHEAD
-from rlds_beam.episodes.schema import Schema
+from rlds_beam.episodes.schema import MAX_NAME, Schema, is_name
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import RldsOptions
 from rlds_beam.formats.rlds.output import RldsOutput
@@ -26,6 +27,7 @@ from rlds_beam.output.files import to_json
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan
 from rlds_beam.reading.base import Decoder, Source, Split, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
+from rlds_beam.reading.meaning import MAX_RATE, Meaning
 
 SHARD_BYTES = 256 << 20
 """Default size of a shard."""
@@ -76,6 +78,7 @@ class WriteSettings:
       format: the file format.
       description: describes the dataset, for dataset_info.json.
       check: what to do with an episode that breaks a rule.
+      meaning: the rate, the robot, and the names of values.
     """
 
     directory: str
@@ -84,6 +87,7 @@ class WriteSettings:
     format: RldsOptions
     description: str | None
     check: CheckOptions
+    meaning: Meaning = dataclasses.field(default_factory=Meaning)
 
     @classmethod
     def of(
@@ -95,6 +99,9 @@ class WriteSettings:
         format: RldsOptions,
         description: str | None,
         check: CheckOptions,
+        fps: float | None = None,
+        robot_type: str | None = None,
+        names: Mapping[str, Sequence[str]] | None = None,
     ) -> WriteSettings:
         """Checks the settings; the name and version default to those of the directory, `NAME/1.0.0`.
 
@@ -112,7 +119,13 @@ class WriteSettings:
             raise UsageError(f"version={version!r}: expected three numbers, for example 1.0.0")
         if shard_bytes < 1:
             raise UsageError(f"shard_bytes={shard_bytes}: expected a number of bytes")
-        return cls(directory, f"{name}/{version}", shard_bytes, format, description, check)
+        if fps is not None and not 0 < fps <= MAX_RATE:
+            raise UsageError(f"fps={fps}: expected steps per second, above 0 and up to {MAX_RATE:,}")
+        if robot_type is not None and not (robot_type and is_name(robot_type)):
+            raise UsageError(f"robot_type={robot_type!r}: expected printable text of 1 to {MAX_NAME} characters")
+        named_values = {path: check_names(own, f"names[{path!r}]") for path, own in (names or {}).items()}
+        meaning = Meaning(fps, robot_type, named_values)
+        return cls(directory, f"{name}/{version}", shard_bytes, format, description, check, meaning)
 
     @property
     def name(self) -> str:
@@ -124,7 +137,16 @@ class WriteSettings:
         parsed = parse_features(features, FEATURES)
         files, decoder = FORMATS[self.format.format], EpisodeDecoder(parsed)
         named = tuple(Split(naming.check_name(split, "the split"), ()) for split in splits)
-        return ArraySource(self.dataset, parsed, files, decoder, named, features, self.description)
+        source = ArraySource(self.dataset, parsed, files, decoder, named, features, self.description)
+        return cast(
+            ArraySource,
+            with_attributes(
+                source,
+                schema=name_fields(parsed, self.meaning.names),
+                fps=self.meaning.fps,
+                robot=self.meaning.robot,
+            ),
+        )
 
     def output(self, source: ArraySource) -> RldsOutput:
         """The output of the source's episodes."""

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import xxhash
@@ -83,6 +83,9 @@ def write_rlds(
     name: str | None = None,
     version: str | None = None,
     description: str | None = None,
+    fps: float | None = None,
+    robot_type: str | None = None,
+    names: Mapping[str, Sequence[str]] | None = None,
     images: ImageEncoding | Mapping[str, ImageEncoding] = "png",
     schema: Schema | None = None,
     check: CheckOptions | None = None,
@@ -112,6 +115,9 @@ def write_rlds(
       split: the name of the split, if `episodes` is not a dict.
       name, version: of the dataset; by default those of the directory.
       description: describes the dataset.
+      fps: steps per second.
+      robot_type: the name of the robot.
+      names: the names of the values of vectors, by field: `{"action": ["x", "y", "z", "gripper"]}`.
       images: how pixels (uint8 or uint16 arrays [T, height, width, channels]) are stored: `png` (exact), `jpeg`
         (lossy), or `raw`; or a dict of these by field. Encoded images are copied.
       schema: fields whose dtype and shape are given, for example `None` for a size that varies between episodes.
@@ -130,7 +136,9 @@ def write_rlds(
     began, path = time.monotonic(), os.fspath(directory)
     by_split = _by_split(episodes, split)
     encodings, options = ImageStorage.of(images), RldsOptions(format=format)
-    settings = WriteSettings.of(path, name, version, shard_bytes, options, description, check or CheckOptions())
+    settings = WriteSettings.of(
+        path, name, version, shard_bytes, options, description, check or CheckOptions(), fps, robot_type, names
+    )
     check_directory(path, overwrite=overwrite)
     with lock_output(path):
         contents = _contents(by_split, settings.dataset)
