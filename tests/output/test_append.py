@@ -372,6 +372,38 @@ def test_files_that_are_still_written_to_are_left(tmp_path: Path, shards: dict[b
     assert len(read(out, "rlds")) == 12 - 2
 
 
+def test_files_that_lack_their_end_are_left(tmp_path: Path) -> None:
+    """Each day's files are in a folder, with the names of the day before."""
+    data, out = tmp_path / "data", tmp_path / "out"
+    pattern = f"{data}/*/*.npz"
+    for day in range(2):
+        write_npz(data / f"day{day}" / "0.npz", seed=day)
+    append(pattern, out, {"to": "rlds"})
+    for name in ("day2/0.npz", "day2/1.npz"):
+        write_npz(data / name, seed=int(name[5]) + 2)
+    whole = (data / "day2/1.npz").read_bytes()
+    (data / "day2/1.npz").write_bytes(whole[: len(whole) // 2])
+    job = prepare_conversion(pattern, out, {"to": "rlds", "append": True})
+    assert job.convert_here().records == 1
+    assert job.notes()[-1].startswith(f"left      {data}/day2/1.npz: it is still written to")
+    (data / "day2/1.npz").write_bytes(whole)
+    assert append(pattern, out, {"to": "rlds"}).records == 1
+    assert append(pattern, out, {"to": "rlds"}).records == 0
+    assert len(read(out, "rlds")) == 4
+    write_npz(data / "day1/0.npz", seed=9)  # it has changed
+    with pytest.raises(
+        UsageError, match=r"day1/0\.npz has the name of a file that was converted from 0/1\.0\.0"
+    ) as error:
+        append(pattern, out, {"to": "rlds"})
+    check_error(error.value)
+
+
+def write_npz(path: Path, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = np.random.default_rng(seed).normal(size=(20, 3)).astype(np.float32)
+    np.savez(path, observations=values, actions=values, terminals=np.arange(20) == 19)
+
+
 def test_the_first_append_converts(tmp_path: Path, shards: dict[bool, list[Path]]) -> None:
     """There is no output yet."""
     every = paths(shards, "rlds")

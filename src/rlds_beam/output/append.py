@@ -48,6 +48,10 @@ _INDEXES = ("dataset_info.json", "meta/info.json")
 _RECENT_SECONDS, _PAUSE_SECONDS = 60.0, 1.0
 """A file that changed this recently is looked at again after this pause."""
 
+_HEAD_BYTES, _TAIL_BYTES = 64, 66_000
+_HDF5_ENDS = {b"\0": 40, b"\1": 44}
+"""Where the superblock of an HDF5 file has the file's size, by its version; 28 in later ones."""
+
 
 def staging(directory: str) -> str:
     """The directory in which an append is written."""
@@ -155,8 +159,11 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
     growing = _growing(fresh.values())
     fresh = {place: entry for place, entry in fresh.items() if entry.shard.path not in growing}
     same = [plan for plan in plans if plan["dataset"] == source.dataset]
+    contents = {(split, entry.content) for (split, _), entry in seen.items()}
     if changed := [
-        entry.shard.path for (split, _), entry in fresh.items() if _has_changed(entry, split, same, snapshot)
+        entry.shard.path
+        for (split, _), entry in fresh.items()
+        if _has_changed(entry.shard, split, same, snapshot, contents)
     ]:
         raise UsageError(
             f"--append: {some(changed)} has the name of a file that was converted from {source.dataset}, and other "
@@ -165,8 +172,7 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
         )
     splits = []
     for split in source.splits:
-        there = [shard for shard in split.shards if (split.name, shard.index) in seen]
-        own = [shard for shard in there if (split.name, shard.index) in fresh]
+        own = [shard for shard in split.shards if (split.name, shard.index) in fresh]
         _check_slices(split, snapshot, plans)
         if own:
             splits.append(_with_shards(split, own))
@@ -176,21 +182,26 @@ def select_new(source: Source, snapshot: Snapshot, earlier: EarlierOutput | None
     return NewShards(selected, files, len(seen) - len(fresh) - len(growing), tuple(growing))
 
 
-def _has_changed(entry: Seen, split: str, plans: Iterable[Mapping[str, Any]], snapshot: Snapshot) -> bool:
-    """Whether a shard may be one that was converted, with more episodes.
+def _has_changed(
+    shard: Shard,
+    split: str,
+    plans: Iterable[Mapping[str, Any]],
+    snapshot: Snapshot,
+    there: Collection[tuple[str, str | None]],
+) -> bool:
+    """Whether a shard may be one that was converted, with more episodes: one of its name is no longer there.
 
-    Another dataset of the same name has shards of the same names. A shard of records is one of these if none of the
-    shards that were converted is there, and it does not begin with the records of one.
+    A shard of records may also be that of another dataset of the same name: if no shard that was converted is there,
+    and it does not begin with the records of one.
     """
-    name = storage.split(entry.shard.path)[1]
-    there = {(of, seen.content) for (of, _), seen in snapshot.seen.items()}
+    name = storage.split(shard.path)[1]
     for plan in plans:
         contents = plan["content"].get(split, [])
-        old = [content for known, content in contents if known == name]
-        if old and (
+        gone = [content for known, content in contents if known == name and (split, content) not in there]
+        if gone and (
             snapshot.files.name not in ("tfrecord", "array_record")
             or any((split, content) in there for _, content in contents)
-            or any(_begins_with(snapshot, entry.shard, content, plan["splits"][split]["shards"]) for content in old)
+            or any(_begins_with(snapshot, shard, content, plan["splits"][split]["shards"]) for content in gone)
         ):
             return True
     return False
@@ -244,16 +255,20 @@ def _growing(files: Iterable[Seen]) -> list[str]:
 
 
 def _is_cut(path: str) -> bool:
-    """Whether a Parquet or HDF5 file lacks its end, as while it is written."""
+    """Whether a Parquet, ZIP, or HDF5 file lacks its end, as while it is written."""
+    size = storage.size(path)
     with storage.open_read(path) as file:
-        start, size = file.read(48), storage.size(path)
-        if start[:4] == b"PAR1":
-            file.seek(max(0, size - 4))
-            return file.read(4) != b"PAR1"
-    if start[:8] != b"\x89HDF\r\n\x1a\n":
+        start = file.read(_HEAD_BYTES)
+        file.seek(max(0, size - _TAIL_BYTES))
+        end = file.read()
+    if start.startswith(b"PAR1"):
+        return not end.endswith(b"PAR1")
+    if start.startswith(b"PK\3\4"):
+        return b"PK\5\6" not in end
+    if not start.startswith(b"\x89HDF\r\n\x1a\n"):
         return False
-    place = 40 if start[8] < 2 else 28
-    return size < int.from_bytes(start[place : place + 8], "little")
+    place = _HDF5_ENDS.get(start[8:9], 28)
+    return len(start) < _HEAD_BYTES or size < int.from_bytes(start[place : place + 8], "little")
 
 
 def finish_interrupted(directory: str) -> bool:
