@@ -248,7 +248,6 @@ class _Columns(Mapping[str, Array]):
         return len(self._dataset.fields)
 
 
-@check_names(Options)
 def _rows(columns: Mapping[str, Array]) -> Iterator[Row]:
     count = len(next(iter(columns.values()))) if columns else 0
     for i in range(count):

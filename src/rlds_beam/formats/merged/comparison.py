@@ -36,11 +36,11 @@ Ranges = Mapping[str, tuple[Array, Array]]
 """The lowest and the highest values, [D] each, of step fields by path."""
 
 
-def sample_ranges(one: MergedInput) -> Ranges:
+def sample_ranges(member: MergedInput) -> Ranges:
     """The ranges of the actions and observations that are vectors of floats, in the first episodes of a dataset."""
     lows: dict[str, Array] = {}
     highs: dict[str, Array] = {}
-    for episode in _first_episodes(one):
+    for episode in _first_episodes(member):
         for path, column in episode.steps.items():
             known = path.startswith("observation") or is_action(path)
             if not (known and is_numeric(column) and len(column)):
@@ -55,18 +55,18 @@ def sample_ranges(one: MergedInput) -> Ranges:
     return {path: (lows[path], highs[path]) for path in lows}
 
 
-def _first_episodes(one: MergedInput) -> Iterator[Episode]:
+def _first_episodes(member: MergedInput) -> Iterator[Episode]:
     """The first readable episodes after the dataset's connectors, if possible without images."""
-    plain = not one.connecting.connectors
-    images = [path for path, field in one.source.schema.steps.items() if field.holds_images] if plain else []
-    source = one.source.without(images, "not looked at")
+    plain = not member.connecting.connectors
+    images = [path for path, field in member.source.schema.steps.items() if field.holds_images] if plain else []
+    source = member.source.without(images, "not looked at")
     reader, size = EpisodeReader(source), 0
     shards = ((split.name, shard) for split in source.splits for shard in split.shards if shard.size)
     episodes = (episode for split, shard in shards for episode in reader.read(split, Segment(shard)))
     for episode in itertools.islice(episodes, _EPISODES):
         size += len(episode.payload)
         with contextlib.suppress(BadEpisode, RldsBeamError):  # the job says so
-            yield from () if episode.faults else one.connecting.connect([episode]).episodes
+            yield from () if episode.faults else member.connecting.connect([episode]).episodes
         if size > _MAX_BYTES:
             return
 
@@ -78,7 +78,7 @@ def check_units(inputs: Sequence[MergedInput]) -> tuple[str, ...]:
       DatasetsDifferError: most values of a vector are 20 times larger in one dataset than in another.
     """
     wrong, notes = [], []
-    ranges = [sample_ranges(one) for one in inputs]
+    ranges = [sample_ranges(member) for member in inputs]
     for path in dict.fromkeys(path for own in ranges for path in own):
         sizes = [None if path not in own else np.maximum(np.abs(own[path][0]), np.abs(own[path][1])) for own in ranges]
         for (i, first), (j, second) in itertools.combinations(enumerate(sizes), 2):
@@ -103,20 +103,20 @@ def check_units(inputs: Sequence[MergedInput]) -> tuple[str, ...]:
 
 def compare(inputs: Sequence[MergedInput]) -> list[str]:
     """The datasets side by side: a row for each fact and field, and `*` where they differ."""
-    ranges = [sample_ranges(one) for one in inputs]
+    ranges = [sample_ranges(member) for member in inputs]
     rows: list[list[str]] = []
     facts: dict[str, list[str]] = {
-        "path": [one.path for one in inputs],
-        "episodes": ["?" if one.source.episodes is None else f"{one.source.episodes:,}" for one in inputs],
-        "rate": [f"{one.fps:g} Hz" if one.fps else "unknown" for one in inputs],
-        "robot": [one.source.robot or "unknown" for one in inputs],
-        "last action": [one.source.last_action for one in inputs],
+        "path": [member.path for member in inputs],
+        "episodes": ["?" if member.source.episodes is None else f"{member.source.episodes:,}" for member in inputs],
+        "rate": [f"{member.fps:g} Hz" if member.fps else "unknown" for member in inputs],
+        "robot": [member.source.robot or "unknown" for member in inputs],
+        "last action": [member.source.last_action for member in inputs],
     }
     for fact, values in facts.items():
         differs = fact not in ("path", "episodes") and len({*values}) > 1
         rows.append(["*" if differs else "", fact, *values])
     for level in ("steps", "metadata"):
-        fields: list[Mapping[str, Field]] = [getattr(one.schema, level) for one in inputs]
+        fields: list[Mapping[str, Field]] = [getattr(member.schema, level) for member in inputs]
         for path in sorted({path for own in fields for path in own}):
             kinds = [kind_of(own[path].with_names(())) if path in own else "" for own in fields]
             names = [", ".join(own[path].names) if path in own else "" for own in fields]
@@ -126,7 +126,7 @@ def compare(inputs: Sequence[MergedInput]) -> list[str]:
             spans = [_span(own.get(path)) for own in ranges]
             if any(spans):
                 rows.append(["", "", *spans])
-    return aligned([["", "", *(one.name for one in inputs)], *rows])
+    return aligned([["", "", *(member.name for member in inputs)], *rows])
 
 
 def _span(found: tuple[Array, Array] | None) -> str:
@@ -140,34 +140,34 @@ def propose(inputs: Sequence[MergedInput]) -> str:
         "#",
         "# A file to start from. Save it as fields.yaml; check what each image and value is, its units, and what",
         "# actions mean; and run",
-        f"#   rlds-beam inspect {shlex.join(one.path for one in inputs)} --merge_fields=fields.yaml",
+        f"#   rlds-beam inspect {shlex.join(member.path for member in inputs)} --merge_fields=fields.yaml",
         "fields: common  # all keeps what only some have, with zeros and masks; same refuses it",
         "inputs:",
     ]
-    renames = [_renames(one, inputs[0]) for one in inputs]
+    renames = [_renames(member, inputs[0]) for member in inputs]
     fields = [
-        {renamed.get(path, path): field for path, field in one.schema.steps.items()}
-        for one, renamed in zip(inputs, renames, strict=True)
+        {renamed.get(path, path): field for path, field in member.schema.steps.items()}
+        for member, renamed in zip(inputs, renames, strict=True)
     ]
-    rates = [one.fps for one in inputs if one.fps is not None]
-    for one, renamed, own in zip(inputs, renames, fields, strict=True):
+    rates = [member.fps for member in inputs if member.fps is not None]
+    for member, renamed, own in zip(inputs, renames, fields, strict=True):
         entries = []
         if renamed:
             listed = ", ".join(f"{_yaml(old)}: {_yaml(new)}" for old, new in renamed.items())
             entries.append(f"- RenameFields: {{fields: {{{listed}}}}}")
-        if one.fps is not None and one.fps != min(rates):
+        if member.fps is not None and member.fps != min(rates):
             entries.append(f"- Resample: {{fps: {min(rates):g}}}  # with relative, if actions are changes of a pose")
         entries += _edits(own, fields)
-        lines += [f"- input: {json.dumps(one.path)}", f"  dataset: {json.dumps(one.source.dataset)}"]
+        lines += [f"- input: {json.dumps(member.path)}", f"  dataset: {json.dumps(member.source.dataset)}"]
         lines += ["  weight: 1.0  # its share of a mixture (mix_batches)"]
         lines += ["  connectors:", *(f"  {entry}" for entry in entries)] if entries else ["  connectors: []"]
     return "\n".join(lines)
 
 
-def _renames(one: MergedInput, first: MergedInput) -> dict[str, str]:
+def _renames(member: MergedInput, first: MergedInput) -> dict[str, str]:
     """New names of images and vectors: those in the first dataset, by old name."""
     renames: dict[str, str] = {}
-    own, wanted = one.schema.steps, first.schema.steps
+    own, wanted = member.schema.steps, first.schema.steps
     for alike in (_is_image, _is_vector):
         here = [path for path, field in own.items() if alike(field) and path not in wanted]
         there = [path for path, field in wanted.items() if alike(field) and path not in own]

@@ -72,9 +72,9 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> Merge:
     merged: dict[Level, dict[str, Field]] = {"steps": {}, "metadata": {}}
     levels: tuple[Level, Level] = ("steps", "metadata")
     for level in levels:
-        of_inputs: list[Mapping[str, Field]] = [getattr(one.schema, level) for one in inputs]
+        of_inputs: list[Mapping[str, Field]] = [getattr(member.schema, level) for member in inputs]
         for path in dict.fromkeys(path for own in of_inputs for path in own):
-            without = [one.name for one, own in zip(inputs, of_inputs, strict=True) if path not in own]
+            without = [member.name for member, own in zip(inputs, of_inputs, strict=True) if path not in own]
             if without and mode == "common":
                 continue
             if without and mode == "same":
@@ -110,10 +110,12 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> Merge:
     if wrong:
         raise DatasetsDifferError("these datasets cannot be merged as they are:", *(f"  {line}" for line in wrong))
     kept = [*merged["steps"]]
-    if left_out := sorted({path for one in inputs for path in one.schema.steps if path not in kept}):
+    if left_out := sorted({path for member in inputs for path in member.schema.steps if path not in kept}):
         notes.append(f"fields that only some datasets have are left out: {some(left_out)}")
     unlike = [
-        path for path in kept if len({one.schema.steps[path].names for one in inputs if path in one.schema.steps}) > 1
+        path
+        for path in kept
+        if len({member.schema.steps[path].names for member in inputs if path in member.schema.steps}) > 1
     ]
     if unnamed := [path for path in unlike if not merged["steps"][path].names]:
         notes.append(f"the names of values are left out, because they are unknown in some: {some(unnamed)}")
@@ -122,7 +124,7 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> Merge:
 
 def _contradictions(inputs: Sequence[MergedInput]) -> list[str]:
     """What the datasets say of their steps, if it differs."""
-    rates = [one.fps for one in inputs]
+    rates = [member.fps for member in inputs]
     known = {rate for rate in rates if rate is not None}
     if len(known) < 2:
         return []
@@ -134,7 +136,7 @@ def _contradictions(inputs: Sequence[MergedInput]) -> list[str]:
 
 def describe_by_value(values: Sequence[str], inputs: Sequence[MergedInput]) -> str:
     """`30 Hz in a/1.0.0, unknown in b/1.0.0`."""
-    first = {value: one.name for value, one in zip(reversed(values), reversed(inputs), strict=True)}
+    first = {value: member.name for value, member in zip(reversed(values), reversed(inputs), strict=True)}
     return some([f"{printable(value, 40)} in {printable(first[value], 60)}" for value in dict.fromkeys(values)])
 
 
@@ -152,7 +154,7 @@ def _merge_field(fields: Sequence[Field], inputs: Sequence[MergedInput], mode: F
     slow = next((field for field in fields if not field.fast), None)
     if slow is not None:
         raise _DifferError(f"a {slow.feature} cannot be decoded without TFDS")
-    class_names = {str(getattr(one.source, "texts", None)) for one in inputs}
+    class_names = {str(getattr(member.source, "texts", None)) for member in inputs}
     if len(class_names) > 1 and any(field.feature == "ClassLabel" for field in fields):
         raise _DifferError("the class names differ or are missing")
     said = describe_by_value([f"{field.dtype}{field.shape}" for field in fields], inputs)

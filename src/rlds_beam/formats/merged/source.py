@@ -103,14 +103,16 @@ class MergedSource(Source):
             raise NeedsMappingError(*error.args, hint, propose=functools.partial(propose, inputs)) from None
         merge = dataclasses.replace(merge, notes=(*merge.notes, *notes))
         starts, splits = _concatenate_splits(inputs)
-        violations = tuple(violation for one in inputs for violation in one.source.violations)
+        violations = tuple(violation for member in inputs for violation in member.source.violations)
         decoder = MergedDecoder(starts, inputs, merge)
         return cls("merged/1.0.0", merge.schema, _files(inputs), decoder, splits, violations, inputs, merge, mapping)
 
     def without(self, paths: Collection[str], why: str) -> MergedSource:
         inputs = tuple(
-            one if one.connecting.connectors else dataclasses.replace(one, source=one.source.without(paths, why))
-            for one in self.inputs
+            member
+            if member.connecting.connectors
+            else dataclasses.replace(member, source=member.source.without(paths, why))
+            for member in self.inputs
         )
         merge = dataclasses.replace(self.merge, schema=self.schema.without(paths))
         decoder = MergedDecoder(self.decoder.starts, inputs, merge)
@@ -121,15 +123,15 @@ class MergedSource(Source):
 
     @functools.cached_property
     def fps(self) -> float | None:  # type: ignore[override]
-        return common_value([one.fps for one in self.inputs])
+        return common_value([member.fps for member in self.inputs])
 
     @property
     def rates(self) -> tuple[float, ...]:
-        return super().rates or tuple(dict.fromkeys(one.fps for one in self.inputs if one.fps is not None))
+        return super().rates or tuple(dict.fromkeys(member.fps for member in self.inputs if member.fps is not None))
 
     @functools.cached_property
     def robot(self) -> str | None:  # type: ignore[override]
-        return common_value([one.source.robot for one in self.inputs])
+        return common_value([member.source.robot for member in self.inputs])
 
     @property
     def last_action(self) -> LastAction:  # type: ignore[override]
@@ -138,24 +140,26 @@ class MergedSource(Source):
 
     @property
     def void_datasets(self) -> tuple[str, ...] | None:  # type: ignore[override]
-        void = tuple(one.name for one, last in zip(self.inputs, self._last_actions, strict=True) if last == "void")
+        void = tuple(
+            member.name for member, last in zip(self.inputs, self._last_actions, strict=True) if last == "void"
+        )
         return void if len({*self._last_actions}) > 1 else None
 
     @functools.cached_property
     def _last_actions(self) -> list[LastAction]:
         """That of each dataset; if only some say it, what the first episodes of the others look like."""
-        said = [one.source.last_action for one in self.inputs]
+        said = [member.source.last_action for member in self.inputs]
         if len({*said}) == 1:
             return said
-        return [find_last_steps(one.source).action for one in self.inputs]
+        return [find_last_steps(member.source).action for member in self.inputs]
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
         """What the datasets say, and what is left out because they contradict each other."""
-        own = dict.fromkeys(note for one in self.inputs for note in one.source.notes)
+        own = dict.fromkeys(note for member in self.inputs for note in member.source.notes)
         facts: dict[str, list[str | None]] = {
-            "the rate": [f"{one.fps:g} Hz" if one.fps else None for one in self.inputs],
-            "the robot": [one.source.robot for one in self.inputs],
+            "the rate": [f"{member.fps:g} Hz" if member.fps else None for member in self.inputs],
+            "the robot": [member.source.robot for member in self.inputs],
         }
         lines = [f"{fact} is left out: {self._said(values)}" for fact, values in facts.items() if len({*values}) > 1]
         if len({*self._last_actions}) > 1:
@@ -167,44 +171,46 @@ class MergedSource(Source):
 
     def plan(self) -> dict[str, Any]:
         return {
-            "merged": [[one.name, one.source.plan(), one.connecting.configuration.plan()] for one in self.inputs],
+            "merged": [
+                [member.name, member.source.plan(), member.connecting.configuration.plan()] for member in self.inputs
+            ],
             "fields": self.mapping.fields,
         }
 
     def companions(self, shard: Shard) -> Sequence[str]:
-        one, own = self._shards[shard.path]
-        return one.source.companions(own)
+        member, own = self._shards[shard.path]
+        return member.source.companions(own)
 
     def image_spans(self, shard: Shard, position: int) -> Mapping[str, Sequence[Span]]:
-        one, own = self._shards[shard.path]
-        return {} if one.connecting.connectors else one.source.image_spans(own, position)
+        member, own = self._shards[shard.path]
+        return {} if member.connecting.connectors else member.source.image_spans(own, position)
 
     def video_spans(self, shard: Shard, position: int) -> Mapping[str, VideoSpan]:
-        one, own = self._shards[shard.path]
-        return {} if one.connecting.connectors else one.source.video_spans(own, position)
+        member, own = self._shards[shard.path]
+        return {} if member.connecting.connectors else member.source.video_spans(own, position)
 
     @property
     def videos(self) -> Mapping[str, Mapping[str, Any]]:
         """What all datasets say of a video, so that equal ones can be copied; none of what a connector may change."""
-        if any(one.connecting.connectors for one in self.inputs):
+        if any(member.connecting.connectors for member in self.inputs):
             return {}
-        said = [one.source.videos for one in self.inputs]
+        said = [member.source.videos for member in self.inputs]
         return {path: about for path, about in said[0].items() if all(own.get(path) == about for own in said)}
 
     def decode_seconds(self) -> float:
-        return sum(one.source.decode_seconds() for one in self.inputs)
+        return sum(member.source.decode_seconds() for member in self.inputs)
 
     def episode_names(self) -> Iterator[tuple[EpisodeKey, tuple[str, ...]]]:
-        for i, one in enumerate(self.inputs):
-            for key, names in one.source.episode_names():
+        for i, member in enumerate(self.inputs):
+            for key, names in member.source.episode_names():
                 start = self.decoder.starts[key.split][i]
                 yield dataclasses.replace(key, dataset=self.dataset, shard=start + key.shard), names
 
     @functools.cached_property
     def _shards(self) -> Mapping[str, tuple[MergedInput, Shard]]:
         """The dataset of each shard, and the shard there, by path."""
-        splits = [(one, split) for one in self.inputs for split in one.source.splits]
-        return {shard.path: (one, shard) for one, split in splits for shard in split.shards}
+        splits = [(member, split) for member in self.inputs for split in member.source.splits]
+        return {shard.path: (member, shard) for member, split in splits for shard in split.shards}
 
 
 class MergedDecoder:
@@ -221,10 +227,10 @@ class MergedDecoder:
 
     def __init__(self, starts: Mapping[str, Sequence[int]], inputs: Sequence[MergedInput], merge: Merge):
         self.starts, self._merge = starts, merge
-        self._decoders = [(one.source.dataset, one.source.decoder, one.connecting) for one in inputs]
-        self._conformance = [Conformance(one.source.schema) for one in inputs]
-        self._names = [one.name.encode() for one in inputs]
-        self.keeps_images = not any(one.connecting.connectors for one in inputs)
+        self._decoders = [(member.source.dataset, member.source.decoder, member.connecting) for member in inputs]
+        self._conformance = [Conformance(member.source.schema) for member in inputs]
+        self._names = [member.name.encode() for member in inputs]
+        self.keeps_images = not any(member.connecting.connectors for member in inputs)
 
     def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
         which = bisect.bisect_right(self.starts[key.split], key.shard) - 1
@@ -322,10 +328,10 @@ def _cast(column: Column, field: Field) -> Column:
 
 def _files(inputs: Sequence[MergedInput]) -> RecordFormat:
     """The format of all files, or the format of each."""
-    formats = [one.source.files for one in inputs]
-    if all(one == formats[0] for one in formats):
+    formats = [member.source.files for member in inputs]
+    if all(member == formats[0] for member in formats):
         return formats[0]
-    of_path = {shard.path: i for i, one in enumerate(inputs) for s in one.source.splits for shard in s.shards}
+    of_path = {shard.path: i for i, member in enumerate(inputs) for s in member.source.splits for shard in s.shards}
     return MixedFormats(tuple(formats), of_path)
 
 
@@ -333,8 +339,8 @@ def _concatenate_splits(inputs: Sequence[MergedInput]) -> tuple[dict[str, list[i
     """The first shard of each dataset by split, and the splits with renumbered shards."""
     starts: dict[str, list[int]] = {}
     splits: list[Split] = []
-    for name in dict.fromkeys(split.name for one in inputs for split in one.source.splits):
-        own = [next((s for s in one.source.splits if s.name == name), Split(name, ())) for one in inputs]
+    for name in dict.fromkeys(split.name for member in inputs for split in member.source.splits):
+        own = [next((s for s in member.source.splits if s.name == name), Split(name, ())) for member in inputs]
         # A missing shard leaves a gap in its dataset's numbers.
         sizes = [max((shard.index + 1 for shard in split.shards), default=0) for split in own]
         starts[name] = [0, *itertools.accumulate(sizes)][:-1]
@@ -346,7 +352,7 @@ def _concatenate_splits(inputs: Sequence[MergedInput]) -> tuple[dict[str, list[i
         ]
         shards = tuple(shard for split in renumbered for shard in split.shards)
         if any(split.sliced for split in renumbered):
-            if unknown := [one.path for one, s in zip(inputs, own, strict=True) if s.episodes is None]:
+            if unknown := [member.path for member, s in zip(inputs, own, strict=True) if s.episodes is None]:
                 raise UsageError(
                     f"{unknown[0]} does not say how many episodes it has, so no slices can be merged with it"
                 )
