@@ -278,7 +278,7 @@ def finish_interrupted(directory: str) -> bool:
     plan, staged = read_plan(directory), read_plan(staging(directory))
     if plan is None or staged is None:
         return False
-    if storage.exists(storage.join(staging(directory), MANIFEST)):
+    if storage.exists(storage.below(staging(directory), MANIFEST)):
         publish(directory)
         return True
     if plan.appended and plan.appended[-1] == staged.content:
@@ -308,7 +308,7 @@ def publish(directory: str) -> None:
     files = [f"{folder}/{name}" if folder else name for folder in folders for name in _files(place, folder)]
     for folder in sorted({storage.split(file)[0] for file in files} - {""}):
         storage.makedirs(storage.below(directory, folder))
-    replaced = {file for file in files if storage.exists(storage.join(directory, file))}
+    replaced = {file for file in files if storage.exists(storage.below(directory, file))}
     files.sort(key=lambda file: (file in replaced, file.endswith(_INDEXES), file))
     for file in (*files, *(f"{COMMITS}/{name}" for name in _files(place, COMMITS))):
         storage.rename(storage.below(place, file), storage.below(directory, file))

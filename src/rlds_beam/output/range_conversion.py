@@ -170,7 +170,7 @@ class AppendCommitter(DatasetCommitter):
         """Writes what the whole has next to the new files, then moves all of it into the output."""
         assert self.earlier is not None
         directory, earlier = self.output.directory, self.earlier
-        path = storage.join(earlier.directory, REPORT)
+        path = storage.below(earlier.directory, REPORT)
         whole = Report.from_json(read_json(path), path).merge(report)
         storage.write_text(storage.below(directory, REPORT), json.dumps(whole.to_json(), indent=2) + "\n")
         name = str(earlier.manifest["name"])

@@ -26,8 +26,8 @@ def remove_output(output: str, *, kept: Collection[str] = ()) -> None:
         return
     remove_leftovers(output, plan)
     if not output.endswith(f"/{APPEND}"):
-        remove_output(storage.join(output, APPEND))
-        storage.remove_empty(storage.join(output, APPEND))
+        remove_output(storage.below(output, APPEND))
+        storage.remove_empty(storage.below(output, APPEND))
     storage.remove_files(output, [MANIFEST])
     storage.remove_files(output, [name for name in listdir(output) if plan.names(name)])
     for directory in reversed(plan.directories):
