@@ -133,7 +133,7 @@ def test_values_are_scaled_and_keep_dtype_and_names():
     assert scaled.steps["action"].dtype == np.float32
     assert names_of({"ScaleDimensions": {"field": "action", "factor": 2.0}}) == {"action": NAMES}
     for connector in (ScaleDimensions("action", [1, 2]), ScaleDimensions("is_first", 2)):
-        with pytest.raises(UsageError, match="expected floats, and one factor|does not hold numbers"):
+        with pytest.raises(UsageError, match=r"expected floats, and one factor|does not hold numbers"):
             edited(connector, with_actions(actions))
 
 
