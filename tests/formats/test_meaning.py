@@ -17,7 +17,7 @@ from exchanging import export
 from fuzzed_datasets import minari_directory
 
 import rlds_beam
-from rlds_beam.connectors import Resample, SubsampleSteps
+from rlds_beam.connectors import CastFields, Resample, SubsampleSteps
 from rlds_beam.connectors.base import Batch
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.registry import OUTPUTS
@@ -153,6 +153,17 @@ def test_names_of_changed_values_are_left_out_and_named(arm: Path, tmp_path: Pat
     assert names(tmp_path / "out", ACTION) == [f"action_{i}" for i in range(6)]
     assert names(tmp_path / "out", STATE) == JOINTS
     assert "the connectors change action, so the names of its values are left out" in str(done)
+
+
+def test_flags_that_policies_cannot_normalize_are_named(tmp_path: Path) -> None:
+    touch = np.arange(6) % 2 == 0
+    episode = make_episode(6, observation={"state": 2}, columns={"observation/touch": touch})
+    source = write_dataset(tmp_path, [episode])
+    assert "bool      observation.touch; LeRobot" in str(
+        rlds_beam.convert(source, tmp_path / "a", to="lerobot", fps=10)
+    )
+    cast = [CastFields("observation/touch")]
+    assert "bool  " not in str(rlds_beam.convert(source, tmp_path / "b", to="lerobot", fps=10, connectors=cast))
 
 
 def test_a_cast_to_float32_keeps_the_names(tmp_path: Path) -> None:

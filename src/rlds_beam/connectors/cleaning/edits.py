@@ -68,7 +68,7 @@ class CastFields(EpisodeConnector):
 
         action   float64 (7,)   ->   float32 (7,)
 
-    Floats are rounded. An episode with another value that would change (a fraction, an integer that is too large, a
+    Floats are rounded, and true and false become 1 and 0. An episode with another value that would change (a fraction, an integer that is too large, a
     finite value that would become infinite) is rejected.
 
     Attributes:
@@ -96,7 +96,7 @@ class CastFields(EpisodeConnector):
         return episode.with_columns({path: self._cast(path, episode.steps[path]) for path in paths})
 
     def _cast(self, path: str, column: Column) -> Column:
-        if not is_numeric(column):
+        if not is_numeric(column) and np.asarray(column).dtype != bool:
             raise UsageError(f"CastFields: {path} does not hold numbers")
         old = np.asarray(column)
         with np.errstate(all="ignore"):

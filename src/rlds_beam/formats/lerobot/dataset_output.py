@@ -37,7 +37,7 @@ from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.meaning import RowRule
 from rlds_beam.reading.plan import WorkRange
-from rlds_beam.text import count, did_you_mean, printable
+from rlds_beam.text import count, did_you_mean, printable, some
 
 if TYPE_CHECKING:
     from rlds_beam.output.commits import RangeCommit
@@ -319,8 +319,15 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
 
     def notes(self, manifest: Mapping[str, Any]) -> list[str]:
         entry = manifest.get("lerobot", {})
+        features = self.frames.features.features
+        inputs = [feature for feature in features if feature.name.startswith(("action", "observation"))]
+        flags = [printable(f.name, 100) for f in inputs if any(field.dtype == "bool" for field in f.fields)]
+        how = (
+            "LeRobot's policies cannot normalize flags; the connector CastFields makes numbers of them (dtype: float32)"
+        )
         return [
             *super().notes(manifest),
+            *([f"bool      {some(flags)}; {how}"] if flags else []),
             *(
                 f"note      {name}: {found['episodes']:,} of {count(entry['episodes'], 'episode')} encoded again, not "
                 f"copied: {found['why']}"
