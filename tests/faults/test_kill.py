@@ -96,7 +96,7 @@ def kill_when(command: list[object], output: Path, is_time: Callable[[], object]
 
 MOMENTS: dict[str, Callable[[Path], object]] = {
     "plan": lambda out: (out / "plan.json").exists(),
-    "temporary": lambda out: (out / "plan.json").exists() and temporaries_in(out),  # not the plan's own
+    "temporary": lambda out: (out / "plan.json").exists() and temporaries_in(out),
     "first_shard": shards_in,
     "third_shard": lambda out: len(shards_in(out)) >= 3,
     "rejected": lambda out: list((out / "rejected").glob("*.tfrecord")),

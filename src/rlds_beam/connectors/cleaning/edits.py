@@ -68,8 +68,8 @@ class CastFields(EpisodeConnector):
 
         action   float64 (7,)   ->   float32 (7,)
 
-    Floats are rounded, and true and false become 1 and 0. An episode with another value that would change (a fraction, an integer that is too large, a
-    finite value that would become infinite) is rejected.
+    Floats are rounded; true and false become 1 and 0. An episode with another value that would change (a fraction, an
+    integer that is too large, a finite value that would become infinite) is rejected.
 
     Attributes:
       fields: the fields to cast, each with everything below it; by default those of float64.
