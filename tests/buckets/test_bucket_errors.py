@@ -195,9 +195,15 @@ def test_a_read_only_bucket(tmp_path: Path, s3: Server) -> None:
     with faulty(s3.url, lambda request: Answer(403, DENIED) if request.method == "PUT" else None) as url:
         for more in ((), ("--workers=2",)):
             said = refused(
-                tmp_path, "convert", data, f"{path}/out", "-q", *more, code=1,
+                tmp_path,
+                "convert",
+                data,
+                f"{path}/out",
+                "-q",
+                *more,
+                code=1,
                 **{**s3.environment, "AWS_ENDPOINT_URL": url},
-            )  # fmt: skip
+            )
             assert said.startswith(f"{path}/out/") and "access denied" in said
 
 

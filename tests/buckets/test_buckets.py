@@ -228,9 +228,13 @@ def test_a_push_of_items_in_a_bucket(data: Data, bucket: str) -> None:
 
     there = upload(data.exported("trajectories"), f"{bucket}/pairs")
     table = reverb.Table(
-        "t", reverb.selectors.Fifo(), reverb.selectors.Fifo(), 100, reverb.rate_limiters.MinSize(1),
+        "t",
+        reverb.selectors.Fifo(),
+        reverb.selectors.Fifo(),
+        100,
+        reverb.rate_limiters.MinSize(1),
         max_times_sampled=1,
-    )  # fmt: skip
+    )
     running = reverb.Server([table])
     try:
         rlds_beam.push(there, reverb=f"127.0.0.1:{running.port}", table="t", workers=1, progress="none")
@@ -272,14 +276,25 @@ def test_files(bucket: str) -> None:
     assert storage.listdir(root) == ["a.txt", "empty", "sub"]
     assert storage.sizes(root) == {"a.txt": 4, "empty": 0}
     for pattern, found in {
-        "*": ["a.txt", "empty"], "[ab].t?t": ["a.txt"], "*/*": ["sub/b g+ä%"], "**": ["a.txt", "empty", "sub/b g+ä%"],
-        "[!a]*": ["empty"], "none*": [], "a.txt": ["a.txt"], "none": [],
-    }.items():  # fmt: skip
+        "*": ["a.txt", "empty"],
+        "[ab].t?t": ["a.txt"],
+        "*/*": ["sub/b g+ä%"],
+        "**": ["a.txt", "empty", "sub/b g+ä%"],
+        "[!a]*": ["empty"],
+        "none*": [],
+        "a.txt": ["a.txt"],
+        "none": [],
+    }.items():
         assert storage.glob(f"{root}/{pattern}") == [f"{root}/{name}" for name in found], pattern
         assert storage.files_below(root, pattern) == [f"{root}/{name}" for name in found], pattern
     assert [storage.isdir(f"{bucket}{path}") for path in ("", "/x", "/x/", "/x/sub", "/x/a.txt", "/su")] == [
-        True, True, True, True, False, False,
-    ]  # fmt: skip
+        True,
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
     for missing in (storage.size, storage.remove, storage.open_read, storage.checksum):
         with pytest.raises(FileNotFoundError, match="no such file"):
             missing(f"{root}/nothing")

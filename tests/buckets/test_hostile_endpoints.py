@@ -90,24 +90,34 @@ KINDS = {
     "hf": Kind(
         "hf://datasets/robots/toy",
         lambda url: {"HF_ENDPOINT": url, "HF_HUB_OFFLINE": "0", "HF_TOKEN": ""},
-        "/tree/", "/resolve/", _hub_page,
+        "/tree/",
+        "/resolve/",
+        _hub_page,
         lambda _: Answer(200, json.dumps({"sha": COMMIT}).encode(), (JSON,)),
     ),
     "s3": Kind(
         "s3://bucket",
         lambda url: {
-            "AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": url,
+            "AWS_ACCESS_KEY_ID": "a",
+            "AWS_SECRET_ACCESS_KEY": "b",
+            "AWS_REGION": "us-east-1",
         },
-        "list-type=2", "/bucket/a", _s3_page, lambda _: Answer(404),
+        "list-type=2",
+        "/bucket/a",
+        _s3_page,
+        lambda _: Answer(404),
     ),
     "gs": Kind(
         "gs://bucket",
         lambda url: {"STORAGE_EMULATOR_HOST": url},
-        "/b/bucket/o?", "alt=media", _gcs_page,
+        "/b/bucket/o?",
+        "alt=media",
+        _gcs_page,
         lambda _: Answer(200, json.dumps({"name": "a", "size": str(SIZE), "generation": "1"}).encode(), (JSON,)),
     ),
     "az": Kind("az://bucket", azure_account, "comp=list", "/bucket/a", _azure_page, lambda _: Answer(404)),
-}  # fmt: skip
+}
 
 
 class Store:

@@ -68,8 +68,14 @@ def test_files(hub: HubServer, tmp_path: Path) -> None:
     assert storage.glob(f"{root}/sub/0?") == [f"{root}/sub/{i:02}" for i in range(10)]
     assert len(storage.files_below(there, "**")) == 24
     assert [storage.isdir(f"{there}{path}") for path in ("", "/", "/x", "/x/", "/x/sub", "/x/a.txt", "/su")] == [
-        True, True, True, True, True, False, False,
-    ]  # fmt: skip
+        True,
+        True,
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
     for missing in (storage.size, storage.open_read, storage.checksum):
         with pytest.raises(FileNotFoundError, match="no such file"):
             missing(f"{root}/nothing")
@@ -113,9 +119,10 @@ def exported(tmp_path_factory: pytest.TempPathFactory, plain: Path) -> Any:
         if not output.exists():
             to, kind, options = OUTPUTS[name]
             source = {
-                "plain": lambda: plain, "rich": lambda: rich_dataset(home / "rich", 3)[0],
+                "plain": lambda: plain,
+                "rich": lambda: rich_dataset(home / "rich", 3)[0],
                 "moving": lambda: write_moving_data(home / f"moving_{name}")[0],
-            }[kind]()  # fmt: skip
+            }[kind]()
             export(source, output, to, **options)
         return output
 

@@ -29,12 +29,25 @@ def test_paths(path: str, expected: tuple[str, str | None, str]) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "hf://", "hf://u/n", "hf://datasets/n", "hf://datasets//n", "hf://models/u/n", "hf://datasets/../n/a",
-        "hf://datasets/u/n@../x", "hf://datasets/u/n@a%00b", "hf://datasets/u/n@%2e%2e/x", "hf://datasets/u/n@/x",
-        "hf://datasets/u/n/../../x", "hf://datasets/u/n/a\nb", "hf://datasets/u/n/a//b", "hf://datasets/u/n/a\\b",
-        "hf://datasets/u?x=/n", "hf://datasets/u/n#x", "hf://datasets/u/n.git",
+        "hf://",
+        "hf://u/n",
+        "hf://datasets/n",
+        "hf://datasets//n",
+        "hf://models/u/n",
+        "hf://datasets/../n/a",
+        "hf://datasets/u/n@../x",
+        "hf://datasets/u/n@a%00b",
+        "hf://datasets/u/n@%2e%2e/x",
+        "hf://datasets/u/n@/x",
+        "hf://datasets/u/n/../../x",
+        "hf://datasets/u/n/a\nb",
+        "hf://datasets/u/n/a//b",
+        "hf://datasets/u/n/a\\b",
+        "hf://datasets/u?x=/n",
+        "hf://datasets/u/n#x",
+        "hf://datasets/u/n.git",
     ],
-)  # fmt: skip
+)
 def test_paths_that_do_not_become_addresses(path: str) -> None:
     with pytest.raises(UsageError, match=r"^hf://.*: "):
         hub_path(path)

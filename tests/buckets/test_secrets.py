@@ -42,10 +42,14 @@ class Commands:
         (home / "site" / "sitecustomize.py").write_text(AUDIT.format(log=str(self._log)))
         self.home, self.seen = home, ""
         self.environment = {
-            **os.environ, **s3.environment, **hub.environment(home / "hf_home", TOKEN),
-            "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": SECRET, "HF_HUB_DISABLE_XET": "1",
+            **os.environ,
+            **s3.environment,
+            **hub.environment(home / "hf_home", TOKEN),
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_SESSION_TOKEN": SECRET,
+            "HF_HUB_DISABLE_XET": "1",
             "PYTHONPATH": f"{home / 'site'}:{os.environ.get('PYTHONPATH', '')}",
-        }  # fmt: skip
+        }
 
     def run(self, *arguments: object, code: int = 0, **environment: str) -> str:
         found, out, err = run(arguments, env={**self.environment, **environment})

@@ -68,10 +68,11 @@ class TestRules:
     @pytest.mark.parametrize(
         ("column", "told"),
         [
-            (np.full((3, 2), 0.5), "float64 of shape (2,)"), (np.ones(3, np.int64), "int64"),
+            (np.full((3, 2), 0.5), "float64 of shape (2,)"),
+            (np.ones(3, np.int64), "int64"),
             (np.array([b"a", b"b", b"c"], object), "text"),
         ],
-    )  # fmt: skip
+    )
     @pytest.mark.parametrize("field", ["propensity", "pscore", "log_propensity"])
     def test_fields_other_than_one_float_are_found_by_name(self, field, column, told):
         episode = make_episode(3, seed=0).with_columns({field: column})

@@ -107,9 +107,14 @@ def test_version(run):
 
 @pytest.mark.parametrize(
     ("flag", "near"),
-    [("--item=pairs", "--items"), ("--sequence-length=3", "--sequence_length"), ("--max_reject=1", "--max_rejected"),
-     ("--overwite", "--overwrite"), ("--policy_info", "--policy_info_")],
-)  # fmt: skip
+    [
+        ("--item=pairs", "--items"),
+        ("--sequence-length=3", "--sequence_length"),
+        ("--max_reject=1", "--max_rejected"),
+        ("--overwite", "--overwrite"),
+        ("--policy_info", "--policy_info_"),
+    ],
+)
 def test_unknown_flag_names_the_nearest(run, source, tmp_path, flag, near):
     refused(run("convert", source, tmp_path / "out", flag), flag.split("=")[0], f"did you mean {near}")
     assert not (tmp_path / "out").exists()
@@ -315,8 +320,12 @@ def test_a_closed_pipe_ends_quietly(source, flags):
     try:
         done = subprocess.run(
             [script, "inspect", str(source), *flags],
-            stdout=write, stderr=subprocess.PIPE, text=True, check=False, timeout=DEADLINE,
-        )  # fmt: skip
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=DEADLINE,
+        )
     finally:
         os.close(write)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
@@ -328,8 +337,12 @@ def test_an_output_that_is_full_is_one_line(source, flags):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [script, "inspect", str(source), *flags],
-            stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=DEADLINE,
-        )  # fmt: skip
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=DEADLINE,
+        )
     assert done.returncode == 1
     assert len(complaints(done.stderr)) == 1 and "No space left on device" in done.stderr
 

@@ -134,7 +134,7 @@ def test_connectors_on_the_command_line(text):
         ("MinimumLength(**{})", "MinimumLength: **; it takes transitions"),
         ("MinimumLength(length=2)", "MinimumLength: there is no argument length; it takes transitions"),
         ("MinimumLength('2')", "MinimumLength: transitions: expected an int, got '2'"),
-        ("FlipChannels(observation)", 'FlipChannels: fields: expected a text in quotes, a number, or a list, for exam'),
+        ("FlipChannels(observation)", "FlipChannels: fields: expected a text in quotes, a number, or a list, for exam"),
         ("FlipChannels(open('x'))", "FlipChannels: fields: expected a text in quotes, a number, or a list"),
         ("FlipChannels(),open('called', 'w')", "there is no connector open"),
         ("FlipChannels(),[].append(1)", "[].append(1): expected the name of a connector; those without"),
@@ -142,7 +142,7 @@ def test_connectors_on_the_command_line(text):
         ("FlipChannels,a]+[MinimumLength", "expected a list such as"),
         ("FlipChannels(" + "(" * 5000, "expected a list such as"),
     ],
-)  # fmt: skip
+)
 def test_errors_on_the_command_line_name_the_connector_and_its_arguments(text, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as caught:
@@ -229,9 +229,10 @@ def test_a_class_named_by_the_flag(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     source = write_dataset(tmp_path / "data", [make_episode(4)])
     for name, said in {
-        "own_classes:Other": "own_classes:Other was not called: ", "subprocess:Popen": "Popen was not called: ",
+        "own_classes:Other": "own_classes:Other was not called: ",
+        "subprocess:Popen": "Popen was not called: ",
         "own_classes:Raises": "--connectors=own_classes:Raises: raised ValueError: no (",
-    }.items():  # fmt: skip
+    }.items():
         assert main(["convert", str(source), "out", f"--connectors={name}"]) == 2
         err = capsys.readouterr().err
         assert said in err and err.count("\n") == 1
@@ -248,9 +249,14 @@ def test_inspect_calls_nothing_that_a_file_names(tmp_path, capsys, name):
 
 
 @pytest.mark.parametrize(
-    "policy", ["{name}", "SoftmaxHead: {{base_policy: '{name}'}}", "ModulePolicy: {{base_policy: '{name}'}}",
-               "ModulePolicy: {{base_policy: 'policy_saver:x', module_to_env: '{name}'}}"]
-)  # fmt: skip
+    "policy",
+    [
+        "{name}",
+        "SoftmaxHead: {{base_policy: '{name}'}}",
+        "ModulePolicy: {{base_policy: '{name}'}}",
+        "ModulePolicy: {{base_policy: 'policy_saver:x', module_to_env: '{name}'}}",
+    ],
+)
 def test_a_file_of_policies_calls_only_marked_functions(tmp_path, monkeypatch, policy):
     (tmp_path / "anything_at_all.py").write_text(CALLED)
     monkeypatch.chdir(tmp_path)
@@ -284,9 +290,17 @@ def toto_dataset_transform(trajectory): return trajectory
 
 @pytest.mark.parametrize(
     "entry",
-    ["function", "factory: {limit: 1}", "Explicit", "Derived", "pipeline", "RelabelLanguage: {function: NAME:function}",
-     "AddModelOutputs: {model: NAME:function}", "TransformTrajectory: {function: NAME:toto_dataset_transform}"],
-)  # fmt: skip
+    [
+        "function",
+        "factory: {limit: 1}",
+        "Explicit",
+        "Derived",
+        "pipeline",
+        "RelabelLanguage: {function: NAME:function}",
+        "AddModelOutputs: {model: NAME:function}",
+        "TransformTrajectory: {function: NAME:toto_dataset_transform}",
+    ],
+)
 def test_connectors_and_marked_functions_may_be_named(tmp_path, monkeypatch, entry):
     (tmp_path / "marked_pieces.py").write_text(MARKED)
     monkeypatch.chdir(tmp_path)

@@ -207,5 +207,6 @@ def test_counts_survive_json():
     one = Connected("A", "n=1", 3, 2, 9, 6, 1, 2, ("action",), ("obs",))
     report = Report(records=3, valid=3, episodes=3, steps=9, connectors=(one,))
     assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
-    assert report.merge(report).connectors == (dataclasses.replace(
-        one, episodes_in=6, episodes_out=4, steps_in=18, steps_out=12, dropped=2, changed=4),)  # fmt: skip
+    assert report.merge(report).connectors == (
+        dataclasses.replace(one, episodes_in=6, episodes_out=4, steps_in=18, steps_out=12, dropped=2, changed=4),
+    )

@@ -39,9 +39,14 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(code: str, here: Path, **variables: str) -> None:
     """Runs `code` in a new interpreter, which must succeed."""
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=here, env={**os.environ, **variables}, capture_output=True, text=True,
-        check=False, timeout=DEADLINE,
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        cwd=here,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -87,9 +92,14 @@ def test_the_import_of_beam_says_nothing_of_other_packages(here: Path) -> None:
     )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=here, env=environment, capture_output=True, text=True, check=True,
+        [sys.executable, "-c", code],
+        cwd=here,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
         timeout=DEADLINE,
-    )  # fmt: skip
+    )
     logged, warned, *source = done.stderr.splitlines()
     assert logged == "WARNING:root:the user still sees warnings" and "FutureWarning: and these" in warned
     assert all("warnings.warn('and these'" in line for line in source), source  # shown since Python 3.13
@@ -100,9 +110,14 @@ def test_our_tests_print_no_warnings_of_googles_packages(tmp_path: Path) -> None
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider", "-n0"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run(
-        [*command, "--rootdir", str(tmp_path), str(tmp_path)], cwd=tmp_path, env=environment, capture_output=True,
-        text=True, check=False, timeout=DEADLINE,
-    )  # fmt: skip
+        [*command, "--rootdir", str(tmp_path), str(tmp_path)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE,
+    )
     assert done.returncode == 0 and "1 passed" in done.stdout and "warning" not in done.stdout, done.stdout
 
 

@@ -62,9 +62,14 @@ def cloud(image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
             python = beside(image, home / "venv", home / "workflow.tar.gz")
         clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         return subprocess.run(
-            [str(python), str(EXECUTE), str(home / "pipeline.pb")], cwd=home, env={**clean, "PYTHONSAFEPATH": "1"},
-            capture_output=True, text=True, check=False, timeout=DEADLINE,
-        )  # fmt: skip
+            [str(python), str(EXECUTE), str(home / "pipeline.pb")],
+            cwd=home,
+            env={**clean, "PYTHONSAFEPATH": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DEADLINE,
+        )
 
     with serving(execute, tmp_path) as served:
         for name, value in served.environment.items():
@@ -147,9 +152,12 @@ def test_record_gives_the_bytes_of_a_local_run(
         (where / "counting_environment.py").write_text(COUNTING)
     monkeypatch.syspath_prepend(tmp_path)
     options = [
-        "--env=counting_environment:Counting", "--policy=random", "--episodes=40", "--logger=own",
+        "--env=counting_environment:Counting",
+        "--policy=random",
+        "--episodes=40",
+        "--logger=own",
         "--policy=EpsilonGreedyHead(counting_environment:q_function, epsilon=0.3)",
-    ]  # fmt: skip
+    ]
     assert main(["record", "gs://bucket/recorded", *options, *flags(cloud)]) == 0
     assert len(cloud.jobs) == 1
     assert main(["record", str(tmp_path / "local"), *options]) == 0

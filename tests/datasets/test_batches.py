@@ -102,8 +102,9 @@ def test_images_are_resized_as_one_by_one(steps: Dataset, path: Path, size: tupl
             np.testing.assert_array_equal(found[name][row, 1], one)
     whole = everything(steps.batches(5, columns=["observation/png"]))
     if size == (24, 32):
-        np.testing.assert_array_equal(everything(steps.batches(5, image_size=size))["observation/png"],
-                                      whole["observation/png"])  # fmt: skip
+        np.testing.assert_array_equal(
+            everything(steps.batches(5, image_size=size))["observation/png"], whole["observation/png"]
+        )
 
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
@@ -111,9 +112,14 @@ def test_accurate_jpegs_are_those_of_pillow(path: Path, tmp_path: Path, unit: An
     """In single rows, in columns, in batches, in a mixture, and in the output of `convert`."""
     export(path, tmp_path / "columns", "columns", format="parquet")
     name, column = ("observation/jpeg", "obs/jpeg") if unit == "steps" else ("steps/observation/jpeg", "obs/jpeg")
-    cases = [(open_dataset(path, unit=unit, jpeg="accurate"), open_dataset(path, unit=unit, images="encoded"), name),
-             (open_dataset(tmp_path / "columns", jpeg="accurate"), open_dataset(tmp_path / "columns", images="encoded"),
-              column)]  # fmt: skip
+    cases = [
+        (open_dataset(path, unit=unit, jpeg="accurate"), open_dataset(path, unit=unit, images="encoded"), name),
+        (
+            open_dataset(tmp_path / "columns", jpeg="accurate"),
+            open_dataset(tmp_path / "columns", images="encoded"),
+            column,
+        ),
+    ]
     for dataset, encoded, field in cases:
         assert dataset.jpeg == "accurate"
         for row, data in zip(dataset.columns[field], encoded.columns[field], strict=True):
@@ -139,8 +145,14 @@ def test_accurate_jpegs_are_those_of_pillow(path: Path, tmp_path: Path, unit: An
 def test_every_pixel_of_a_large_image_counts(size: int, target: int) -> None:
     """A smooth picture keeps its values; single bright pixels, which a plain bilinear would miss, keep their sum."""
     ramp = np.linspace(0, 255, size, dtype=np.float32)
-    smooth = np.stack([np.broadcast_to(ramp, (size, size)), np.broadcast_to(ramp[:, None], (size, size)),
-                       np.full((size, size), 100.0)], axis=-1).astype(np.uint8)  # fmt: skip
+    smooth = np.stack(
+        [
+            np.broadcast_to(ramp, (size, size)),
+            np.broadcast_to(ramp[:, None], (size, size)),
+            np.full((size, size), 100.0),
+        ],
+        axis=-1,
+    ).astype(np.uint8)
     centers = (np.arange(target) + 0.5) * size / target - 0.5
     for encode in (encode_png, encode_jpeg):
         found = np.empty((target, target, 3), np.uint8)

@@ -99,9 +99,12 @@ def damages(content: dict[str, bytes]) -> Iterator[tuple[str, Callable[[Path], o
         whole = len(data) & ~3
         swapped = np.frombuffer(data[:whole], "<u4").byteswap().tobytes() + data[whole:]
         changes = {
-            "cut": data[: len(data) // 2], "empty": b"", "zeros": bytes(len(data)), "longer": data + b"\0" * 8,
+            "cut": data[: len(data) // 2],
+            "empty": b"",
+            "zeros": bytes(len(data)),
+            "longer": data + b"\0" * 8,
             "other endianness": swapped,
-        }  # fmt: skip
+        }
         for what, changed in changes.items():
             yield f"{name}: {what}", lambda d, n=name, c=changed: (d / n).write_bytes(c)
         yield f"{name}: missing", lambda d, n=name: (d / n).unlink()
@@ -150,9 +153,11 @@ def test_a_damaged_index_is_built_again(opened: Callable[[], Dataset], cache: Pa
 def test_an_index_of_other_data_is_not_used(data: Path, cache: Path, tmp_path: Path) -> None:
     """All files of another index, and each of them."""
     other = write_dataset(
-        tmp_path, [rlds_data.episode(length, seed + 50) for seed, length in enumerate(rlds_data.LENGTHS)], name="toy",
+        tmp_path,
+        [rlds_data.episode(length, seed + 50) for seed, length in enumerate(rlds_data.LENGTHS)],
+        name="toy",
         shards=2,
-    )  # fmt: skip
+    )
     open_dataset(other, unit="steps")
     foreign = content_of(index_in(cache))
     shutil.rmtree(cache)

@@ -28,8 +28,14 @@ def test_what_is_found_is_the_image(tmp_path_factory, compression, sizes, group,
     path = tmp_path_factory.mktemp("file") / "a.parquet"
     rng = np.random.default_rng(seed)
     images = [b"\xff\xd8\xff the same header" * (size > 0) + rng.bytes(size) for size in sizes]
-    pq.write_table(pa.table({"x": pa.array(images, pa.binary())}), path, row_group_size=group,
-                   compression=compression, use_dictionary=False, data_page_size=4000)  # fmt: skip
+    pq.write_table(
+        pa.table({"x": pa.array(images, pa.binary())}),
+        path,
+        row_group_size=group,
+        compression=compression,
+        use_dictionary=False,
+        data_page_size=4000,
+    )
     spans = [Span(str(path), *span) for span in byte_chunks(pq.read_metadata(path), ("UNCOMPRESSED", "SNAPPY"))["x"]]
     content, own = path.read_bytes(), images[first:]
     found = find_images(own, spans)

@@ -63,8 +63,10 @@ class Halves(EpisodeConnector):
 
     def edit(self, episode: rlds_beam.Episode, fields: Any) -> list[rlds_beam.Episode]:
         halves = [episode.slice(0, 2), episode.slice(2, len(episode))]
-        return [one.with_columns({"is_first": np.arange(len(one)) == 0, "is_last": np.arange(len(one)) == len(one) - 1})
-                for one in halves]  # fmt: skip
+        return [
+            one.with_columns({"is_first": np.arange(len(one)) == 0, "is_last": np.arange(len(one)) == len(one) - 1})
+            for one in halves
+        ]
 
 
 CONNECTORS: dict[str, list[Any]] = {

@@ -80,9 +80,7 @@ def test_ranks_share_each_global_batch(count: int, batch_size: int, ranks: int, 
     assert [np.concatenate(batch).tolist() for batch in zip(*parts, strict=True)] == [rows.tolist() for rows in whole]
 
 
-@given(
-    st.integers(1, 120), st.integers(1, 9), st.integers(1, 8), st.integers(1, 3), st.booleans(), SEEDS, st.data()
-)  # fmt: skip
+@given(st.integers(1, 120), st.integers(1, 9), st.integers(1, 8), st.integers(1, 3), st.booleans(), SEEDS, st.data())
 def test_all_ranks_together_have_each_row_once(
     count: int, batch_size: int, ranks: int, epochs: int, shuffle: bool, seed: int, data: Any
 ) -> None:

@@ -70,16 +70,18 @@ def made(lengths: Any = LENGTHS, of: Callable[..., Any] = tf.data.Dataset.from_t
         step = 100 * number + tf.range(length)
         return {
             "number": number,
-            "steps": of({
-                "observation": {"a": tf.stack([step, -step], 1), "b": tf.as_string(step)},
-                "action": tf.cast(step, tf.float64),
-                "reward": tf.cast(step, tf.float32),
-                "discount": tf.ones([length]),
-                "is_first": tf.range(length) == 0,
-                "is_last": tf.range(length) == length - 1,
-                "is_terminal": tf.fill([length], False),
-            }),
-        }  # fmt: skip
+            "steps": of(
+                {
+                    "observation": {"a": tf.stack([step, -step], 1), "b": tf.as_string(step)},
+                    "action": tf.cast(step, tf.float64),
+                    "reward": tf.cast(step, tf.float32),
+                    "discount": tf.ones([length]),
+                    "is_first": tf.range(length) == 0,
+                    "is_last": tf.range(length) == length - 1,
+                    "is_terminal": tf.fill([length], False),
+                }
+            ),
+        }
 
     numbers = tf.data.Dataset.from_tensor_slices((tf.range(len(lengths)), tf.constant(lengths, tf.int32)))
     return numbers.map(episode)
@@ -144,7 +146,7 @@ def test_a_transformation_after_the_map_keeps_its_meaning(change: Change, record
         {"decoders": {"steps": {"observation": {"state": tfds.decode.SkipDecoding()}}}},
     ],
     ids=["id of the episode", "one thread", "no prefetch", "shuffled files", "decoders"],
-)  # fmt: skip
+)
 def test_as_tfds_is_asked_to_read(arguments: dict[str, Any], recorded: Path) -> None:
     data = read(recorded, **arguments)
     assert whole_episodes(data) is not None
@@ -240,9 +242,11 @@ def test_datasets_that_only_have_single_steps(recorded: Path, tmp_path: Path) ->
     )
     state = tf.Variable(1.0)
     counted = made(of=lambda steps: tf.data.Dataset.from_tensor_slices(steps | {"reward": steps["reward"] + state}))
-    python = made(of=lambda steps: tf.data.Dataset.from_tensor_slices(
-        steps | {"reward": tf.ensure_shape(tf.numpy_function(lambda x: x, [steps["reward"]], tf.float32), [None])}
-    ))  # fmt: skip
+    python = made(
+        of=lambda steps: tf.data.Dataset.from_tensor_slices(
+            steps | {"reward": tf.ensure_shape(tf.numpy_function(lambda x: x, [steps["reward"]], tf.float32), [None])}
+        )
+    )
     for data in (
         tf.data.Dataset.from_tensor_slices({"steps": [steps, steps]}),
         tf.data.Dataset.from_tensors({"steps": steps}),
@@ -252,5 +256,5 @@ def test_datasets_that_only_have_single_steps(recorded: Path, tmp_path: Path) ->
         made().shuffle(2).cache(),
         made().cache(str(tmp_path / "cache")),
         made(of=_ragged),
-    ):  # fmt: skip
+    ):
         assert whole_episodes(data) is None

@@ -81,16 +81,18 @@ class Streams:
         flags = episode["flags"]
         step = episode["start"] + tf.range(tf.shape(flags, tf.int64)[0])
         return {
-            "steps": tf.data.Dataset.from_tensor_slices({
-                "observation": tf.stack([step, -step], 1),
-                "action": tf.cast(step, tf.float64)[:, None],
-                "reward": tf.where(step % 3 == 0, np.nan, tf.cast(step, tf.float32)),
-                "discount": tf.cast(step % 9, tf.float32),
-                "is_first": flags[:, 0],
-                "is_last": flags[:, 1],
-                "is_terminal": flags[:, 2],
-            })
-        }  # fmt: skip
+            "steps": tf.data.Dataset.from_tensor_slices(
+                {
+                    "observation": tf.stack([step, -step], 1),
+                    "action": tf.cast(step, tf.float64)[:, None],
+                    "reward": tf.where(step % 3 == 0, np.nan, tf.cast(step, tf.float32)),
+                    "discount": tf.cast(step % 9, tf.float32),
+                    "is_first": flags[:, 0],
+                    "is_last": flags[:, 1],
+                    "is_terminal": flags[:, 2],
+                }
+            )
+        }
 
 
 WAYS = {"blocks of 2": (2, False), "blocks of 2, whole episodes": (2, True)}
@@ -153,7 +155,7 @@ def test_known_streams(streams: Streams, episodes: list[Flags], fault: str | Non
         {"action": lambda e: e["reward"] > 1, "extra": lambda e: np.full(len(e["reward"]), b"more")},
     ],
     ids=["float32", "ints", "text", "flags"],
-)  # fmt: skip
+)
 def test_any_dtype_and_spec(changes: dict[str, Callable[[Columns], Any]]) -> None:
     data = dataset(columns(3, 1, 4, **changes))
     converted, expected = ours.convert_rlds_to_trajectories(data), theirs.convert_rlds_to_trajectories(data)
@@ -184,9 +186,7 @@ def test_nested_leaves_equal_flat_data() -> None:
     flat = list(theirs.convert_rlds_to_trajectories(dataset(episodes)).as_numpy_iterator())
     for frame, plain in zip(converted.as_numpy_iterator(), flat, strict=True):
         view = plain.observation
-        expected = plain._replace(
-            observation={"a": view, "b": (view[0], {"c": view[1:]})}, action=(plain.action, view)
-        )  # fmt: skip
+        expected = plain._replace(observation={"a": view, "b": (view[0], {"c": view[1:]})}, action=(plain.action, view))
         tf.nest.assert_same_structure(frame, expected)
         assert frozen(frame) == frozen(expected)
     spec = ours.create_trajectory_data_spec(data)

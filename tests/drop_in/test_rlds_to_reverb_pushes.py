@@ -31,13 +31,20 @@ def table() -> Iterator[Callable[..., reverb.Client]]:
     def make(spec: Any = FRAME) -> reverb.Client:
         signature = tensor_spec.add_outer_dim(spec) if spec is not None else None
         servers.append(
-            reverb.Server([
-                reverb.Table(
-                    "t", reverb.selectors.Fifo(), reverb.selectors.Fifo(), max_size=1000,
-                    rate_limiter=reverb.rate_limiters.MinSize(1), signature=signature, max_times_sampled=1,
-                )
-            ])
-        )  # fmt: skip
+            reverb.Server(
+                [
+                    reverb.Table(
+                        "t",
+                        reverb.selectors.Fifo(),
+                        reverb.selectors.Fifo(),
+                        max_size=1000,
+                        rate_limiter=reverb.rate_limiters.MinSize(1),
+                        signature=signature,
+                        max_times_sampled=1,
+                    )
+                ]
+            )
+        )
         return reverb.Client(f"127.0.0.1:{servers[-1].port}")
 
     yield make

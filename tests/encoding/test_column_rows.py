@@ -25,8 +25,22 @@ from rlds_beam.errors import BadEpisode
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 
-DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
-          "float32", "float64", "string")  # fmt: skip
+DTYPES = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "string",
+)
 
 
 def values(field: Field, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
@@ -57,8 +71,10 @@ def tables(draw: st.DrawFn) -> tuple[list[Field], dict[str, Column], int]:
         fields.append(field)
         if None in shape:
             # Values do not give the unknown size next to a size of 0; only Parquet and two unknown sizes store it.
-            made = [values(field, tuple(int(rng.integers(1, 4)) if d is None else d for d in shape), rng)
-                    for _ in range(rows)]  # fmt: skip
+            made = [
+                values(field, tuple(int(rng.integers(1, 4)) if d is None else d for d in shape), rng)
+                for _ in range(rows)
+            ]
             columns[field.path] = objects(made)
         else:
             columns[field.path] = values(field, (rows, *shape), rng)

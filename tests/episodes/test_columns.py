@@ -12,11 +12,59 @@ from rlds_beam.errors import UsageError
 from rlds_beam.testing import make_episode, read_items, read_rejected, write_dataset
 from rlds_beam.trajectories.options import FrameOptions
 
-VALUES = [0, 1, -1, 0.5, -1.5, 1 / 3, 127, 128, 200, 255, 256, 300, 2049, 65504, 65520, 70000, 2**24 + 1, 2**31 - 1,
-          2**31, -(2**31), -(2**31) - 1, 2**32, 2**53, 2**53 + 1, 2**63 - 1, -(2**63), 2**63, 2**64 - 1, 1e30, 1e39,
-          1e-30, float("nan"), float("inf"), -float("inf")]  # fmt: skip
-SOURCES = [np.dtype(name) for name in ("bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
-                                       "float16", "float32", "float64")] + [np.dtype(ml_dtypes.bfloat16)]  # fmt: skip
+VALUES = [
+    0,
+    1,
+    -1,
+    0.5,
+    -1.5,
+    1 / 3,
+    127,
+    128,
+    200,
+    255,
+    256,
+    300,
+    2049,
+    65504,
+    65520,
+    70000,
+    2**24 + 1,
+    2**31 - 1,
+    2**31,
+    -(2**31),
+    -(2**31) - 1,
+    2**32,
+    2**53,
+    2**53 + 1,
+    2**63 - 1,
+    -(2**63),
+    2**63,
+    2**64 - 1,
+    1e30,
+    1e39,
+    1e-30,
+    float("nan"),
+    float("inf"),
+    -float("inf"),
+]
+SOURCES = [
+    np.dtype(name)
+    for name in (
+        "bool",
+        "uint8",
+        "int8",
+        "int16",
+        "uint16",
+        "int32",
+        "uint32",
+        "int64",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+    )
+] + [np.dtype(ml_dtypes.bfloat16)]
 
 
 def is_changed(value, new: np.dtype, rounding: bool) -> bool:
@@ -26,9 +74,12 @@ def is_changed(value, new: np.dtype, rounding: bool) -> bool:
         return old not in (0, 1)
     if new.kind in "iu":
         limits = np.iinfo(new)
-        return old != old or old in (float("inf"), -float("inf")) or old != int(old) or not (
-            int(limits.min) <= int(old) <= int(limits.max)
-        )  # fmt: skip
+        return (
+            old != old
+            or old in (float("inf"), -float("inf"))
+            or old != int(old)
+            or not (int(limits.min) <= int(old) <= int(limits.max))
+        )
     with np.errstate(over="ignore"):
         after = float(value.astype(new))
     if isinstance(old, int):

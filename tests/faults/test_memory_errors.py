@@ -19,9 +19,16 @@ from rlds_beam.testing import make_episode, write_dataset
 
 OWN = "--from=own_formats:GreedySource"
 COMMANDS: tuple[Sequence[str], ...] = (
-    ("inspect",), ("validate",), ("validate", "--workers=2"), ("check",), ("stats",), ("report", "--output=OUT.html"),
-    ("convert", "OUT"), ("convert", "OUT", "--workers=2"), ("convert", "OUT", "--to=rlds", "--workers=2"),
-)  # fmt: skip
+    ("inspect",),
+    ("validate",),
+    ("validate", "--workers=2"),
+    ("check",),
+    ("stats",),
+    ("report", "--output=OUT.html"),
+    ("convert", "OUT"),
+    ("convert", "OUT", "--workers=2"),
+    ("convert", "OUT", "--to=rlds", "--workers=2"),
+)
 
 
 @pytest.fixture

@@ -148,7 +148,7 @@ def test_interrupted(data, servers, number, workers) -> None:
 
         code, out, err = interrupt(
             arguments(data, [proxy.address], f"--workers={workers}"), proxy, STREAM_BYTES // 3, end
-        )  # fmt: skip
+        )
         assert (code, json.loads(out)["error"]["exit_code"]) == (130, 130), err
         assert complaints(err) == [
             "rlds-beam: interrupted; the tables keep the items that they received, "

@@ -115,9 +115,11 @@ class TestKilled:
 
     @pytest.mark.parametrize(
         ("harm", "said"),
-        [("kill", "the connection was lost and did not come back within 2 s"),
-         ("stop", "no item was acknowledged for 2 s")],
-    )  # fmt: skip
+        [
+            ("kill", "the connection was lost and did not come back within 2 s"),
+            ("stop", "no item was acknowledged for 2 s"),
+        ],
+    )
     def test_22(self, push, process, pairs, harm, said) -> None:
         def fail() -> None:
             wait_for_items(process.address)

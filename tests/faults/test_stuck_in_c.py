@@ -54,9 +54,12 @@ class Rlds(RldsSource):
         return Decoder(super().decoder)
 """
 COMMANDS = {
-    "open": ["inspect"], "decode": ["validate", "--workers=1"], "decode in a worker": ["validate", "--workers=2"],
-    "convert": ["convert", "OUT", "--workers=1"], "browse": ["browse", "--no_open"],
-}  # fmt: skip
+    "open": ["inspect"],
+    "decode": ["validate", "--workers=1"],
+    "decode in a worker": ["validate", "--workers=2"],
+    "convert": ["convert", "OUT", "--workers=1"],
+    "browse": ["browse", "--no_open"],
+}
 
 
 @pytest.fixture
@@ -70,10 +73,13 @@ def stuck(tmp_path: Path) -> Any:
     def prepare(case: str, lock: str, **environment: str) -> tuple[list[object], dict[str, Any]]:
         name, *rest = (part.replace("OUT", str(tmp_path / "out")) for part in COMMANDS[case])
         options = {
-            "PYTHONPATH": str(tmp_path / "modules"), "REACHED": str(tmp_path / "reached"), "LOCK": lock,
-            "STUCK": {"browse": "open", "convert": "decode"}.get(case, case), "TMPDIR": str(tmp_path / "tmp"),
+            "PYTHONPATH": str(tmp_path / "modules"),
+            "REACHED": str(tmp_path / "reached"),
+            "LOCK": lock,
+            "STUCK": {"browse": "open", "convert": "decode"}.get(case, case),
+            "TMPDIR": str(tmp_path / "tmp"),
             **environment,
-        }  # fmt: skip
+        }
         return [name, data, *rest, "--from=stuck:Rlds"], {"env": {**os.environ, **options}}
 
     return prepare

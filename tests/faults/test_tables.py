@@ -28,9 +28,11 @@ class TestNoRoom:
     def test_25_too_small(self, push, table) -> None:
         address = table(tight(100))
         push(address).assert_refused(
-            address, f"'t' has 0 of at most 100 items; {PAIRS:,} more would silently drop {PAIRS - 100:,}",
-            f"serve --tables=t:uniform:{PAIRS}", "--allow_eviction",
-        )  # fmt: skip
+            address,
+            f"'t' has 0 of at most 100 items; {PAIRS:,} more would silently drop {PAIRS - 100:,}",
+            f"serve --tables=t:uniform:{PAIRS}",
+            "--allow_eviction",
+        )
         assert look(address).limiter.inserts == 0
         check = push(address, "--allow_eviction").assert_clean()
         assert (check["inserted"], check["size"]) == (PAIRS, 100)
@@ -114,10 +116,12 @@ class TestOtherTables:
             "order": tuple(reversed(tf.nest.flatten(right))),
         }
         fifo = reverb.selectors.Fifo
-        server = reverb.Server([
-            reverb.Table(name, fifo(), fifo(), 10**6, reverb.rate_limiters.MinSize(1), signature=signature)
-            for name, signature in signatures.items()
-        ])  # fmt: skip
+        server = reverb.Server(
+            [
+                reverb.Table(name, fifo(), fifo(), 10**6, reverb.rate_limiters.MinSize(1), signature=signature)
+                for name, signature in signatures.items()
+            ]
+        )
         yield f"127.0.0.1:{server.port}"
         server.stop()
 
@@ -131,7 +135,7 @@ class TestOtherTables:
             ("fewer", ("it has no reward",)),
             ("order", ("the table has", "the dataset ")),
         ],
-    )  # fmt: skip
+    )
     @pytest.mark.parametrize("writer", ["stream", "observer"])
     def test_26_another_signature(self, push, server, table, mentioned, writer) -> None:
         ran = push(server, f"--writer={writer}", table=table)

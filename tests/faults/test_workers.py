@@ -105,8 +105,12 @@ def killer(tmp_path, monkeypatch):
     def run(*arguments: object, death: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*RLDS_BEAM, *map(str, arguments)],
-            capture_output=True, text=True, timeout=DEADLINE, check=False, env={**os.environ, "LAST_REWARD": death},
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+            env={**os.environ, "LAST_REWARD": death},
+        )
 
     return run
 

@@ -51,9 +51,13 @@ def test_convert(cluster, source, tmp_path, capsys) -> None:
 def test_record(cluster, tmp_path, capsys) -> None:
     pytest.importorskip("gymnasium")
     flags = [
-        "--env=recorded_environments:walk", "--policy=random", "--episodes=60", "--logger=own", "--json",
+        "--env=recorded_environments:walk",
+        "--policy=random",
+        "--episodes=60",
+        "--logger=own",
+        "--json",
         "--policy=EpsilonGreedyHead(recorded_environments:Remembering, epsilon=0.3)",
-    ]  # fmt: skip
+    ]
     assert main(["record", str(tmp_path / "here"), *flags]) == 0
     capsys.readouterr()
     assert main(["record", str(tmp_path / "there"), *flags, *cluster.flags()]) == 0

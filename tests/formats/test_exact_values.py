@@ -57,8 +57,15 @@ def minari_parquet(tmp: Path, declared: np.ndarray, stored: np.ndarray) -> tuple
     (folder / "metadata.json").write_text(json.dumps({"data_format": "parquet", "total_episodes": 2}))
     for i, values in enumerate((declared, stored)):
         flags = np.zeros(STEPS, bool)
-        table = pa.table({"observations": values, "actions": np.zeros(STEPS), "rewards": np.zeros(STEPS),
-                          "terminations": flags, "truncations": flags})  # fmt: skip
+        table = pa.table(
+            {
+                "observations": values,
+                "actions": np.zeros(STEPS),
+                "rewards": np.zeros(STEPS),
+                "terminations": flags,
+                "truncations": flags,
+            }
+        )
         (folder / str(i)).mkdir()
         parquet.write_table(table, folder / str(i) / "part-0.parquet")
     return tmp, "minari"
@@ -283,8 +290,9 @@ def test_minaris_text_of_another_shape_is_rejected(tmp_path, shapes):
     path = minari_file(tmp_path / "x", *map(text_array, shapes), name="infos/tools")
     first, second = read_back(path, "minari")
     assert (first.faults, [(fault.rule, fault.field) for fault in second.faults]) == (
-        (), [("wrong_dtype_or_shape", "info/tools")],
-    )  # fmt: skip
+        (),
+        [("wrong_dtype_or_shape", "info/tools")],
+    )
 
 
 def test_lists_of_numbers_are_not_text(tmp_path):

@@ -74,14 +74,25 @@ def in_manifest(found: Any, name: str) -> None:
 
 NAMED: dict[str, tuple[str, str, dict[str, Any], str, Callable[[Any, str], Any]]] = {
     "a split of LeRobot 3.0": (
-        "lerobot", "lerobot", {"fps": 10}, "meta/info.json", lambda f, name: f.update(splits={name: "0:3"})
+        "lerobot",
+        "lerobot",
+        {"fps": 10},
+        "meta/info.json",
+        lambda f, name: f.update(splits={name: "0:3"}),
     ),
     "a split of LeRobot 2.1": (
-        "lerobot", "lerobot", {"fps": 10, "lerobot_version": "2.1"}, "meta/info.json",
+        "lerobot",
+        "lerobot",
+        {"fps": 10, "lerobot_version": "2.1"},
+        "meta/info.json",
         lambda f, name: f.update(splits={name: "0:3"}),
     ),
     "a split of Minari": (
-        "minari", "minari", {}, "data/metadata.json", lambda f, name: f["rlds_beam"].update(split=name)
+        "minari",
+        "minari",
+        {},
+        "data/metadata.json",
+        lambda f, name: f["rlds_beam"].update(split=name),
     ),
     "a split of NumPy": ("numpy", "numpy", {}, "manifest.json", in_manifest),
     "a split of zarr": ("zarr", "zarr", {}, "manifest.json", in_manifest),
@@ -89,14 +100,16 @@ NAMED: dict[str, tuple[str, str, dict[str, Any], str, Callable[[Any, str], Any]]
     "a split of trajectories": ("trajectories", "trajectories", {"items": "frames"}, "manifest.json", in_manifest),
     "a dataset of NumPy": ("numpy", "numpy", {}, "manifest.json", lambda f, name: f.update(name=name)),
     "a dataset of trajectories": (
-        "trajectories", "trajectories", {"items": "frames"}, "manifest.json", lambda f, name: f.update(name=name)
+        "trajectories",
+        "trajectories",
+        {"items": "frames"},
+        "manifest.json",
+        lambda f, name: f.update(name=name),
     ),
-    "a split of RLDS": (
-        "rlds", "rlds", {}, "dataset_info.json", lambda f, name: f["splits"][0].update(name=name)
-    ),
+    "a split of RLDS": ("rlds", "rlds", {}, "dataset_info.json", lambda f, name: f["splits"][0].update(name=name)),
     "a dataset of RLDS": ("rlds", "rlds", {}, "dataset_info.json", lambda f, name: f.update(name=name)),
     "a config of RLDS": ("rlds", "rlds", {}, "dataset_info.json", lambda f, name: f.update(configName=name)),
-}  # fmt: skip
+}
 """For each kind of name: the output, the source, options, the file with the name, and how to change it."""
 
 
@@ -285,10 +298,27 @@ def test_only_files_are_written_through_to_the_disk(tmp_path):
 # Every written path comes from `storage.below`
 
 WRITES = {
-    "open_write", "open_update", "write_text", "write_bytes", "makedirs", "remove", "remove_files", "remove_empty",
-    "rename", "ShardWriter", "RejectedWriter", "TrajectoryWriter", "PartWriter", "LocalFile", "VideoFile",
-    "open_record_file", "open_row_file", "write_merged", "renumber", "open_range",
-}  # fmt: skip
+    "open_write",
+    "open_update",
+    "write_text",
+    "write_bytes",
+    "makedirs",
+    "remove",
+    "remove_files",
+    "remove_empty",
+    "rename",
+    "ShardWriter",
+    "RejectedWriter",
+    "TrajectoryWriter",
+    "PartWriter",
+    "LocalFile",
+    "VideoFile",
+    "open_record_file",
+    "open_row_file",
+    "write_merged",
+    "renumber",
+    "open_range",
+}
 
 
 def test_functions_that_write_do_not_join_paths():

@@ -46,11 +46,15 @@ def test_names_are_given_as_a_list_a_file_or_a_mapping(arm: Path, tmp_path: Path
     (tmp_path / "names.yaml").write_text(json.dumps(JOINTS))
     (tmp_path / "connectors.yaml").write_text(json.dumps({"names": {"action": JOINTS}, "connectors": []}))
     listed = ",".join(JOINTS)
-    for number, given in enumerate([
-        {"names": [f"action={listed}"]}, {"names": f"action={tmp_path / 'names.txt'}"},
-        {"names": {"action": JOINTS}}, {"names": {"action": tmp_path / "names.yaml"}},
-        {"connectors": str(tmp_path / "connectors.yaml")},
-    ]):  # fmt: skip
+    for number, given in enumerate(
+        [
+            {"names": [f"action={listed}"]},
+            {"names": f"action={tmp_path / 'names.txt'}"},
+            {"names": {"action": JOINTS}},
+            {"names": {"action": tmp_path / "names.yaml"}},
+            {"connectors": str(tmp_path / "connectors.yaml")},
+        ]
+    ):
         output = tmp_path / str(number)
         export(arm, output, "lerobot", fps=10, robot_type="so101_follower", **given)
         info = info_of(output)
@@ -90,11 +94,15 @@ def test_names_of_what_connectors_return(arm: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ("action=x,y", "2 names, but action: float32\\(3\\) has 3 values"), ("actoin=x,y,z", "did you mean action"),
-        ("reward=x", "no vector"), ("action", "expected FIELD=NAME"), ("action=x,,z", "none of them empty"),
-        ("action=missing.txt", "No such file"), (["action=x,y,z", "action=a,b,c"], "given twice"),
+        ("action=x,y", "2 names, but action: float32\\(3\\) has 3 values"),
+        ("actoin=x,y,z", "did you mean action"),
+        ("reward=x", "no vector"),
+        ("action", "expected FIELD=NAME"),
+        ("action=x,,z", "none of them empty"),
+        ("action=missing.txt", "No such file"),
+        (["action=x,y,z", "action=a,b,c"], "given twice"),
     ],
-)  # fmt: skip
+)
 def test_names_that_do_not_fit_are_refused(arm: Path, tmp_path: Path, names: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message) as error:
         rlds_beam.convert(arm, tmp_path / "out", names=names)
@@ -145,13 +153,17 @@ def test_a_task_reaches_open_dataset(arm: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", "key,task\nnonsense,x\n", "not the key of an episode"), ("a.csv", "x\n", "line 1: expected the key"),
-        ("a.jsonl", "{}\n", "line 1: expected the key"), ("a.json", "[]", "expected a mapping"),
-        ("a.yaml", "a: [1]", "expected the key"), ("a.txt", "", "ends in .csv"), ("a.jsonl", "{", "line 1"),
+        ("a.csv", "key,task\nnonsense,x\n", "not the key of an episode"),
+        ("a.csv", "x\n", "line 1: expected the key"),
+        ("a.jsonl", "{}\n", "line 1: expected the key"),
+        ("a.json", "[]", "expected a mapping"),
+        ("a.yaml", "a: [1]", "expected the key"),
+        ("a.txt", "", "ends in .csv"),
+        ("a.jsonl", "{", "line 1"),
         ("a.csv", "d/1.0.0:train:00000@0,x\nd/1.0.0:train:00000@0,y\n", "line 2: .* is listed twice"),
         ("a.csv", "d/1.0.0:train:00000@0,x\n", "lists episodes of d/1.0.0"),
     ],
-)  # fmt: skip
+)
 def test_files_of_tasks_that_are_none_are_refused(
     arm: Path, tmp_path: Path, name: str, content: str, message: str
 ) -> None:
@@ -196,9 +208,11 @@ def test_every_view_shows_all_14_dimensions_by_name(two_arms: tuple[Path, list[s
     shown = rlds_beam.show(dataset, 0)
     page = rlds_beam.report(dataset, output=tmp_path / "report.html").path
     views = {
-        "show": str(shown), "show in a notebook": shown._repr_html_(), "stats": str(rlds_beam.stats(dataset)),
+        "show": str(shown),
+        "show in a notebook": shown._repr_html_(),
+        "stats": str(rlds_beam.stats(dataset)),
         "report": Path(page).read_text(),
-    }  # fmt: skip
+    }
     for view, text in views.items():
         for i, name in enumerate(names):
             assert f"{i} {name}" in text or f"action[{i}] {name}" in text, (view, name)
@@ -219,10 +233,15 @@ def test_findings_and_violations_name_the_dimension(two_arms: tuple[Path, list[s
 @pytest.mark.parametrize(
     ("times", "rejected"),
     [
-        (np.arange(9) * 0.02, True), (np.arange(9, dtype=np.int64) * 20_000_000, True), (np.arange(9) * 0.04, False),
-        (np.arange(9) * 40.0, False), (np.arange(9), False), (np.arange(9) * 3, False), (np.zeros(9), False),
+        (np.arange(9) * 0.02, True),
+        (np.arange(9, dtype=np.int64) * 20_000_000, True),
+        (np.arange(9) * 0.04, False),
+        (np.arange(9) * 40.0, False),
+        (np.arange(9), False),
+        (np.arange(9) * 3, False),
+        (np.zeros(9), False),
     ],
-)  # fmt: skip
+)
 def test_timestamps_that_contradict_the_rate_are_refused(times: Any, rejected: bool, tmp_path: Path) -> None:
     episode = make_episode(9, observation={"state": 3}, columns={"observation/timestamp": times})
     source = write_dataset(tmp_path / "data", [episode])
@@ -290,7 +309,7 @@ def test_tasks_by_the_names_of_episodes_in_their_files(tmp_path: Path) -> None:
         ("demo_1", "'demo_1' is the name of 2 episodes: write 'demo_1 of a.hdf5'"),
         ("demo_1 of a.hdf5", "listed twice, also as"),
     ],
-)  # fmt: skip
+)
 def test_names_that_no_episode_or_several_have_are_refused(tmp_path: Path, name: str, message: str) -> None:
     pytest.importorskip("h5py")
     hdf5_robots.robomimic(tmp_path / "data", [4, 3])

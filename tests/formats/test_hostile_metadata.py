@@ -142,9 +142,11 @@ YAML = {
     "digits": (b"- DropFields: {fields: " + LONG.encode() + b"}", "not valid YAML: Exceeds the limit"),
     "a date": (b"- DropFields: {fields: 2020-99-99}", "not valid YAML: month must be"),
     "cyclic": (b"&a [*a]", "nested too deeply"),
-    "billions": (b"".join(b"a%d: &a%d [%s]\n" % (i, i, b",".join([b"*a%d" % (i - 1)] * 99 if i else [b"1"]))
-                          for i in range(9)), "too large"),
-}  # fmt: skip
+    "billions": (
+        b"".join(b"a%d: &a%d [%s]\n" % (i, i, b",".join([b"*a%d" % (i - 1)] * 99 if i else [b"1"])) for i in range(9)),
+        "too large",
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", YAML)

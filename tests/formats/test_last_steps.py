@@ -26,19 +26,42 @@ from rlds_beam.testing import make_episode, write_dataset
 
 CONVENTIONS = {
     # A transition's next observation is added as a step, with an action of zeros.
-    "d4rl": "void", "d3rlpy": "void", "minari": "void", "minari_arrow": "void", "minari_parquet": "void",
-    "minari_own": "void", "npz_d4rl": "void", "hdf5_robomimic": "void",
+    "d4rl": "void",
+    "d3rlpy": "void",
+    "minari": "void",
+    "minari_arrow": "void",
+    "minari_parquet": "void",
+    "minari_own": "void",
+    "npz_d4rl": "void",
+    "hdf5_robomimic": "void",
     # A row holds the action that led to its observation.
-    "npz": "void", "envlogger": "void",
+    "npz": "void",
+    "envlogger": "void",
     # TF-Agents never trains on the frame of a last step: the next frame is of another episode.
-    "trajectories": "void", "trajectories_spec": "void",
+    "trajectories": "void",
+    "trajectories_spec": "void",
     # A row is an observation, and the action taken there, also in the last row.
-    "lerobot": "real", "lerobot_foreign": "real", "lerobot_v21": "real", "zarr": "real", "zarr_version_3": "real",
-    "npz_ogbench": "real", "hdf5_aloha": "real", "hdf5_droid": "real", "hdf5_robotwin": "real", "hdf5_profile": "real",
-    "hdf5_agibot": "real", "hdf5_isaaclab": "real", "hdf5_robomind": "real", "ros2": "real", "ros2_sqlite": "real",
+    "lerobot": "real",
+    "lerobot_foreign": "real",
+    "lerobot_v21": "real",
+    "zarr": "real",
+    "zarr_version_3": "real",
+    "npz_ogbench": "real",
+    "hdf5_aloha": "real",
+    "hdf5_droid": "real",
+    "hdf5_robotwin": "real",
+    "hdf5_profile": "real",
+    "hdf5_agibot": "real",
+    "hdf5_isaaclab": "real",
+    "hdf5_robomind": "real",
+    "ros2": "real",
+    "ros2_sqlite": "real",
     # Many datasets do not follow RLDS, and these formats hold what a source gave.
-    "rlds": "unknown", "rlds_gzip": "unknown", "merged": "unknown", "numpy": "unknown",
-}  # fmt: skip
+    "rlds": "unknown",
+    "rlds_gzip": "unknown",
+    "merged": "unknown",
+    "numpy": "unknown",
+}
 
 
 @pytest.mark.parametrize(("name", "convention"), CONVENTIONS.items())
@@ -97,10 +120,12 @@ def actions(output: Path) -> list[list[float]]:
 @pytest.mark.parametrize(
     ("last", "meant", "seen"),
     [
-        ("zeros", "void", "zeros in 3"), ("repeat", "void", "a repetition in 3"), ("nan", "void", "not finite in 3"),
+        ("zeros", "void", "zeros in 3"),
+        ("repeat", "void", "a repetition in 3"),
+        ("nan", "void", "not finite in 3"),
         ("new", "real", "a new value in 3"),
     ],
-)  # fmt: skip
+)
 def test_foreign_rlds_is_looked_at(last: str, meant: str, seen: str, tmp_path: Path) -> None:
     data = foreign(tmp_path / "data", last)
     survey = rlds_beam.inspect(data)
@@ -219,9 +244,7 @@ def test_the_choice_is_in_the_plan(tmp_path: Path) -> None:
     data = foreign(tmp_path / "data", "zeros", (5, 9, 3, 4, 6, 2))
     export(data, tmp_path / "out", "lerobot", fps=10, shards=4)
     plan = json.loads((tmp_path / "out" / "plan.json").read_text())["plan"]
-    assert plan["lerobot"]["last_step"] == {
-        "left_out": True, "action": "void", "assumed": "zeros in 6 of 6 episodes"
-    }  # fmt: skip
+    assert plan["lerobot"]["last_step"] == {"left_out": True, "action": "void", "assumed": "zeros in 6 of 6 episodes"}
     with pytest.raises(UsageError, match="last_step"):
         rlds_beam.convert(data, tmp_path / "out", to="lerobot", fps=10, shards=4, last_step="keep")
 

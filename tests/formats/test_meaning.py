@@ -76,9 +76,12 @@ def test_names_rate_and_robot_survive_every_trip(arm: Path, tmp_path: Path) -> N
 def test_the_older_forms_of_names_are_read(arm: Path, tmp_path: Path) -> None:
     info = read_info(arm)
     for key, given, known in (
-        ("motors", {"motors": JOINTS}, JOINTS), ("one", ["joints"], ()), ("null", None, ()),
-        ("ours", [f"action_{i}" for i in range(6)], ()), ("not_text", [*JOINTS[:5], 7], ()),
-    ):  # fmt: skip
+        ("motors", {"motors": JOINTS}, JOINTS),
+        ("one", ["joints"], ()),
+        ("null", None, ()),
+        ("ours", [f"action_{i}" for i in range(6)], ()),
+        ("not_text", [*JOINTS[:5], 7], ()),
+    ):
         (tmp_path / key / "meta").mkdir(parents=True)
         for file in arm.rglob("*.parquet"):
             copy = tmp_path / key / file.relative_to(arm)
@@ -212,10 +215,14 @@ def test_the_card_says_what_it_was_converted_from(arm: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"names": {"action": ["x"]}}, "action has 1 names"), ({"fps": -1}, "fps"), ({"fps": "30"}, "fps"),
-        ({"robot": 7}, "robot"), ({"names": {"action": [1, 2, 3, 4, 5, 6]}}, "names"), ([], "meaning.json"),
+        ({"names": {"action": ["x"]}}, "action has 1 names"),
+        ({"fps": -1}, "fps"),
+        ({"fps": "30"}, "fps"),
+        ({"robot": 7}, "robot"),
+        ({"names": {"action": [1, 2, 3, 4, 5, 6]}}, "names"),
+        ([], "meaning.json"),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_meaning_is_refused(arm_rlds: Path, tmp_path: Path, content: Any, message: str) -> None:
     shutil.copytree(arm_rlds, tmp_path / "rlds")
     (tmp_path / "rlds" / "meaning.json").write_text(json.dumps(content))
@@ -297,13 +304,15 @@ def test_a_rate_that_only_some_merged_datasets_say_must_be_given_and_fit(tmp_pat
 @pytest.mark.parametrize(
     ("env", "rate", "actuators"),
     [
-        ("dm_control:point_mass/easy", 50, ["t1", "t2"]), ("dm_control:lqr/lqr_2_1", 33.333333, ["motor_0"]),
-        ("gymnasium:CartPole-v1", 50, []), ("gymnasium:FrozenLake-v1", 4, []),
+        ("dm_control:point_mass/easy", 50, ["t1", "t2"]),
+        ("dm_control:lqr/lqr_2_1", 33.333333, ["motor_0"]),
+        ("gymnasium:CartPole-v1", 50, []),
+        ("gymnasium:FrozenLake-v1", 4, []),
         ("gymnasium:Pendulum-v1", 20, []),  # its steps take 0.05 s, though it is drawn at 30 frames per second
         ("gymnasium:HalfCheetah-v5", 20, ["bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot"]),
         ("gymnasium:Reacher-v5", 50, ["joint0", "joint1"]),
     ],
-)  # fmt: skip
+)
 def test_an_environment_says_its_rate_and_its_actuators(env: str, rate: float, actuators: list[str]) -> None:
     for package in ("dm_control",) if "dm_" in env else ("gymnasium", *(("mujoco", "imageio") if "-v5" in env else ())):
         pytest.importorskip(package)
@@ -327,10 +336,12 @@ def test_wrappers_that_change_steps_or_actions_leave_the_rate_and_the_names_unkn
 
     env = gymnasium.make("Pendulum-v1")
     for wrapper, rate in (
-        (Double, 20), (lambda e: wrappers.RescaleAction(e, -1, 1), 20), (Repeat, None),
+        (Double, 20),
+        (lambda e: wrappers.RescaleAction(e, -1, 1), 20),
+        (Repeat, None),
         (lambda e: wrappers.MaxAndSkipObservation(e, 4), None),
         (lambda e: wrappers.TransformAction(e, lambda action: -action, None), None),
-    ):  # fmt: skip
+    ):
         assert as_environment(wrapper(env), "wrapped").fps == rate
 
 
@@ -366,15 +377,22 @@ RESCALE = {"name": "RescaleAction", "entry_point": "gymnasium.wrappers.transform
 @pytest.mark.parametrize(
     ("spec", "rate"),
     [
-        (env_spec("HalfCheetah-v5"), 20), (env_spec("AntMaze_UMaze-v4", "gymnasium_robotics.envs:AntMazeEnv"), 20),
+        (env_spec("HalfCheetah-v5"), 20),
+        (env_spec("AntMaze_UMaze-v4", "gymnasium_robotics.envs:AntMazeEnv"), 20),
         (env_spec("HalfCheetah-v5", additional_wrappers=[RESCALE]), 20),
         (env_spec("HalfCheetah-v5", additional_wrappers=[RESCALE, SKIP]), None),
         (env_spec("HalfCheetah-v5", additional_wrappers=[{"entry_point": "mine:Repeat"}]), None),
-        (env_spec("HalfCheetah-v5", kwargs={"frame_skip": 1}), None), (env_spec("HalfCheetah-v5", "mine:Env"), None),
-        (env_spec("Unknown-v0"), None), (env_spec("x/HalfCheetah-v5"), None), ("{", None), ("7", None), (7, None),
-        (env_spec("HalfCheetah-v5", additional_wrappers=7), None), (env_spec("HalfCheetah-v5", kwargs=7), None),
+        (env_spec("HalfCheetah-v5", kwargs={"frame_skip": 1}), None),
+        (env_spec("HalfCheetah-v5", "mine:Env"), None),
+        (env_spec("Unknown-v0"), None),
+        (env_spec("x/HalfCheetah-v5"), None),
+        ("{", None),
+        ("7", None),
+        (7, None),
+        (env_spec("HalfCheetah-v5", additional_wrappers=7), None),
+        (env_spec("HalfCheetah-v5", kwargs=7), None),
     ],
-)  # fmt: skip
+)
 def test_minari_says_the_rate_by_its_environment(tmp_path: Path, spec: Any, rate: float | None) -> None:
     minari_directory(tmp_path / "data", "arrow")
     about = json.loads((tmp_path / "data" / "metadata.json").read_text())
@@ -401,11 +419,32 @@ def test_hdf5_says_the_rate_and_the_names_that_its_simulation_defines(tmp_path: 
     h5py = pytest.importorskip("h5py")
     for layout, rate, robot, named in (
         ("robomimic", 20, "Panda", {"action": ("x", "y", "z", "axis_angle1", "axis_angle2", "axis_angle3", "gripper")}),
-        ("isaaclab", 20, None, {}), ("robotwin", None, None, dict.fromkeys(("observation/state", "action"), (
-            "left_arm_1", "left_arm_2", "left_arm_3", "left_arm_4", "left_arm_5", "left_arm_6", "left_gripper",
-            "right_arm_1", "right_arm_2", "right_arm_3", "right_arm_4", "right_arm_5", "right_arm_6", "right_gripper",
-        ))),
-    ):  # fmt: skip
+        ("isaaclab", 20, None, {}),
+        (
+            "robotwin",
+            None,
+            None,
+            dict.fromkeys(
+                ("observation/state", "action"),
+                (
+                    "left_arm_1",
+                    "left_arm_2",
+                    "left_arm_3",
+                    "left_arm_4",
+                    "left_arm_5",
+                    "left_arm_6",
+                    "left_gripper",
+                    "right_arm_1",
+                    "right_arm_2",
+                    "right_arm_3",
+                    "right_arm_4",
+                    "right_arm_5",
+                    "right_arm_6",
+                    "right_gripper",
+                ),
+            ),
+        ),
+    ):
         getattr(hdf5_robots, layout)(tmp_path / layout, [4])
         source = rlds_beam.open_source(str(tmp_path / layout), from_="hdf5")
         assert (source.fps, source.robot, dict(source.schema.names)) == (rate, robot, named), layout
@@ -502,9 +541,11 @@ def test_void_last_steps_that_were_kept_stay_void(tmp_path: Path, first: str) ->
 
 def test_envlogger_names_actions_as_their_spec(tmp_path: Path) -> None:
     for name, spec, known in (
-        ("composer", "arm/elbow\tarm/wrist", {"action": ("arm/elbow", "arm/wrist")}), ("one", "action", {}),
-        ("other", "x\ty\tz", {}), ("damaged", "x\ty", {}),
-    ):  # fmt: skip
+        ("composer", "arm/elbow\tarm/wrist", {"action": ("arm/elbow", "arm/wrist")}),
+        ("one", "action", {}),
+        ("other", "x\ty\tz", {}),
+        ("damaged", "x\ty", {}),
+    ):
         write_log(tmp_path / name, 2, spec)
         if name == "damaged":
             (tmp_path / name / "metadata.riegeli").write_bytes(b"damaged")

@@ -22,8 +22,14 @@ from rlds_beam.reading.meaning import Meaning
 from rlds_beam.testing import make_episode, write_dataset
 
 FORMATS: dict[str, dict[str, Any]] = {
-    "rlds": {}, "lerobot": {}, "zarr": {}, "numpy": {}, "minari": {}, "d3rlpy": {}, "trajectories": {"items": "frames"},
-}  # fmt: skip
+    "rlds": {},
+    "lerobot": {},
+    "zarr": {},
+    "numpy": {},
+    "minari": {},
+    "d3rlpy": {},
+    "trajectories": {"items": "frames"},
+}
 """The formats that hold all of these, with the options that keep whole episodes."""
 
 JOINTS = ("shoulder", "elbow", "gripper")
@@ -70,10 +76,16 @@ def test_what_two_formats_hold_is_equal_after_the_trip(first: tuple[str, str], t
 
 
 HOSTILE = [
-    {"names": {"action": ["x"]}}, {"names": {"action": ["x" * 10_000_000, "y", "z"]}},
-    {"names": {"action": ["\x1b[31m", "y", "z"]}}, {"robot": "\x1b[31m"}, {"robot": "x" * 10_000_000},
-    {"fps": 1e30}, {"fps": "30"}, {"names": 7}, [],
-]  # fmt: skip
+    {"names": {"action": ["x"]}},
+    {"names": {"action": ["x" * 10_000_000, "y", "z"]}},
+    {"names": {"action": ["\x1b[31m", "y", "z"]}},
+    {"robot": "\x1b[31m"},
+    {"robot": "x" * 10_000_000},
+    {"fps": 1e30},
+    {"fps": "30"},
+    {"names": 7},
+    [],
+]
 
 
 @pytest.mark.parametrize("content", HOSTILE, ids=range(len(HOSTILE)))

@@ -43,10 +43,30 @@ from rlds_beam.pipelines.validate import ValidateConfig
 from rlds_beam.testing import make_episode, write_dataset
 
 METAVARS = {
-    "N", "NAME", "NAMES", "FILE", "DIR", "FORMAT", "SPLIT", "FIELD", "FIELDS", "RULES", "FUNCTION", "HOST:PORT", "JSON",
-    "TEXT", "LEAF=DTYPE", "NAME=PATH", "CONDITIONS", "EPISODE", "INPUT", "SIGNAL=NUMBER", "TAG", "FIELD=NAMES",
+    "N",
+    "NAME",
+    "NAMES",
+    "FILE",
+    "DIR",
+    "FORMAT",
+    "SPLIT",
+    "FIELD",
+    "FIELDS",
+    "RULES",
+    "FUNCTION",
+    "HOST:PORT",
+    "JSON",
+    "TEXT",
+    "LEAF=DTYPE",
+    "NAME=PATH",
+    "CONDITIONS",
+    "EPISODE",
+    "INPUT",
+    "SIGNAL=NUMBER",
+    "TAG",
+    "FIELD=NAMES",
     "CONNECTORS",
-}  # fmt: skip
+}
 
 
 Run = Callable[..., tuple[int, str, str]]

@@ -173,9 +173,11 @@ def test_rllib_episodes_are_packed_states(rich, exported):
 def logged(steps: int, *, terminal: bool, seed: int):
     rng = np.random.default_rng(seed)
     columns = {
-        "action": rng.integers(0, 3, steps, np.int64), "propensity": rng.random(steps, np.float32),
-        "info/click": np.arange(steps), "info/tag": [f"t{i}" for i in range(steps)],
-    }  # fmt: skip
+        "action": rng.integers(0, 3, steps, np.int64),
+        "propensity": rng.random(steps, np.float32),
+        "info/click": np.arange(steps),
+        "info/tag": [f"t{i}" for i in range(steps)],
+    }
     made = make_episode(steps, seed=seed, observation={"x": (), "v": 2}, terminal=terminal, columns=columns)
     return made.replace(metadata={"policy": "greedy_0.3"})
 
@@ -223,8 +225,9 @@ def test_scope_rl_rejects_episodes_of_another_length(tmp_path):
     report = export(data, tmp_path / "out", "scope_rl", step_per_trajectory=3, behavior_policy="eg", ragged="reject")
     assert (report.items_written, report.rejected) == (1, 2)
     assert [line["detail"] for line, _ in read_rejected(tmp_path / "out")] == [
-        "5 actions, but --step_per_trajectory=3", "2 actions, but --step_per_trajectory=3",
-    ]  # fmt: skip
+        "5 actions, but --step_per_trajectory=3",
+        "2 actions, but --step_per_trajectory=3",
+    ]
     assert (tmp_path / "out" / "logged_dataset_discrete_eg_0.pickle").exists()
     with pytest.raises(UsageError, match="--ragged=reject needs --step_per_trajectory=N"):
         open_job(data, tmp_path / "other", "scope_rl", ragged="reject")

@@ -186,8 +186,11 @@ def _write_hdf5(directory: Path) -> None:
 
 
 FILES: dict[str, Callable[[Path], None]] = {
-    "ros2": _write_mcap, "npz": _write_npz, "rlds": _write_records, "hdf5": _write_hdf5
-}  # fmt: skip
+    "ros2": _write_mcap,
+    "npz": _write_npz,
+    "rlds": _write_records,
+    "hdf5": _write_hdf5,
+}
 """Files that tell the format of their directory."""
 
 

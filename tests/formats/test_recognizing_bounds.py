@@ -26,10 +26,31 @@ from rlds_beam.formats.recognition import recognize
 from rlds_beam.formats.registry import SOURCES, source_class
 
 NAMES = (
-    "features.json", "dataset_info.json", "plan.json", "manifest.json", "metadata.json", "metadata.yaml", "x.npz",
-    "x.h5", "x.hdf5", "x.mcap", "x.db3", "x.zarr.zip", "x.zip", "x.tfrecord-00000-of-00001", "x.spec", "0", "meta",
-    "data", "steps.riegeli", "metadata.riegeli", "train", "buffer.zarr", "episode_offsets.npy", "main_data.hdf5",
-)  # fmt: skip
+    "features.json",
+    "dataset_info.json",
+    "plan.json",
+    "manifest.json",
+    "metadata.json",
+    "metadata.yaml",
+    "x.npz",
+    "x.h5",
+    "x.hdf5",
+    "x.mcap",
+    "x.db3",
+    "x.zarr.zip",
+    "x.zip",
+    "x.tfrecord-00000-of-00001",
+    "x.spec",
+    "0",
+    "meta",
+    "data",
+    "steps.riegeli",
+    "metadata.riegeli",
+    "train",
+    "buffer.zarr",
+    "episode_offsets.npy",
+    "main_data.hdf5",
+)
 """Names that a source looks for, or looks into."""
 
 COUNTING = """
@@ -110,12 +131,20 @@ def test_the_work_is_bounded(tmp_path: Path, write: Callable[[Path], None]) -> N
 
 def test_special_files(tmp_path: Path) -> None:
     makers: tuple[Callable[[Path], object], ...] = (
-        os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to("/dev/tty"),
-        lambda path: path.symlink_to(path.name), lambda path: path.symlink_to("nowhere"), lambda path: path.mkdir(),
-        lambda path: path.symlink_to("."), lambda path: path.write_bytes(b""), lambda path: path.symlink_to("/"),
-        lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(4000)), lambda path: path.write_bytes(b"PK\x05\x06"),
-        lambda path: path.write_text("[" * 100_000), lambda path: path.write_text('{"a": 1}'),
-    )  # fmt: skip
+        os.mkfifo,
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.symlink_to("/dev/tty"),
+        lambda path: path.symlink_to(path.name),
+        lambda path: path.symlink_to("nowhere"),
+        lambda path: path.mkdir(),
+        lambda path: path.symlink_to("."),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.symlink_to("/"),
+        lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(4000)),
+        lambda path: path.write_bytes(b"PK\x05\x06"),
+        lambda path: path.write_text("[" * 100_000),
+        lambda path: path.write_text('{"a": 1}'),
+    )
     for i, make in enumerate(makers):
         for name in NAMES:
             directory = tmp_path / f"{i}" / name.replace(".", "_")
@@ -170,8 +199,17 @@ def _ask_all(path: Path | str) -> None:
 
 
 KNOWN_BY_NAMES = (
-    "rlds", "lerobot_foreign", "lerobot_v21_foreign", "d4rl", "d3rlpy", "minari", "npz", "hdf5_aloha", "zarr", "ros2",
-)  # fmt: skip
+    "rlds",
+    "lerobot_foreign",
+    "lerobot_v21_foreign",
+    "d4rl",
+    "d3rlpy",
+    "minari",
+    "npz",
+    "hdf5_aloha",
+    "zarr",
+    "ros2",
+)
 BY_NAME = ("rlds", "lerobot_foreign", "lerobot_v21_foreign", "zarr")
 """Recognized from the names of files alone."""
 

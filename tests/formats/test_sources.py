@@ -28,8 +28,16 @@ def test_files_of_another_kind(tmp_path):
         open_source(str(tmp_path / "x.h5"), from_="d4rl", features="f")
 
 
-FROM = {"lerobot": {"fps": 10}, "lerobot 2.1": {"fps": 10, "lerobot_version": "2.1"}, "rlds": {}, "numpy": {},
-        "zarr": {}, "minari": {}, "d3rlpy": {}, "trajectories": {"items": "frames"}}  # fmt: skip
+FROM = {
+    "lerobot": {"fps": 10},
+    "lerobot 2.1": {"fps": 10, "lerobot_version": "2.1"},
+    "rlds": {},
+    "numpy": {},
+    "zarr": {},
+    "minari": {},
+    "d3rlpy": {},
+    "trajectories": {"items": "frames"},
+}
 
 
 @pytest.mark.parametrize("of", FROM)

@@ -16,9 +16,15 @@ from rlds_beam.formats.registry import OUTPUTS
 from rlds_beam.testing import make_episode, write_dataset
 
 NAMES = {
-    "newline": "two\nlines", "long": "x" * 300, "dot": ".", "dots": "..", "NUL": "a\0b",
-    "dot below": "observation/.", "nothing below": "observation//x", "plain": "observation/more é",
-}  # fmt: skip
+    "newline": "two\nlines",
+    "long": "x" * 300,
+    "dot": ".",
+    "dots": "..",
+    "NUL": "a\0b",
+    "dot below": "observation/.",
+    "nothing below": "observation//x",
+    "plain": "observation/more é",
+}
 REFUSED = {
     "numpy": {"newline", "long", "dot", "dots", "NUL"},
     "minari": {*NAMES} - {"plain"},

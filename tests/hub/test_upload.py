@@ -28,8 +28,13 @@ from rlds_beam.testing import make_episode, write_dataset
 
 HUB = "hf://datasets/robots/data"
 OUTPUTS: dict[str, dict[str, Any]] = {
-    "trajectories": {}, "columns": {"format": "parquet"}, "rlds": {}, "lerobot": {"fps": 10}, "numpy": {}, "minari": {},
-}  # fmt: skip
+    "trajectories": {},
+    "columns": {"format": "parquet"},
+    "rlds": {},
+    "lerobot": {"fps": 10},
+    "numpy": {},
+    "minari": {},
+}
 
 
 @pytest.fixture
@@ -255,9 +260,11 @@ def test_hostile_answers(kind: str, output: Path, hub: HubServer, monkeypatch: p
     endless = itertools.repeat(b"[" * (1 << 16))
     answers = [
         *(Answer(200, body) for body in (b"[" * 300_000, b"{}", b"[]", b"null", b"7", b'{"commitOid": 7}', b"\xff")),
-        Answer(200, endless), Answer(200, endless, length=1 << 40), Answer(200, b"{}", length=1 << 40),
+        Answer(200, endless),
+        Answer(200, endless, length=1 << 40),
+        Answer(200, b"{}", length=1 << 40),
         Answer(302, b"", (("Location", f"{hub.url}{kind}"),)),
-    ]  # fmt: skip
+    ]
     asked = []
     for number, answer in enumerate(answers):
         destination = f"{HUB}{number}"

@@ -409,9 +409,10 @@ def many_scans(progressive: bool) -> bytes:
 def test_a_jpeg_of_many_scans_is_refused(progressive: bool) -> None:
     data, place = many_scans(progressive), np.zeros((8, 8, 3), np.uint8)
     uses = (
-        lambda: read_image_header(data), lambda: decode_image(data, 3, "uint8"),
+        lambda: read_image_header(data),
+        lambda: decode_image(data, 3, "uint8"),
         lambda: decode_resized(place, data, "uint8"),
-    )  # fmt: skip
+    )
     for use in uses:
         with pytest.raises(UndecodableImageError, match=r"the JPEG has 2\d\d scans; at most 100 are supported"):
             use()

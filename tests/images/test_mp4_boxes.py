@@ -19,9 +19,12 @@ COUNT, SIDE = 30, 64
 HOLDING = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"edts", b"moof", b"traf", b"mvex")
 FRAGMENTED = {"movflags": "frag_keyframe+empty_moov+default_base_moof"}
 KINDS: dict[str, tuple[str, dict[str, str]]] = {
-    "mp4": ("mp4", {}), "fast start": ("mp4", {"movflags": "faststart"}), "fragmented": ("mp4", FRAGMENTED),
-    "mov": ("mov", {}), "matroska": ("matroska", {}),
-}  # fmt: skip
+    "mp4": ("mp4", {}),
+    "fast start": ("mp4", {"movflags": "faststart"}),
+    "fragmented": ("mp4", FRAGMENTED),
+    "mov": ("mov", {}),
+    "matroska": ("matroska", {}),
+}
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +98,12 @@ def test_compressed_and_deep_boxes() -> None:
     for _ in range(40):
         deep = boxed(b"moov", deep)
     for content, said in (
-        (boxed(b"moov", boxed(b"cmov", b"x" * 20)), "its tables are compressed"), (deep, "more than 16 deep"),
+        (boxed(b"moov", boxed(b"cmov", b"x" * 20)), "its tables are compressed"),
+        (deep, "more than 16 deep"),
         (boxed(b"free", boxed(b"mvhd", b"") + boxed(b"stsz", table(0, 1, MANY))), "it claims 50,000,000 samples"),
         (struct.pack(">I4sQ", 1, b"moov", 48) + boxed(b"stsz", table(0, 1, MANY, 0, 0)), "it claims 50,000,000"),
         (struct.pack(">I4s", 0, b"moov") + boxed(b"stsz", table(0, 1, MANY)), "it claims 50,000,000 samples"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match=said):
             check_tables(io.BytesIO(content), len(content))
 

@@ -139,9 +139,9 @@ def test_spread() -> None:
 
 def episode_with_cameras(steps: int) -> Any:
     images = EncodedImages(np.array(encode_jpeg(np.stack([gradient(48, 64)] * steps)), object), (48, 64, 3))
-    return make_episode(
-        steps, columns={"observation/wrist": np.zeros((steps, 32, 32, 3), np.uint8)}
-    ).with_columns({"observation/image": images})  # fmt: skip
+    return make_episode(steps, columns={"observation/wrist": np.zeros((steps, 32, 32, 3), np.uint8)}).with_columns(
+        {"observation/image": images}
+    )
 
 
 def test_frames_and_strip_of_an_episode() -> None:

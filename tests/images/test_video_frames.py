@@ -40,8 +40,12 @@ def images() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("videos")
-    encodings = {"av1": Encoding(), "h264": Encoding("h264", 30, 2, "medium"), "depth": DepthEncoding(Depth()),
-                 "h264 long": Encoding("h264", 30, 20, "medium")}  # fmt: skip
+    encodings = {
+        "av1": Encoding(),
+        "h264": Encoding("h264", 30, 2, "medium"),
+        "depth": DepthEncoding(Depth()),
+        "h264 long": Encoding("h264", 30, 20, "medium"),
+    }
     for name, encoding in encodings.items():
         video = VideoFile(str(path / name), encoding, FPS, HEIGHT, WIDTH)
         video.add((image[..., 0].astype(np.uint16) * 16 for image in images()) if name == "depth" else images(), name)

@@ -36,9 +36,13 @@ def episode(seed: int, steps: int = 5, breaks=(), **columns):
     images = {path: camera(encoding, steps, seed) for path, encoding in CAMERAS.items()}
     texts = np.full(steps, b"pick it up", object)
     return make_episode(
-        steps, seed=seed, breaks=breaks, observation={"state": 4}, metadata={"task": "pick"},
+        steps,
+        seed=seed,
+        breaks=breaks,
+        observation={"state": 4},
+        metadata={"task": "pick"},
         columns={**images, "language_instruction": texts, "action": states(seed, steps), **columns},
-    )  # fmt: skip
+    )
 
 
 def states(seed: int, steps: int) -> np.ndarray:
@@ -70,9 +74,10 @@ def test_statistics_and_reports_are_the_same_with_and_without_images(tmp_path, s
     rng = np.random.default_rng(seed)
     broken = [[], [], *([rule] for rule in rng.choice(BREAKABLE, 3, replace=False))]
     episodes = [
-        episode(100 * seed + i, int(rng.integers(3, 9)), breaks) for i, breaks in enumerate(broken * 3)
+        episode(100 * seed + i, int(rng.integers(3, 9)), breaks)
+        for i, breaks in enumerate(broken * 3)
         if "empty_episode" not in breaks
-    ]  # fmt: skip
+    ]
     data = write_dataset(tmp_path, episodes, shards=2)
     if seed % 3 == 0:  # in an image, or not
         flip_byte(shard_paths(data)[0], 1, at=int(rng.integers(20, 400)))

@@ -477,10 +477,13 @@ def test_splits(tmp_path: Path) -> None:
     assert [commit.name for commit in sorted((out / "_commits").iterdir())] == [
         f"{name}.json"
         for name in (
-            "empty-00000-of-00001", "empty-00001-of-00001", "new-00000-of-00001",
-            "train-00000-of-00001", "train-00001-of-00001",
+            "empty-00000-of-00001",
+            "empty-00001-of-00001",
+            "new-00000-of-00001",
+            "train-00000-of-00001",
+            "train-00001-of-00001",
         )
-    ]  # fmt: skip
+    ]
     tfds = pytest.importorskip("tensorflow_datasets")
     builder = tfds.builder_from_directory(str(out))
     for name in ("train", "empty", "new"):

@@ -106,14 +106,21 @@ def test_a_port_that_is_given(dataset: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "nothing"), (["{}", "--from=nope"], "no such source"), (["{}", "--split=nope"], "nope"),
-        (["{}", "--signals=nothing.parquet"], "nothing.parquet"), (["{}", "--host=0.0.0.0"], "--host"),
+        (["nothing"], "nothing"),
+        (["{}", "--from=nope"], "no such source"),
+        (["{}", "--split=nope"], "nope"),
+        (["{}", "--signals=nothing.parquet"], "nothing.parquet"),
+        (["{}", "--host=0.0.0.0"], "--host"),
     ],
-)  # fmt: skip
+)
 def test_wrong_usage(
-    dataset: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    dataset: Path,
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["browse", *(one.format(dataset) for one in arguments)]) in (1, 2)
     error = capsys.readouterr().err

@@ -135,7 +135,7 @@ def test_agents_of_one_record_are_separate_items(tmp_path):
             "--connectors: own_connectors:changing returned reward as float64",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_connector_at_fault_is_named_with_the_episode(data, tmp_path, connector, message):
     with pytest.raises(RldsBeamError, match=message) as caught:
         rlds_beam.convert(data, tmp_path / "out", connectors=connector)
@@ -164,9 +164,12 @@ def test_push(data, tmp_path):
     try:
         for _ in range(2):  # the second writes nothing new
             done = rlds_beam.push(
-                data, reverb=f"localhost:{server.port}", table="t", items="episodes",
+                data,
+                reverb=f"localhost:{server.port}",
+                table="t",
+                items="episodes",
                 connectors=[MinimumLength(7), SubtractMeanReward()],
-            )  # fmt: skip
+            )
         assert done.report.items_written == 4
         assert done.report.dropped["MinimumLength"].records == 2
         assert reverb.Client(f"localhost:{server.port}").server_info(timeout=60)["t"].current_size == 4
@@ -194,9 +197,13 @@ def test_push_columns(tmp_path):
         address = f"localhost:{server.port}"
         for _ in range(2):  # the second writes nothing new
             done = rlds_beam.push(
-                own, reverb=address, table="t", columns=True, allow_blocking=True,
+                own,
+                reverb=address,
+                table="t",
+                columns=True,
+                allow_blocking=True,
                 connectors=tmp_path / "columns.yaml",
-            )  # fmt: skip
+            )
         assert done.report.items_written == 2  # 6 transitions in sequences of 4
         client = reverb.Client(address)
         assert client.server_info(timeout=60)["t"].current_size == 2

@@ -62,8 +62,13 @@ def distribution(directory: Path, name: str, version: str, *requires: str) -> No
 
 def test_versions_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unmet requirements of the package and of extras, which may refer to other extras."""
-    requires = ["numpy>=1000", "xxhash", 'one-of-ours; extra == "tf"', 'rlds-beam[tf]; extra == "agents"',
-                'two-of-ours[more]; extra == "s3"']  # fmt: skip
+    requires = [
+        "numpy>=1000",
+        "xxhash",
+        'one-of-ours; extra == "tf"',
+        'rlds-beam[tf]; extra == "agents"',
+        'two-of-ours[more]; extra == "s3"',
+    ]
     distribution(tmp_path, "rlds-beam", "0.1.0", *requires)
     distribution(tmp_path, "two-of-ours", "1.0", 'three-of-ours; extra == "more"')
     monkeypatch.syspath_prepend(tmp_path)

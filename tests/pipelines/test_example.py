@@ -118,8 +118,14 @@ def test_load_items_gives_what_was_written(items: str, tmp_path: Path) -> None:
     assert len(read) == outcome.report.items_written
     frames = [len(episode) for episode in make_episodes(4)]
     shapes = {item["observation/goal"].shape for item in read}
-    assert shapes == {
-        "pairs": {(2, 2)}, "sequences": {(4, 2)}, "frames": {(2,)}, "episodes": {(n, 2) for n in frames},
-    }[items]  # fmt: skip
+    assert (
+        shapes
+        == {
+            "pairs": {(2, 2)},
+            "sequences": {(4, 2)},
+            "frames": {(2,)},
+            "episodes": {(n, 2) for n in frames},
+        }[items]
+    )
     first = next(make_episodes(1)).steps["observation/goal"][0]
     np.testing.assert_array_equal(read[0]["observation/goal"].reshape(-1, 2)[0], first)

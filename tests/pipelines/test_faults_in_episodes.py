@@ -203,8 +203,11 @@ def test_17_one_step(tmp_path, convert_only, flags):
     assert len(ran.items) == EPISODES * STEPS + 1
     ran = convert_only(
         broken_record(tmp_path, make_episode(flags, seed=50)),
-        "--items=sequences", "--sequence_length=3", "--pad_end_of_episodes", output=tmp_path / "padded",
-    )  # fmt: skip
+        "--items=sequences",
+        "--sequence_length=3",
+        "--pad_end_of_episodes",
+        output=tmp_path / "padded",
+    )
     assert ran.code == 0
     assert sum(item["step_type"].tolist() == [2, 2, 2] for item in ran.items) == 1
 

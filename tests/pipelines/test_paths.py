@@ -81,9 +81,13 @@ def test_a_report_replaces_no_file_of_the_input(source, tmp_path, capsys) -> Non
     ],
 )
 def test_a_file_that_would_not_hold_what_its_name_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, job: list[str], option: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    job: list[str],
+    option: str,
     endings: str,
-) -> None:  # fmt: skip
+) -> None:
     """It is refused before the dataset is opened: there is none."""
     monkeypatch.chdir(tmp_path)
     said = refused(capsys, job[0], tmp_path / "nothing", *job[1:], option)
@@ -125,8 +129,11 @@ def test_an_input_that_may_not_be_read(source, name) -> None:
     (source / name).chmod(0)
     done = subprocess.run(
         [*UNPRIVILEGED, *RLDS_BEAM, "validate", str(source), "--workers=1"],
-        capture_output=True, text=True, timeout=DEADLINE, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
     (source / name).chmod(0o755)
     assert done.returncode == 2, done.stderr
     assert "Permission denied" in done.stderr and "Errno" not in done.stderr and "Traceback" not in done.stderr

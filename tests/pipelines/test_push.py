@@ -59,9 +59,14 @@ def server():
 def _once(name: str, max_size: int = 1_000_000, signature: Any = None) -> Any:
     selectors = reverb.selectors
     return reverb.Table(
-        name, selectors.Fifo(), selectors.Fifo(), max_size, reverb.rate_limiters.MinSize(1), max_times_sampled=1,
+        name,
+        selectors.Fifo(),
+        selectors.Fifo(),
+        max_size,
+        reverb.rate_limiters.MinSize(1),
+        max_times_sampled=1,
         signature=signature,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -257,12 +262,17 @@ class TestObserverWriter:
             (),
             ("--items=sequences", "--sequence_length=5", "--pad_end_of_episodes", "--tile_end_of_episodes"),
             ("--items=sequences", "--sequence_length=5", "--stride_length=2", "--across_episodes"),
-            ("--items=sequences", "--sequence_length=5", "--across_episodes", "--pad_end_of_episodes",
-             "--tile_end_of_episodes"),
+            (
+                "--items=sequences",
+                "--sequence_length=5",
+                "--across_episodes",
+                "--pad_end_of_episodes",
+                "--tile_end_of_episodes",
+            ),
             ("--items=episodes",),
             ("--items=episodes", "--max_sequence_length=5", "--bypass_partial_episodes", "--allow_empty"),
         ],
-    )  # fmt: skip
+    )
     def test_writes_the_same_items(self, push, server, data, tmp_path, flags) -> None:
         code, report, said = push(data, server, "--writer=observer", "--priority=3", *flags)
         assert code == 0, said

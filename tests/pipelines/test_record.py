@@ -49,8 +49,9 @@ def test_the_episodes_are_those_of_the_environment(undisturbed):
         np.testing.assert_array_equal(episode["steps/is_first"], mark == 0)
         np.testing.assert_array_equal(episode["steps/is_last"], mark == steps - 1)
         np.testing.assert_array_equal(episode["steps/is_terminal"], (mark == steps - 1) & terminated)
-        np.testing.assert_array_equal(episode["steps/discount"], np.where(mark == steps - 1, 0, np.where(
-            (mark == steps - 2) & terminated, 0, 1)))  # fmt: skip
+        np.testing.assert_array_equal(
+            episode["steps/discount"], np.where(mark == steps - 1, 0, np.where((mark == steps - 2) & terminated, 0, 1))
+        )
         assert episode["end"] == (b"terminated" if terminated else b"truncated")
         ends.add(episode["end"])
     assert ends == {b"terminated", b"truncated"}
@@ -317,7 +318,7 @@ def test_a_limit_of_its_own_truncates(tmp_path):
         ({"env_config": "[1]"}, "expected a JSON object"),
         ({"seed": -1}, "at least 0"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_recorded_is_refused(tmp_path, options, message):
     given = {"env": WALK, "policy": (GREEDY,), "episodes": 2, **options}
     with pytest.raises(UsageError, match=message):

@@ -81,8 +81,11 @@ def test_it_shows_frames_curves_and_the_step_that_broke_a_rule(camera: Path) -> 
     broken = found.episodes[rule.samples[0].key]
     (mark,) = [mark for mark in broken.marks if mark.kind == "rule"]
     assert (mark.name, mark.field, mark.step, rule.samples[0].step) == (
-        "missing_is_last", "is_last", broken.steps - 1, broken.steps - 1
-    )  # fmt: skip
+        "missing_is_last",
+        "is_last",
+        broken.steps - 1,
+        broken.steps - 1,
+    )
     assert sum(found.distributions.length.histogram.counts) == 18  # type: ignore[union-attr]
     assert next(table for table in found.texts if table.field == "instruction").missing == 0
     assert {"outlier_length", "frozen_camera"} <= {signal.name for signal in found.signals}
@@ -125,12 +128,18 @@ def odd_datasets(directory: Path) -> dict[str, Path]:
     broken = [make_episode(5, seed=i, breaks=["missing_is_last", "non_finite"]) for i in range(4)]
     wide = {f"f{k:03}": 3 for k in range(500)}
     made: dict[str, list[Any]] = {
-        "empty": [], "all rejected": broken, "one": good[:1], "one step": [make_episode(1)],
-        "no numbers": list(map(text_only, good)), "1000 dimensions": [make_episode(9, observation=1000)],
-        "500 fields": [make_episode(9, observation=wide)], "hostile": list(map(hostile, good)), "ragged": ragged,
+        "empty": [],
+        "all rejected": broken,
+        "one": good[:1],
+        "one step": [make_episode(1)],
+        "no numbers": list(map(text_only, good)),
+        "1000 dimensions": [make_episode(9, observation=1000)],
+        "500 fields": [make_episode(9, observation=wide)],
+        "hostile": list(map(hostile, good)),
+        "ragged": ragged,
         "garbage": [*good[:2], b"not an example", *good[2:]],
         "huge": [make_episode(9, columns={"x": np.full(9, 3e38), "y": np.linspace(-1, 1, 9) * 3e38})],
-    }  # fmt: skip
+    }
     schemas = {
         "empty": schema_of(good[0]),
         "ragged": dataclasses.replace(schema, steps={**schema.steps, "points": points}),
@@ -148,11 +157,19 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize(
     ("name", "records", "rejected", "fields"),
     [
-        ("empty", 0, 0, 0), ("all rejected", 4, 4, 0), ("one", 1, 0, 4), ("one step", 1, 0, 1),
-        ("no numbers", 4, 0, 1), ("1000 dimensions", 1, 0, 4), ("500 fields", 1, 0, 135), ("hostile", 4, 0, 5),
-        ("ragged", 4, 0, 4), ("garbage", 5, 2, 4), ("huge", 1, 0, 6),
+        ("empty", 0, 0, 0),
+        ("all rejected", 4, 4, 0),
+        ("one", 1, 0, 4),
+        ("one step", 1, 0, 1),
+        ("no numbers", 4, 0, 1),
+        ("1000 dimensions", 1, 0, 4),
+        ("500 fields", 1, 0, 135),
+        ("hostile", 4, 0, 5),
+        ("ragged", 4, 0, 4),
+        ("garbage", 5, 2, 4),
+        ("huge", 1, 0, 6),
     ],
-)  # fmt: skip
+)
 def test_odd_datasets_have_a_report(odd: dict[str, Path], name: str, records: int, rejected: int, fields: int) -> None:
     found = part(odd[name])
     assert (found.facts.records, found.facts.rejected) == (records, rejected)

@@ -53,9 +53,13 @@ def test_padded_sequences_connectors_and_repairs_are_those_of_convert(tmp_path: 
     options = {"items": "sequences", "sequence_length": 5, "pad_end_of_episodes": True, "tile_end_of_episodes": True}
     with new_pipeline() as root:
         written = define_pipeline(
-            root, str(data), str(tmp_path / "out"), ItemOptions(**options),
-            check=CheckOptions(repair=("missing_is_last",)), connectors=[MinimumLength(4)],
-        )  # fmt: skip
+            root,
+            str(data),
+            str(tmp_path / "out"),
+            ItemOptions(**options),
+            check=CheckOptions(repair=("missing_is_last",)),
+            connectors=[MinimumLength(4)],
+        )
         assert_that(written.rejected, equal_to([]), label="rejected")
     flags = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items()]
     flags += ["--repair=missing_is_last", "--connectors=MinimumLength(4)"]

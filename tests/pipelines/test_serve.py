@@ -56,9 +56,11 @@ def served(dataset) -> Iterator[Serve]:
 def test_prints_the_tables_and_who_can_reach_them(served):
     assert "for this machine only" in served.text
     for line in (
-        "replay: uniform, 0 items of at most 1,000,000,000", "all: prioritized, 0 items of at most 1,000",
-        "line: queue, 0 items of at most 100", "pile: stack, 0 items of at most 100",
-    ):  # fmt: skip
+        "replay: uniform, 0 items of at most 1,000,000,000",
+        "all: prioritized, 0 items of at most 1,000",
+        "line: queue, 0 items of at most 100",
+        "pile: stack, 0 items of at most 100",
+    ):
         assert line in served.text
 
 
@@ -148,8 +150,9 @@ def test_nothing_says_what_the_tables_are_for(capsys):
 
 def test_tables_are_read_as_they_are_written():
     assert parse_tables(["a", "b c:queue:1_000"], 0.6) == (
-        ServedTable("a", "uniform", None, 0.6), ServedTable("b c", "queue", 1000, 0.6),
-    )  # fmt: skip
+        ServedTable("a", "uniform", None, 0.6),
+        ServedTable("b c", "queue", 1000, 0.6),
+    )
 
 
 # Network access

@@ -167,8 +167,10 @@ def test_a_report_of_any_size_is_returned_as_a_metric() -> None:
 @pytest.mark.parametrize(("began", "ended"), [(5_000, 3_000), (0, 86_400_000)], ids=["set back", "set forward"])
 def test_rates_of_a_run_during_which_the_clock_was_set(began: int, ended: int) -> None:
     metrics = {
-        "range_began_msec": SimpleNamespace(min=began), "range_ended_msec": SimpleNamespace(max=ended), "steps": 600,
-    }  # fmt: skip
+        "range_began_msec": SimpleNamespace(min=began),
+        "range_ended_msec": SimpleNamespace(max=ended),
+        "steps": 600,
+    }
     found = outcome.figures(metrics, 6.0)
     assert (found["working_seconds"], found["steps_per_second"]) == (6.0, 100)
     assert outcome.timing_line(found) == "took      6.0 s with start-up, 100 steps/s while working"

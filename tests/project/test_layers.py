@@ -16,9 +16,18 @@ CORE = ROOT / "src" / "rlds_beam"
 FOLDERS = {"rlds_beam": CORE, **{f"rlds_beam.{top}": ROOT / top for top in ("transforms", "pipelines", "runners")}}
 
 FLOOR = {
-    "_version", "errors", "lazy", "naming", "options", "plugins", "storage", "text", "typing", "user_functions",
+    "_version",
+    "errors",
+    "lazy",
+    "naming",
+    "options",
+    "plugins",
+    "storage",
+    "text",
+    "typing",
+    "user_functions",
     "worker_status",
-}  # fmt: skip
+}
 """Top-level modules that every package may import; they import each other, and no package but `buckets`."""
 
 TESTING = "testing"
@@ -144,8 +153,7 @@ def is_allowed(found: Import) -> bool:
 
 @functools.cache
 def all_imports() -> list[Import]:
-    return [one for name, tree in modules().items()
-            if name not in ALIASES | AS_USERS for one in imports_of(name, tree)]  # fmt: skip
+    return [one for name, tree in modules().items() if name not in ALIASES | AS_USERS for one in imports_of(name, tree)]
 
 
 def test_no_circles() -> None:
@@ -215,8 +223,11 @@ def is_re_export(statement: ast.stmt) -> bool:
         return ast.unparse(statement.test) == "TYPE_CHECKING" and all(map(is_re_export, statement.body))
     if isinstance(statement, ast.Assign):
         return set(re.findall(r"\w+", ast.unparse(statement.targets[0]))) <= {
-            "__all__", "__dir__", "__getattr__", "__version__",
-        }  # fmt: skip
+            "__all__",
+            "__dir__",
+            "__getattr__",
+            "__version__",
+        }
     return isinstance(statement, (ast.Import, ast.ImportFrom)) or (
         isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
     )

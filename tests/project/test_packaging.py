@@ -188,9 +188,14 @@ def test_a_users_modules_of_the_same_names_are_left_alone(tmp_path: Path) -> Non
 
 
 COMMANDS = (
-    "--help", *(f"{job} --help" for job in JOBS), "help rules", "help formats", "help flink", "completion zsh",
+    "--help",
+    *(f"{job} --help" for job in JOBS),
+    "help rules",
+    "help formats",
+    "help flink",
+    "completion zsh",
     "__complete zsh convert --to=lerobot --",
-)  # fmt: skip
+)
 
 HELP = """
 import contextlib, io, sys
@@ -225,9 +230,20 @@ def test_a_dry_run_imports_neither_other_formats_nor_grpc(tmp_path: Path) -> Non
 
 ROOMS = ("drop_in", "hub", "recording", "viewing")
 FORMATS = (
-    "d3rlpy", "d4rl", "envlogger", "hdf5", "keep_ranges", "lerobot", "minari", "npz", "numpy", "rllib", "ros2",
-    "scope_rl", "zarr",
-)  # fmt: skip
+    "d3rlpy",
+    "d4rl",
+    "envlogger",
+    "hdf5",
+    "keep_ranges",
+    "lerobot",
+    "minari",
+    "npz",
+    "numpy",
+    "rllib",
+    "ros2",
+    "scope_rl",
+    "zarr",
+)
 
 WORKS = """
 import sys

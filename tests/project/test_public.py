@@ -181,9 +181,12 @@ def is_public(name: str, public: set[str]) -> bool:
 
 
 PAGES = [
-    ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md"),
-    *(ROOT / "examples").rglob("*.py"), *(ROOT / "pipelines").glob("rlds_to_*.py"),
-]  # fmt: skip
+    ROOT / "README.md",
+    *(ROOT / "docs").rglob("*.md"),
+    *(ROOT / "examples").rglob("*.md"),
+    *(ROOT / "examples").rglob("*.py"),
+    *(ROOT / "pipelines").glob("rlds_to_*.py"),
+]
 
 
 @pytest.mark.parametrize("page", sorted(PAGES), ids=lambda page: str(page.relative_to(ROOT)))

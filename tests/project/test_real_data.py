@@ -140,8 +140,10 @@ def test_jpeg_reads_back_compressed(converted, decoded):
         np.testing.assert_array_equal(pixels, np.stack([first, second]))
         np.testing.assert_array_equal(a["observation/state"], exact["observation/state"])
         assert np.abs(pixels.astype(int) - exact[CAMERA]).mean() < 4
-    size = {kind: json.loads((out / "manifest.json").read_text())["bytes"] for kind, out in
-            (("jpeg", output), ("raw", converted()))}  # fmt: skip
+    size = {
+        kind: json.loads((out / "manifest.json").read_text())["bytes"]
+        for kind, out in (("jpeg", output), ("raw", converted()))
+    }
     assert size["jpeg"] < size["raw"] / 4
 
 

@@ -25,9 +25,10 @@ PRINTING = {
 
 WARNING = {"src/rlds_beam/datasets/index_builder.py", "src/rlds_beam/datasets/opening.py"}
 UNESCAPED = {
-    "src/rlds_beam/text.py": "defines it", "src/rlds_beam/terminal/tables.py": "our own colors and pictures",
+    "src/rlds_beam/text.py": "defines it",
+    "src/rlds_beam/terminal/tables.py": "our own colors and pictures",
     "src/rlds_beam/terminal/displays.py": "the bar, whose facts are numbers",
-}  # fmt: skip
+}
 RICH = {"src/rlds_beam/terminal/displays.py"}
 STYLED = {"src/rlds_beam/terminal/tables.py", "pipelines/doctor.py", "pipelines/show.py"}
 

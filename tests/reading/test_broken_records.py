@@ -101,7 +101,7 @@ def test_a_good_record() -> None:
         ({"packed": [zlib.compress(bytes(10**7))] * 3}, [("wrong_dtype_or_shape", "observation/packed")]),
         ({"packed": [zlib.compress(b"12")] * 3}, [("wrong_dtype_or_shape", "observation/packed")]),
     ],
-)  # fmt: skip
+)
 def test_every_violation_is_named(changes: dict[str, Any], expected: list[tuple[str, str | None]]) -> None:
     assert violations(example(**changes)) == expected
 

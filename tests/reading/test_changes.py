@@ -77,9 +77,11 @@ def test_changes_are_detected_for_every_source(tmp_path, kind):
         before, stat = file.read_bytes(), file.stat()
         middle = len(before) // 2
         # In a TFRecord, a record's length or checksum, which identify its content; in other files, any byte.
-        changed = b"\1" + before[1:] if "tfrecord" in file.name and before[:2] != b"\x1f\x8b" else (
-            before[:middle] + bytes([before[middle] ^ 1]) + before[middle + 1 :]
-        )  # fmt: skip
+        changed = (
+            b"\1" + before[1:]
+            if "tfrecord" in file.name and before[:2] != b"\x1f\x8b"
+            else (before[:middle] + bytes([before[middle] ^ 1]) + before[middle + 1 :])
+        )
         replace(file, changed)
         assert file.stat().st_mtime_ns == stat.st_mtime_ns and file.stat().st_size == stat.st_size
         for snapshot in snapshots:

@@ -80,13 +80,15 @@ def check(payloads: list[bytes], schema: Schema = SCHEMA, decoder: EpisodeDecode
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from([*RECORDS, LESS, UNEQUAL, MORE]), st.integers(0, 100_000),
+            st.sampled_from([*RECORDS, LESS, UNEQUAL, MORE]),
+            st.integers(0, 100_000),
             st.sampled_from(("sound", "sound", "cut", "byte", "more")),
         ),
-        min_size=1, max_size=8,
+        min_size=1,
+        max_size=8,
     ),
     st.binary(min_size=1, max_size=12),
-)  # fmt: skip
+)
 def test_intact_and_damaged_records(chosen: list[tuple[bytes, int, str]], other: bytes) -> None:
     payloads = []
     for payload, place, kind in chosen:
@@ -116,10 +118,14 @@ def test_each_changed_byte_between_intact_records() -> None:
 )
 def test_a_field_that_does_not_match_the_schema(path: str) -> None:
     for field in (
-        Field(path, "float32", (5,)), Field(path, "bool"), Field(path, "int8", (3,)), Field(path, "string", (), "text"),
-        Field(path, "uint8", (8, 8, 3), "jpeg", "Image"), Field(path, "float32", (0,)),
+        Field(path, "float32", (5,)),
+        Field(path, "bool"),
+        Field(path, "int8", (3,)),
+        Field(path, "string", (), "text"),
+        Field(path, "uint8", (8, 8, 3), "jpeg", "Image"),
+        Field(path, "float32", (0,)),
         Field(path, "uint8", (), "zlib"),
-    ):  # fmt: skip
+    ):
         for extra in ([], [LESS], [UNEQUAL]):
             decoder = EpisodeDecoder(SCHEMA.with_columns(field))
             together = decoder.decode_all([*RECORDS, *extra], [KEY] * (len(RECORDS) + len(extra)))

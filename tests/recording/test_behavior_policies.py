@@ -49,9 +49,12 @@ def test_the_formulas_equal_those_of_scope_rl():
     expected = math.exp(-(0.3**2) / (2 * 0.25) - 1 / 8) / (2 * math.pi * 0.5 * 2)
     np.testing.assert_allclose(of(gaussian, [[0.3, 1.0]] * 3), expected)
     truncated = TruncatedGaussianHead(
-        lambda x: np.full((len(x), 2), 0.9), "t", sigma=np.array([0.5, 2.0]), minimum=np.array([-1, -1]),
+        lambda x: np.full((len(x), 2), 0.9),
+        "t",
+        sigma=np.array([0.5, 2.0]),
+        minimum=np.array([-1, -1]),
         maximum=np.array([1, 1]),
-    )  # fmt: skip
+    )
     from scipy.stats import truncnorm
 
     low, high = (np.array([-1, -1]) - 0.9) / [0.5, 2], (np.array([1, 1]) - 0.9) / [0.5, 2]

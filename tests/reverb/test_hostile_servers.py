@@ -52,9 +52,13 @@ def requests(count: int) -> list[Request]:
     made: list[Request] = []
     for i in itertools.islice(numbers, count):
         cut = encoder.cut(
-            [np.zeros(ITEMS + 1, np.float32)], Windows(0, ITEMS, 2, 1, ITEMS + 1),
-            priorities=np.ones(ITEMS), seeds=[i], chunk_seed=i + 10_000_000, episode_id=i,
-        )  # fmt: skip
+            [np.zeros(ITEMS + 1, np.float32)],
+            Windows(0, ITEMS, 2, 1, ITEMS + 1),
+            priorities=np.ones(ITEMS),
+            seeds=[i],
+            chunk_seed=i + 10_000_000,
+            episode_id=i,
+        )
         made += encoder.encode([cut])
     return made
 
@@ -110,10 +114,17 @@ def a_key_too_long(call: int, answers: Iterator[bytes]) -> Iterator[bytes]:
 @pytest.mark.parametrize(
     "tamper",
     [
-        wrong, twice_each, twice_at_once, more_than_sent, one_of_them_wrong,
-        no_answer, cut_short, a_key_without_end, a_key_too_long,
+        wrong,
+        twice_each,
+        twice_at_once,
+        more_than_sent,
+        one_of_them_wrong,
+        no_answer,
+        cut_short,
+        a_key_without_end,
+        a_key_too_long,
     ],
-)  # fmt: skip
+)
 def test_a_protocol_violation_is_an_error_at_once(clean: str, tamper: Any) -> None:
     with HostileRelay(clean, tamper) as relay:
         stream = InsertStream(relay.address, timeout=50)

@@ -31,10 +31,14 @@ KINDS = {
     "padded": ItemOptions(items="sequences", sequence_length=9, pad_end_of_episodes=True),
     "tiled": ItemOptions(items="sequences", sequence_length=4, pad_end_of_episodes=True, tile_end_of_episodes=True),
     "across": ItemOptions(
-        items="sequences", sequence_length=5, stride_length=2, across_episodes=True, pad_end_of_episodes=True,
+        items="sequences",
+        sequence_length=5,
+        stride_length=2,
+        across_episodes=True,
+        pad_end_of_episodes=True,
         tile_end_of_episodes=True,
     ),
-}  # fmt: skip
+}
 FIELDS = FrameOptions(policy_info_fields=("td_error",))
 
 
@@ -112,18 +116,24 @@ def test_the_same_items_from_disk_have_the_same_priorities(kind):
     columns = {path: items.gather(path).reshape(-1, *items.frames[path].shape[1:]) for path in items.frames.columns}
     length = items.windows.length
     options = ItemOptions(items="sequences", sequence_length=length, stride_length=length)
-    again = [ItemMaker(options).push(Frames({p: c[i : i + length] for p, c in columns.items()}, items.frames.key))
-             for i in range(0, len(items) * length, length)]  # fmt: skip
+    again = [
+        ItemMaker(options).push(Frames({p: c[i : i + length] for p, c in columns.items()}, items.frames.key))
+        for i in range(0, len(items) * length, length)
+    ]
     text = "policy_info/td_error"
     np.testing.assert_array_equal(np.concatenate([of(one, text) for one in again]), of(items, text))
 
 
 @pytest.mark.parametrize(
     "values",
-    [np.array([[1], [2], [3]], np.float32), np.array([1, 2, 3], np.int64), np.array([True, True, False]),
-     np.array([1, 2, 3], np.float16)],
+    [
+        np.array([[1], [2], [3]], np.float32),
+        np.array([1, 2, 3], np.int64),
+        np.array([True, True, False]),
+        np.array([1, 2, 3], np.float16),
+    ],
     ids=lambda v: str(v.dtype),
-)  # fmt: skip
+)
 def test_leaves_of_any_dtype(values):
     resolve_priority("policy_info/td_error").check(spec_of(td_error=values[:2]))
     items = ItemMaker(PAIRS).push(to_frames(episode(3, 0, values), FIELDS))

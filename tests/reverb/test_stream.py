@@ -40,11 +40,15 @@ def server():
     """A server with many tables, which return each item once, in order."""
     tables = [
         reverb.Table(
-            f"t{i}", reverb.selectors.Fifo(), reverb.selectors.Fifo(), 10_000_000, reverb.rate_limiters.MinSize(1),
+            f"t{i}",
+            reverb.selectors.Fifo(),
+            reverb.selectors.Fifo(),
+            10_000_000,
+            reverb.rate_limiters.MinSize(1),
             max_times_sampled=1,
         )
         for i in range(3)
-    ]  # fmt: skip
+    ]
     running = reverb.Server(tables)
     yield f"127.0.0.1:{running.port}"
     running.stop()
@@ -82,8 +86,11 @@ sequences = st.builds(
     lambda length, stride, mode, across: ItemOptions(
         items="sequences", sequence_length=length, stride_length=stride, across_episodes=across, **mode
     ),
-    st.integers(1, 9), st.integers(1, 9), modes, st.booleans(),
-)  # fmt: skip
+    st.integers(1, 9),
+    st.integers(1, 9),
+    modes,
+    st.booleans(),
+)
 kinds = st.sampled_from([ItemOptions(items=kind) for kind in ("pairs", "episodes", "frames")])
 
 
@@ -123,9 +130,14 @@ def test_every_dtype_and_shape_equals_that_of_reverbs_writer(server, stream, dty
         values = np.random.default_rng(7).integers(0, 2, (7, *shape)).astype(numpy_dtype)
         encoder = ItemEncoder([(numpy_dtype, shape)], ["t0"], chunk_length=3)
         for request in encoded(
-        encoder, [values], Windows(0, 3, 3, 2, 7), priorities=np.ones(3), seeds=[next(seeds)],
-            chunk_seed=next(seeds), episode_id=next(seeds) + 1,
-        ):  # fmt: skip
+            encoder,
+            [values],
+            Windows(0, 3, 3, 2, 7),
+            priorities=np.ones(3),
+            seeds=[next(seeds)],
+            chunk_seed=next(seeds),
+            episode_id=next(seeds) + 1,
+        ):
             stream.send(request)
         stream.flush()
         with reverb.Client(server).trajectory_writer(num_keep_alive_refs=7) as writer:
@@ -147,9 +159,14 @@ def test_bfloat16_which_only_tensorflow_can_read(server, stream) -> None:
     values = np.arange(12).reshape(6, 2).astype(dtype)
     encoder = ItemEncoder([(dtype, (2,))], ["t0"], chunk_length=2)
     for request in encoded(
-        encoder, [values], Windows(0, 2, 3, 3, 6), priorities=np.ones(2), seeds=[next(seeds)],
-        chunk_seed=next(seeds), episode_id=next(seeds) + 1,
-    ):  # fmt: skip
+        encoder,
+        [values],
+        Windows(0, 2, 3, 3, 6),
+        priorities=np.ones(2),
+        seeds=[next(seeds)],
+        chunk_seed=next(seeds),
+        episode_id=next(seeds) + 1,
+    ):
         stream.send(request)
     stream.flush()
     dataset = reverb.TrajectoryDataset(
@@ -165,9 +182,14 @@ def test_episodes_are_counted_as_reverb_counts_them(server, stream) -> None:
     before = client.server_info(timeout=60)["t2"].num_episodes
     for episode in range(5):
         for request in encoded(
-        encoder, [np.arange(6, dtype=np.float32)], Windows(0, 5, 2, 1, 6), priorities=np.ones(5),
-            seeds=[next(seeds)], chunk_seed=next(seeds), episode_id=1000 + episode,
-        ):  # fmt: skip
+            encoder,
+            [np.arange(6, dtype=np.float32)],
+            Windows(0, 5, 2, 1, 6),
+            priorities=np.ones(5),
+            seeds=[next(seeds)],
+            chunk_seed=next(seeds),
+            episode_id=1000 + episode,
+        ):
             stream.send(request)
     stream.flush()
     info = client.server_info(timeout=60)["t2"]
@@ -179,9 +201,14 @@ def test_single_frames_can_be_squeezed(server, stream) -> None:
     encoder = ItemEncoder([(np.dtype("float32"), (2,)), (np.dtype("int32"), ())], ["t0"], 4, squeeze=True)
     columns = [np.arange(12, dtype=np.float32).reshape(6, 2), np.arange(6, dtype=np.int32)]
     for request in encoded(
-        encoder, columns, Windows(0, 6, 1, 1, 6), priorities=np.ones(6), seeds=[next(seeds)],
-        chunk_seed=next(seeds), episode_id=next(seeds) + 1,
-    ):  # fmt: skip
+        encoder,
+        columns,
+        Windows(0, 6, 1, 1, 6),
+        priorities=np.ones(6),
+        seeds=[next(seeds)],
+        chunk_seed=next(seeds),
+        episode_id=next(seeds) + 1,
+    ):
         stream.send(request)
     stream.flush()
     for k, item in enumerate(drain(server, "t0")):
@@ -243,9 +270,14 @@ def test_a_request_contains_all_that_its_items_need(server) -> None:
     columns = [np.random.default_rng(0).standard_normal((frames, 400)).astype(np.float32)]
     encoder = ItemEncoder([(np.dtype("float32"), (400,))], ["t0"], chunk_length=32)
     requests = encoded(
-        encoder, columns, Windows(0, frames - 2, 3, 1, frames), priorities=np.ones(frames - 2),
-        seeds=[next(seeds)], chunk_seed=next(seeds), episode_id=next(seeds) + 1,
-    )  # fmt: skip
+        encoder,
+        columns,
+        Windows(0, frames - 2, 3, 1, frames),
+        priorities=np.ones(frames - 2),
+        seeds=[next(seeds)],
+        chunk_seed=next(seeds),
+        episode_id=next(seeds) + 1,
+    )
     assert len(requests) > 2
     for request in reversed(requests):
         one = InsertStream(server, timeout=10)
@@ -280,8 +312,11 @@ def test_chunks_are_never_empty_and_bounded(frame_bytes: int, item_length: int |
 def test_shapes_that_the_server_does_not_check_are_checked() -> None:
     encoder = ItemEncoder([(np.dtype("float32"), (2,))], ["t0"], 4)
     rest: dict[str, Any] = {
-        "priorities": np.ones(4), "seeds": [1], "chunk_seed": 1, "episode_id": 1,
-    }  # fmt: skip
+        "priorities": np.ones(4),
+        "seeds": [1],
+        "chunk_seed": 1,
+        "episode_id": 1,
+    }
     for columns in (np.zeros((5, 2)), np.zeros((5, 3), np.float32), np.zeros((4, 2), np.float32)):
         with pytest.raises(ValueError, match="the items need float32"):
             encoded(encoder, [columns], Windows(0, 4, 2, 1, 5), **rest)
@@ -291,9 +326,14 @@ def test_a_missing_table_is_reported_by_the_server(server) -> None:
     encoder = ItemEncoder([(np.dtype("float32"), ())], ["nope"], 4)
     opened = InsertStream(server, timeout=10)
     (request,) = encoded(
-        encoder, [np.zeros(3, np.float32)], Windows(0, 2, 2, 1, 3), priorities=np.ones(2), seeds=[1],
-        chunk_seed=1, episode_id=1,
-    )  # fmt: skip
+        encoder,
+        [np.zeros(3, np.float32)],
+        Windows(0, 2, 2, 1, 3),
+        priorities=np.ones(2),
+        seeds=[1],
+        chunk_seed=1,
+        episode_id=1,
+    )
     opened.send(request)
     with pytest.raises(NotVerifiedError, match="nope was not found"):
         opened.flush()
@@ -312,9 +352,14 @@ def some_requests(count: int) -> list[Request]:
     made: list[Request] = []
     for i in range(count):
         made += encoded(
-        encoder, [np.zeros(11, np.float32)], Windows(0, 10, 2, 1, 11), priorities=np.ones(10),
-            seeds=[i], chunk_seed=i + 10_000, episode_id=i + 1,
-        )  # fmt: skip
+            encoder,
+            [np.zeros(11, np.float32)],
+            Windows(0, 10, 2, 1, 11),
+            priorities=np.ones(10),
+            seeds=[i],
+            chunk_seed=i + 10_000,
+            episode_id=i + 1,
+        )
     return made
 
 

@@ -92,10 +92,16 @@ class TestSignature:
         with pytest.raises(UsageError, match=r"table 'frames' needs single frames .* other tables .* separately"):
             check_tables([address], ["one", "frames"], spec, None, TIMEOUT)
 
-    @pytest.mark.parametrize(("name", "outer", "flag"), [
-        ("five", (2,), "--items=sequences --sequence_length=5"), ("pairs", (5,), "--items=pairs"),
-        ("one", (2,), "--items=frames"), ("frames", (2,), "--items=frames"), ("pairs", (), "--items=pairs"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("name", "outer", "flag"),
+        [
+            ("five", (2,), "--items=sequences --sequence_length=5"),
+            ("pairs", (5,), "--items=pairs"),
+            ("one", (2,), "--items=frames"),
+            ("frames", (2,), "--items=frames"),
+            ("pairs", (), "--items=pairs"),
+        ],
+    )
     def test_items_of_another_length(self, address, name, outer, flag):
         message = refused(address, name, TrajectorySpec(LEAVES, outer))
         assert message.startswith(
@@ -111,10 +117,16 @@ class TestSignature:
         assert "action" not in message
         assert refused(address, "flat", spec).count("--cast=observation/state=float64,reward=float32") == 1
 
-    @pytest.mark.parametrize("leaf", [
-        SpecLeaf("observation/image", "uint16", (4, 4, 3), "png"), SpecLeaf("discount", "float64", ()),
-        SpecLeaf("action", "float32", (3,)), SpecLeaf("action", "float64", (3,)), SpecLeaf("action", "float32", (2, 1)),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "leaf",
+        [
+            SpecLeaf("observation/image", "uint16", (4, 4, 3), "png"),
+            SpecLeaf("discount", "float64", ()),
+            SpecLeaf("action", "float32", (3,)),
+            SpecLeaf("action", "float64", (3,)),
+            SpecLeaf("action", "float32", (2, 1)),
+        ],
+    )
     def test_mismatches_that_no_flag_fixes(self, address, leaf):
         message = refused(address, "pairs", spec_with(leaf))
         assert f"{leaf.path}: the table has " in message
@@ -191,9 +203,13 @@ class TestRoom:
             assert have_room(before, {"elsewhere:1": room + 1})
 
     @given(
-        spi=st.sampled_from([0.25, 0.5, 1.0, 2.0, 3.0]), minimum=st.integers(1, 6), buffer=st.integers(3, 12),
-        max_size=st.integers(1, 12), start=st.integers(0, 6), more=st.integers(0, 12),
-    )  # fmt: skip
+        spi=st.sampled_from([0.25, 0.5, 1.0, 2.0, 3.0]),
+        minimum=st.integers(1, 6),
+        buffer=st.integers(3, 12),
+        max_size=st.integers(1, 12),
+        start=st.integers(0, 6),
+        more=st.integers(0, 12),
+    )
     def test_the_closed_form_is_the_limiters_own_rule(self, spi, minimum, buffer, max_size, start, more):
         inserts = size = deletes = 0
         max_diff = spi * minimum + buffer

@@ -37,9 +37,12 @@ from rlds_beam.runners import dataflow
 from rlds_beam.testing import shard_paths
 
 CLOUD = {
-    "runner": "dataflow", "project": "project", "region": "us-central1", "temp_location": "gs://bucket/tmp",
+    "runner": "dataflow",
+    "project": "project",
+    "region": "us-central1",
+    "temp_location": "gs://bucket/tmp",
     "worker_container": "region-docker.pkg.dev/project/rlds-beam:1",
-}  # fmt: skip
+}
 
 # Refused options
 
@@ -76,9 +79,17 @@ def test_refused_before_anything_is_done(arguments: list[str], said: str, capsys
 
 @pytest.mark.parametrize(
     "server",
-    ["127.0.0.1:8000", "localhost:8000", "[::1]:8000", "0.0.0.0:8000", "127.8.0.1:1", "[::ffff:127.0.0.1]:1",
-     "10.0.0.2:8000,localhost:8000", "embedded"],
-)  # fmt: skip
+    [
+        "127.0.0.1:8000",
+        "localhost:8000",
+        "[::1]:8000",
+        "0.0.0.0:8000",
+        "127.8.0.1:1",
+        "[::ffff:127.0.0.1]:1",
+        "10.0.0.2:8000,localhost:8000",
+        "embedded",
+    ],
+)
 def test_a_server_on_this_machine_is_refused(server: str, capsys: pytest.CaptureFixture[str]) -> None:
     more = ["--checkpoint=kept"] if server == "embedded" else []
     for dry_run in ([], ["--dry_run"]):
@@ -156,9 +167,14 @@ def graphs(home: Path) -> Iterator[dict[str, beam_runner_api_pb2.Pipeline]]:
     for shard in shard_paths(source):  # compressed: workers look for duplicates, as they do in a bucket
         shard.write_bytes(gzip.compress(shard.read_bytes()))
     pushed = PushConfig(
-        source, reverb=(f"127.0.0.1:{server.port}",), table=("t",), rejected=str(home / "rejected"), items="sequences",
-        across_episodes=True, repair=("missing_is_last",),
-    )  # fmt: skip
+        source,
+        reverb=(f"127.0.0.1:{server.port}",),
+        table=("t",),
+        rejected=str(home / "rejected"),
+        items="sequences",
+        across_episodes=True,
+        repair=("missing_is_last",),
+    )
 
     def count(root: Any) -> Any:
         from rlds_beam.jobs.push import open_input, prepare

@@ -90,10 +90,14 @@ def refusal(given: RunOptions) -> str:
 
 def test_all_is_well(master, java, jar) -> None:
     assert preflight(options(master, jar)).flags == (
-        f"--flink_master=http://{master}", "--flink_version=2.2", f"--job_server_java_launcher={java}",
-        "--parallelism=4", "--environment_type=EXTERNAL", "--environment_config=sdk-workers:50000",
+        f"--flink_master=http://{master}",
+        "--flink_version=2.2",
+        f"--job_server_java_launcher={java}",
+        "--parallelism=4",
+        "--environment_type=EXTERNAL",
+        "--environment_config=sdk-workers:50000",
         f"--flink_job_server_jar={jar}",
-    )  # fmt: skip
+    )
     overview("1.19.3", 2)
     given = options(f"http://{master}/", jar, parallelism=1, environment_type="DOCKER", environment_config="me/image:1")
     flags = preflight(given).flags

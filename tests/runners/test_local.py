@@ -71,9 +71,14 @@ def python(program: str, home: Path, *arguments: str) -> str:
     """Runs a program, which must succeed; returns its output."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL", "GRPC_VERBOSITY", "TF_ENABLE_ONEDNN_OPTS", "PYTHONWARNINGS"}
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], cwd=home, capture_output=True, text=True, timeout=DEADLINE,
-        env={name: value for name, value in os.environ.items() if name not in quiet}, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", program, *arguments],
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        env={name: value for name, value in os.environ.items() if name not in quiet},
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert not done.stdout
     return done.stderr

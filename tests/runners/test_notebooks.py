@@ -76,8 +76,13 @@ def test_an_ipython_session(code: str, environment: dict[str, str], tmp_path: Pa
     pytest.importorskip("IPython")
     session = subprocess.run(
         [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", "-c", code],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE, check=False,
-    )  # fmt: skip
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
     assert session.returncode == 0, session.stdout + session.stderr
     assert_converted(tmp_path)
 

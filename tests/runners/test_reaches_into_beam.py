@@ -14,8 +14,13 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner, worker_ha
 
 NAMES = {
     "apache_beam.runners.portability.fn_api_runner.worker_handlers": [
-        "BasicLoggingService", "BeamFnControlServicer", "DATA_BUFFER_TIME_LIMIT_MS", "GrpcStateServicer",
-        "GrpcWorkerHandler", "WorkerHandler", "WorkerHandlerManager",
+        "BasicLoggingService",
+        "BeamFnControlServicer",
+        "DATA_BUFFER_TIME_LIMIT_MS",
+        "GrpcStateServicer",
+        "GrpcWorkerHandler",
+        "WorkerHandler",
+        "WorkerHandlerManager",
     ],
     "apache_beam.runners.worker.data_plane": ["BeamFnDataServicer"],
     "apache_beam.runners.worker.sdk_worker_main": ["main"],
@@ -23,10 +28,13 @@ NAMES = {
     "apache_beam.utils.subprocess_server": ["JavaJarServer"],
     "apache_beam.portability.api": ["beam_fn_api_pb2_grpc"],
     "apache_beam.portability.api.org.apache.beam.model.fn_execution.v1.beam_fn_api_pb2_grpc": [
-        "BeamFnExternalWorkerPoolServicer", "add_BeamFnControlServicer_to_server", "add_BeamFnDataServicer_to_server",
-        "add_BeamFnLoggingServicer_to_server", "add_BeamFnStateServicer_to_server",
+        "BeamFnExternalWorkerPoolServicer",
+        "add_BeamFnControlServicer_to_server",
+        "add_BeamFnDataServicer_to_server",
+        "add_BeamFnLoggingServicer_to_server",
+        "add_BeamFnStateServicer_to_server",
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("module", NAMES)

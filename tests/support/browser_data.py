@@ -34,11 +34,17 @@ def write_hostile(directory: Path) -> str:
         broken = {2: ["missing_is_last"], 5: ["non_finite"]}.get(i, [])
         pixels = np.random.default_rng(i).integers(0, 255, (length, 48, 64, 3), np.uint8)
         made = make_episode(
-            length, seed=i, observation={"state": 4, "<b>bold": 2}, action=3, breaks=broken,
-            columns={"language_instruction": [text] * length,
-                     "observation/note": [f"{text[:80]} at {step}" for step in range(length)]},
+            length,
+            seed=i,
+            observation={"state": 4, "<b>bold": 2},
+            action=3,
+            breaks=broken,
+            columns={
+                "language_instruction": [text] * length,
+                "observation/note": [f"{text[:80]} at {step}" for step in range(length)],
+            },
             metadata={"file": text.encode(), "<i>name": text[:300].encode()},
-        )  # fmt: skip
+        )
         images = encode_jpeg(pixels)
         if i == 1:
             images[4] = images[4][:200]
@@ -99,12 +105,18 @@ def write_million(directory: Path, episodes: int = 1_000_000) -> tuple[str, str]
     numbers = np.arange(episodes)
     words = pa.array(["push the block", "open the drawer", "pick up the cup"])
     positions = numbers * len(record)
-    table = pa.table({
-        "key": pa.array([f"many/1.0.0:train:00000@{position}" for position in positions.tolist()]),
-        "split": pa.DictionaryArray.from_arrays(np.zeros(episodes, np.int32), ["train"]).cast(pa.string()),
-        "shard": np.zeros(episodes, np.int64), "position": positions, "part": np.zeros(episodes, np.int64),
-        "steps": numbers * 7919 % 1000 + 1, "return": np.sin(numbers), "rule": pa.nulls(episodes, pa.string()),
-        "instruction": words.take(pa.array(numbers % 3)),
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "key": pa.array([f"many/1.0.0:train:00000@{position}" for position in positions.tolist()]),
+            "split": pa.DictionaryArray.from_arrays(np.zeros(episodes, np.int32), ["train"]).cast(pa.string()),
+            "shard": np.zeros(episodes, np.int64),
+            "position": positions,
+            "part": np.zeros(episodes, np.int64),
+            "steps": numbers * 7919 % 1000 + 1,
+            "return": np.sin(numbers),
+            "rule": pa.nulls(episodes, pa.string()),
+            "instruction": words.take(pa.array(numbers % 3)),
+        }
+    )
     pq.write_table(table, directory / "signals.parquet")
     return str(path), str(directory / "signals.parquet")

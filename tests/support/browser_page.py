@@ -15,9 +15,15 @@ from rlds_beam.pipelines.browse import BrowseConfig, browse
 
 BROWSERS = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser")
 FLAGS = (
-    "--disable-background-networking", "--disable-component-update", "--disable-gpu", "--disable-quic",
-    "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--no-first-run", "--no-sandbox",
-)  # fmt: skip
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    "--no-first-run",
+    "--no-sandbox",
+)
 DEADLINE = 60_000
 """Milliseconds that the browser may take for one action on a busy machine."""
 SCREENSHOTS = ROOT / "build" / "screenshots"

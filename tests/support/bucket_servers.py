@@ -46,12 +46,15 @@ class Server:
         self.scheme, self.url = scheme, url
         self.environment = {
             "s3": {
-                "AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests",
-                "AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
+                "AWS_ENDPOINT_URL": url,
+                "AWS_ACCESS_KEY_ID": "tests",
+                "AWS_SECRET_ACCESS_KEY": "tests",
+                "AWS_REGION": "us-east-1",
+                "AWS_EC2_METADATA_DISABLED": "true",
             },
             "gs": {"STORAGE_EMULATOR_HOST": url},
             "az": azure_account(url),
-        }[scheme]  # fmt: skip
+        }[scheme]
 
     def new_bucket(self) -> str:
         """Creates a bucket and returns its path."""
@@ -91,17 +94,29 @@ def serving(scheme: str, **environment: str) -> Iterator[Server]:
     arguments = {
         "s3": [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", str(port)],
         "gs": [
-            sys.executable, "-m", "gcp_storage_emulator", "start", "--host=127.0.0.1", f"--port={port}", "--in-memory",
+            sys.executable,
+            "-m",
+            "gcp_storage_emulator",
+            "start",
+            "--host=127.0.0.1",
+            f"--port={port}",
+            "--in-memory",
         ],
         "az": [
-            str(azurite), f"--blobPort={port}", "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry",
+            str(azurite),
+            f"--blobPort={port}",
+            "--inMemoryPersistence",
+            "--skipApiVersionCheck",
+            "--disableTelemetry",
             "--silent",
         ],
-    }  # fmt: skip
+    }
     with start(
-        arguments[scheme], env={**os.environ, **environment},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    ) as process:  # fmt: skip
+        arguments[scheme],
+        env={**os.environ, **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
         _wait(f"http://127.0.0.1:{port}", process)
         yield Server(scheme, f"http://127.0.0.1:{port}")
 

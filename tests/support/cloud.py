@@ -88,9 +88,12 @@ class Cloud:
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
             account = {
-                "type": "service_account", "client_email": "tests@project.invalid", "private_key": key.decode(),
-                "token_uri": f"{self.address}/token", "project_id": "project",
-            }  # fmt: skip
+                "type": "service_account",
+                "client_email": "tests@project.invalid",
+                "private_key": key.decode(),
+                "token_uri": f"{self.address}/token",
+                "project_id": "project",
+            }
             path.write_text(json.dumps(account))
         return path
 
@@ -200,10 +203,15 @@ class Cloud:
         bucket, _, name = key.partition("/")
         content = self.objects[key]
         return {
-            "kind": "storage#object", "bucket": bucket, "name": name, "size": str(len(content)), "generation": "1",
+            "kind": "storage#object",
+            "bucket": bucket,
+            "name": name,
+            "size": str(len(content)),
+            "generation": "1",
             "crc32c": b64encode(google_crc32c.value(content).to_bytes(4, "big")).decode(),
-            "md5Hash": b64encode(hashlib.md5(content).digest()).decode(), "updated": "2026-01-01T00:00:00Z",
-        }  # fmt: skip
+            "md5Hash": b64encode(hashlib.md5(content).digest()).decode(),
+            "updated": "2026-01-01T00:00:00Z",
+        }
 
     # The job service.
 

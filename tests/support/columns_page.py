@@ -28,8 +28,9 @@ def write(folder: Path) -> None:
     assert connectors
     (folder / "transitions.yaml").write_text(connectors[1])
     rlds_beam.convert(source, folder / "columns", to="columns")
-    rlds_beam.convert(source, folder / "transitions", to="columns", format="parquet",
-                      connectors=folder / "transitions.yaml")  # fmt: skip
+    rlds_beam.convert(
+        source, folder / "transitions", to="columns", format="parquet", connectors=folder / "transitions.yaml"
+    )
 
 
 def run(code: str) -> None:

@@ -31,16 +31,30 @@ SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _OPENS = [
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
     for package in (
-        "java.lang", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.text", "java.time", "java.util",
-        "java.util.concurrent", "java.util.concurrent.atomic", "java.util.concurrent.locks", "sun.net.util",
+        "java.lang",
+        "java.lang.reflect",
+        "java.io",
+        "java.net",
+        "java.nio",
+        "java.text",
+        "java.time",
+        "java.util",
+        "java.util.concurrent",
+        "java.util.concurrent.atomic",
+        "java.util.concurrent.locks",
+        "sun.net.util",
     )
-]  # fmt: skip
+]
 
 # Flink's shell scripts derive these from one total; without the scripts each must be set.
 _SIZES = {
-    "framework.heap": 128, "framework.off-heap": 128, "task.heap": 256, "task.off-heap": 0, "managed": 128,
+    "framework.heap": 128,
+    "framework.off-heap": 128,
+    "task.heap": 256,
+    "task.off-heap": 0,
+    "managed": 128,
     "jvm-metaspace": 256,
-}  # fmt: skip
+}
 _LIMITS = {"network.min": 64, "network.max": 64, "jvm-overhead.min": 192, "jvm-overhead.max": 192}
 """The memory of a TaskManager, in MB."""
 
@@ -113,10 +127,13 @@ class Cluster:
         sizes = [f"-Dtaskmanager.memory.{name}.size={size}m" for name, size in _SIZES.items()]
         limits = [f"-Dtaskmanager.memory.{name}={size}m" for name, size in _LIMITS.items()]
         self._java(
-            f"taskmanager-{number}", "runtime.taskexecutor.TaskManagerRunner",
-            "-Xmx384m", "-XX:MaxDirectMemorySize=192m", f"-Djdk.net.hosts.file={hosts}",
+            f"taskmanager-{number}",
+            "runtime.taskexecutor.TaskManagerRunner",
+            "-Xmx384m",
+            "-XX:MaxDirectMemorySize=192m",
+            f"-Djdk.net.hosts.file={hosts}",
             flags=["-Dtaskmanager.cpu.cores=1.0", f"-Dtaskmanager.resource-id=taskmanager-{number}", *sizes, *limits],
-        )  # fmt: skip
+        )
 
     def kill(self, name: str) -> None:
         """Sends SIGKILL to a process (`jobmanager`, `taskmanager-0`, `pool-1`) and its children."""
@@ -159,13 +176,15 @@ class Cluster:
     def options(self) -> dict[str, Any]:
         """The options of a job on this cluster, as fields of `RunOptions`."""
         return {
-            "runner": "flink", "flink_master": self.address, "environment_config": self.pool,
+            "runner": "flink",
+            "flink_master": self.address,
+            "environment_config": self.pool,
             "flink_job_server_jar": str(JOB_SERVER),
             "beam_options": (
                 f"--files_to_stage={next(LIB.glob('log4j-api*'))}",
                 *(f"--job_server_jvm_properties={option}" for option in SHORT_LIVED),
             ),
-        }  # fmt: skip
+        }
 
     def flags(self) -> list[str]:
         """The same options as command-line flags, without progress."""
@@ -210,8 +229,11 @@ class Cluster:
             # The kernel ends it when the test process is killed or the thread that started it ends.
             self._processes[name] = subprocess.Popen(
                 ["setpriv", "--pdeathsig=KILL", *command],
-                env=self._environment, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
 
 def _remote_ports(process: int) -> set[int]:
@@ -235,17 +257,27 @@ def _configuration(home: Path, rest: int, rpc: int, restarts: int) -> dict[str, 
     return {
         **dict.fromkeys(
             (
-                "jobmanager.rpc.address", "jobmanager.bind-host", "rest.address", "rest.bind-address",
-                "taskmanager.host", "taskmanager.bind-host",
+                "jobmanager.rpc.address",
+                "jobmanager.bind-host",
+                "rest.address",
+                "rest.bind-address",
+                "taskmanager.host",
+                "taskmanager.bind-host",
             ),
             "127.0.0.1",
         ),
-        "jobmanager.rpc.port": rpc, "rest.port": rest, "io.tmp.dirs": str(home / "tmp"),
+        "jobmanager.rpc.port": rpc,
+        "rest.port": rest,
+        "io.tmp.dirs": str(home / "tmp"),
         # A dead process is noticed within seconds (two failed heartbeats); a slow one is tolerated.
-        "heartbeat.interval": 1000, "heartbeat.timeout": 300_000,
-        "pekko.ask.timeout": "300 s", "pekko.startup-timeout": "300 s", "web.timeout": 300_000,
+        "heartbeat.interval": 1000,
+        "heartbeat.timeout": 300_000,
+        "pekko.ask.timeout": "300 s",
+        "pekko.startup-timeout": "300 s",
+        "web.timeout": 300_000,
         # Beam's jar is on the cluster's class path, so it is not sent with each job (`files_to_stage`).
         "classloader.resolve-order": "parent-first",
-        "restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": restarts,
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": restarts,
         "restart-strategy.fixed-delay.delay": "3 s",  # time for a new worker pool on a busy machine
-    }  # fmt: skip
+    }

@@ -46,9 +46,42 @@ VALUES: tuple[Callable[[Any], Any], ...] = (
     *(
         lambda old, value=value: value
         for value in (
-            None, True, -1, 0, 1, 10**9, 10**18, 10**30, 1.5, 1e300, -0.0, float("nan"), float("inf"), "", "a", "/",
-            "..", "0:1", "9" * 30, _LONG, "x" * 300, "a\nb", "\x00", "é", "\ud800", "1e999", [], [1], [[]], [None],
-            [10**12] * 3, ["a", 1], {}, {"a": 1}, {"": None}, _deep(500),
+            None,
+            True,
+            -1,
+            0,
+            1,
+            10**9,
+            10**18,
+            10**30,
+            1.5,
+            1e300,
+            -0.0,
+            float("nan"),
+            float("inf"),
+            "",
+            "a",
+            "/",
+            "..",
+            "0:1",
+            "9" * 30,
+            _LONG,
+            "x" * 300,
+            "a\nb",
+            "\x00",
+            "é",
+            "\ud800",
+            "1e999",
+            [],
+            [1],
+            [[]],
+            [None],
+            [10**12] * 3,
+            ["a", 1],
+            {},
+            {"a": 1},
+            {"": None},
+            _deep(500),
         )
     ),
     lambda old: [old],
@@ -64,7 +97,7 @@ VALUES: tuple[Callable[[Any], Any], ...] = (
     lambda old: _Raw(_LONG),
     lambda old: _Raw("1e400"),
     lambda old: _Raw("[" * 100_000 + "]" * 100_000),
-)  # fmt: skip
+)
 
 
 def damage_json(content: Any, rng: random.Random) -> str:
@@ -187,8 +220,25 @@ def _json_lines(path: Path, rng: random.Random) -> None:
 
 
 _BORDERS = b"\0", b"\xff", b"\x7f", b"\x80", b"\1"
-_INTEGERS = (0, 1, 2, 127, 255, 2**15, 2**16 - 1, 2**24, 10**8, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63 - 1,
-             2**63, 2**64 - 1)  # fmt: skip
+_INTEGERS = (
+    0,
+    1,
+    2,
+    127,
+    255,
+    2**15,
+    2**16 - 1,
+    2**24,
+    10**8,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**40,
+    2**62,
+    2**63 - 1,
+    2**63,
+    2**64 - 1,
+)
 _NAMES = b"../../x", b"/etc/passwd", b"\x1b[2J", b"\0", b"a\nb", b"%s%n", b"\xff\xfe", b"a" * 300, b""
 
 
@@ -410,9 +460,26 @@ def _arrow(path: Path, rng: random.Random) -> None:
         table = table.append_column(name, table[name])
     else:
         values: list[Any] = [
-            None, 10**11, -1, 2**62, 0, 1.5, float("nan"), float("inf"), "", "a", "x" * 300, b"\xff", [], [1, 2],
-            [None], {"a": 1}, True, "../a", "1e9",
-        ]  # fmt: skip
+            None,
+            10**11,
+            -1,
+            2**62,
+            0,
+            1.5,
+            float("nan"),
+            float("inf"),
+            "",
+            "a",
+            "x" * 300,
+            b"\xff",
+            [],
+            [1, 2],
+            [None],
+            {"a": 1},
+            True,
+            "../a",
+            "1e9",
+        ]
         one = rng.choice(values)
         made = [one] * rows
         if rng.random() < 0.5 and rows:

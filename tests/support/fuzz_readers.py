@@ -233,10 +233,15 @@ def _piece(arrays: Mapping[str, Any]) -> Piece:
 def _example(payload: bytes) -> dict[str, Any]:
     """A tf.Example's values, by protobuf."""
     features = example_class().FromString(payload).features.feature
-    values = {name: [*getattr(feature, feature.WhichOneof("kind") or "int64_list").value]
-              for name, feature in features.items() if feature.WhichOneof("kind")}  # fmt: skip
-    return {name: np.array([*value, None], object)[:-1] if value and isinstance(value[0], bytes) else np.array(value)
-            for name, value in values.items()}  # fmt: skip
+    values = {
+        name: [*getattr(feature, feature.WhichOneof("kind") or "int64_list").value]
+        for name, feature in features.items()
+        if feature.WhichOneof("kind")
+    }
+    return {
+        name: np.array([*value, None], object)[:-1] if value and isinstance(value[0], bytes) else np.array(value)
+        for name, value in values.items()
+    }
 
 
 def _episode_example(payload: bytes) -> Piece:
@@ -449,8 +454,10 @@ def envlogger(path: Path) -> Iterator[Piece]:
         for episode in reader.episodes:
             steps = [*episode]
             observed = [step.timestep.observation for step in steps]
-            yield _piece({name: np.stack([one[name] for one in observed]) for name in observed[0]}
-                         | {"action": np.stack([step.action for step in steps[1:]])})  # fmt: skip
+            yield _piece(
+                {name: np.stack([one[name] for one in observed]) for name in observed[0]}
+                | {"action": np.stack([step.action for step in steps[1:]])}
+            )
 
 
 def ros2(path: Path) -> Iterator[Piece]:

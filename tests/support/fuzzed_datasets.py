@@ -164,9 +164,15 @@ def minari_hdf5(directory: Path) -> None:
     (directory / "data").mkdir(parents=True)
     box = {"type": "Box", "dtype": "float32", "shape": [2], "low": [0, 0], "high": [1, 1]}
     spaces = {"type": "Dict", "subspaces": {"state": box, "pair": {"type": "Tuple", "subspaces": [box, box]}}}
-    about = {"total_episodes": 2, "total_steps": 6, "data_format": "hdf5", "dataset_id": "a-v0",
-             "observation_space": json.dumps(spaces), "jpeg_encoding": True,
-             "action_space": json.dumps({"type": "Discrete", "n": 3, "start": 0})}  # fmt: skip
+    about = {
+        "total_episodes": 2,
+        "total_steps": 6,
+        "data_format": "hdf5",
+        "dataset_id": "a-v0",
+        "observation_space": json.dumps(spaces),
+        "jpeg_encoding": True,
+        "action_space": json.dumps({"type": "Discrete", "n": 3, "start": 0}),
+    }
     (directory / "data" / "metadata.json").write_text(json.dumps(about))
     with h5py.File(directory / "data" / "main_data.hdf5", "w") as file:
         for i in range(2):
@@ -194,22 +200,30 @@ def minari_directory(data: Path, kind: str) -> None:
     (data / "metadata.json").write_text(
         json.dumps(
             {
-                "total_episodes": 2, "data_format": kind, "dataset_id": "arrow-v0", "jpeg_encoding": True,
-                "observation_space": json.dumps(spaces), "action_space": json.dumps({"type": "Discrete", "n": 3}),
+                "total_episodes": 2,
+                "data_format": kind,
+                "dataset_id": "arrow-v0",
+                "jpeg_encoding": True,
+                "observation_space": json.dumps(spaces),
+                "action_space": json.dumps({"type": "Discrete", "n": 3}),
             }
         )
-    )  # fmt: skip
+    )
     for i, steps in enumerate((4, 3)):
         flat = pa.array(np.arange(2 * steps, dtype=np.float32) + 10 * i)
         numbers = pa.FixedSizeListArray.from_arrays(flat, 2)
         pair = pa.StructArray.from_arrays([numbers, pa.array(["a", "b", "c", "d"][:steps])], names=["0", "1"])
         end = [step == steps - 2 for step in range(steps)]
-        table = pa.table({
-            "episode_id": np.full(steps, i, np.int32),
-            "observations": pa.StructArray.from_arrays([pair, numbers], names=["pair", "state"]),
-            "actions": np.arange(steps), "rewards": np.arange(steps) / 2.0,
-            "terminations": end if i else [False] * steps, "truncations": [False] * steps if i else end,
-        })  # fmt: skip
+        table = pa.table(
+            {
+                "episode_id": np.full(steps, i, np.int32),
+                "observations": pa.StructArray.from_arrays([pair, numbers], names=["pair", "state"]),
+                "actions": np.arange(steps),
+                "rewards": np.arange(steps) / 2.0,
+                "terminations": end if i else [False] * steps,
+                "truncations": [False] * steps if i else end,
+            }
+        )
         (data / str(i)).mkdir()
         file = str(data / str(i) / f"part-0.{kind}")
         if kind == "parquet":

@@ -125,7 +125,7 @@ CONVERSIONS = (
     "extra_shard --accept=extra_shard",
     "short_shard",
     f"short_shard --accept=short_shard {_SEQUENCES}=3",
-)  # fmt: skip
+)
 
 _DUPLICATES_LOOKED_FOR = ("array_record", "broken", "damaged", "duplicates", "gzip", "unnumbered")
 """Datasets checked for duplicates; the others skip this, since it takes most of the time of a tiny job."""
@@ -216,8 +216,11 @@ PUSHES = (
     Push("plain --items=frames"),
     Push("many --split=train[:50%] --workers=2", tables=("t", "u"), servers=2),
     Push(f"nested {_HALF} {_SEQUENCES}=3 --policy_info_fields=score --priority=observation/progress --rejected=out"),
-    Push(f"nested {_HALF} --items=episodes --policy_info_fn=golden_data:policy_info --priority=policy_info/score "
-         "--policy_info_fields=score", tables=("t", "u")),
+    Push(
+        f"nested {_HALF} --items=episodes --policy_info_fn=golden_data:policy_info --priority=policy_info/score "
+        "--policy_info_fields=score",
+        tables=("t", "u"),
+    ),
     Push("png --items=frames"),
     Push(f"jpeg {_SEQUENCES}=4 --pad_end_of_episodes"),
     Push(f"broken {_REPAIR} --max_rejected=10 --rejected=out", servers=2),
@@ -226,7 +229,7 @@ PUSHES = (
     Push("plain", convert="", keys=False),
     Push("png", convert=f"--images=jpeg {_SEQUENCES}=3 --pad_end_of_episodes", keys=False),
     Push("nested", convert=f"{_CAST} --items=episodes", tables=("t", "u"), servers=2, keys=False),
-)  # fmt: skip
+)
 
 
 def record_conversion(case: str, datasets: Datasets, directory: Path) -> Record:
@@ -330,10 +333,11 @@ def _servers(case: Push) -> Iterator[list[str]]:
     fifo, limiter = reverb.selectors.Fifo, reverb.rate_limiters.MinSize
     with contextlib.ExitStack() as stack:
         servers = [
-            reverb.Server([reverb.Table(name, fifo(), fifo(), 10_000, limiter(1), max_times_sampled=1)
-                           for name in case.tables])
+            reverb.Server(
+                [reverb.Table(name, fifo(), fifo(), 10_000, limiter(1), max_times_sampled=1) for name in case.tables]
+            )
             for _ in range(case.servers)
-        ]  # fmt: skip
+        ]
         for server in servers:
             stack.callback(server.stop)
         yield [f"127.0.0.1:{server.port}" for server in servers]

@@ -229,8 +229,9 @@ def _older_schema(directory: Path) -> Path:
     """Records with a column that is not in features.json."""
     schema = schema_of(make_episode(3))
     columns = {"observation_later": np.zeros((4, 2), np.float32)}
-    return write_dataset(directory, [encode_example(make_episode(4, seed=i, columns=columns)) for i in range(3)],
-                         schema=schema)  # fmt: skip
+    return write_dataset(
+        directory, [encode_example(make_episode(4, seed=i, columns=columns)) for i in range(3)], schema=schema
+    )
 
 
 def _edit(path: Path, change: Callable[[Any], Any]) -> None:

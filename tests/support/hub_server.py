@@ -69,9 +69,13 @@ class HubServer:
     def environment(self, home: Path, token: str | None = None) -> dict[str, str]:
         """The variables with which `huggingface_hub` uses this server; an empty token hides a user's own."""
         return {
-            "HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_TOKEN": token or "", "HF_HUB_DISABLE_XET": "1",
-            "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1",
-        }  # fmt: skip
+            "HF_ENDPOINT": self.url,
+            "HF_HOME": str(home),
+            "HF_TOKEN": token or "",
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_OFFLINE": "0",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+        }
 
     def add(self, directory: Path, name: str, *, times: dict[str, int] | None = None, **settings: Any) -> str:
         """Makes a commit with the files of a directory, each repeated as `times` says; returns the path."""
@@ -154,11 +158,19 @@ def _info(call: _Call, name: str, revision: str = "main") -> Answer:
     repo, oid = call.revision(name, revision)
     return json_answer(
         {
-            "_id": "0", "id": name, "author": name.split("/")[0], "sha": oid, "private": repo.private,
-            "gated": "auto" if repo.gated else False, "disabled": False, "tags": [], "downloads": 0, "likes": 0,
+            "_id": "0",
+            "id": name,
+            "author": name.split("/")[0],
+            "sha": oid,
+            "private": repo.private,
+            "gated": "auto" if repo.gated else False,
+            "disabled": False,
+            "tags": [],
+            "downloads": 0,
+            "likes": 0,
             "siblings": [{"rfilename": file} for file in sorted(repo.commits[oid])],
         }
-    )  # fmt: skip
+    )
 
 
 def _described(path: str, blob: Blob) -> dict[str, Any]:

@@ -27,14 +27,18 @@ def robot_episode(length: int, size: int = 16) -> Episode:
     import imagecodecs
 
     made = make_episode(
-        length, seed=length, observation={"state": 4, "matrix": (2, 3)}, action=2,
+        length,
+        seed=length,
+        observation={"state": 4, "matrix": (2, 3)},
+        action=2,
         breaks=["missing_is_last"] if length == INVALID else [],
-        columns={"language_instruction": [f"task {length % 3}" if i < 6 else "go on" for i in range(length)],
-                 "observation/note": [f"step {i} ä" for i in range(length)],
-                 "observation/count": np.arange(length, dtype=np.int32)},
-        metadata={"file_path": f"/data/{length}".encode(),
-                  "success": np.bool_(length % 2)},
-    )  # fmt: skip
+        columns={
+            "language_instruction": [f"task {length % 3}" if i < 6 else "go on" for i in range(length)],
+            "observation/note": [f"step {i} ä" for i in range(length)],
+            "observation/count": np.arange(length, dtype=np.int32),
+        },
+        metadata={"file_path": f"/data/{length}".encode(), "success": np.bool_(length % 2)},
+    )
     rng = np.random.default_rng(length)
     pixels = rng.integers(0, 255, (length, size, size, 3), np.uint8)
     depth = rng.integers(0, 60000, (length, size, size, 1), np.uint16)

@@ -15,10 +15,16 @@ Rows = list[dict[str, Any]]
 def persistent(episode: int) -> Rows:
     """The rows of an episode; the first one has none."""
     return [
-        {"role": "assistant", "content": f"reach {i} é\n\"x\"", "style": "subtask", "timestamp": i / 10,
-         "camera": None, "tool_calls": None}
+        {
+            "role": "assistant",
+            "content": f'reach {i} é\n"x"',
+            "style": "subtask",
+            "timestamp": i / 10,
+            "camera": None,
+            "tool_calls": None,
+        }
         for i in range(episode)
-    ]  # fmt: skip
+    ]
 
 
 def events(episode: int, frame: int) -> Rows:
@@ -27,8 +33,15 @@ def events(episode: int, frame: int) -> Rows:
     if frame == 1:
         return [{"role": "assistant", "content": None, "style": None, "camera": None, "tool_calls": [call]}]
     if frame == 2:
-        return [{"role": "user", "content": "what is that?", "style": "vqa", "camera": "observation.images.top",
-                 "tool_calls": None}]  # fmt: skip
+        return [
+            {
+                "role": "user",
+                "content": "what is that?",
+                "style": "vqa",
+                "camera": "observation.images.top",
+                "tool_calls": None,
+            }
+        ]
     return []
 
 

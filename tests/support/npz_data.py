@@ -48,9 +48,12 @@ def ogbench_arrays(lengths: tuple[int, ...], seed: int = 0, *, visual: bool = Fa
     terminals[np.cumsum(lengths) - 1] = True
     qpos = rng.normal(size=(rows, 15)).astype("f4")
     return {
-        "observations": observations, "actions": rng.uniform(-1, 1, (rows, 8)).astype("f4"), "terminals": terminals,
-        "qpos": qpos, "qvel": qpos[:, :14] * 2,
-    }  # fmt: skip
+        "observations": observations,
+        "actions": rng.uniform(-1, 1, (rows, 8)).astype("f4"),
+        "terminals": terminals,
+        "qpos": qpos,
+        "qvel": qpos[:, :14] * 2,
+    }
 
 
 def load_ogbench(path: Path, dtype: Any = np.float32) -> Arrays:
@@ -74,10 +77,12 @@ def exorl_transitions(episode: Arrays) -> Arrays:
     """All samples of an episode, as `OfflineReplayBuffer._sample` of ExoRL's `replay_buffer.py` takes them."""
     rows = np.arange(1, len(episode["action"]))
     return {
-        "observation": episode["observation"][rows - 1], "action": episode["action"][rows],
-        "reward": episode["reward"][rows], "discount": episode["discount"][rows],
+        "observation": episode["observation"][rows - 1],
+        "action": episode["action"][rows],
+        "reward": episode["reward"][rows],
+        "discount": episode["discount"][rows],
         "next_observation": episode["observation"][rows],
-    }  # fmt: skip
+    }
 
 
 def d4rl_arrays(seed: int = 0, *, following: bool = True) -> Arrays:
@@ -85,11 +90,13 @@ def d4rl_arrays(seed: int = 0, *, following: bool = True) -> Arrays:
     rng, rows = np.random.default_rng(seed), 12
     observations = rng.normal(size=(rows, 3)).astype("f4")
     arrays: Arrays = {
-        "observations": observations, "actions": rng.normal(size=(rows, 2)).astype("f4"),
-        "rewards": rng.normal(size=rows).astype("f4"), "terminals": np.zeros(rows, bool),
+        "observations": observations,
+        "actions": rng.normal(size=(rows, 2)).astype("f4"),
+        "rewards": rng.normal(size=rows).astype("f4"),
+        "terminals": np.zeros(rows, bool),
         "timeouts": np.zeros(rows, bool),
         "infos/qpos": rng.normal(size=(rows, 2)),
-    }  # fmt: skip
+    }
     arrays["terminals"][[3, 11]] = arrays["timeouts"][6] = True
     if following:
         arrays["next_observations"] = np.roll(observations, -1, axis=0)

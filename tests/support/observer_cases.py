@@ -122,8 +122,13 @@ class Case:
         """Splits the frames into pieces with other calls in between: rarely in plain cases, often in others."""
         wild, steps, at = rng.random() < 0.5, [], 0
         others: list[tuple[Any, ...]] = [
-            ("reset", True), ("reset", False), ("reopen",), ("close",), ("open",), ("flush",),
-        ]  # fmt: skip
+            ("reset", True),
+            ("reset", False),
+            ("reopen",),
+            ("close",),
+            ("open",),
+            ("flush",),
+        ]
         if kind == "ReverbAddEpisodeObserver":
             others.append(("update_priority", 7.25))
         while at < n:

@@ -12,10 +12,20 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
-OPTIONAL = frozenset((
-    "IPython", "array_record", "cv2", "google.cloud", "ipykernel", "reverb", "tensorflow", "tensorflow_datasets",
-    "tensorflow_metadata", "tf_agents",
-))  # fmt: skip
+OPTIONAL = frozenset(
+    (
+        "IPython",
+        "array_record",
+        "cv2",
+        "google.cloud",
+        "ipykernel",
+        "reverb",
+        "tensorflow",
+        "tensorflow_datasets",
+        "tensorflow_metadata",
+        "tf_agents",
+    )
+)
 """Packages of the extras and of the environments of `make test-pythons`."""
 
 

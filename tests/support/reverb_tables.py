@@ -15,11 +15,14 @@ TIMEOUT = 20.0
 
 
 LEAVES = (
-    SpecLeaf("step_type", "int32", ()), SpecLeaf("observation/image", "uint8", (4, 4, 3), "png"),
-    SpecLeaf("observation/state", "float64", (3,)), SpecLeaf("action", "float32", (2,)),
+    SpecLeaf("step_type", "int32", ()),
+    SpecLeaf("observation/image", "uint8", (4, 4, 3), "png"),
+    SpecLeaf("observation/state", "float64", (3,)),
+    SpecLeaf("action", "float32", (2,)),
     SpecLeaf("next_step_type", "int32", ()),
-    SpecLeaf("reward", "float32", ()), SpecLeaf("discount", "float32", ()),
-)  # fmt: skip
+    SpecLeaf("reward", "float32", ()),
+    SpecLeaf("discount", "float32", ()),
+)
 
 
 SPEC = TrajectorySpec(LEAVES, (2,))
@@ -53,19 +56,31 @@ def make_tables() -> list[Any]:
     ratio = reverb.rate_limiters.SampleToInsertRatio
     nest, leaves = tf.nest.map_structure, tuple(tf.nest.flatten(signature()))
     signatures = {
-        "pairs": signature(), "any_length": signature((None,)), "five": signature((5,)), "one": signature((1,)),
-        "frames": signature(()), "flat": leaves, "short": leaves[:3],
+        "pairs": signature(),
+        "any_length": signature((None,)),
+        "five": signature((5,)),
+        "one": signature((1,)),
+        "frames": signature(()),
+        "flat": leaves,
+        "short": leaves[:3],
         "open": nest(lambda leaf: tf.TensorSpec(None, leaf.dtype), signature()),
         "open_sizes": nest(lambda leaf: tf.TensorSpec([None] * leaf.shape.rank, leaf.dtype), signature()),
-    }  # fmt: skip
+    }
     return [
-        table("unsigned"), *(table(name, signature=spec) for name, spec in signatures.items()),
-        table("small", 10), table("full", 10), table("used", 100), table("once", 100, max_times_sampled=1),
-        reverb.Table.queue("queue", 10), reverb.Table.stack("stack", 10),
-        table("ratio", rate_limiter=ratio(2.0, 3, (0, 20.0))), table("deep", 5, rate_limiter=ratio(1.0, 50, (0, 60.0))),
+        table("unsigned"),
+        *(table(name, signature=spec) for name, spec in signatures.items()),
+        table("small", 10),
+        table("full", 10),
+        table("used", 100),
+        table("once", 100, max_times_sampled=1),
+        reverb.Table.queue("queue", 10),
+        reverb.Table.stack("stack", 10),
+        table("ratio", rate_limiter=ratio(2.0, 3, (0, 20.0))),
+        table("deep", 5, rate_limiter=ratio(1.0, 50, (0, 60.0))),
         table("brim", 5, rate_limiter=ratio(1.0, 5, (0, 20.0))),
-        *(table(f"free{i}") for i in range(8)), *(table(f"tight{i}", 10) for i in range(3)),
-    ]  # fmt: skip
+        *(table(f"free{i}") for i in range(8)),
+        *(table(f"tight{i}", 10) for i in range(3)),
+    ]
 
 
 def push(address: str, name: str, keys: range) -> int:

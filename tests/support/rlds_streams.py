@@ -20,15 +20,17 @@ def columns(*lengths: int, start: int = 0, **changes: Any) -> list[Columns]:
     for length in lengths:
         step = np.arange(start, start + length)
         start += length
-        episodes.append({
-            "observation": np.stack([step, -step], 1).astype(np.float32),
-            "action": step[:, None].astype(np.float32),
-            "reward": step.astype(np.float32) / 2,
-            "discount": np.full(length, 0.5, np.float32),
-            "is_first": step == step[0],
-            "is_last": step == step[-1],
-            "is_terminal": (step == step[-1]) & (length % 2 == 0),
-        })  # fmt: skip
+        episodes.append(
+            {
+                "observation": np.stack([step, -step], 1).astype(np.float32),
+                "action": step[:, None].astype(np.float32),
+                "reward": step.astype(np.float32) / 2,
+                "discount": np.full(length, 0.5, np.float32),
+                "is_first": step == step[0],
+                "is_last": step == step[-1],
+                "is_terminal": (step == step[-1]) & (length % 2 == 0),
+            }
+        )
         episodes[-1] |= {name: change(episodes[-1]) for name, change in changes.items()}
     return episodes
 

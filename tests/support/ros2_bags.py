@@ -37,9 +37,12 @@ def joints(
     time: int, names: Sequence[str], position: Iterable[float], topic: str = "/joint_states", stamp: int = 0
 ) -> Sent:
     content = {
-        "header": header(stamp or time), "name": list(names), "position": np.array([*position], np.float64),
-        "velocity": np.zeros(0), "effort": np.zeros(0),
-    }  # fmt: skip
+        "header": header(stamp or time),
+        "name": list(names),
+        "position": np.array([*position], np.float64),
+        "velocity": np.zeros(0),
+        "effort": np.zeros(0),
+    }
     return Sent(time, topic, JOINTS, content)
 
 
@@ -51,9 +54,14 @@ def pixels(
     time: int, rows: bytes, encoding: str, size: tuple[int, int], step: int, big: bool = False, topic: str = "/image"
 ) -> Sent:
     content = {
-        "header": header(time), "height": size[0], "width": size[1], "encoding": encoding, "is_bigendian": int(big),
-        "step": step, "data": np.frombuffer(rows, "u1"),
-    }  # fmt: skip
+        "header": header(time),
+        "height": size[0],
+        "width": size[1],
+        "encoding": encoding,
+        "is_bigendian": int(big),
+        "step": step,
+        "data": np.frombuffer(rows, "u1"),
+    }
     return Sent(time, topic, IMAGE, content)
 
 

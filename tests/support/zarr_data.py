@@ -90,18 +90,30 @@ def write_version_3(path: Path) -> None:
     import imagecodecs
 
     for key, values, codecs in (
-        ("data/action", np.arange(6, dtype=">f4").reshape(3, 2),
-         [{"name": "transpose", "configuration": {"order": [1, 0]}},
-          {"name": "bytes", "configuration": {"endian": "big"}}, {"name": "zstd"}, {"name": "crc32c"}]),
+        (
+            "data/action",
+            np.arange(6, dtype=">f4").reshape(3, 2),
+            [
+                {"name": "transpose", "configuration": {"order": [1, 0]}},
+                {"name": "bytes", "configuration": {"endian": "big"}},
+                {"name": "zstd"},
+                {"name": "crc32c"},
+            ],
+        ),
         ("meta/episode_ends", np.array([1, 3], "<i8"), [{"name": "bytes", "configuration": {"endian": "little"}}]),
-    ):  # fmt: skip
+    ):
         is_action = values.ndim == 2
         content = {
-            "zarr_format": 3, "node_type": "array", "shape": values.shape, "fill_value": 0, "codecs": codecs,
-            "data_type": "float32" if is_action else "int64", "attributes": {},
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": values.shape,
+            "fill_value": 0,
+            "codecs": codecs,
+            "data_type": "float32" if is_action else "int64",
+            "attributes": {},
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": values.shape}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        }  # fmt: skip
+        }
         data = values.T.tobytes() if is_action else values.tobytes()
         if is_action:
             data = imagecodecs.zstd_encode(data)

@@ -91,12 +91,15 @@ def test_a_stream_escapes_all_that_is_written(capsys: pytest.CaptureFixture[str]
 def write_rlds(directory: Path) -> list[str]:
     episodes = [
         make_episode(
-            6, seed=i, observation={"state": 3, NAME: 2}, breaks=["missing_is_last"] if i == 1 else [],
+            6,
+            seed=i,
+            observation={"state": 3, NAME: 2},
+            breaks=["missing_is_last"] if i == 1 else [],
             columns={"language_instruction": [NAME] * 6, NAME: [b"x"] * 6, f"g{NAME}/a": np.ones((6, 2), np.float32)},
             metadata={NAME: NAME.encode(), f"group/{NAME}": b"y"},
         )
         for i in range(3)
-    ]  # fmt: skip
+    ]
     path = write_dataset(directory, episodes)
     info = json.loads((path / "dataset_info.json").read_text())
     info |= {"description": NAME, "citation": f"{NAME}\n```\n", "redistributionInfo": {"license": NAME}}
@@ -152,17 +155,32 @@ def write_named_files(directory: Path) -> list[str]:
 
 
 SOURCES: dict[str, Callable[[Path], list[str]]] = {
-    "rlds": write_rlds, "npz": write_npz, "zarr": write_zarr, "hdf5": write_hdf5, "lerobot": write_lerobot,
-    "mcap": write_mcap, "files": write_named_files,
-}  # fmt: skip
+    "rlds": write_rlds,
+    "npz": write_npz,
+    "zarr": write_zarr,
+    "hdf5": write_hdf5,
+    "lerobot": write_lerobot,
+    "mcap": write_mcap,
+    "files": write_named_files,
+}
 RUNS: dict[str, list[str]] = {
-    "inspect": [], "inspect json": ["--json"], "validate": [], "validate json": ["--json"], "stats": [], "check": [],
-    "check json": ["--json"], "show": [], "convert": ["{out}/t", "--items=frames", "--dry_run"],
-    "convert rlds": ["{out}/r", "--to=rlds"], "convert columns": ["{out}/c", "--to=columns"],
-    "convert numpy": ["{out}/n", "--to=numpy"], "report": ["--output={out}/report.html"],
-    "validate fail": [f"--split={NAME}"], "stats fail": [f"--fields={NAME}"],
+    "inspect": [],
+    "inspect json": ["--json"],
+    "validate": [],
+    "validate json": ["--json"],
+    "stats": [],
+    "check": [],
+    "check json": ["--json"],
+    "show": [],
+    "convert": ["{out}/t", "--items=frames", "--dry_run"],
+    "convert rlds": ["{out}/r", "--to=rlds"],
+    "convert columns": ["{out}/c", "--to=columns"],
+    "convert numpy": ["{out}/n", "--to=numpy"],
+    "report": ["--output={out}/report.html"],
+    "validate fail": [f"--split={NAME}"],
+    "stats fail": [f"--fields={NAME}"],
     "convert fail": ["{out}/f", f"--keep={NAME}"],
-}  # fmt: skip
+}
 
 OF_ALL = ("inspect", "validate json", "show", "convert rlds", "validate fail")
 """The runs for each source; RLDS has all."""
@@ -208,11 +226,12 @@ def test_no_object_shows_control_characters(
     options = {flag[2:].split("=")[0].replace("from", "from_"): flag.split("=")[1] for flag in flags}
     shown: list[Any] = []
     makers: list[Callable[[], Any]] = [
-        lambda: rlds_beam.inspect(path, **options), lambda: rlds_beam.open_dataset(path, **options),
+        lambda: rlds_beam.inspect(path, **options),
+        lambda: rlds_beam.open_dataset(path, **options),
         lambda: rlds_beam.convert(path, tmp_path / "out", to="rlds", **options),
         lambda: rlds_beam.validate(path, split=NAME, **options),
         *([lambda: rlds_beam.stats(path), lambda: rlds_beam.check(path)] if source == "rlds" else []),
-    ]  # fmt: skip
+    ]
     for make in makers:
         try:
             shown.append(make())

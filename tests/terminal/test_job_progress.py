@@ -287,11 +287,14 @@ def large(tmp_path_factory) -> Path:
     [
         (["example", "{out}", "--episodes=10000000"], " of 10,000,000 episodes, ", "nothing was written"),
         (["validate", "{large}", "--accept=duplicate_episode", "--workers=1"], " steps, ", "nothing was written"),
-        (["convert", "{large}", "{out}", "--accept=duplicate_episode", "--workers=1"], " ranges, ",
-         "run the same command"),
+        (
+            ["convert", "{large}", "{out}", "--accept=duplicate_episode", "--workers=1"],
+            " ranges, ",
+            "run the same command",
+        ),
     ],
     ids=["example", "validate", "convert"],
-)  # fmt: skip
+)
 def test_an_interrupted_command_says_what_was_kept(tmp_path, large, command, shown, said) -> None:
     master, terminal = pty.openpty()
     arguments = [text.format(large=large, out=tmp_path / "out") for text in command]
@@ -366,9 +369,19 @@ def test_the_numbers_of_a_job_as_json() -> None:
     assert (first["ranges"], first["episodes"], first["steps"]) == (1, 1, 0)
     assert last.pop("time") and last.pop("seconds") >= 0
     assert last == {
-        "command": "convert", "phase": "running", "ranges": 2, "ranges_total": 4, "episodes": 8, "episodes_total": None,
-        "steps": 99, "rejected": 0, "bytes": 50, "bytes_total": 100, "steps_per_second": None, "seconds_left": None,
-    }  # fmt: skip
+        "command": "convert",
+        "phase": "running",
+        "ranges": 2,
+        "ranges_total": 4,
+        "episodes": 8,
+        "episodes_total": None,
+        "steps": 99,
+        "rejected": 0,
+        "bytes": 50,
+        "bytes_total": 100,
+        "steps_per_second": None,
+        "seconds_left": None,
+    }
 
 
 def test_the_phases_of_a_job() -> None:

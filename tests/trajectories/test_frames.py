@@ -39,9 +39,10 @@ def builder_episode(length: int, terminal: bool = True) -> Episode:
     reward = np.zeros(length, np.float32)
     reward[-1] = 1
     return make_episode(
-        length, terminal=terminal,
+        length,
+        terminal=terminal,
         columns={"discount": np.ones(length, np.float32), "reward": reward},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,9 +130,19 @@ def test_nested_fields_in_the_order_of_tf_nest() -> None:
     episode = make_episode(4, observation={"b": 2, "a-c": 1, "a/z": (2, 3), "a/d": ()}, action={"grip": (), "arm": 6})
     frames = to_frames(episode, FrameOptions(policy_info_fields=("is_terminal", "reward")))
     assert list(frames.columns) == [
-        "step_type", "observation/a/d", "observation/a/z", "observation/a-c", "observation/b", "action/arm",
-        "action/grip", "policy_info/is_terminal", "policy_info/reward", "next_step_type", "reward", "discount",
-    ]  # fmt: skip
+        "step_type",
+        "observation/a/d",
+        "observation/a/z",
+        "observation/a-c",
+        "observation/b",
+        "action/arm",
+        "action/grip",
+        "policy_info/is_terminal",
+        "policy_info/reward",
+        "next_step_type",
+        "reward",
+        "discount",
+    ]
     assert np.asarray(frames["observation/a/z"]).shape == (4, 2, 3)
 
 
@@ -145,9 +156,10 @@ def test_dtypes_are_kept_and_the_discount_is_float32(dtype: str, options: FrameO
     values = np.ones((3, 2), dtype)
     discount = np.ones(3, "float64" if dtype == "bool" else dtype)
     episode = make_episode(
-        3, terminal=False,
+        3,
+        terminal=False,
         columns={"observation": values, "action": values, "reward": values[:, 0], "discount": discount},
-    )  # fmt: skip
+    )
     frames = to_frames(episode, options)
     for path in ("observation", "action", "reward"):
         assert np.asarray(frames[path]).dtype == np.dtype(dtype)
@@ -163,10 +175,12 @@ def rich_episode() -> Episode:
         3,
         observation={"state": 2, "image_0": 1, "image_1": 1, "hand/left": 1, "hand/right": 1},
         columns={
-            "observation/image_0": images(3), "observation/note": ["a", "b", "c"],
-            "language_instruction": ["go"] * 3, "language_embedding": np.ones((3, 8), np.float32),
+            "observation/image_0": images(3),
+            "observation/note": ["a", "b", "c"],
+            "language_instruction": ["go"] * 3,
+            "language_embedding": np.ones((3, 8), np.float32),
         },
-    )  # fmt: skip
+    )
 
 
 def observations(options: FrameOptions) -> list[str]:
@@ -288,7 +302,9 @@ def test_flat_data_is_bit_identical_to_tf_agents(
     rng = np.random.default_rng(len(shape))
     episodes = [
         make_episode(
-            length, seed=seed, terminal=bool(rng.random() < 0.5),
+            length,
+            seed=seed,
+            terminal=bool(rng.random() < 0.5),
             columns={
                 "observation": (rng.standard_normal((length, *shape)) * 9).astype(observation),
                 "action": (rng.standard_normal((length, 2)) * 9).astype(action),
@@ -297,7 +313,7 @@ def test_flat_data_is_bit_identical_to_tf_agents(
             },
         )
         for seed, length in enumerate(rng.integers(1, 8, 60).tolist())
-    ]  # fmt: skip
+    ]
     assert_bit_for_bit(episodes, BOUNDARY, theirs(episodes))
 
 
@@ -336,9 +352,14 @@ def test_what_an_agent_learns_from_pairs_of_builder_data(terminal: bool, options
     items = ItemMaker(ItemOptions()).push(frames)
     leaves = {path: tf.constant(np.asarray(items.gather(path))) for path in frames.columns}
     pairs = trajectory.Trajectory(
-        leaves["step_type"], leaves["observation"], leaves["action"], (), leaves["next_step_type"],
-        leaves["reward"], leaves["discount"],
-    )  # fmt: skip
+        leaves["step_type"],
+        leaves["observation"],
+        leaves["action"],
+        (),
+        leaves["next_step_type"],
+        leaves["reward"],
+        leaves["discount"],
+    )
     following = trajectory.to_transition(pairs).next_time_step
     discounts, rewards = following.discount.numpy()[:, 0], following.reward.numpy()[:, 0]
     into_the_end = following.is_last().numpy()[:, 0]
@@ -386,8 +407,10 @@ def test_policy_info_fn_sees_the_episode_and_the_padded_next_steps(functions: Op
     options = functions(function, policy_info_fields=("language_embedding",))
     frames = to_frames(episode, options)
     assert [p for p in frames.columns if p.startswith("policy_info")] == [
-        "policy_info/a/r", "policy_info/delta", "policy_info/language_embedding",
-    ]  # fmt: skip
+        "policy_info/a/r",
+        "policy_info/delta",
+        "policy_info/language_embedding",
+    ]
     current, following = seen
     assert current["is_first"].tolist() == [True, False, False]
     assert following["is_first"].tolist() == [False, False, True]

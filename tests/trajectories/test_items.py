@@ -30,8 +30,11 @@ sequences = st.builds(
     lambda length, stride, mode, across: ItemOptions(
         items="sequences", sequence_length=length, stride_length=stride, across_episodes=across, **mode
     ),
-    st.integers(1, 6), st.integers(1, 6), modes, st.booleans(),
-)  # fmt: skip
+    st.integers(1, 6),
+    st.integers(1, 6),
+    modes,
+    st.booleans(),
+)
 episodes = st.builds(
     lambda most: ItemOptions(items="episodes", max_sequence_length=most), st.none() | st.integers(1, 9)
 )
@@ -100,8 +103,11 @@ def test_measured_table_across_episodes_4_3(mode: str, stride: int, expected: st
 
 def test_the_padding_frame_is_the_zero_boundary() -> None:
     options = ItemOptions(items="sequences", sequence_length=3, **MODES["pad"])
-    episode = make_episode(2, columns={"observation/image": EncodedImages(np.array([b"x", b"y"], object), (4, 4, 3))},
-                           observation={"state": 3})  # fmt: skip
+    episode = make_episode(
+        2,
+        columns={"observation/image": EncodedImages(np.array([b"x", b"y"], object), (4, 4, 3))},
+        observation={"state": 3},
+    )
     items = ItemMaker(options).push(to_frames(episode, FrameOptions(policy_info_fields=("is_last",))))
     padding = {path: np.asarray(items.gather(path))[0, 2] for path in items.frames.columns if "image" not in path}
     assert (padding.pop("step_type"), padding.pop("next_step_type")) == (2, 0)

@@ -35,10 +35,13 @@ def rich_episode(length: int = 3) -> Episode:
         length,
         observation={"state": 7, "hand/left": (2, 3)},
         columns={
-            "observation/image": jpegs, "observation/note": ["a"] * length, "language_instruction": ["go"] * length,
-            "language_embedding": np.ones((length, 8), np.float32), "reward": np.ones(length, np.float64),
+            "observation/image": jpegs,
+            "observation/note": ["a"] * length,
+            "language_instruction": ["go"] * length,
+            "language_embedding": np.ones((length, 8), np.float32),
+            "reward": np.ones(length, np.float64),
         },
-    )  # fmt: skip
+    )
 
 
 def spec_of(episode: Episode, frames: FrameOptions | None = None, items: ItemOptions | None = None) -> TrajectorySpec:
@@ -190,9 +193,13 @@ def test_nothing_heavy_is_imported() -> None:
         "sys.exit(', '.join({'tensorflow', 'apache_beam', 'tf_agents', 'reverb'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=DEADLINE,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE,
         env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -186,9 +186,10 @@ def test_keys_can_be_grouped_on_any_worker() -> None:
 def test_every_public_transform_is_tested_here_or_in_its_own_file() -> None:
     """A new transform needs these cases too."""
     public = {
-        name for name in transforms.__all__
+        name
+        for name in transforms.__all__
         if isinstance(thing := getattr(transforms, name), type) and issubclass(thing, beam.PTransform)
-    }  # fmt: skip
+    }
     texts = [file.read_text() for file in Path(__file__).parent.glob("test_*.py")]
     texts.append((Path(__file__).parents[1] / "pipelines" / "test_push.py").read_text())
     assert {name for name in public if not any(f"{name}(" in text for text in texts)} == set()

@@ -57,10 +57,14 @@ def test_each_step_is_a_row_that_beam_can_group(runner: str) -> None:
 def test_values_and_types() -> None:
     images = EncodedImages(np.array([b"one", b"two"], object), (4, 4, 3), encoding="png")
     episode, schema = episode_of(
-        observation__state=columns(0.1, 2), count=columns(7, dtype="uint8"), flag=columns(True, dtype="bool"),
-        text=np.array([b"pick \xff", "drop"], object), words=np.array([[b"a", b"b"]] * 2, object),
-        matrix=columns(1, 2, 2), image=images,
-    )  # fmt: skip
+        observation__state=columns(0.1, 2),
+        count=columns(7, dtype="uint8"),
+        flag=columns(True, dtype="bool"),
+        text=np.array([b"pick \xff", "drop"], object),
+        words=np.array([[b"a", b"b"]] * 2, object),
+        matrix=columns(1, 2, 2),
+        image=images,
+    )
     with new_pipeline() as root:
         rows = root | beam.Create([episode]) | EpisodesToRows(schema)
         named = ["episode", "step", "observation_state", "count", "flag", "text", "words"]
@@ -69,10 +73,17 @@ def test_values_and_types() -> None:
         assert [kind for _, kind in rows.element_type._fields] == types
         value = float(np.float32(0.1))
         expected = [
-            {"episode": str(episode.key), "step": step, "observation_state": [value, value], "count": 7, "flag": True,
-             "text": text, "words": ["a", "b"]}
+            {
+                "episode": str(episode.key),
+                "step": step,
+                "observation_state": [value, value],
+                "count": 7,
+                "flag": True,
+                "text": text,
+                "words": ["a", "b"],
+            }
             for step, text in enumerate(["pick \\xff", "drop"])
-        ]  # fmt: skip
+        ]
         assert_that(rows | beam.Reshuffle() | beam.Map(lambda row: row._asdict()), equal_to(expected), label="all")
         chosen = root | "C" >> beam.Create([episode]) | "R" >> EpisodesToRows(schema, ["image", "matrix"])
         given = chosen | "S" >> beam.Reshuffle() | beam.Map(lambda row: (row.step, row.image, row.matrix))

@@ -28,9 +28,13 @@ from rlds_beam.testing import make_episode, read_rejected, write_dataset
 from rlds_beam.transforms import ConnectEpisodes, ReadFromRlds, ValidateEpisodes, WriteEpisodes, WriteRejected
 
 FORMATS: dict[str, dict[str, Any]] = {
-    "lerobot": {"lerobot_version": "2.1"}, "columns": {"format": "parquet"}, "zarr": {}, "rlds": {},
-    "trajectories": {"items": "sequences", "sequence_length": 3}, "numpy": {},
-}  # fmt: skip
+    "lerobot": {"lerobot_version": "2.1"},
+    "columns": {"format": "parquet"},
+    "zarr": {},
+    "rlds": {},
+    "trajectories": {"items": "sequences", "sequence_length": 3},
+    "numpy": {},
+}
 OF_THE_RUN = {"plan.json", "manifest.json", "report.json", "checksums.xxh128", "README.md", "provenance.json"}
 """Files that say how the output was written."""
 
@@ -51,9 +55,10 @@ def files(output: Path) -> dict[str, bytes]:
     paths = [path for path in sorted(output.rglob("*")) if path.is_file() and path.name not in OF_THE_RUN]
     names = [str(path.relative_to(output)) for path in paths]
     return {
-        name: path.read_bytes() for name, path in zip(names, paths, strict=True)
+        name: path.read_bytes()
+        for name, path in zip(names, paths, strict=True)
         if not name.startswith(("_commits/", "rejected/"))
-    }  # fmt: skip
+    }
 
 
 def write(root: Any, data: Path, output: Path, to: str, edit: Any = None, **options: Any) -> Any:

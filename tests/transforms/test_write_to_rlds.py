@@ -41,16 +41,16 @@ def run(directory: Path, numbers: dict[str, list[int]], workers: int = 1, flags:
     options += ["--direct_running_mode=multi_processing"] if workers > 1 else []
     with beam.Pipeline("FnApiRunner" if workers == 1 else "DirectRunner", PipelineOptions(options)) as root:
         episodes = {
-            split: root | f"{split}" >> beam.Create(own) | f"spread {split}" >> beam.Reshuffle()
+            split: root
+            | f"{split}" >> beam.Create(own)
+            | f"spread {split}" >> beam.Reshuffle()
             | f"make {split}" >> beam.Map(keyed)
             for split, own in numbers.items()
-        }  # fmt: skip
+        }
         episodes | WriteToRlds(directory, like=episode(0), shard_bytes=3000)
 
 
-@pytest.mark.parametrize(
-    ("workers", "flags"), [(1, ()), (2, ()), (1, ("--direct_runner_bundle_repeat=1",))]
-)  # fmt: skip
+@pytest.mark.parametrize(("workers", "flags"), [(1, ()), (2, ()), (1, ("--direct_runner_bundle_repeat=1",))])
 def test_the_bytes_are_those_of_write_rlds(tmp_path, workers, flags) -> None:
     splits = {"train": [*range(12)], "val": [20, 21]}
     own = {split: [episode(i) for i in numbers] for split, numbers in splits.items()}

@@ -26,9 +26,15 @@ def test_states_come_first_and_embeddings_last() -> None:
     )
     curves = curves_of(episode)
     assert [curve.path for curve in curves] == [
-        "observation/state", "observation/z", "action", "reward", "action_matrix", "discount", "gripper",
+        "observation/state",
+        "observation/z",
+        "action",
+        "reward",
+        "action_matrix",
+        "discount",
+        "gripper",
         "language_embedding",
-    ]  # fmt: skip
+    ]
     by_path = {curve.path: curve for curve in curves}
     assert by_path["reward"].labels == () and by_path["reward"].values.shape == (5, 1)
     assert by_path["action_matrix"].labels == ("0,0", "0,1", "1,0", "1,1")

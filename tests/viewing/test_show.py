@@ -25,16 +25,44 @@ class Checked(html.parser.HTMLParser):
 
     ELEMENTS = frozenset(
         (
-            "details", "div", "figcaption", "figure", "img", "line", "polyline", "pre", "span", "summary", "svg",
-            "table", "td", "th", "title", "tr",
+            "details",
+            "div",
+            "figcaption",
+            "figure",
+            "img",
+            "line",
+            "polyline",
+            "pre",
+            "span",
+            "summary",
+            "svg",
+            "table",
+            "td",
+            "th",
+            "title",
+            "tr",
         )
-    )  # fmt: skip
+    )
     ATTRIBUTES = frozenset(
         (
-            "alt", "aria-label", "fill", "open", "points", "preserveaspectratio", "role", "src", "stroke",
-            "stroke-width", "style", "viewbox", "x1", "x2", "y1", "y2",
+            "alt",
+            "aria-label",
+            "fill",
+            "open",
+            "points",
+            "preserveaspectratio",
+            "role",
+            "src",
+            "stroke",
+            "stroke-width",
+            "style",
+            "viewbox",
+            "x1",
+            "x2",
+            "y1",
+            "y2",
         )
-    )  # fmt: skip
+    )
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -22,8 +22,19 @@ from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import read_rejected
 
 NUMBERS = (
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"
-)  # fmt: skip
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+)
 
 
 def episode(steps: int = 4, seed: int = 0, **more: Any) -> dict[str, Any]:
@@ -70,11 +81,9 @@ def test_tfds_reads_the_arrays_that_were_passed(tmp_path_factory, data) -> None:
     given_episodes: list[dict[str, Any]] = []
     for number, length in enumerate(lengths):
         columns = {
-            f"x{i}": data.draw(
-                arrays.arrays(d, (length, *s), elements=arrays.from_dtype(np.dtype(d), **finite))
-            )
+            f"x{i}": data.draw(arrays.arrays(d, (length, *s), elements=arrays.from_dtype(np.dtype(d), **finite)))
             for i, (d, s) in enumerate(zip(dtypes, shapes, strict=True))
-        }  # fmt: skip
+        }
         given_episodes.append({"observation": columns, "action": np.ones(length), "metadata": {"number": number}})
     directory = tmp_path_factory.mktemp("data") / "toy" / "1.0.0"
     outcome = rlds_beam.write_rlds(directory, given_episodes, shard_bytes=200)
@@ -217,11 +226,13 @@ def test_what_is_no_list_of_episodes_is_refused(tmp_path, episodes) -> None:
 
 
 def test_declared_sizes_may_vary_and_lists_take_declared_dtypes(tmp_path) -> None:
-    schema = Schema({
-        "observation/points": Field("observation/points", "float32", (None, 3)),
-        "observation/image": Field("observation/image", "uint8", (None, None, 3), "png", "Image"),
-        "action": Field("action", "float32", (2,)),
-    })  # fmt: skip
+    schema = Schema(
+        {
+            "observation/points": Field("observation/points", "float32", (None, 3)),
+            "observation/image": Field("observation/image", "uint8", (None, None, 3), "png", "Image"),
+            "action": Field("action", "float32", (2,)),
+        }
+    )
     episodes = [
         {
             "observation": {"points": np.full((2, n, 3), n, np.float32), "image": np.zeros((2, n, 4, 3), np.uint8)},

@@ -32,10 +32,11 @@ def split(episodes: list[Episode], scale: float) -> list[Episode]:
     """The second half in another split, with a scaled state."""
     half = len(episodes) // 2
     return [
-        e if i < half
+        e
+        if i < half
         else changed(e, STATE, lambda v: v * scale).replace(key=dataclasses.replace(e.key, split="validation"))
         for i, e in enumerate(episodes)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(

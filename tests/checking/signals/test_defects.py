@@ -37,9 +37,10 @@ def test_finds_each_defect(name: str) -> None:
     episodes = [injection.defect(e, rng) if i in places else e for i, e in enumerate(clean())]
     decoded = 4 if SIGNALS[injection.signal].decodes else 0
     found = {
-        row["position"] for row in rows_of(episodes, decoded)
+        row["position"]
+        for row in rows_of(episodes, decoded)
         if any(one.signal == injection.signal for one in findings(row))
-    }  # fmt: skip
+    }
     print(f"{name}: recall {len(found & places) / BROKEN:.2f}, false alarms {len(found - places) / EPISODES:.3f}")
     assert len(found & places) >= 0.99 * BROKEN
     assert len(found - places) <= 0.03 * EPISODES

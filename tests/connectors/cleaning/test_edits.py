@@ -141,9 +141,12 @@ def test_weights():
 
 @pytest.mark.parametrize(
     ("fields", "observation", "message"),
-    [(StepFields(obs="sensors"), np.zeros((3, 1)), "no sensors"), (None, np.zeros((3, 2, 2)), "expected a vector"),
-     (None, np.full(3, b"a", object), "holds object")],
-)  # fmt: skip
+    [
+        (StepFields(obs="sensors"), np.zeros((3, 1)), "no sensors"),
+        (None, np.zeros((3, 2, 2)), "expected a vector"),
+        (None, np.full(3, b"a", object), "holds object"),
+    ],
+)
 def test_observations_that_cannot_be_marked(fields, observation, message):
     with pytest.raises(UsageError, match=message):
         with_absorbing(episode(2, observation=observation), fields)
@@ -184,10 +187,15 @@ def test_one_field_keeps_its_shape():
     assert made.steps["action/count"].tolist() == [1, 2, 2]
 
 
-@pytest.mark.parametrize(("fields", "message"), [
-    ([], "fields is empty"), (["observation/none"], "has no field observation/none"),
-    (["observation/text"], "does not hold numbers"), ([*POSE, "observation/count"], "the dtypes float32, int64"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ([], "fields is empty"),
+        (["observation/none"], "has no field observation/none"),
+        (["observation/text"], "does not hold numbers"),
+        ([*POSE, "observation/count"], "the dtypes float32, int64"),
+    ],
+)
 def test_fields_that_cannot_be_an_action(fields, message):
     with pytest.raises(UsageError, match=message):
         edited(NextStateAsAction(fields), umi(3))

@@ -158,8 +158,11 @@ def test_rewards_that_led_to_a_step_move_with_their_discounts(recorded, length, 
 
 def test_every_episode_connector_is_tested():
     named = {type(piece).__name__ for piece in (*WHOLE.values(), *CUT.values())} | {
-        "DropListedEpisodes", "KeepListedEpisodes", "KeepRanges", "ShiftAlignment",
-    }  # fmt: skip
+        "DropListedEpisodes",
+        "KeepListedEpisodes",
+        "KeepRanges",
+        "ShiftAlignment",
+    }
     of_package = {name: getattr(c, name) for name in c.CONNECTORS if name != "FromRllib"}
     editing = {n for n, one in of_package.items() if isinstance(one, type) and issubclass(one, EpisodeConnector)}
     assert editing <= named, editing - named

@@ -20,8 +20,10 @@ from rlds_beam.testing import make_episode, write_dataset
 
 def openpi(velocities: Any, min_idle: int, min_moving: int) -> list[tuple[int, int]]:
     """Finds runs of idle steps, and long enough runs between them, step by step."""
-    idle = [i > 0 and all(abs(a - b) < 1e-3 for a, b in zip(v, velocities[i - 1], strict=True))
-            for i, v in enumerate(velocities)]  # fmt: skip
+    idle = [
+        i > 0 and all(abs(a - b) < 1e-3 for a, b in zip(v, velocities[i - 1], strict=True))
+        for i, v in enumerate(velocities)
+    ]
     keep = [True] * len(idle)
     for start, stop in runs(idle):
         if stop - start >= min_idle:
@@ -82,8 +84,10 @@ def test_ranges_of_a_file_are_kept_as_in_openpi(tmp_path):
 
 def test_ranges_are_written_as_openpi_writes_them(tmp_path):
     moving = np.r_[np.arange(20), np.full(9, 19), np.arange(20)][:, None] * np.ones(2)
-    records = [make_episode(49, seed=i, columns={"velocity": moving.astype(np.float32)}, metadata={"path": f"{i}.h5"})
-               for i in range(3)]  # fmt: skip
+    records = [
+        make_episode(49, seed=i, columns={"velocity": moving.astype(np.float32)}, metadata={"path": f"{i}.h5"})
+        for i in range(3)
+    ]
     path = write_dataset(tmp_path, records, shards=2)
     options = {"to": "keep_ranges", "velocity": "velocity", "shards": 2}
     done = rlds_beam.convert(path, tmp_path / "out", episode_name="{episode_metadata/path}", **options)

@@ -99,8 +99,11 @@ def built(demo: Arrays) -> list[Arrays]:
 def as_episode(demo: Arrays) -> Episode:
     """An episode with the fields of the profile `libero`."""
     length = len(demo["actions"])
-    renamed = {f"observation/{CAMERAS.get(name, name)}": demo[name] for name in demo if name not in
-               ("actions", "rewards", "dones")}  # fmt: skip
+    renamed = {
+        f"observation/{CAMERAS.get(name, name)}": demo[name]
+        for name in demo
+        if name not in ("actions", "rewards", "dones")
+    }
     steps = {**renamed, "action": demo["actions"], "reward": demo["rewards"].astype(np.float32)}
     episode = make_episode(length, observation={"ee_states": 6}, terminal=True)
     return episode.with_columns({**steps, "is_terminal": demo["dones"] == 1})

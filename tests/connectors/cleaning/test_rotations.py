@@ -20,9 +20,17 @@ from rlds_beam.errors import BadEpisode, UsageError
 transform = pytest.importorskip("scipy.spatial.transform", exc_type=ImportError)
 
 REPRESENTATIONS = (
-    "quaternion_xyzw", "quaternion_wxyz", "axis_angle", "matrix", "6d", "6d_rows", "euler_xyz", "euler_ZYX",
-    "euler_zxz", "euler_XYZ_degrees",
-)  # fmt: skip
+    "quaternion_xyzw",
+    "quaternion_wxyz",
+    "axis_angle",
+    "matrix",
+    "6d",
+    "6d_rows",
+    "euler_xyz",
+    "euler_ZYX",
+    "euler_zxz",
+    "euler_XYZ_degrees",
+)
 
 
 def with_values(values):

@@ -24,8 +24,10 @@ def split_of(piece: Any, episodes: list[Episode]) -> list[str]:
 
 def many(count: int, task: Any = lambda i: "t") -> list[Episode]:
     one = make_episode(2)
-    return [one.replace(key=EpisodeKey("toy/1.0.0", "train", i % 3, i), metadata={"task": task(i).encode()})
-            for i in range(count)]  # fmt: skip
+    return [
+        one.replace(key=EpisodeKey("toy/1.0.0", "train", i % 3, i), metadata={"task": task(i).encode()})
+        for i in range(count)
+    ]
 
 
 def test_fractions_are_approximate_and_depend_on_the_seed():

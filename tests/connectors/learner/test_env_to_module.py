@@ -304,16 +304,28 @@ def test_the_default_lists_are_rllibs():
         return [type(piece).__name__ for piece in pipeline]
 
     assert names(learner_pipeline(modules={"a": "p"}, max_seq_len=4)) == [
-        "AgentToModuleMapping", "AddObservationsFromEpisodesToBatch", "AddColumnsFromEpisodesToTrainBatch",
-        "AddTimeDimToBatchAndZeroPad", "AddStatesFromEpisodesToBatch", "BatchIndividualItems", "NumpyToTensor",
-    ]  # fmt: skip
+        "AgentToModuleMapping",
+        "AddObservationsFromEpisodesToBatch",
+        "AddColumnsFromEpisodesToTrainBatch",
+        "AddTimeDimToBatchAndZeroPad",
+        "AddStatesFromEpisodesToBatch",
+        "BatchIndividualItems",
+        "NumpyToTensor",
+    ]
     assert names(module_to_env_pipeline(for_env=NormalizeAndClipActions(), several_agents=True)) == [
-        "GetActions", "TensorToNumpy", "UnBatchToIndividualItems", "ModuleToAgentUnmapping",
-        "RemoveSingleTsTimeRankFromBatch", "NormalizeAndClipActions", "ListifyDataForVectorEnv",
-    ]  # fmt: skip
+        "GetActions",
+        "TensorToNumpy",
+        "UnBatchToIndividualItems",
+        "ModuleToAgentUnmapping",
+        "RemoveSingleTsTimeRankFromBatch",
+        "NormalizeAndClipActions",
+        "ListifyDataForVectorEnv",
+    ]
     assert names(env_to_module_pipeline()) == [
-        "AddObservationsFromEpisodesToBatch", "BatchIndividualItems", "NumpyToTensor",
-    ]  # fmt: skip
+        "AddObservationsFromEpisodesToBatch",
+        "BatchIndividualItems",
+        "NumpyToTensor",
+    ]
 
 
 def test_inputs_are_not_modified():

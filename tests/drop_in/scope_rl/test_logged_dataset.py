@@ -46,9 +46,17 @@ def test_it_has_the_documented_keys(logged):
         **dict.fromkeys(("reward", "done", "terminal", "pscore"), ("float64", (size,))),
     }
     assert {key: value for key, value in described.items() if key not in arrays} == {
-        "size": size, "n_trajectories": 30, "step_per_trajectory": LENGTH, "action_type": "discrete", "n_actions": 3,
-        "action_dim": None, "action_keys": None, "state_dim": 2, "behavior_policy": "greedy", "dataset_id": 0,
-    }  # fmt: skip
+        "size": size,
+        "n_trajectories": 30,
+        "step_per_trajectory": LENGTH,
+        "action_type": "discrete",
+        "n_actions": 3,
+        "action_dim": None,
+        "action_keys": None,
+        "state_dim": 2,
+        "behavior_policy": "greedy",
+        "dataset_id": 0,
+    }
     assert logged["state_keys"] == ["place", "age"]
     info = logged["info"]
     assert [info[key].dtype.name for key in ("age", "place")] == ["int64", "float64"]
@@ -161,10 +169,11 @@ def test_several_policies_and_several_datasets(dataset, tmp_path):
     assert isinstance(several, MultipleLoggedDataset)
     assert several.get("b", 0)["behavior_policy"] == "b"
     both = [
-        dataset.obtain_episodes([greedy("a"), greedy("b")], n_datasets=2, n_trajectories=6, path=str(tmp_path / name),
-                                random_state=3)
+        dataset.obtain_episodes(
+            [greedy("a"), greedy("b")], n_datasets=2, n_trajectories=6, path=str(tmp_path / name), random_state=3
+        )
         for name in ("x", "y")
-    ]  # fmt: skip
+    ]
     assert both[0].behavior_policy_names == ["a", "b"] and both[0].n_datasets == {"a": 2, "b": 2}
     states = {}
     for name, number in itertools.product("ab", range(2)):
@@ -208,9 +217,13 @@ def test_obtain_steps(dataset):
     np.testing.assert_array_equal(logged["terminal"], logged["info"]["age"] == LENGTH)
     np.testing.assert_array_equal(ages[:, 1:] == 1, over.reshape(40, 4)[:, :-1])  # a reset after each end
     single = dataset.obtain_steps(
-        greedy(), n_trajectories=10, step_per_trajectory=4, obtain_trajectories_from_single_interaction=True,
-        obtain_info=True, random_state=1,
-    )  # fmt: skip
+        greedy(),
+        n_trajectories=10,
+        step_per_trajectory=4,
+        obtain_trajectories_from_single_interaction=True,
+        obtain_info=True,
+        random_state=1,
+    )
     age, done = single["info"]["age"], single["done"].astype(bool)
     np.testing.assert_array_equal(age[1:], np.where(done[:-1], 1, age[:-1] + 1))  # consecutive trajectories
 

@@ -59,10 +59,11 @@ def warm() -> ExampleParser:
 @given(
     st.lists(
         st.tuples(st.sampled_from(RECORDS), st.integers(0, 10_000), st.sampled_from(("sound", "cut", "byte", "more"))),
-        min_size=2, max_size=6,
+        min_size=2,
+        max_size=6,
     ),
     st.binary(min_size=1, max_size=12),
-)  # fmt: skip
+)
 def test_intact_damaged_and_cut_records_in_any_order(chosen: list[tuple[bytes, int, str]], other: bytes) -> None:
     parser = ExampleParser()
     for payload, place, kind in chosen:

@@ -260,8 +260,12 @@ def test_an_output_without_rows_is_finished_and_readable(tmp_path, kind):
     found = rlds_beam.open_dataset(tmp_path / "out")
     assert (len(found), list(found)) == (0, [])
     assert {name: column.shape for name, column in found.columns.items()} == {
-        "obs": (0, 3), "actions": (0, 2), "rewards": (0,), "terminateds": (0,), "truncateds": (0,)
-    }  # fmt: skip
+        "obs": (0, 3),
+        "actions": (0, 2),
+        "rewards": (0,),
+        "terminateds": (0,),
+        "truncateds": (0,),
+    }
 
 
 def test_a_column_path_cannot_be_a_prefix_of_another(data, tmp_path):

@@ -34,13 +34,21 @@ def names(found: FeatureMap) -> dict[str, str]:
 def test_names_by_convention():
     found = map_features(
         schema(
-            image("observation/image_0"), image("observation/images/wrist"), image("observation/pixels", "none"),
-            vector("observation/state"), vector("observation/gripper", 1), vector("action/ctrl", 2),
-            Field("reward", "float32"), Field("is_last", "bool"), Field("is_first", "bool"),
-            text("language_instruction"), text("language_instruction_2"), Field("timestamp", "float64"),
+            image("observation/image_0"),
+            image("observation/images/wrist"),
+            image("observation/pixels", "none"),
+            vector("observation/state"),
+            vector("observation/gripper", 1),
+            vector("action/ctrl", 2),
+            Field("reward", "float32"),
+            Field("is_last", "bool"),
+            Field("is_first", "bool"),
+            text("language_instruction"),
+            text("language_instruction_2"),
+            Field("timestamp", "float64"),
             metadata=(text("episode_metadata/file_path"), Field("episode_id", "int32")),
         )
-    )  # fmt: skip
+    )
     assert names(found) == {
         "observation/image_0": "observation.images.image_0",
         "observation/images/wrist": "observation.images.wrist",
@@ -56,8 +64,9 @@ def test_names_by_convention():
     }
     assert found.task == "language_instruction"
     assert {name: field.path for name, field in found.columns.items()} == {
-        "file_path": "episode_metadata/file_path", "episode_id": "episode_id",
-    }  # fmt: skip
+        "file_path": "episode_metadata/file_path",
+        "episode_id": "episode_id",
+    }
     assert [feature.kind for feature in found.features[:3]] == ["image"] * 3
 
 
@@ -74,9 +83,13 @@ def test_a_remaining_vector_does_not_take_the_name_of_the_state():
 
 def test_map_names_joins_and_leaves_out():
     given = schema(
-        vector("observation/arm"), Field("observation/gripper", "float64"), vector("action"), text("a"), text("b"),
+        vector("observation/arm"),
+        Field("observation/gripper", "float64"),
+        vector("action"),
+        text("a"),
+        text("b"),
         metadata=(text("episode_metadata/task"),),
-    )  # fmt: skip
+    )
     found = map_features(given, ["observation.state=observation/arm+observation/gripper", "-a", "task=b"])
     assert names(found) == {"observation/arm+observation/gripper": "observation.state", "action": "action"}
     state = found.features[0]

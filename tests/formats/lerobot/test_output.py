@@ -30,13 +30,21 @@ def test_the_frames_are_the_steps(source, output):
     lengths = [len(e) for e in episodes]
     column = {name: table[name].to_pylist() for name in table.column_names}
     for name, path in {
-        "observation.state": "observation/state", "observation.matrix": "observation/matrix", "action": "action",
-        "next.reward": "reward", "next.done": "is_last", "is_first": "is_first", "is_terminal": "is_terminal",
-        "discount": "discount", "observation.count": "observation/count",
-    }.items():  # fmt: skip
+        "observation.state": "observation/state",
+        "observation.matrix": "observation/matrix",
+        "action": "action",
+        "next.reward": "reward",
+        "next.done": "is_last",
+        "is_first": "is_first",
+        "is_terminal": "is_terminal",
+        "discount": "discount",
+        "observation.count": "observation/count",
+    }.items():
         np.testing.assert_array_equal(column[name], np.concatenate([e.steps[path] for e in episodes]), name)
-    for name, path in {"observation.images.image_0": "observation/image_0",
-                       "observation.images.depth": "observation/depth"}.items():  # fmt: skip
+    for name, path in {
+        "observation.images.image_0": "observation/image_0",
+        "observation.images.depth": "observation/depth",
+    }.items():
         assert [image["bytes"] for image in column[name]] == [i for e in episodes for i in e.steps[path]]
     assert column["observation.note"] == [t.decode() for e in episodes for t in e.steps["observation/note"]]
     assert column["index"] == list(range(sum(lengths)))
@@ -96,19 +104,31 @@ def test_meta_locates_each_episode(source, output):
 def test_the_statistics_cover_all_frames(source, output):
     found, table = data.meta(output, "stats"), data.frames(output)
     assert {*found} == {*data.meta(output, "info")["features"]} - {"observation.note"}
-    for name in ("action", "observation.matrix", "next.reward", "timestamp", "index", "episode_index", "task_index",
-                 "next.done"):  # fmt: skip
+    for name in (
+        "action",
+        "observation.matrix",
+        "next.reward",
+        "timestamp",
+        "index",
+        "episode_index",
+        "task_index",
+        "next.done",
+    ):
         values = np.array(table[name].to_pylist(), np.float64)
         stats = found[name]
         assert stats["count"] == [len(values)]
         for key, value in {
-            "min": values.min(0), "max": values.max(0), "mean": values.mean(0), "std": values.std(0),
+            "min": values.min(0),
+            "max": values.max(0),
+            "mean": values.mean(0),
+            "std": values.std(0),
             **{f"q{q:02d}": np.quantile(values, q / 100, axis=0) for q in (1, 10, 50, 90, 99)},
-        }.items():  # fmt: skip
+        }.items():
             wanted = np.reshape(value, values.shape[1:] or (1,))
             np.testing.assert_allclose(stats[key], wanted, rtol=1e-6, atol=1e-7, err_msg=f"{name} {key}")
-    ranges = [pq.read_table(file)["episode_index"].unique().to_pylist()
-              for file in sorted(output.glob("data/*/*.parquet"))]  # fmt: skip
+    ranges = [
+        pq.read_table(file)["episode_index"].unique().to_pylist() for file in sorted(output.glob("data/*/*.parquet"))
+    ]
     sampled = []
     for numbers in ranges:
         before = statistics.FRAMES_OF_A_SAMPLE

@@ -164,8 +164,9 @@ def test_a_range_without_an_episode_has_no_file(tmp_path):
     source = write_dataset(tmp_path, episodes, name="toy", shards=2)
     data.convert_here(source, tmp_path / "out", **{**V21, "shards": 2})
     assert [file.name for file in sorted((tmp_path / "out").glob("data/*/*"))] == [
-        "episode_000000.parquet", "episode_000001.parquet",
-    ]  # fmt: skip
+        "episode_000000.parquet",
+        "episode_000001.parquet",
+    ]
     assert not (tmp_path / "out/_ranges").exists()
     assert job_of(str(source), tmp_path / "out", shards=2).status().complete
     everything = write_dataset(tmp_path, [episodes[0]], name="bad")

@@ -131,8 +131,9 @@ def test_splits_without_episodes_are_reported(dataset: Path, tmp_path: Path, cap
         assert main(command) == 0
         out = capsys.readouterr().out.splitlines()
         assert [line for line in out if line.startswith("empty")] == [
-            "empty     split val has no episodes", "empty     split test has no episodes",
-        ]  # fmt: skip
+            "empty     split val has no episodes",
+            "empty     split test has no episodes",
+        ]
     assert main(["inspect", str(made), "--from=lerobot"]) == 0
     assert re.search(r"^val +0 +0 +0 B$", capsys.readouterr().out, re.MULTILINE)
     (tmp_path / "other").mkdir()

@@ -63,10 +63,16 @@ def write_v21(root: Path, lengths: tuple[int, ...] = (4, 3)) -> dict[str, Any]:
         "timestamp": {"dtype": "float32", "shape": [1], "names": None},
     }
     info = {
-        "codebase_version": "v2.1", "fps": 15, "total_episodes": len(lengths), "total_frames": sum(lengths),
-        "chunks_size": 1000, "splits": {"train": f"0:{len(lengths)}"}, "video_path": None, "features": features,
+        "codebase_version": "v2.1",
+        "fps": 15,
+        "total_episodes": len(lengths),
+        "total_frames": sum(lengths),
+        "chunks_size": 1000,
+        "splits": {"train": f"0:{len(lengths)}"},
+        "video_path": None,
+        "features": features,
         "data_path": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
-    }  # fmt: skip
+    }
     (root / "meta").mkdir(parents=True)
     (root / "data/chunk-000").mkdir(parents=True)
     (root / "meta/info.json").write_text(json.dumps(info))
@@ -82,10 +88,14 @@ def write_v21(root: Path, lengths: tuple[int, ...] = (4, 3)) -> dict[str, Any]:
         table = {
             "observation.images.top": [{"bytes": jpeg, "path": None} for jpeg in jpegs],
             "observation.state": pa.array(states.tolist(), pa.list_(pa.float32(), 2)),
-            "action": pa.array(np.arange(n, dtype=np.float32)), "next.done": [False] * (n - 1) + [True],
-            "timestamp": pa.array((np.arange(n) / 15).astype(np.float32)), "frame_index": range(n),
-            "episode_index": [i] * n, "index": range(first, first + n), "task_index": [i % 2] * n,
-        }  # fmt: skip
+            "action": pa.array(np.arange(n, dtype=np.float32)),
+            "next.done": [False] * (n - 1) + [True],
+            "timestamp": pa.array((np.arange(n) / 15).astype(np.float32)),
+            "frame_index": range(n),
+            "episode_index": [i] * n,
+            "index": range(first, first + n),
+            "task_index": [i % 2] * n,
+        }
         pq.write_table(pa.table(table), root / f"data/chunk-000/episode_{i:06d}.parquet")
         made["images"].append(jpegs)
         made["states"].append(states)
@@ -152,8 +162,16 @@ def test_invalid_metadata_is_refused(tmp_path, change, message):
         open_source(str(tmp_path / "own"), from_="lerobot")
 
 
-@pytest.mark.parametrize(("given", "wanted"), [("train[:2]", [0, 1]), ("train[60%:]", [3, 4]), ("val[-1:]", [6]),
-                                               ("train[1:2]+val", [1, 5, 6]), ("all", range(7))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("train[:2]", [0, 1]),
+        ("train[60%:]", [3, 4]),
+        ("val[-1:]", [6]),
+        ("train[1:2]+val", [1, 5, 6]),
+        ("all", range(7)),
+    ],
+)
 def test_slices_of_splits(source, output, given, wanted):
     made = open_source(str(output), split=given, from_="lerobot")
     reader, found = EpisodeReader(made), []

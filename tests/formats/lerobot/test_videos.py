@@ -110,8 +110,19 @@ def test_videos_in_a_store(source, output):
 
 def test_h264_with_a_pipeline(source, tmp_path):
     out = tmp_path / "out"
-    rlds_beam.convert(source[0], out, to="lerobot", fps=data.FPS, images="video", vcodec="h264", crf=20, gop=10,
-                      map="-observation/wrist", lerobot_version="2.1", modality="auto")  # fmt: skip
+    rlds_beam.convert(
+        source[0],
+        out,
+        to="lerobot",
+        fps=data.FPS,
+        images="video",
+        vcodec="h264",
+        crf=20,
+        gop=10,
+        map="-observation/wrist",
+        lerobot_version="2.1",
+        modality="auto",
+    )
     info = data.meta(out, "info")["features"]["observation.images.image_0"]["info"]
     assert (info["video.codec"], info["video.crf"], info["video.g"]) == ("h264", 20, 10)
     assert data.meta(out, "modality")["video"] == {"image_0": {"original_key": "observation.images.image_0"}}

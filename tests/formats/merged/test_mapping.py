@@ -37,10 +37,15 @@ def camera(steps: int, side: int) -> Any:
 def rlds(path: Path, *, seed: int = 0, size: int = 3, said: Any = None, shards: int = 1, **columns: Any) -> str:
     """A dataset of three episodes, whose name is that of the folder."""
     episodes = [
-        make_episode(6 + i, seed=seed + i, observation={"state": size}, action=size,
-                     columns={name: make(6 + i) for name, make in columns.items()})
+        make_episode(
+            6 + i,
+            seed=seed + i,
+            observation={"state": size},
+            action=size,
+            columns={name: make(6 + i) for name, make in columns.items()},
+        )
         for i in range(3)
-    ]  # fmt: skip
+    ]
     data = write_dataset(path, episodes, name=path.name, shards=shards)
     if said is not None:
         (data / "meaning.json").write_text(json.dumps(said))
@@ -190,7 +195,7 @@ def test_a_file_names_splits_weights_and_formats(tmp_path: Path) -> None:
     [
         ("inputs: [{}, {}, {}]", "3 inputs for 2 datasets"),
         ("inputs: {}", "inputs is {}, not a list"),
-        ("fields: some\ninputs: [{}, {}]", "fields is \"some\", not one of same, common, all"),
+        ("fields: some\ninputs: [{}, {}]", 'fields is "some", not one of same, common, all'),
         ("inputs: [{wieght: 1}, {}]", r"inputs\[0\]: there is no entry wieght; did you mean weight\?"),
         ("inputs: [{weight: 0}, {}]", r"inputs\[0\]: weight is 0, not a number above 0"),
         ("inputs: [{dataset: b/1.0.0}, {}]", "expected b/1.0.0, but .* is a/1.0.0"),
@@ -202,7 +207,7 @@ def test_a_file_names_splits_weights_and_formats(tmp_path: Path) -> None:
         ("inputs: [{split: test}, {}]", "test"),
         ("[", "not valid YAML"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_file_is_one_line(content: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "fields.yaml").write_text(content)
     with pytest.raises(UsageError, match=message):

@@ -24,12 +24,14 @@ def images(length: int, height: int) -> EncodedImages:
 def dataset(folder: Path, name: str, height: int, dtype: str, seeds: range, **columns: object) -> Path:
     records = [
         make_episode(
-            4, seed=seed, observation={"state": 2},
+            4,
+            seed=seed,
+            observation={"state": 2},
             columns={"observation/image": images(4, height), "count": np.arange(4, dtype=dtype), **columns},
             metadata={"seed": np.int32(seed)},
         )
         for seed in seeds
-    ]  # fmt: skip
+    ]
     write_dataset(folder, records[:1], name=name, split="val")
     return write_dataset(folder, records[1:], name=name, shards=2)
 
@@ -47,8 +49,9 @@ def test_all_episodes_of_both_are_there(two, tmp_path):
     assert done.report.items_written == 7
     episodes = list(rlds_beam.open_dataset(tmp_path / "both", "train", images="encoded"))
     assert [(row["source_dataset"], row["episode_metadata/seed"]) for row in episodes] == [
-        *((b"one/1.0.0", seed) for seed in (1, 2, 3)), *((b"two/1.0.0", seed) for seed in (11, 12)),
-    ]  # fmt: skip
+        *((b"one/1.0.0", seed) for seed in (1, 2, 3)),
+        *((b"two/1.0.0", seed) for seed in (11, 12)),
+    ]
     for row in episodes:
         made = make_episode(4, seed=int(row["episode_metadata/seed"]), observation={"state": 2})
         np.testing.assert_array_equal(row["steps/observation/state"], made.steps["observation/state"])

@@ -34,9 +34,7 @@ def written(tmp_path_factory) -> Path:
         images = EncodedImages(np.fromiter(encode_jpeg(pixels), object, length), (16, 24, 3))
         columns = {"observation/image": images, "language_instruction": [f"task {seed}".encode()] * length}
         metadata = {"file_path": f"/data/{seed}.h5"}
-        episodes.append(
-            make_episode(length, seed=seed, observation={"state": 3}, columns=columns, metadata=metadata)
-        )  # fmt: skip
+        episodes.append(make_episode(length, seed=seed, observation={"state": 3}, columns=columns, metadata=metadata))
     data = write_dataset(tmp_path_factory.mktemp("data"), episodes, shards=2, name="toy")
     output = tmp_path_factory.mktemp("written") / "toy" / "1.1.0"
     export(data, output, "rlds", connectors=[MinimumLength(3)], array_record_beside=True)
@@ -59,9 +57,12 @@ def calls_of_dlimp(builder: Any) -> tuple[Any, Any]:
         length = tf.shape(tf.nest.flatten(steps)[0])[0]
         metadata = tf.nest.map_structure(lambda x: tf.repeat(x, length), trajectory)
         return {
-            **steps, "traj_metadata": metadata, "_len": tf.repeat(length, length), "_traj_index": tf.repeat(i, length),
+            **steps,
+            "traj_metadata": metadata,
+            "_len": tf.repeat(length, length),
+            "_traj_index": tf.repeat(i, length),
             "_frame_index": tf.range(length),
-        }  # fmt: skip
+        }
 
     trajectories = trajectories.enumerate().map(broadcast)
     frames = trajectories.interleave(tf.data.Dataset.from_tensor_slices, cycle_length=1).map(decoded)

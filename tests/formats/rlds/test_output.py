@@ -37,9 +37,12 @@ KEY = EpisodeKey("toy/1.0.0", "train", 0, 0)
 def data(tmp_path_factory) -> Path:
     """Two shards, one bad record, and extra entries in dataset_info.json and features.json."""
     records = [episode(length, seed) for seed, length in enumerate(LENGTHS)]
-    bad = make_episode("F M M", observation={"state": 3}, columns={
-        p: c[:3] for p, c in episode(3, 9).steps.items() if p.startswith(("observation/", "lang", "extra"))
-    }, metadata=episode(3, 9).metadata)  # fmt: skip
+    bad = make_episode(
+        "F M M",
+        observation={"state": 3},
+        columns={p: c[:3] for p, c in episode(3, 9).steps.items() if p.startswith(("observation/", "lang", "extra"))},
+        metadata=episode(3, 9).metadata,
+    )
     path = write_dataset(tmp_path_factory.mktemp("data"), [*records, bad], name="toy", version="2.1.0", shards=2)
     info = json.loads((path / "dataset_info.json").read_text())
     info |= {"description": "Toys.", "citation": "@toy", "redistributionInfo": {"license": "CC-BY-4.0"}}
@@ -92,12 +95,25 @@ def test_provenance_is_written(data, edited, tmp_path):
         file.stat().st_size for file in sorted(data.glob("*.tfrecord-*"))
     ]
     assert made["connectors"]["connectors"][0] == {"name": "MinimumLength", "arguments": {"transitions": 3}}
-    assert made["counts"] == {"records": 6, "valid": 5, "repaired": 0, "rejected": 1,
-                              "dropped": {"MinimumLength": 1}, "written": 4}  # fmt: skip
+    assert made["counts"] == {
+        "records": 6,
+        "valid": 5,
+        "repaired": 0,
+        "rejected": 1,
+        "dropped": {"MinimumLength": 1},
+        "written": 4,
+    }
     assert made["splits"] == [{"name": "train", "episodes": 4}]
     card = (edited / "README.md").read_text()
-    for text in ("from `toy/2.1.0` (2 files", "`MinimumLength(transitions=3)`", "1 dropped by `MinimumLength`",
-                 "`missing_is_last`: 1 rejected", "License: CC-BY-4.0", "@toy", "`train`: 4 episodes"):  # fmt: skip
+    for text in (
+        "from `toy/2.1.0` (2 files",
+        "`MinimumLength(transitions=3)`",
+        "1 dropped by `MinimumLength`",
+        "`missing_is_last`: 1 rejected",
+        "License: CC-BY-4.0",
+        "@toy",
+        "`train`: 4 episodes",
+    ):
         assert text in card
     assert str(edited) not in card + json.dumps(made)
 
@@ -239,9 +255,7 @@ def test_one_directory_holds_both_formats(both, data, tmp_path):
 
 def test_a_lost_file_of_one_format_is_written_again_with_the_other(both, data, tmp_path):
     def convert(**options):
-        return rlds_beam.convert(
-            data, tmp_path / "out", to="rlds", shards=2, array_record_beside=True, **options
-        )  # fmt: skip
+        return rlds_beam.convert(data, tmp_path / "out", to="rlds", shards=2, array_record_beside=True, **options)
 
     convert()
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()}
@@ -325,20 +339,30 @@ def test_a_dataset_without_discounts_gets_them_only_with_connectors(tmp_path):
     assert payloads(tmp_path / "copy") == payloads(path) == [encode_example(made)]
     export(path, tmp_path / "long", "rlds", connectors=[MinimumLength(1)])
     assert rows(tmp_path / "long")[0]["steps/discount"].tolist() == [1, 1, 1, 1]
-    assert payloads(tmp_path / "long") == [encode_example(make_episode(4).replace(
-        steps={**steps, "discount": np.ones(4, np.float32)}))]  # fmt: skip
+    assert payloads(tmp_path / "long") == [
+        encode_example(make_episode(4).replace(steps={**steps, "discount": np.ones(4, np.float32)}))
+    ]
 
 
 def test_ragged_fields_are_copied_and_not_edited(tmp_path):
     tfds = pytest.importorskip("tensorflow_datasets")
     import tensorflow as tf
 
-    step = {"observation": tf.float32, "action": tf.float32, "reward": tf.float32, "discount": tf.float32,
-            "is_first": tf.bool, "is_last": tf.bool, "is_terminal": tf.bool}  # fmt: skip
-    features = tfds.features.FeaturesDict({
-        "steps": tfds.features.Dataset({**step, "tokens": tfds.features.Sequence(tf.int64)}),
-        "kind": tfds.features.ClassLabel(names=["a", "b"]),
-    })  # fmt: skip
+    step = {
+        "observation": tf.float32,
+        "action": tf.float32,
+        "reward": tf.float32,
+        "discount": tf.float32,
+        "is_first": tf.bool,
+        "is_last": tf.bool,
+        "is_terminal": tf.bool,
+    }
+    features = tfds.features.FeaturesDict(
+        {
+            "steps": tfds.features.Dataset({**step, "tokens": tfds.features.Sequence(tf.int64)}),
+            "kind": tfds.features.ClassLabel(names=["a", "b"]),
+        }
+    )
     halves = dict.fromkeys(("observation", "action", "reward", "discount"), 0.5)
     flags = [{"is_first": i == 0, "is_last": i == 2, "is_terminal": False} for i in range(3)]
     values = [halves | flags[i] | {"tokens": list(range(i))} for i in range(3)]

@@ -515,9 +515,12 @@ def test_what_no_checksum_covers(tmp_path: Path, at: str) -> None:
     place = places[2] + 9
     (time,) = struct.unpack_from("<Q", data, place + 6)
     offset, form, value = {
-        "channel": (0, "<H", 9), "count": (2, "<I", 7), "time": (6, "<Q", T0 + 10**12),
-        "time in the chunk": (6, "<Q", time + 1), "chunk's start": (0, "<Q", 5),
-    }[at]  # fmt: skip
+        "channel": (0, "<H", 9),
+        "count": (2, "<I", 7),
+        "time": (6, "<Q", T0 + 10**12),
+        "time in the chunk": (6, "<Q", time + 1),
+        "chunk's start": (0, "<Q", 5),
+    }[at]
     struct.pack_into(form, data, place + offset, value)
     path.write_bytes(data)
     try:

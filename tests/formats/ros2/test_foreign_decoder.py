@@ -30,15 +30,19 @@ def expected(path: Path, by_stamp: bool = False) -> list[dict[str, Any]]:
                 continue
             if any(message.log_time - latest[topic][0] > 100 * MS for topic in ("/joint_states", "/leader")):
                 continue
-            joints = {topic: dict(zip(latest[topic][1].name, latest[topic][1].position, strict=True))
-                      for topic in ("/joint_states", "/leader")}  # fmt: skip
-            steps.append({
-                "observation/image": bytes(decoded.data),
-                "observation/state": [joints["/joint_states"][name] for name in "abc"],
-                "action": [np.float32(joints["/leader"][name]) for name in "ca"],
-                "language_instruction": latest["/task"][1].data.encode(),
-                "timestamp_ns": message.log_time,
-            })  # fmt: skip
+            joints = {
+                topic: dict(zip(latest[topic][1].name, latest[topic][1].position, strict=True))
+                for topic in ("/joint_states", "/leader")
+            }
+            steps.append(
+                {
+                    "observation/image": bytes(decoded.data),
+                    "observation/state": [joints["/joint_states"][name] for name in "abc"],
+                    "action": [np.float32(joints["/leader"][name]) for name in "ca"],
+                    "language_instruction": latest["/task"][1].data.encode(),
+                    "timestamp_ns": message.log_time,
+                }
+            )
     return steps
 
 

@@ -56,10 +56,14 @@ def test_what_tf_agents_recorded(tmp_path):
 
     def frame(step, following, value):
         return trajectory.Trajectory(
-            step_type=np.int32(step), observation={"x": np.full(2, value, np.float32)}, action=np.int64(value),
-            policy_info=(), next_step_type=np.int32(following), reward=np.float32(value),
+            step_type=np.int32(step),
+            observation={"x": np.full(2, value, np.float32)},
+            action=np.int64(value),
+            policy_info=(),
+            next_step_type=np.int32(following),
+            reward=np.float32(value),
             discount=np.float32(following != 2),
-        )  # fmt: skip
+        )
 
     frames = [frame(0, 1, 0), frame(1, 2, 1), frame(2, 0, 2), frame(0, 1, 3), frame(1, 1, 4)]
     spec = tf.nest.map_structure(lambda value: tf.TensorSpec(np.shape(value), np.asarray(value).dtype), frames[0])

@@ -57,10 +57,16 @@ KINDS = {
 
 
 OBSERVATIONS = st.lists(
-    st.builds(lambda d, s, n: SpecLeaf(f"observation/{n}/{d}", d, s), st.sampled_from(CASTS),
-              st.sampled_from([(), (1,), (3,), (2, 2)]), st.sampled_from(["a", "b"])),
-    min_size=1, max_size=5, unique_by=lambda leaf: leaf.path,
-)  # fmt: skip
+    st.builds(
+        lambda d, s, n: SpecLeaf(f"observation/{n}/{d}", d, s),
+        st.sampled_from(CASTS),
+        st.sampled_from([(), (1,), (3,), (2, 2)]),
+        st.sampled_from(["a", "b"]),
+    ),
+    min_size=1,
+    max_size=5,
+    unique_by=lambda leaf: leaf.path,
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -215,8 +221,10 @@ class Hash:
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.tuples(st.sampled_from([0, 1, 40, 1000, 300_000, 1_500_000]), st.integers(1, 4)), max_size=6),
-       st.integers(1, 5))  # fmt: skip
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 1, 40, 1000, 300_000, 1_500_000]), st.integers(1, 4)), max_size=6),
+    st.integers(1, 5),
+)
 def test_rows_are_the_records_of_the_file(runs, limit):
     rng = np.random.default_rng(len(runs))
     payloads = [rng.bytes(length) for length, count in runs for _ in range(count)]
@@ -371,9 +379,15 @@ def test_from_the_command_to_items(tmp_path, convert_only):
     assert convert_only(dataset, "--policy_info_fields=td_error").code == 0
     replay = open_converted(str(tmp_path / "out"))
     assert [leaf.path for leaf in replay.spec.leaves] == [
-        "step_type", "observation/a", "observation/b", "action", "policy_info/td_error", "next_step_type", "reward",
+        "step_type",
+        "observation/a",
+        "observation/b",
+        "action",
+        "policy_info/td_error",
+        "next_step_type",
+        "reward",
         "discount",
-    ]  # fmt: skip
+    ]
     read_back = [items for work in replay.ranges for items in replay.read_items(work)]
     for path, source in [("observation/b", "observation/b"), ("policy_info/td_error", "td_error")]:
         got = concatenate([items.frames[path] for items in read_back])

@@ -28,8 +28,13 @@ STATES = ("robot0_eef_pos", "robot0_eef_rot_axis_angle", "robot0_gripper_width")
 def umi(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = episode_arrays(LENGTHS)
     arrays = {"camera0_rgb": made["img"]}
-    arrays |= dict(zip(STATES, (made["state"][:, :3], made["keypoint"][:, 0].repeat(2, 1)[:, :3], made["state"][:, :1]),
-                       strict=True))  # fmt: skip
+    arrays |= dict(
+        zip(
+            STATES,
+            (made["state"][:, :3], made["keypoint"][:, 0].repeat(2, 1)[:, :3], made["state"][:, :1]),
+            strict=True,
+        )
+    )
     return write_buffer(tmp_path_factory.mktemp("umi") / "cup.zarr.zip", arrays, LENGTHS)
 
 
@@ -131,11 +136,15 @@ def test_shards_are_refused_with_a_remedy(tmp_path: Path) -> None:
     path = write_buffer(tmp_path / "x.zarr", {"action": np.zeros((4, 2))}, (4,))
     (path / "data" / "action" / ".zarray").unlink()
     content: dict[str, Any] = {
-        "zarr_format": 3, "node_type": "array", "shape": [4, 2], "fill_value": 0, "data_type": "float32",
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [4, 2],
+        "fill_value": 0,
+        "data_type": "float32",
         "codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": [1, 2]}}],
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4, 2]}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-    }  # fmt: skip
+    }
     (path / "data" / "action" / "zarr.json").write_text(json.dumps(content))
     with pytest.raises(UsageError, match=r"data/action: its chunks are in shards, .* again without shards"):
         open_source(str(path), from_="zarr")

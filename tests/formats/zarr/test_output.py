@@ -60,9 +60,22 @@ def test_what_a_replay_buffer_checks(rich, tmp_path, images):
     assert ends.dtype == np.int64 and ends.tolist() == np.cumsum([*map(len, rich[1])]).tolist()
     names = sorted(root["data"].array_keys())
     assert names == sorted(
-        ["action", "count", "discount", "image", "is_first", "is_last", "is_terminal", "language", "mission", "on",
-         "propensity", "reward", "state"]
-    )  # fmt: skip
+        [
+            "action",
+            "count",
+            "discount",
+            "image",
+            "is_first",
+            "is_last",
+            "is_terminal",
+            "language",
+            "mission",
+            "on",
+            "propensity",
+            "reward",
+            "state",
+        ]
+    )
     assert {root["data"][name].shape[0] for name in names} == {ends[-1]}
     assert root["data/image"].chunks == (1, 40, 40, 3)
     steps = rich[1][4].steps
@@ -106,8 +119,11 @@ def test_several_splits(tmp_path):
 
 def test_text_that_arrays_of_bytes_cannot_hold(tmp_path):
     made = make_episode(3, columns={"text": np.array([b"a", b"b\0", b""], object)})
-    report = export(write_dataset(tmp_path / "data", [made, make_episode(3, columns={"text": [b"", b"\0c", b""]})]),
-                    tmp_path / "out", "zarr")  # fmt: skip
+    report = export(
+        write_dataset(tmp_path / "data", [made, make_episode(3, columns={"text": [b"", b"\0c", b""]})]),
+        tmp_path / "out",
+        "zarr",
+    )
     assert (report.items_written, report.rejected) == (1, 1)
     ((line, _),) = read_rejected(tmp_path / "out")
     assert "ends with a zero byte" in line["detail"]

@@ -65,8 +65,9 @@ def codecs() -> dict[str, Any]:
     return {**names, **others, "bz2": numcodecs.BZ2(), "none": None}
 
 
-@pytest.mark.parametrize("name", ["blosc lz4", "blosc lz4hc", "blosc zstd", "blosc zlib", "lz4", "zstd", "zlib", "gzip",
-                                  "bz2", "none"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["blosc lz4", "blosc lz4hc", "blosc zstd", "blosc zlib", "lz4", "zstd", "zlib", "gzip", "bz2", "none"]
+)
 def test_compressors(tmp_path, name):
     arrays = episode_arrays(LENGTHS)
     codec = codecs()[name]
@@ -117,8 +118,11 @@ def test_roles_and_kinds_of_arrays(tmp_path):
     path = write_buffer(tmp_path / "x.zarr", arrays, LENGTHS, meta=meta)
     source = open_source(str(path), from_="zarr")
     assert [str(field) for field in source.schema.steps.values() if field.path not in ("discount",)][:4] == [
-        "reward: float32()", "is_first: bool()", "is_last: bool()", "is_terminal: bool()",
-    ]  # fmt: skip
+        "reward: float32()",
+        "is_first: bool()",
+        "is_last: bool()",
+        "is_terminal: bool()",
+    ]
     assert source.schema.steps["observation/first_pixels"].encoding == "none"
     assert source.schema.steps["observation/gray"].encoding == "png"
     assert [*source.schema.metadata] == ["name", "seed"]

@@ -52,13 +52,15 @@ def test_it_learns_discrete_actions_from_images(tmp_path, algorithm):
     rng = np.random.default_rng(0)
     episodes = [
         make_episode(
-            6, seed=i, columns={
+            6,
+            seed=i,
+            columns={
                 "observation": rng.integers(0, 255, (6, 84, 84, 1), np.uint8),
                 "action": rng.integers(0, 3, 6, np.int64),
             },
         )
         for i in range(4)
-    ]  # fmt: skip
+    ]
     export(write_dataset(tmp_path / "data", episodes), tmp_path / "out", "d3rlpy")
     buffer = load(tmp_path / "out" / "testing-train.h5")
     assert buffer.episodes[0].observations.shape == (5, 1, 84, 84)  # channels first, as its encoders expect

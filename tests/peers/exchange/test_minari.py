@@ -57,28 +57,39 @@ def test_it_loads_by_name(rich, tmp_path, monkeypatch):
 def test_its_own_dataset_is_read(tmp_path, monkeypatch, jpeg, data_format):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     rng = np.random.default_rng(0)
-    space = gym.spaces.Dict({
-        "state": gym.spaces.Box(-1, 1, (2,), np.float64), "image": gym.spaces.Box(0, 255, (32, 36, 3), np.uint8),
-        "pair": gym.spaces.Tuple((gym.spaces.Discrete(3), gym.spaces.Text(9))),
-    })  # fmt: skip
+    space = gym.spaces.Dict(
+        {
+            "state": gym.spaces.Box(-1, 1, (2,), np.float64),
+            "image": gym.spaces.Box(0, 255, (32, 36, 3), np.uint8),
+            "pair": gym.spaces.Tuple((gym.spaces.Discrete(3), gym.spaces.Text(9))),
+        }
+    )
     buffers = []
     for steps, terminal in ((5, True), (3, False)):
         observations = {
-            "state": rng.random((steps + 1, 2)), "image": np.full((steps + 1, 32, 36, 3), 90, np.uint8),
+            "state": rng.random((steps + 1, 2)),
+            "image": np.full((steps + 1, 32, 36, 3), 90, np.uint8),
             "pair": (rng.integers(0, 3, steps + 1), ["a"] * (steps + 1)),
-        }  # fmt: skip
+        }
         end = np.arange(steps) == steps - 1
         buffers.append(
             EpisodeBuffer(
-                observations=observations, actions=rng.random((steps, 2)), rewards=list(rng.random(steps)),
-                terminations=list(end & terminal), truncations=list(end & (not terminal)),
+                observations=observations,
+                actions=rng.random((steps, 2)),
+                rewards=list(rng.random(steps)),
+                terminations=list(end & terminal),
+                truncations=list(end & (not terminal)),
                 infos={"speed": rng.random(steps + 1)},
             )
-        )  # fmt: skip
+        )
     minari.create_dataset_from_buffers(
-        "theirs-v0", buffers, observation_space=space, action_space=gym.spaces.Box(0, 1, (2,), np.float64),
-        data_format=data_format, jpeg_encoding=jpeg,
-    )  # fmt: skip
+        "theirs-v0",
+        buffers,
+        observation_space=space,
+        action_space=gym.spaces.Box(0, 1, (2,), np.float64),
+        data_format=data_format,
+        jpeg_encoding=jpeg,
+    )
     episodes = read_back(tmp_path / "theirs-v0", "minari")
     assert [len(e) for e in episodes] == [6, 4]
     for ours, theirs in zip(episodes, buffers, strict=True):

@@ -50,10 +50,14 @@ def test_files_that_lerobot_wrote(folder, unit):
 
     root = folder / f"depth_{unit}"
     features = {
-        "observation.images.depth": {"dtype": "video", "shape": (*SIZE, 1), "names": ["height", "width", "channels"],
-                                     "info": {"is_depth_map": True}},
+        "observation.images.depth": {
+            "dtype": "video",
+            "shape": (*SIZE, 1),
+            "names": ["height", "width", "channels"],
+            "info": {"is_depth_map": True},
+        },
         "action": {"dtype": "float32", "shape": (2,), "names": None},
-    }  # fmt: skip
+    }
     dataset = LeRobotDataset.create("some/depth", data.FPS, features, root=root, use_videos=True)
     for length in LENGTHS:
         for one in depth_maps(length, unit):

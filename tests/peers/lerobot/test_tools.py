@@ -67,9 +67,18 @@ def test_act_trains_from_it(folder):
     outputs = {key: value for key, value in features.items() if value.type is FeatureType.ACTION}
     inputs = {key: value for key, value in features.items() if key not in outputs and key.startswith("observation")}
     config = ACTConfig(
-        input_features=inputs, output_features=outputs, chunk_size=4, n_action_steps=4, dim_model=32, n_heads=2,
-        dim_feedforward=32, n_encoder_layers=1, latent_dim=4, pretrained_backbone_weights=None, device="cpu",
-    )  # fmt: skip
+        input_features=inputs,
+        output_features=outputs,
+        chunk_size=4,
+        n_action_steps=4,
+        dim_model=32,
+        n_heads=2,
+        dim_feedforward=32,
+        n_encoder_layers=1,
+        latent_dim=4,
+        pretrained_backbone_weights=None,
+        device="cpu",
+    )
     policy = ACTPolicy(config)
     prepare, _ = make_pre_post_processors(config, dataset_stats=dataset.meta.stats)
     optimizer = torch.optim.Adam(policy.parameters(), 1e-3)
@@ -90,9 +99,12 @@ def test_lerobots_own_converter_takes_our_v21_to_v30(moving, folder, images):
 
     out = folder / f"v21_{images}"
     rlds_beam.convert(
-        moving[0], out, images=images, map="-observation/matrix,-observation/depth",
+        moving[0],
+        out,
+        images=images,
+        map="-observation/matrix,-observation/depth",
         **{**OPTIONS, "lerobot_version": "2.1"},
-    )  # fmt: skip
+    )
     convert_dataset("some/name", root=out, push_to_hub=False)
     dataset, frame = opened(out), 0
     assert data.meta(out, "info")["codebase_version"] == "v3.0"
@@ -119,9 +131,14 @@ def test_lerobot_packs_our_files_up_to_its_size_limits(moving, images, folder):
     for limit, name in ((1e-4, "many"), (100, "few")):
         root = folder / f"aggregated_{images}_{name}"
         aggregate_datasets(
-            ["some/one", "some/two"], "some/both", roots=[ours, ours], aggr_root=root, chunk_size=2,
-            data_files_size_in_mb=limit, video_files_size_in_mb=limit,
-        )  # fmt: skip
+            ["some/one", "some/two"],
+            "some/both",
+            roots=[ours, ours],
+            aggr_root=root,
+            chunk_size=2,
+            data_files_size_in_mb=limit,
+            video_files_size_in_mb=limit,
+        )
         assert (len(list(root.glob("data/*/*.parquet"))) > 1) == (name == "many")
         both, one = opened(root), opened(ours)
         assert len(both) == 2 * len(one)

@@ -77,7 +77,7 @@ def test_h264_by_name(moving, folder):
     out = folder / "h264"
     rlds_beam.convert(
         moving[0], out, images="video", vcodec="h264", crf=20, gop=10, map="-observation/wrist", **OPTIONS
-    )  # fmt: skip
+    )
     info = data.meta(out, "info")["features"]["observation.images.image_0"]["info"]
     assert (info["video.codec"], info["video.crf"], info["video.g"]) == ("h264", 20, 10)
     dataset = opened(out)

@@ -63,9 +63,12 @@ def test_its_prelearner_samples_our_transitions(written):
 
 def test_it_learns(written):
     config = training.configured(BCConfig()).offline_data(
-        input_=[str(written)], input_read_episodes=True,
-        input_read_batch_size=8, dataset_num_iters_per_learner=1, map_batches_kwargs={"concurrency": 1},
-    )  # fmt: skip
+        input_=[str(written)],
+        input_read_episodes=True,
+        input_read_batch_size=8,
+        dataset_num_iters_per_learner=1,
+        map_batches_kwargs={"concurrency": 1},
+    )
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
     try:
         result = config.build_algo().train()

@@ -284,9 +284,11 @@ def test_an_epoch_has_each_row_once_also_shuffled(tmp_path):
     path = training.write_columns(tmp_path / "columns", STATELESS, [lesson.ours() for lesson in lessons], shards=3)
     for shuffled, held in ((False, False), (True, False), (True, True)):
         config = training.configured(BCConfig()).offline_data(
-            **offline_data(path), materialize_data=held, materialize_mapped_data=False,
+            **offline_data(path),
+            materialize_data=held,
+            materialize_mapped_data=False,
             iter_batches_kwargs={"local_shuffle_buffer_size": 100} if shuffled else {},
-        )  # fmt: skip
+        )
         data = ColumnsOfflineData(config)
         epochs = []
         for _ in range(2):

@@ -41,8 +41,13 @@ def as_rlds(directory: Path, logged: dict[str, Any]) -> Path:
     steps, episodes = logged["step_per_trajectory"], []
     for i in range(logged["n_trajectories"]):
         rows = slice(i * steps, (i + 1) * steps)
-        columns = {"observation": logged["state"], "action": logged["action"], "reward": logged["reward"],
-                   "propensity": logged["pscore"], **{f"info/{k}": v for k, v in logged["info"].items()}}  # fmt: skip
+        columns = {
+            "observation": logged["state"],
+            "action": logged["action"],
+            "reward": logged["reward"],
+            "propensity": logged["pscore"],
+            **{f"info/{k}": v for k, v in logged["info"].items()},
+        }
         made = {path: np.concatenate([column[rows], column[rows][-1:]]) for path, column in columns.items()}
         place = np.arange(steps + 1)
         made |= {"is_first": place == 0, "is_last": place == steps, "is_terminal": place == steps}
@@ -90,9 +95,11 @@ def test_what_we_export_is_what_scope_rl_logged(tmp_path):
             logged_dataset=logged, evaluation_policies=[evaluated], random_state=1
         )
         estimators = [
-            TrajectoryWiseImportanceSampling(), PerDecisionImportanceSampling(),
-            SelfNormalizedTIS(), SelfNormalizedPDIS(),
-        ]  # fmt: skip
+            TrajectoryWiseImportanceSampling(),
+            PerDecisionImportanceSampling(),
+            SelfNormalizedTIS(),
+            SelfNormalizedPDIS(),
+        ]
         ope = OffPolicyEvaluation(logged_dataset=logged, ope_estimators=estimators, disable_reward_after_done=False)
         found: dict[str, float] = ope.estimate_policy_value(inputs)["eg_0.1"]
         return found

@@ -93,8 +93,15 @@ def direct(rewards: list[np.ndarray], ratios: list[np.ndarray], q: list[np.ndarr
     }
 
 
-BASIC = ("DirectMethod", "TrajectoryWiseImportanceSampling", "PerDecisionImportanceSampling", "DoublyRobust",
-         "SelfNormalizedTIS", "SelfNormalizedPDIS", "SelfNormalizedDR")  # fmt: skip
+BASIC = (
+    "DirectMethod",
+    "TrajectoryWiseImportanceSampling",
+    "PerDecisionImportanceSampling",
+    "DoublyRobust",
+    "SelfNormalizedTIS",
+    "SelfNormalizedPDIS",
+    "SelfNormalizedDR",
+)
 
 
 def estimators(module: Any, names: tuple[str, ...]) -> list[Any]:
@@ -117,8 +124,11 @@ def test_estimates_of_discrete_actions(tmp_path):
     chosen = inputs["evaluation_policy_action_dist"][np.arange(logged["size"]), logged["action"]]
     q = inputs["state_action_value_prediction"]
     rewards = recorded(logged, logged["reward"])
-    values = (chosen / logged["pscore"], q[np.arange(logged["size"]), logged["action"]],
-              (q * inputs["evaluation_policy_action_dist"]).sum(axis=1))  # fmt: skip
+    values = (
+        chosen / logged["pscore"],
+        q[np.arange(logged["size"]), logged["action"]],
+        (q * inputs["evaluation_policy_action_dist"]).sum(axis=1),
+    )
     ratios, q_taken, v = (recorded(logged, one) for one in values)
     expected = direct(rewards, ratios, q_taken, v)
     for name, value in expected.items():
@@ -191,9 +201,11 @@ def test_estimates_of_continuous_actions(tmp_path):
     expected = direct(*(recorded(logged, one) for one in values))
     for one in estimators(continuous, BASIC):
         found = one.estimate_policy_value(
-            step_per_trajectory=logged["step_per_trajectory"], bandwidth=BANDWIDTH,
-            **{name: masked[name] for name in ("action", "reward", "pscore", "done")}, **of_masked["p"],
-        )  # fmt: skip
+            step_per_trajectory=logged["step_per_trajectory"],
+            bandwidth=BANDWIDTH,
+            **{name: masked[name] for name in ("action", "reward", "pscore", "done")},
+            **of_masked["p"],
+        )
         assert found == pytest.approx(expected[one.estimator_name], rel=1e-6), one.estimator_name
     ope = OffPolicyEvaluation(logged_dataset=masked, ope_estimators=estimators(continuous, BASIC), bandwidth=BANDWIDTH)
     whole = ope.estimate_policy_value(of_masked)["p"]

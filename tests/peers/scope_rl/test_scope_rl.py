@@ -55,9 +55,12 @@ def behavior_policy(ddqn, env) -> Any:
 def both(env: Any, policy: Any, count: int, **arguments: Any) -> tuple[dict[str, Any], LoggedDataset]:
     """Runs the documented example with SCOPE-RL and with ours."""
     given = {
-        "env": env, "max_episode_steps": env.step_per_episode, "state_keys": env.obs_keys, "info_keys": INFO,
+        "env": env,
+        "max_episode_steps": env.step_per_episode,
+        "state_keys": env.obs_keys,
+        "info_keys": INFO,
         **({"action_meaning": env.action_meaning} if hasattr(env, "action_meaning") else {}),
-    }  # fmt: skip
+    }
     asked = {"n_trajectories": count, "obtain_info": True, "random_state": 12345, **arguments}
     return Theirs(**given).obtain_episodes(policy, **asked), SyntheticDataset(**given).obtain_episodes(policy, **asked)
 

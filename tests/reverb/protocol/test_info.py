@@ -30,10 +30,34 @@ from rlds_beam.reverb.protocol.info import SERVER_INFO, ServerInfo, parse_checkp
 DEADLINE = 1.0
 
 DTYPES = (
-    "float32", "float64", "int32", "uint8", "int16", "int8", "string", "int64", "bool", "bfloat16", "uint16", "float16",
-    "uint32", "uint64", "complex64", "complex128", "qint8", "quint8", "qint32", "qint16", "quint16", "resource",
-    "variant", "float8_e5m2", "float8_e4m3fn", "int4", "uint4",
-)  # fmt: skip
+    "float32",
+    "float64",
+    "int32",
+    "uint8",
+    "int16",
+    "int8",
+    "string",
+    "int64",
+    "bool",
+    "bfloat16",
+    "uint16",
+    "float16",
+    "uint32",
+    "uint64",
+    "complex64",
+    "complex128",
+    "qint8",
+    "quint8",
+    "qint32",
+    "qint16",
+    "quint16",
+    "resource",
+    "variant",
+    "float8_e5m2",
+    "float8_e4m3fn",
+    "int4",
+    "uint4",
+)
 
 
 def signatures() -> dict[str, Any]:
@@ -47,10 +71,14 @@ def signatures() -> dict[str, Any]:
     observation = {"state": leaf(3), "camera": {"b": leaf(8, 8, 3, dtype="uint8"), "a": leaf(dtype="int64")}}
     action = tensor_spec.BoundedTensorSpec((2,), "float32", -1, [1, 2])
     agent = trajectory.Trajectory(
-        step_type=leaf(dtype="int32"), observation=observation, action=action, policy_info=(),
-        next_step_type=leaf(dtype="int32"), reward=leaf(),
+        step_type=leaf(dtype="int32"),
+        observation=observation,
+        action=action,
+        policy_info=(),
+        next_step_type=leaf(dtype="int32"),
+        reward=leaf(),
         discount=tensor_spec.BoundedTensorSpec((), "float32", 0, 1),
-    )  # fmt: skip
+    )
     point = collections.namedtuple("point", "y x")
     return {
         "leaf": leaf(1, 2),
@@ -71,9 +99,13 @@ def make_tables() -> list[Any]:
 
     table, selectors, limiters = reverb.Table, reverb.selectors, reverb.rate_limiters
     kinds = [
-        selectors.Uniform, lambda: selectors.Prioritized(0.6), selectors.Fifo, selectors.Lifo, selectors.MinHeap,
+        selectors.Uniform,
+        lambda: selectors.Prioritized(0.6),
+        selectors.Fifo,
+        selectors.Lifo,
+        selectors.MinHeap,
         selectors.MaxHeap,
-    ]  # fmt: skip
+    ]
     tables = [
         table(f"{i}", sampler(), remover(), 10 * i + 1, limiters.MinSize(i + 1), max_times_sampled=i)
         for i, (sampler, remover) in enumerate(itertools.product(kinds, kinds))
@@ -274,11 +306,14 @@ def test_a_stopped_server_does_not_answer():
         assert list(connection.info(20).tables) == ["queue"]
 
 
-@pytest.mark.parametrize(("reply", "says"), [
-    (None, "no answer within 1 s"),
-    (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no Reverb server answers .*http1.x"),
-    (b"SSH-2.0-OpenSSH_9.2\r\n", "no Reverb server answers"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        (None, "no answer within 1 s"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no Reverb server answers .*http1.x"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "no Reverb server answers"),
+    ],
+)
 def test_something_else_listens(reply, says):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         if reply is not None:

@@ -74,9 +74,17 @@ def fetch() -> None:
 def _fetch_flink(scratch: Path, lib: Path) -> None:
     """Extracts Flink's jars from its source package on PyPI."""
     _run(
-        sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation", "--no-binary=:all:",
-        f"--dest={scratch}", _FLINK,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-binary=:all:",
+        f"--dest={scratch}",
+        _FLINK,
+    )
     (package,) = scratch.glob("*.tar.gz")
     _verify([package])
     with tarfile.open(package) as tar:

@@ -104,8 +104,9 @@ def test_a_format_that_sources_read(convert: Convert, name: str) -> None:
         assert made["total"] == browser.json("/api/episode", key=keys[0])["steps"] - 1
 
 
-@pytest.mark.parametrize("options", [{"items": "pairs"}, {"items": "pairs", "images": "jpeg"},
-                                     {"items": "sequences", "sequence_length": 4}])  # fmt: skip
+@pytest.mark.parametrize(
+    "options", [{"items": "pairs"}, {"items": "pairs", "images": "jpeg"}, {"items": "sequences", "sequence_length": 4}]
+)
 def test_items_are_shown_one_by_one(convert: Convert, options: dict[str, Any]) -> None:
     path = convert(**options)
     rows = rlds_beam.open_dataset(path)
@@ -154,9 +155,13 @@ def test_videos_are_sent_as_files_in_parts(convert: Convert) -> None:
         assert (whole.status_code, whole.headers["content-type"], whole.content) == (200, "video/mp4", data)
         size = len(data)
         for asked, start, stop in (
-            ("bytes=0-0", 0, 1), ("bytes=10-99", 10, 100), ("bytes=100-", 100, size), ("bytes=-7", size - 7, size),
-            (f"bytes=5-{size * 2}", 5, size), (f"bytes=-{size * 2}", 0, size),
-        ):  # fmt: skip
+            ("bytes=0-0", 0, 1),
+            ("bytes=10-99", 10, 100),
+            ("bytes=100-", 100, size),
+            ("bytes=-7", size - 7, size),
+            (f"bytes=5-{size * 2}", 5, size),
+            (f"bytes=-{size * 2}", 0, size),
+        ):
             part = browser.get("/video", {"Range": asked}, **query)
             assert (part.status_code, part.content) == (206, data[start:stop])
             assert part.headers["content-range"] == f"bytes {start}-{stop - 1}/{size}"
@@ -164,9 +169,12 @@ def test_videos_are_sent_as_files_in_parts(convert: Convert) -> None:
             part = browser.get("/video", {"Range": asked}, **query)
             assert (part.status_code, part.headers["content-range"]) == (416, f"bytes */{size}")
         for asked in ("bytes=-", "bytes=0-1,3-4", "items=0-1", "bytes=a-b", "bytes=٣-٤"):
-            assert browser.client.get(
-                "/video", params={"dataset": "0", **query}, headers={"Range": asked.encode()}
-            ).content == data  # fmt: skip
+            assert (
+                browser.client.get(
+                    "/video", params={"dataset": "0", **query}, headers={"Range": asked.encode()}
+                ).content
+                == data
+            )
         changed = browser.get("/video", {"Range": "bytes=0-0", "If-Range": '"another"'}, **query)
         assert (changed.status_code, changed.content) == (200, data)
         assert browser.get("/image", key=keys[0], camera=CAMERA, step="0").status_code == 404

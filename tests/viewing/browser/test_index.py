@@ -20,8 +20,12 @@ from rlds_beam.viewing.browser.index import EpisodeIndex
 def read(source: Source) -> list[EpisodeKey]:
     """The keys of all records and damaged regions, by reading everything."""
     reader = EpisodeReader(source)
-    return [episode.key for split in source.splits for shard in split.shards
-            for episode in reader.read(split.name, Segment(shard))]  # fmt: skip
+    return [
+        episode.key
+        for split in source.splits
+        for shard in split.shards
+        for episode in reader.read(split.name, Segment(shard))
+    ]
 
 
 @pytest.fixture
@@ -91,10 +95,12 @@ def test_keys_that_do_not_exist(directory: Path) -> None:
     index = EpisodeIndex(open_source(str(directory)))
     first = index.keys(0, 1)[0]
     for other in (
-        EpisodeKey("other/1.0.0", "train", 0, 0), EpisodeKey(first.dataset, "test", 0, 0),
-        EpisodeKey(first.dataset, "train", 7, 0), EpisodeKey(first.dataset, "train", 0, 1),
+        EpisodeKey("other/1.0.0", "train", 0, 0),
+        EpisodeKey(first.dataset, "test", 0, 0),
+        EpisodeKey(first.dataset, "train", 7, 0),
+        EpisodeKey(first.dataset, "train", 0, 1),
         EpisodeKey(first.dataset, "train", 0, 1 << 60),
-    ):  # fmt: skip
+    ):
         assert index.number(other) is None
 
 

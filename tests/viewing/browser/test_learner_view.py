@@ -125,8 +125,11 @@ def counterparts(browser: Browser, dataset: str) -> list[tuple[str | None, str]]
     return [(answer["key"], answer["how"]) for answer in answers]
 
 
-@pytest.mark.parametrize("options", [{"to": "rlds"}, {"to": "lerobot", "fps": 10}, {"to": "numpy"},
-                                     {"to": "columns"}, {"items": "episodes"}], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [{"to": "rlds"}, {"to": "lerobot", "fps": 10}, {"to": "numpy"}, {"to": "columns"}, {"items": "episodes"}],
+    ids=str,
+)
 def test_an_episode_and_its_counterpart(dataset: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     rlds_beam.convert(dataset, tmp_path / "out", workers=1, progress="none", **options)
     with browsing(dataset, tmp_path / "out", no_scan=False) as browser:

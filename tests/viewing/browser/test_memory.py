@@ -38,13 +38,16 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     columns = {
         "key": [f"testing/1.0.0:train:{s:05d}@{p}" for s, p in zip(shards.tolist(), positions.tolist(), strict=True)],
         "split": pa.array(["train"]).take(pa.array(np.zeros(TOTAL, np.int64))),
-        "shard": shards, "position": positions, "part": np.zeros(TOTAL, np.int64),
-        "steps": rng.integers(1, 500, TOTAL), "return": rng.normal(size=TOTAL),
+        "shard": shards,
+        "position": positions,
+        "part": np.zeros(TOTAL, np.int64),
+        "steps": rng.integers(1, 500, TOTAL),
+        "return": rng.normal(size=TOTAL),
         "instruction": pa.array(texts).take(pa.array(rng.integers(0, len(texts), TOTAL))),
         "rule": pa.array(["non_finite", None, None, None]).take(pa.array(rng.integers(0, 4, TOTAL))),
         "metadata/trial": rng.integers(0, 1000, TOTAL),
         **{name: rng.random(TOTAL, np.float32).astype(np.float64) for name in [*SIGNALS][:12]},
-    }  # fmt: skip
+    }
     pq.write_table(pa.table(columns), directory / "signals.parquet", row_group_size=1 << 16)
     return directory
 
@@ -68,10 +71,17 @@ def test_a_million_episodes(dataset: Path) -> None:
         assert client.get(f"{base}api/datasets").json()[0]["episodes"] == TOTAL
         assert memory(process.pid) < MAX_MB
         for query in (
-            {}, {"offset": 987_654}, {"sort": "steps", "desc": "1"}, {"sort": "instruction", "offset": 500_000},
-            {"sort": signal}, {"filter": f"{signal} > 0.99"}, {"filter": "metadata/trial == 7", "sort": "return"},
-            {"text": "box 42"}, {"rule": "rejected", "sort": "steps"}, {"filter": ["steps < 9", "return > 0"]},
-        ):  # fmt: skip
+            {},
+            {"offset": 987_654},
+            {"sort": "steps", "desc": "1"},
+            {"sort": "instruction", "offset": 500_000},
+            {"sort": signal},
+            {"filter": f"{signal} > 0.99"},
+            {"filter": "metadata/trial == 7", "sort": "return"},
+            {"text": "box 42"},
+            {"rule": "rejected", "sort": "steps"},
+            {"filter": ["steps < 9", "return > 0"]},
+        ):
             answer = client.get(f"{base}api/episodes", params={"limit": 200, **query})
             assert answer.status_code == 200 and len(answer.json()["rows"]) == 200
             assert memory(process.pid) < MAX_MB

@@ -96,10 +96,18 @@ def test_every_answer_has_the_headers_that_keep_a_page_safe(browser: Browser, pa
 @pytest.mark.parametrize(
     "path",
     [
-        "/static/../server.py", "/static/..%2fserver.py", "/static/%2e%2e/%2e%2e/server.py", "/static//etc/passwd",
-        "/static/", "/static", "/../../../../etc/passwd", "//etc/passwd", "/static/index.html%00.js", "/static/\\..\\x",
+        "/static/../server.py",
+        "/static/..%2fserver.py",
+        "/static/%2e%2e/%2e%2e/server.py",
+        "/static//etc/passwd",
+        "/static/",
+        "/static",
+        "/../../../../etc/passwd",
+        "//etc/passwd",
+        "/static/index.html%00.js",
+        "/static/\\..\\x",
     ],
-)  # fmt: skip
+)
 def test_no_path_of_a_request_is_opened(browser: Browser, path: str) -> None:
     status, _, body = send(browser, "GET", path)
     assert status in (307, 400, 404) and b"root:" not in body and b"import" not in body
@@ -143,9 +151,13 @@ def test_a_refused_connection_ends(browser: Browser) -> None:
 
 def test_a_web_socket_is_refused(browser: Browser) -> None:
     status, _, _ = send(
-        browser, "GET", "/api/datasets", Connection="Upgrade", Upgrade="websocket",
+        browser,
+        "GET",
+        "/api/datasets",
+        Connection="Upgrade",
+        Upgrade="websocket",
         **{"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "x" * 22 + "=="},
-    )  # fmt: skip
+    )
     assert status in (200, 400, 403, 404)  # an ordinary answer: nothing is upgraded
 
 
@@ -157,13 +169,35 @@ def test_each_server_has_another_token(browser: Browser, tmp_path: Path) -> None
 
 
 KEY = "testing/1.0.0:train:00000@0"
-HOSTILE = ["", "x", "a:b:c", KEY + "x", KEY + ".", "../" * 20, "\x00", "<script>", "%", "9" * 5000, KEY + "9" * 4000,
-           "testing/1.0.0:train:00000@" + "9" * 30, "testing/1.0.0:train:٣@0", "\U0001f600:a:1@1"]  # fmt: skip
+HOSTILE = [
+    "",
+    "x",
+    "a:b:c",
+    KEY + "x",
+    KEY + ".",
+    "../" * 20,
+    "\x00",
+    "<script>",
+    "%",
+    "9" * 5000,
+    KEY + "9" * 4000,
+    "testing/1.0.0:train:00000@" + "9" * 30,
+    "testing/1.0.0:train:٣@0",
+    "\U0001f600:a:1@1",
+]
 
 
 @pytest.mark.parametrize("path", ["/api/episode", "/api/step", "/image", "/video", "/api/made", "/api/counterpart"])
-@pytest.mark.parametrize("key", [*HOSTILE, "other/1.0.0:train:00000@0", "testing/1.0.0:nope:00000@0",
-                                 "testing/1.0.0:train:00009@0", "testing/1.0.0:train:00000@1"])  # fmt: skip
+@pytest.mark.parametrize(
+    "key",
+    [
+        *HOSTILE,
+        "other/1.0.0:train:00000@0",
+        "testing/1.0.0:nope:00000@0",
+        "testing/1.0.0:train:00009@0",
+        "testing/1.0.0:train:00000@1",
+    ],
+)
 def test_hostile_keys_are_refused_as_json(browser: Browser, path: str, key: str) -> None:
     answer = browser.get(path, key=key, camera="observation/image", step="0")
     assert answer.status_code in (400, 404) and isinstance(answer.json()["error"], str)
@@ -172,12 +206,26 @@ def test_hostile_keys_are_refused_as_json(browser: Browser, path: str, key: str)
 @pytest.mark.parametrize(
     "query",
     [
-        {"dataset": "1"}, {"dataset": "-1"}, {"dataset": "../.."}, {"limit": "0x10"}, {"limit": "501"}, {"limit": "-1"},
-        {"offset": "1e3"}, {"offset": "9" * 19}, {"offset": "٣"}, {"sort": "__class__"}, {"filter": "import os"},
-        {"filter": "steps >"}, {"filter": "nothing > 1"}, {"filter": "steps > 1; drop"}, {"text": "a" * 9000},
-        {"filter": "steps > 1" + ", steps > 1" * 2000}, {"rule": "nope"}, {"sort": "steps\x00"},
+        {"dataset": "1"},
+        {"dataset": "-1"},
+        {"dataset": "../.."},
+        {"limit": "0x10"},
+        {"limit": "501"},
+        {"limit": "-1"},
+        {"offset": "1e3"},
+        {"offset": "9" * 19},
+        {"offset": "٣"},
+        {"sort": "__class__"},
+        {"filter": "import os"},
+        {"filter": "steps >"},
+        {"filter": "nothing > 1"},
+        {"filter": "steps > 1; drop"},
+        {"text": "a" * 9000},
+        {"filter": "steps > 1" + ", steps > 1" * 2000},
+        {"rule": "nope"},
+        {"sort": "steps\x00"},
     ],
-)  # fmt: skip
+)
 def test_hostile_queries_are_refused_as_json(browser: Browser, query: dict[str, str]) -> None:
     answer = browser.get("/api/episodes", **query)
     assert answer.status_code in (400, 404) and isinstance(answer.json()["error"], str)

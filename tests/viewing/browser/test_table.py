@@ -90,9 +90,17 @@ def expected(table: pa.Table, query: Query) -> list[str]:
     return [row["key"] for row in found]
 
 
-FILTERS = ("steps > 10", "steps < 5, steps > 25", "return >= 0", "metadata/episode_metadata/place == kitchen",
-           "metadata/episode_metadata/trial == 3, instruction == push", "rule != non_finite", "split == train",
-           "outlier_length > 0.5", "frozen_camera > 0")  # fmt: skip
+FILTERS = (
+    "steps > 10",
+    "steps < 5, steps > 25",
+    "return >= 0",
+    "metadata/episode_metadata/place == kitchen",
+    "metadata/episode_metadata/trial == 3, instruction == push",
+    "rule != non_finite",
+    "split == train",
+    "outlier_length > 0.5",
+    "frozen_camera > 0",
+)
 
 
 def queries() -> Iterator[Query]:
@@ -175,8 +183,12 @@ def test_files_that_are_no_table_of_the_dataset(dataset: Path, table: pa.Table, 
     damaged.write_bytes(other.read_bytes()[:-100])
     small = tmp_path / "small.parquet"
     pq.write_table(table.select(["key", "steps"]), small)
-    for file, message in ((other, "about another/1.0.0"), (damaged, "not a table"), (small, "not a table"),
-                          (tmp_path / "nothing", "nothing")):  # fmt: skip
+    for file, message in (
+        (other, "about another/1.0.0"),
+        (damaged, "not a table"),
+        (small, "not a table"),
+        (tmp_path / "nothing", "nothing"),
+    ):
         with pytest.raises((UsageError, OSError), match=message), browsing(dataset, signals=str(file)):
             pass
 
