@@ -132,6 +132,15 @@ def forget(start: Path) -> None:
             os.close(file)
 
 
+_CONVERT_TO_LANCE = """
+import os, sys
+from lerobot_lancedb.scripts.{} import main
+code = main() or 0
+sys.stdout.flush()
+os._exit(code)  # Lance's threads may crash while Python ends, after all is written
+"""
+
+
 def prepare(steps: int) -> Path:
     """The folder with the same steps in every format; made once."""
     folder = DATA / f"loading_{steps}"
@@ -147,10 +156,11 @@ def prepare(steps: int) -> Path:
         command([tool, "convert", rlds, folder / f"columns_plain_{name}", *columns])
         windows = f"--connectors={folder / 'windows.yaml'}"
         command([tool, "convert", rlds, folder / f"columns_policy_{name}", *columns, windows])
-    for kind, script in (("images", "lerobot-convert-to-lance"), ("video", "lerobot-convert-to-lance-video")):
+    for kind, script in (("images", "convert_to_lance"), ("video", "convert_to_lance_video")):
         source, target = folder / f"lerobot_{kind}", folder / f"lance_{kind}"
         names = ["--repo-id=some/name", f"--src-root={source}", f"--output={target}"]
-        command(["env", f"HF_HOME={CACHES}", "HF_HUB_OFFLINE=1", HOME / "bin" / script, *names])
+        run = [HOME / "bin" / "python", "-c", _CONVERT_TO_LANCE.format(script)]
+        command(["env", f"HF_HOME={CACHES}", "HF_HUB_OFFLINE=1", *run, *names])
     (folder / "finished").touch()
     return folder
 
