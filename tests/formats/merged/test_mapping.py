@@ -258,6 +258,7 @@ def test_the_bytes_are_the_same_for_any_number_of_parts_and_workers(robots: tupl
 
 
 def test_videos_of_equal_coding_are_copied(tmp_path: Path) -> None:
+    pytest.importorskip("av")
     data, _ = write_moving_data(tmp_path / "data")
     for name in ("a", "b"):
         convert_here(data, tmp_path / name, to="lerobot", fps=10, images="video")
