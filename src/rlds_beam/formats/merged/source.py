@@ -34,6 +34,7 @@ from rlds_beam.formats.merged.schemas import (
 from rlds_beam.images.codecs import encode_png, encode_zeros
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import LastAction, Shard, Source, Span, Split, VideoSpan
+from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.meaning import find_last_steps
 
 
@@ -228,7 +229,9 @@ class MergedDecoder:
     def __init__(self, starts: Mapping[str, Sequence[int]], inputs: Sequence[MergedInput], merge: Merge):
         self.starts, self._merge = starts, merge
         self._decoders = [(member.source.dataset, member.source.decoder, member.connecting) for member in inputs]
-        self._conformance = [Conformance(member.source.schema) for member in inputs]
+        self._conformance = [
+            None if _conforms(member.source) else Conformance(member.source.schema) for member in inputs
+        ]
         self._names = [member.name.encode() for member in inputs]
         self.keeps_images = not any(member.connecting.connectors for member in inputs)
 
@@ -237,7 +240,8 @@ class MergedDecoder:
         dataset, decoder, connecting = self._decoders[which]
         shard = key.shard - self.starts[key.split][which]
         episode = decoder.decode(payload, dataclasses.replace(key, dataset=dataset, shard=shard))
-        if faults := self._conformance[which].violations(episode):
+        conformance = self._conformance[which]
+        if conformance is not None and (faults := conformance.violations(episode)):
             raise BadEpisode(*faults)
         edited = self._connect(episode, connecting)
         steps, metadata = self._merge_steps(edited, which), self._merge_metadata(edited)
@@ -289,6 +293,11 @@ class MergedDecoder:
             else:
                 metadata[path] = exact_cast(np.asarray(value), field.numpy_dtype, path)[()]
         return {**metadata, **{mask: np.bool_(path in episode.metadata) for path, mask in masks.items()}}
+
+
+def _conforms(source: Source) -> bool:
+    """Whether what the decoder returns has the schema's fields, so that they need no check."""
+    return isinstance(source.decoder, EpisodeDecoder) and source.schema.fast and source.schema == source.decoder.schema
 
 
 def _zeros(field: Field, length: int) -> Column:
