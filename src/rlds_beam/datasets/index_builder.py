@@ -241,6 +241,7 @@ class _Builder:
             notes=self.notes,
             rejected=dict(rejected),
             last_steps=dataclasses.asdict(find_last_steps(source)),
+            **({} if source.void_datasets is None else {"void_datasets": [*source.void_datasets]}),
             videos=self._videos.videos,
             scales=self._videos.scales,
         )

@@ -102,6 +102,7 @@ _SCHEMA = {
     "rejected": {"*": COUNT},
     "notes": [TEXT],
     "last_steps": {"action": TEXT, "assumed": TEXT},
+    "void_datasets?": [TEXT],
     "sizes": {"*": COUNT},
     "recipe": TEXT,
 }
@@ -459,6 +460,12 @@ class StepIndex:
     def last_steps(self) -> LastSteps:
         """What the last steps of the episodes are."""
         return LastSteps(**self.content["last_steps"])
+
+    @property
+    def void_datasets(self) -> list[str] | None:
+        """As in `Source`."""
+        found: list[str] | None = self.content.get("void_datasets")
+        return found
 
     @property
     def blob(self) -> str:

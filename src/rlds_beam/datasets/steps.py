@@ -14,7 +14,7 @@ from rlds_beam.datasets.image_index import IndexedVideos, PlaceReader
 from rlds_beam.datasets.index_builder import Recipe
 from rlds_beam.datasets.step_index import BLOB, FIRST_VIDEO, CheckedArray, StepIndex
 from rlds_beam.encoding.example.row_decoder import objects
-from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.episode import SOURCE_DATASET, Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.resizing import EditedImages
@@ -67,7 +67,11 @@ class IndexedSteps:
     def void(self) -> Array:
         """Whether the last step of each episode has no action, bool [E]."""
         void = self.index.last_steps.action == "void" and any(is_action(path) for path in self.index.columns)
-        return self.ended & void
+        names = self.index.void_datasets
+        if names is None or SOURCE_DATASET not in self.index.columns:
+            return self.ended & void
+        of_episodes = np.asarray(self.column(SOURCE_DATASET, slice(None)))
+        return self.ended & void & np.isin(of_episodes, np.array([name.encode() for name in names], object))
 
     def read(self, indices: Indices, wanted: Sequence[str]) -> dict[str, Column]:
         episodes: Indices | None = None

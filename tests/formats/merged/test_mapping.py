@@ -130,6 +130,11 @@ def test_a_proposed_file_is_used_as_it_is(robots: tuple[str, ...], tmp_path: Pat
     assert features["observation.images.top"] == (32, 32, 3)
 
 
+def test_a_program_gets_an_error_instead_of_a_proposal(robots: tuple[str, ...], capsys: Any) -> None:
+    assert main(["inspect", *robots, "--json"]) == 2
+    assert "cannot be merged" in json.loads(capsys.readouterr().out)["error"]["message"]
+
+
 def test_values_go_where_their_names_are(tmp_path: Path) -> None:
     one = rlds(tmp_path / "one", said={"names": {"action": JOINTS}})
     turned = rlds(tmp_path / "turned", said={"names": {"action": JOINTS[::-1]}})
@@ -310,3 +315,5 @@ def test_only_void_last_actions_are_left_out_of_rows(tmp_path: Path) -> None:
         assert "last actions are void in some: real in real/1.0.0, void in void/1.0.0" in str(done)
         lengths = [len(row["steps/action"]) for row in rlds_beam.open_dataset(tmp_path / to)]
         assert lengths == [6, 7, 8, 5, 6, 7]
+    steps = rlds_beam.open_dataset([real, void], unit="steps")
+    assert sum(len(batch["action"]) for batch in steps.batches(8, drop_last=False)) == 39
