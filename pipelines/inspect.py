@@ -73,6 +73,8 @@ def main(config: InspectConfig) -> int:
     try:
         survey = inspect(config)
     except NeedsMappingError as error:
+        if config.json:  # a proposal is YAML
+            raise
         print(error.propose())
         return 0
     if config.json:
