@@ -153,3 +153,11 @@ def test_fields_are_renamed_and_added():
         assert added.steps["constant"].dtype == dtype and (np.asarray(added.steps["constant"]) == value).all()
     with pytest.raises(UsageError, match="there is already a field action"):
         edited(AddField("action", 1.0), episode)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"), [(300, "int8"), (0.5, "int32"), ([1, [2]], None), (1, "flaot32"), (1, "string")]
+)
+def test_a_value_that_its_dtype_does_not_hold_is_refused(value, dtype):
+    with pytest.raises((UsageError, ValueError)):
+        AddField("constant", value, dtype)

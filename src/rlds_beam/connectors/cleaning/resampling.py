@@ -258,7 +258,7 @@ class Resample(EpisodeConnector):
                 raise UsageError("Resample: the rate of the steps is unknown: pass recorded_fps, or times")
             return np.arange(len(episode)) / self.recorded_fps, 1e-6 / self.recorded_fps
         raw = vectors(episode, self.times, "Resample: times")[:, 0]
-        times = _increasing(raw, self.times, strictly=True) * self._second
+        times = _read_times(raw, self.times, strictly=True) * self._second
         one = 1.0
         if raw.dtype.kind == "f":  # some formats store float64 as float32
             short = np.array_equal(raw.astype(np.float32), raw)
@@ -271,7 +271,7 @@ class Resample(EpisodeConnector):
         usual = 1 / (self.recorded_fps or 1) if self.times is None else float(np.median(np.diff(times)))
         edges = np.append(times, times[-1] + usual) if self._real else times
         if self.onto is not None:
-            stamps = _increasing(vectors(episode, self.onto, "Resample: onto")[:, 0], self.onto, strictly=False)
+            stamps = _read_times(vectors(episode, self.onto, "Resample: onto")[:, 0], self.onto, strictly=False)
             begins = np.append(True, np.diff(stamps) > 0)[: len(edges) - 1]
             grid = np.append(times[: len(begins)][begins], edges[-1])
         else:
@@ -309,7 +309,7 @@ class Resample(EpisodeConnector):
     def _move(self, episode: Episode, line: _Timeline, turn: Place, place: Place) -> Array:
         """The new changes of a position along the axes of the hand, (N, 3)."""
         changes = self._rotations(episode, line, turn)
-        moves = _recorded(episode, line, place[0], range(place[1], place[1] + 3))
+        moves = _read_actions(episode, line, place[0], range(place[1], place[1] + 3))
         moves = _accumulate(changes, "hand")[:-1].apply(moves)
         made: Array = self._integrate(changes, line)[:-1].inv().apply(_add_up(moves, line))
         return made
@@ -317,7 +317,7 @@ class Resample(EpisodeConnector):
     def _rotations(self, episode: Episode, line: _Timeline, turn: Place) -> Rotation:
         """The rotations of transitions, (M,)."""
         path, start = turn
-        values = _recorded(episode, line, path, range(start, start + self._size))
+        values = _read_actions(episode, line, path, range(start, start + self._size))
         sound_rotations(episode, path, values, self.rotation or "", np.zeros(len(values), bool))
         return read_rotations(values, self.rotation or "")
 
@@ -360,7 +360,7 @@ def _common_mode(modes: Modes, place: Place, size: int) -> Mode | None:
     return found.pop()
 
 
-def _recorded(episode: Episode, line: _Timeline, path: str, where: Sequence[int]) -> Array:
+def _read_actions(episode: Episode, line: _Timeline, path: str, where: Sequence[int]) -> Array:
     """Some values of the actions of transitions, float64 (M, D). Raises BadEpisode if one is not finite."""
     values = vectors(episode, path, "Resample: action")[: len(line.edges) - 1, [*where]].astype(np.float64)
     if (bad := ~np.isfinite(values).all(axis=1)).any():
@@ -375,7 +375,7 @@ def _values(episode: Episode, line: _Timeline, path: str, modes: Modes) -> Array
     made = np.asarray(episode.steps[path])[line.shown]
     for mode in _MODES:
         if where := [i for (field, i), of_value in modes.items() if (field, of_value) == (path, mode)]:
-            old = _recorded(episode, line, path, where)
+            old = _read_actions(episode, line, path, where)
             changes = mode == "relative"
             new = _add_up(old, line) if changes else _interpolate(line.grid[:-1], line.edges[:-1], old)
             made = _write(made, where, new)
@@ -392,7 +392,7 @@ def _interpolate(times: Array, known: Array, values: Array) -> Array:
     return np.stack([np.interp(times, known, column) for column in values.T], axis=1)
 
 
-def _increasing(raw: Array, path: str, *, strictly: bool) -> Array:
+def _read_times(raw: Array, path: str, *, strictly: bool) -> Array:
     """Timestamps since the first one, float64. Raises BadEpisode if they are not finite or do not increase."""
     wide = raw.astype(np.float64 if raw.dtype.kind == "f" else np.int64)
     with np.errstate(invalid="ignore", over="ignore"):

@@ -13,8 +13,10 @@ import numpy as np
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.expressions import EpisodeCondition
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.episodes.columns import all_below, below, is_numeric
+from rlds_beam.encoding.tfds.features import DTYPES
+from rlds_beam.episodes.columns import all_below, below, find_changed, is_number, is_numeric
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import did_you_mean
@@ -172,13 +174,13 @@ class RenameFields(EpisodeConnector):
         for old in self.fields:
             if not all_below(known, old):
                 raise UsageError(f"RenameFields: there is no field {old}{did_you_mean(old, known)}")
-        steps = {self._renamed(path): column for path, column in episode.steps.items()}
-        metadata = {self._renamed(path): value for path, value in episode.metadata.items()}
+        steps = {self._rename(path): column for path, column in episode.steps.items()}
+        metadata = {self._rename(path): value for path, value in episode.metadata.items()}
         if len(steps) < len(episode.steps) or len(metadata) < len(episode.metadata):
             raise UsageError(f"RenameFields: two fields would have one name: {', '.join(self.fields.values())}")
         return episode.replace(steps=steps, metadata=metadata)
 
-    def _renamed(self, path: str) -> str:
+    def _rename(self, path: str) -> str:
         for old, new in self.fields.items():
             if below(path, old):
                 return new + path[len(old) :]
@@ -204,14 +206,36 @@ class AddField(EpisodeConnector):
     value: str | bool | float | Sequence[float]
     dtype: str | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.value, str):
+            return
+        if self.dtype is not None and (self.dtype not in DTYPES or self.dtype == "string"):
+            raise UsageError(
+                f"AddField: dtype={self.dtype}, which is no dtype of numbers{did_you_mean(self.dtype, DTYPES)}"
+            )
+        value = np.asarray(self.value)
+        if not is_number(value.dtype) or find_changed(value, self._array, rounding=True).any():
+            raise UsageError(
+                f"AddField: value={self.value}: expected a text, or numbers that {self._array.dtype} holds"
+            )
+
+    @property
+    def _array(self) -> Array:
+        """The numbers in their dtype."""
+        value = np.asarray(self.value)
+        if not is_number(value.dtype):
+            return value
+        dtype = self.dtype or ("float32" if value.dtype.kind == "f" else value.dtype.name)
+        with np.errstate(all="ignore"):
+            return value.astype(Field(self.field, dtype).numpy_dtype)
+
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
-        if self.field in episode.steps:
-            raise UsageError(f"AddField: there is already a field {self.field}")
+        for path in episode.steps:
+            if below(path, self.field) or below(self.field, path):
+                raise UsageError(f"AddField: there is already a field {path}")
         if isinstance(self.value, str):
             return episode.with_columns({self.field: np.full(len(episode), self.value.encode(), object)})
-        value = np.asarray(self.value)
-        dtype = self.dtype or ("float32" if value.dtype.kind == "f" else value.dtype.name)
-        return episode.with_columns({self.field: np.broadcast_to(value.astype(dtype), (len(episode), *value.shape))})
+        return episode.with_columns({self.field: np.broadcast_to(self._array, (len(episode), *self._array.shape))})
 
 
 def vectors(episode: Episode, path: str, what: str) -> np.ndarray[Any, Any]:
