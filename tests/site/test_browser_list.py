@@ -115,6 +115,22 @@ def test_keys_faster_than_the_drawing_are_not_lost(browser: Any, example: str) -
         tab.check()
 
 
+def test_keys_faster_than_the_server_are_not_lost(browser: Any, example: str) -> None:
+    with opened(browser, example) as tab:
+        tab.scanned()
+        tab.page.route("**/api/episodes?*", lambda request: None)  # the answers wait until the keys were pressed
+        tab.page.reload()
+        tab.scanned()
+        for key in ("j", "ArrowDown", "ArrowDown", "k", "Enter"):
+            tab.page.keyboard.press(key)
+        tab.page.unroute("**/api/episodes?*")
+        tab.page.locator("main.episode h1").wait_for()
+        assert "at=2" in tab.page.url
+        tab.page.keyboard.press("Escape")
+        tab.page.locator("#row-2[aria-selected=true]").wait_for()
+        tab.check()
+
+
 def test_the_keyboard_moves_opens_and_comes_back(browser: Any, example: str) -> None:
     with opened(browser, example) as tab:
         tab.scanned()

@@ -18,9 +18,15 @@ import { Metadata, StepValues, Texts } from "./values.js";
 export function EpisodePage({ state, dataset }) {
   const { data, error, loading } = useLoaded(
     (signal) => get("/api/episode", { dataset: dataset.id, key: state.episode }, signal), [dataset.id, state.episode]);
+  const go = useNeighbors(state, dataset, data?.key === state.episode ? data : null);
+  useKeys((event) => { // also while an episode is loaded
+    const action = { "[": () => go(-1), "]": () => go(1), Escape: () => route.go(BACK) }[event.key];
+    action?.();
+    return Boolean(action);
+  });
   if (error) return html`<main class="episode"><p class="error" role="alert"><bdi>${line(error, 1000)}</bdi></p><p><a ...${link(BACK)}>Back to the list</a></p></main>`;
   if (!data || data.key !== state.episode) return html`<main class="episode"><p class="wait">${loading ? "Loading…" : ""}</p></main>`;
-  return html`<${Episode} key=${data.key} state=${state} dataset=${dataset} episode=${data} />`;
+  return html`<${Episode} key=${data.key} state=${state} dataset=${dataset} episode=${data} go=${go} />`;
 }
 
 const BACK = { episode: "", t: "", tab: "" };
@@ -52,30 +58,27 @@ function usePlayback(dataset, episode, step) {
   return parts;
 }
 
-/** Opens the episode `by` places on: in the list if it was opened there, otherwise in the dataset's order. */
+/** Opens the episode `by` places on, after those asked for before: in the list if it was opened there, otherwise in the dataset's order. */
 function useNeighbors(state, dataset, episode) {
-  return async (by) => {
-    if (state.at !== "") {
-      const at = Number(state.at) + by;
-      const row = await rowsOf(state, dataset.id).row(at);
-      if (row) route.go({ episode: row.key, at: String(at), t: "" });
-      return;
-    }
-    const key = by < 0 ? episode.previous : episode.next;
-    if (key) route.go({ episode: key, t: "" });
+  const turn = useRef(Promise.resolve());
+  const open = async (by) => {
+    const at = Number(route.state.at) + by;
+    const inList = route.state.at !== "";
+    const key = inList ? (await rowsOf(state, dataset.id).row(at))?.key : by < 0 ? episode?.previous : episode?.next;
+    if (key && route.state.episode) route.go({ episode: key, at: inList ? String(at) : "", t: "" });
   };
+  return (by) => { turn.current = turn.current.then(() => open(by)); };
 }
 
-function Episode({ state, dataset, episode }) {
+function Episode({ state, dataset, episode, go }) {
   const { frames, player, view } = usePlayback(dataset, episode, Number(state.t));
   const flags = useStore(flagsOf(dataset));
-  const go = useNeighbors(state, dataset, episode);
   const marks = useMemo(() => marksOf(episode), [episode]);
   useEffect(() => {
     const t = Number(state.t);
     if (state.t !== "" && Number.isFinite(t)) player.seek(t); // the address was changed by hand, or by "back"
   }, [state.t]);
-  useKeys((event) => episodeKey(event, { player, view, marks, go, flag: () => flags.toggle(episode.key) }));
+  useKeys((event) => episodeKey(event, { player, view, marks, flag: () => flags.toggle(episode.key) }));
   const parts = { state, dataset, episode, player, view, frames, marks };
   return html`<main class="episode">
     <${Title} ...${parts} flags=${flags} go=${go} />
@@ -138,13 +141,13 @@ function Tabs(parts) {
   </section>`;
 }
 
-function episodeKey(event, { player, view, marks, go, flag }) {
+function episodeKey(event, { player, view, marks, flag }) {
   const by = event.shiftKey ? 10 : 1;
   const steps = marks.map((one) => one.step).filter((one) => one != null);
   const actions = {
     " ": () => player.toggle(), ArrowRight: () => player.seek(player.step + by), ArrowLeft: () => player.seek(player.step - by),
-    Home: () => player.seek(0), End: () => player.seek(player.last), "[": () => go(-1), "]": () => go(1), f: flag,
-    "<": () => player.faster(-1), ">": () => player.faster(1), Escape: () => route.go(BACK),
+    Home: () => player.seek(0), End: () => player.seek(player.last), f: flag,
+    "<": () => player.faster(-1), ">": () => player.faster(1),
     "+": () => view.scale(0.5, player.step), "=": () => view.scale(0.5, player.step), "-": () => view.scale(2, player.step), 0: () => view.zoom(...view.whole),
     n: () => player.seek(steps.find((one) => one > player.step) ?? player.step), p: () => player.seek(steps.findLast((one) => one < player.step) ?? player.step),
   };

@@ -31,20 +31,26 @@ export function ListPage({ state, dataset }) {
   useEffect(() => {
     const measure = () => setWidth(innerWidth);
     window.addEventListener("resize", measure);
-    if (current) control.current?.reveal(Math.floor(current / tiles.across), true);
     return () => window.removeEventListener("resize", measure);
   }, []);
   const select = (position) => setCurrent(cursor.current = position);
+  const listed = rows.total !== null; // before, keys move all the same, and Enter waits for its row
   useEffect(() => {
-    if (total && current >= total) select(total - 1);
+    if (total && cursor.current >= total) select(total - 1);
   }, [total]);
+  const revealed = useRef(false);
+  useEffect(() => {
+    if (!listed || revealed.current) return;
+    revealed.current = true;
+    if (cursor.current) control.current?.reveal(Math.floor(cursor.current / tiles.across), true);
+  }, [listed]);
 
-  const open = (position) => {
-    const row = rows.at(position);
-    if (row) route.go({ episode: row.key, at: String(position), t: "" });
+  const open = async (position) => {
+    const row = rows.at(position) ?? await rows.row(position);
+    if (row && cursor.current === position) route.go({ episode: row.key, at: String(position), t: "" });
   };
   const move = (position) => {
-    const next = clamp(position, 0, Math.max(0, total - 1));
+    const next = clamp(position, 0, listed ? Math.max(0, total - 1) : Infinity);
     select(next);
     control.current?.reveal(Math.floor(next / tiles.across));
   };
