@@ -18,7 +18,7 @@ from pathlib import Path
 import data
 import numpy as np
 
-from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
 from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.encoded_images import EncodedImages
@@ -81,7 +81,7 @@ def _payloads(episode: Episode) -> Iterator[bytes]:
     reward = episode.steps["reward"].copy()
     reward[0] = _MARK
     marked = episode.replace(steps={**episode.steps, "reward": reward})
-    before, after = encode_example(marked, schema_of(episode)).split(struct.pack("<f", _MARK))
+    before, after = encode_example(marked, default_schema(episode)).split(struct.pack("<f", _MARK))
     number = 0
     while True:
         yield b"".join((before, struct.pack("<f", number), after))

@@ -55,7 +55,7 @@ def read(directory: Path) -> int:
     return count
 
 
-def payloads_of(converted: Path, count: int) -> np.ndarray[Any, Any]:
+def read_payloads(converted: Path, count: int) -> np.ndarray[Any, Any]:
     """The first `count` records of a conversion (all of one size) as rows."""
     with open_tfrecord(str(shards(converted)[0])).file as file:
         records = [record.payload for _, record in zip(range(count), read_records(file), strict=False)]
@@ -85,7 +85,7 @@ def write_records(output: Path, rows: np.ndarray[Any, Any], episodes: int) -> No
 
 def state(directory: Path, converted: Path, scratch: Path) -> dict[str, float]:
     episodes, steps = counts(converted)
-    rows = payloads_of(converted, report(converted)["items_written"] // episodes)
+    rows = read_payloads(converted, report(converted)["items_written"] // episodes)
     reading = timed(read, directory)
     records = timed(write_records, scratch, rows, episodes)
     scratch.unlink()

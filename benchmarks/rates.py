@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from measuring import DATA, Sizes, make
-from tables import frames_of, items_of, options_of, servers, target_of
+from tables import items_of, make_thumbnails, options_of, servers, target_of
 
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import ConvertOptions
@@ -46,7 +46,7 @@ def convert(data: Path, images: str) -> dict[str, float]:
 def push(data: Path) -> dict[str, float]:
     """Microseconds to push a step pair to a server on this machine."""
     source = open_input(options_of(str(data)))
-    items = items_of(frames_of(source), source.items)
+    items = items_of(make_thumbnails(source), source.items)
     with servers(source, 1) as (address,):
         writer = StreamWriter(target_of(options_of(str(data), server=address)))
         began = time.perf_counter()

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from tables import TIMEOUT, frames_of, items_of, options_of, servers, target_of
+from tables import TIMEOUT, items_of, make_thumbnails, options_of, servers, target_of
 
 from rlds_beam.jobs.push import open_input
 from rlds_beam.reverb.connection import Connection
@@ -70,7 +70,7 @@ def measure(dataset: str) -> dict[str, float]:
     with servers(source, len(CLIENTS)) as addresses:
         encoder = RequestEncoder(target_of(options_of(dataset, server=addresses[0])))
         began = time.perf_counter()
-        batches = [encoder.encode(items) for items in items_of(frames_of(source), source.items)]
+        batches = [encoder.encode(items) for items in items_of(make_thumbnails(source), source.items)]
         encoded = time.perf_counter() - began
         requests = [request for cuts in batched(batches) for request in encoder.requests(cuts)]
         items = sum(batch.cut.windows.count for batch in batches)

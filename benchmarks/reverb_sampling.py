@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from reverb_writers import nest_of, observer, ours, steps_of
-from tables import TABLE, frames_of, items_of, options_of, servers, target_of
+from tables import TABLE, items_of, make_thumbnails, options_of, servers, target_of
 
 from rlds_beam.jobs.push import open_input
 from rlds_beam.trajectories.options import ItemOptions
@@ -33,7 +33,7 @@ def sampled(address: str) -> Any:
 
 def measure(dataset: str, episodes: int, batches: int, repeats: int) -> dict[str, float]:
     source, items = open_input(options_of(dataset)), ItemOptions()
-    frames = frames_of(source, episodes)
+    frames = make_thumbnails(source, episodes)
     with servers(source, 3) as (default, whole, agents):
         import reverb
 

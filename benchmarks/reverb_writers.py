@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tables import TABLE, frames_of, items_of, options_of, servers, target_of
+from tables import TABLE, items_of, make_thumbnails, options_of, servers, target_of
 
 from rlds_beam.jobs.push import open_input
 from rlds_beam.reverb.target import ReverbTarget
@@ -189,7 +189,7 @@ def measure(dataset: str, kind: str, episodes: int, repeats: int) -> Mapping[str
     items = KINDS[kind]
     options = options_of(dataset, items)
     source = open_input(options)
-    frames = frames_of(source, episodes)
+    frames = make_thumbnails(source, episodes)
     with servers(source, 1) as (address,):
         target = target_of(options_of(dataset, items, address))
         client = reverb.Client(address)

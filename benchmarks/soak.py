@@ -36,7 +36,7 @@ import numpy as np
 from figures import save
 from measuring import COMMAND, DATA, Figure, at_least, below, table
 
-from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.testing import make_episode
 from rlds_beam.worker_status import read_notes
@@ -96,7 +96,7 @@ def generate(home: Path, gigabytes: float, short: bool) -> tuple[Path, dict[str,
             yield payload
 
     first = next(episodes(short))
-    schema = schema_of(first)
+    schema = default_schema(first)
     shards = max(4, round(gigabytes * GIGA / SHARD))
     return bulk.write(home, "soak", first, payloads(), [gigabytes * GIGA / shards] * shards), counts
 

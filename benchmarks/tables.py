@@ -43,7 +43,7 @@ def servers(source: PushInput, count: int, tables: Sequence[str] = (TABLE,)) -> 
         yield [server.address for server in started]
 
 
-def frames_of(source: PushInput, episodes: int | None = None) -> list[Frames]:
+def make_thumbnails(source: PushInput, episodes: int | None = None) -> list[Frames]:
     """The frames of the first `episodes` episodes; None: of all."""
     assert source.source is not None
     reader, found = EpisodeReader(source.source), []

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_beam import EncodedImages, Episode
-from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
 from rlds_beam.images.codecs import encode_png
 from rlds_beam.testing import cut, features_json, flip_byte, make_episode, shard_paths, write_dataset
 
@@ -62,8 +62,8 @@ def flags(steps: str) -> Callable[[], Any]:
 def with_record(record: Episode | bytes) -> Path:
     """Writes four episodes and one more record, the third one."""
     good = episodes(4)
-    payload = record if isinstance(record, bytes) else encode_example(record, schema_of(record))
-    return write([*good[:2], payload, *good[2:]], schema=schema_of(good[0]))
+    payload = record if isinstance(record, bytes) else encode_example(record, default_schema(record))
+    return write([*good[:2], payload, *good[2:]], schema=default_schema(good[0]))
 
 
 def without_reward() -> None:
@@ -133,7 +133,7 @@ def extra_shard() -> None:
 
 
 def wrong_features() -> None:
-    schema = schema_of(episodes(1)[0])
+    schema = default_schema(episodes(1)[0])
     path = write(episodes(4))
     wrong = dataclasses.replace(schema.steps["action"], dtype="int64")
     schema = dataclasses.replace(schema, steps={**schema.steps, "action": wrong})

@@ -85,10 +85,10 @@ def import_quietly() -> None:
 
 def trajectory_spec(like: str) -> Any:
     """What a frame in the table is, as a TF-Agents `Trajectory` of `tf.TensorSpec`."""
-    from rlds_beam.pipelines.serve import spec_of
+    from rlds_beam.pipelines.serve import read_spec
     from rlds_beam.trajectories import FrameOptions
 
-    return spec_of(like, FrameOptions()).to_tf(per_frame=True)
+    return read_spec(like, FrameOptions()).to_tf(per_frame=True)
 
 
 def sample(address: str, table: str, spec: Any, batch_size: int) -> Iterator[Any]:

@@ -59,7 +59,7 @@ def example(config: ExampleConfig) -> str:
       UsageError: the dataset already exists or cannot be written.
     """
     from rlds_beam import worker_status
-    from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of, write_dataset
+    from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example, write_dataset
     from rlds_beam.jobs.example import CAMERA_NAME, NAME, VERSION, make_episodes
     from rlds_beam.terminal.job_progress import Total, in_this_process
 
@@ -67,7 +67,7 @@ def example(config: ExampleConfig) -> str:
     path = os.path.join(config.directory, name, VERSION)
     if os.path.exists(path):
         raise UsageError(f"{path} already exists: remove it, or name another directory")
-    schema = schema_of(next(make_episodes(1, seed=config.seed, camera=config.camera)))
+    schema = default_schema(next(make_episodes(1, seed=config.seed, camera=config.camera)))
 
     def records() -> Iterator[bytes]:
         episodes = make_episodes(config.episodes, broken=config.broken, seed=config.seed, camera=config.camera)

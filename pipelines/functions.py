@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 from rlds_beam import plugins
 from rlds_beam.errors import UsageError, naming_limits
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES
-from rlds_beam.options import Options, in_python, names_of, sections
+from rlds_beam.options import Options, in_python, option_names, sections
 from rlds_beam.pipelines.check import CheckConfig
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.pipelines.example import ExampleConfig
@@ -136,7 +136,7 @@ def _about(field: dataclasses.Field[Any]) -> str:
 def _config(config_class: type[Config], *paths: Any, **options: Any) -> Config:
     """The job's config; raises UsageError for an unknown option."""
     for name in options:
-        if name in _OF_THE_COMMAND and name in names_of(config_class):
+        if name in _OF_THE_COMMAND and name in option_names(config_class):
             raise UsageError(f"{name} is an option of the command only: {_OF_THE_COMMAND[name]}")
     return config_class.create(*paths, **options)
 

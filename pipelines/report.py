@@ -210,10 +210,10 @@ def _conversion(config: ReportConfig) -> ConversionView | None:
         raise UsageError(
             f"--source={config.source} is {source.dataset}, but {config.input} was made from {held.dataset}"
         )
-    return ConversionView(config.input, held, settings, is_read, source, _connectors_of(config, source))
+    return ConversionView(config.input, held, settings, is_read, source, _find_connectors(config, source))
 
 
-def _connectors_of(config: ReportConfig, source: Source) -> ConnectorRunner:
+def _find_connectors(config: ReportConfig, source: Source) -> ConnectorRunner:
     """The connectors of a conversion: those of `--connectors`, or of its plan."""
     from rlds_beam.connectors.runner import ConnectorRunner
     from rlds_beam.viewing.report.comparison import planned_connectors
@@ -250,8 +250,8 @@ def _settings(
 
 def _command(config: ReportConfig) -> str:
     """The command that makes the report again, without options that do not change it."""
-    from rlds_beam.terminal.outcome import flags_of
+    from rlds_beam.terminal.outcome import format_flags
 
     of_runs: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(RunOptions) if f.name != "_"}
-    arguments = flags_of(dataclasses.replace(config, **of_runs, json=False, progress="auto"))
+    arguments = format_flags(dataclasses.replace(config, **of_runs, json=False, progress="auto"))
     return shlex.join(["rlds-beam", "report", *(arguments or [config.input])])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rlds_beam.reverb.serving.server import EmbeddedServer
     from rlds_beam.trajectories.spec import TrajectorySpec
 
-__all__ = ["ServeConfig", "serve", "spec_of"]
+__all__ = ["ServeConfig", "read_spec", "serve"]
 
 USAGE = "--like=INPUT --tables=NAME:KIND"
 EXAMPLES = """
@@ -77,7 +77,7 @@ def serve(config: ServeConfig) -> EmbeddedServer:
     tables = config.tables or (() if config.like is None else ("uniform_table",))
     return EmbeddedServer(
         parse_tables(tables, config.priority_exponent),
-        None if config.like is None else spec_of(config.like, config, config.features),
+        None if config.like is None else read_spec(config.like, config, config.features),
         host=config.host,
         port=config.port,
         checkpoint=config.checkpoint,
@@ -85,7 +85,7 @@ def serve(config: ServeConfig) -> EmbeddedServer:
     )
 
 
-def spec_of(like: str, options: FrameOptions, features: str | None = None) -> TrajectorySpec:
+def read_spec(like: str, options: FrameOptions, features: str | None = None) -> TrajectorySpec:
     """The frames' spec of an RLDS dataset, or of the output of `convert`.
 
     Raises:
@@ -107,7 +107,7 @@ def spec_of(like: str, options: FrameOptions, features: str | None = None) -> Tr
 
 def main(config: ServeConfig) -> int:
     """Runs the command: serves until SIGINT or SIGTERM, and returns the exit code."""
-    from rlds_beam.reverb.serving.checkpoints import read_tables, sizes_of
+    from rlds_beam.reverb.serving.checkpoints import read_sizes, read_tables
     from rlds_beam.reverb.serving.server import verify_checkpoint
 
     with serve(config) as server:
@@ -123,7 +123,7 @@ def main(config: ServeConfig) -> int:
         except KeyboardInterrupt:
             print("rlds-beam: interrupted; no checkpoint was written", file=sys.stderr)
             return 130
-        sizes = sizes_of(read_tables(path))
+        sizes = read_sizes(read_tables(path))
     verify_checkpoint(path, sizes)
     print(f"wrote     {path}: {_sizes(sizes)}; verified by loading it into another server")
     return 0
@@ -145,7 +145,7 @@ def _ends_with_signal() -> watchdog.SignalEvent:
 def _text(config: ServeConfig, server: EmbeddedServer, info: ServerInfo) -> str:
     """The address and the tables, for a terminal."""
     from rlds_beam.reverb.serving.loopback import EVERYWHERE
-    from rlds_beam.reverb.serving.served_tables import kind_of
+    from rlds_beam.reverb.serving.served_tables import table_kind
 
     port = server.address.rpartition(":")[2]
     if config.host in EVERYWHERE:
@@ -156,7 +156,7 @@ def _text(config: ServeConfig, server: EmbeddedServer, info: ServerInfo) -> str:
         lines.append(f"loaded    {server.loaded_from}")
     lines.append("tables")
     for name, table in info.tables.items():
-        lines.append(f"  {name}: {kind_of(table)}, {table.current_size:,} items of at most {table.max_size:,}")
+        lines.append(f"  {name}: {table_kind(table)}, {table.current_size:,} items of at most {table.max_size:,}")
     return join_lines(lines)
 
 

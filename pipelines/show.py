@@ -128,9 +128,9 @@ def main(config: ShowConfig) -> int:
 
 def _order_lines(shown: ShownEpisode) -> list[str]:
     """How to read a picture of both orders of channels, and how to swap them."""
-    from rlds_beam.viewing.pictures import cameras_of
+    from rlds_beam.viewing.pictures import find_cameras
 
-    cameras = cameras_of(shown.episode)
+    cameras = find_cameras(shown.episode)
     named = ", ".join(printable(camera, 100) for camera in cameras)
     lines = [
         f"rows      each of {named} as stored, then with red and blue swapped",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
-from rlds_beam.connectors.statistics.statistics_formats import Format, leaf_of, statistics_in
+from rlds_beam.connectors.statistics.statistics_formats import Format, find_leaf, statistics_in
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
@@ -202,7 +202,7 @@ def _check_format(config: StatsConfig, schema: Schema) -> None:
     named = (config.action, "--action"), (config.proprio, "--proprio")
     for path, flag in named if config.format != "lerobot" else ():
         if path is not None:
-            leaf_of({"fields": numbers}, path, flag)
+            find_leaf({"fields": numbers}, path, flag)
     if config.format == "openpi" and config.proprio is None:
         raise UsageError("--format=openpi: norm_stats.json needs the robot's state: name its field with --proprio=PATH")
 

@@ -83,10 +83,10 @@ def prepare(config: UploadConfig) -> tuple[Upload, Repository, Work]:
       UsageError: the output or the repository cannot be used.
       NotVerifiedError: a file of the output differs from its manifest.
     """
-    from rlds_beam.hub.repository import Repository, branch_of
+    from rlds_beam.hub.repository import Repository, find_branch
     from rlds_beam.hub.upload import open_upload, survey
 
-    destination, branch = branch_of(config.destination, config.revision, config.tag)
+    destination, branch = find_branch(config.destination, config.revision, config.tag)
     publication = open_upload(config.output, destination)
     repository = Repository(destination, branch)
     return publication, repository, survey(publication, repository, private=config.private, overwrite=config.overwrite)

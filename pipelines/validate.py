@@ -49,14 +49,14 @@ def define_pipeline(root: Any, config: ValidateConfig, opened: OpenedInput | Non
     import apache_beam as beam
 
     from rlds_beam.formats.inputs import prepare_input
-    from rlds_beam.processing.range_summary import RangeSummarizer, report_of
+    from rlds_beam.processing.range_summary import RangeSummarizer, make_report
     from rlds_beam.reading.reader import EpisodeReader
     from rlds_beam.transforms import WriteReport
     from rlds_beam.transforms.jobs.checks import CheckDataset
 
     opened = opened or prepare_input(config)
     summarizer = RangeSummarizer(EpisodeReader(opened.source), opened.check, opened.connecting)
-    report = root | CheckDataset(opened.source, summarizer) | "Report" >> beam.Map(report_of)
+    report = root | CheckDataset(opened.source, summarizer) | "Report" >> beam.Map(make_report)
     return report if config.report is None else report | WriteReport(config.report)
 
 

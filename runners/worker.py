@@ -34,7 +34,7 @@ def main() -> None:
         threading.Thread(target=_end_with, args=(alive, os.getppid()), daemon=True).start()
         keep_note(home)
         with contextlib.suppress(OSError):  # a full disk is no reason to fail
-            watchdog.keep_marks(os.open(watchdog.marks_of(home, os.getpid()), os.O_RDWR | os.O_CREAT))
+            watchdog.keep_marks(os.open(watchdog.marks_path(home, os.getpid()), os.O_RDWR | os.O_CREAT))
     except FileNotFoundError:  # The runner has already ended.
         sys.exit(1)
     search_as_the_parent()

@@ -108,7 +108,7 @@ class WorkerProcesses:
     def _stuck(self, process: int) -> str | None:
         """Why a worker does not continue; None if it does."""
         if process not in self._watches:
-            with contextlib.suppress(OSError, ValueError), open(watchdog.marks_of(self.home, process), "rb") as marks:
+            with contextlib.suppress(OSError, ValueError), open(watchdog.marks_path(self.home, process), "rb") as marks:
                 self._watches[process] = Watch(marks.fileno(), process)  # ValueError: it has just started
         return self._watches[process].stuck() if process in self._watches else None
 

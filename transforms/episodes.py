@@ -182,7 +182,7 @@ class WriteEpisodes(beam.PTransform[Episode, Any]):
         )
         finisher = None
         if isinstance(self._output, GlobalIndices):
-            finisher = AsSingleton(planned.committer | "Finisher" >> beam.Map(_finisher_of))
+            finisher = AsSingleton(planned.committer | "Finisher" >> beam.Map(_find_finisher))
         report = written.commits | "Commit" >> CommitDataset(committer, finisher)
         return WriteEpisodesResult(report | "RemoveParts" >> beam.Map(_end, directory), written.rejected)
 
@@ -247,7 +247,7 @@ def _open(start: None, open_output: Callable[[], None]) -> None:
     open_output()
 
 
-def _finisher_of(committer: DatasetCommitter) -> RangeFinisher | None:
+def _find_finisher(committer: DatasetCommitter) -> RangeFinisher | None:
     return committer.finisher
 
 

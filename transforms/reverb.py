@@ -18,7 +18,7 @@ from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reverb.options import ReverbOptions
 from rlds_beam.reverb.pushers import Pushed, Pusher, ReverbRangeWriter, Verified, verify
 from rlds_beam.reverb.tables import Baseline
-from rlds_beam.reverb.target import ReverbTarget, open_target, salt_of
+from rlds_beam.reverb.target import ReverbTarget, make_salt, open_target
 from rlds_beam.reverb.writer import Writer, new_writer
 from rlds_beam.trajectories.converter import WindowItemConversion
 from rlds_beam.trajectories.items import Items
@@ -85,7 +85,7 @@ class WriteToReverb(beam.PTransform[Items, Any]):
         spec, self._convert = choose_input(spec, frames, items)
         reverb = ReverbOptions(reverb=_several(servers), table=_several(tables), **options)
         self._conversion = WindowItemConversion.of(spec)
-        self._target, self._baseline = open_target(reverb, spec, self._conversion.items, salt_of(self._conversion))
+        self._target, self._baseline = open_target(reverb, spec, self._conversion.items, make_salt(self._conversion))
 
     def expand(self, items: beam.PCollection[Any]) -> WriteToReverbResult:
         rejected: tuple[beam.PCollection[Rejection], ...] = ()

@@ -49,7 +49,7 @@ class EpisodesToRows(beam.PTransform[Episode, beam.Row]):
         self._fields = _columns(_select(self._schema, fields))
 
     def expand(self, episodes: beam.PCollection[Episode]) -> beam.PCollection[beam.Row]:
-        types = [("episode", str), ("step", int), *((name, _type_of(field)) for name, field in self._fields.items())]
+        types = [("episode", str), ("step", int), *((name, _find_type(field)) for name, field in self._fields.items())]
         rows = beam.ParDo(_ToRowsFn(self._schema, self._fields))
         return episodes | "Rows" >> rows.with_output_types(RowTypeConstraint.from_fields(types))
 
@@ -95,7 +95,7 @@ def _columns(fields: Sequence[Field]) -> dict[str, Field]:
     return columns
 
 
-def _type_of(field: Field) -> Any:
+def _find_type(field: Field) -> Any:
     if field.holds_image_files:
         return bytes
     kind: Any = _KINDS[field.numpy_dtype.kind]

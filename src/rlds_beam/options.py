@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 from rlds_beam import lazy
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean, join_texts
-from rlds_beam.user_functions import by_value, name_of
+from rlds_beam.user_functions import by_value, qualified_name
 
 __all__ = ["Options", "option"]
 
@@ -133,10 +133,10 @@ class Options:
         """
         positions = (field.name for field in dataclasses.fields(cls) if not field.kw_only)
         options |= cls.imply({**dict(zip(positions, positional, strict=False)), **options})
-        own, groups = names_of(cls), distinct_groups(cls, options)
+        own, groups = option_names(cls), distinct_groups(cls, options)
         values = {name: value for name, value in options.items() if name in own}
         for group in groups:
-            names = names_of(group.options_class)
+            names = option_names(group.options_class)
             given = {name: options[name] for name in names if name in options}
             own += names
             if given and group.field in values:
@@ -150,7 +150,7 @@ class Options:
         return cls(*positional, **values)
 
 
-def names_of(options_class: type[Options]) -> list[str]:
+def option_names(options_class: type[Options]) -> list[str]:
     """The names of a group's options."""
     return [field.name for field in dataclasses.fields(options_class)]
 
@@ -209,7 +209,9 @@ def check_names(options_class: type[Options]) -> Callable[[Function], Function]:
             unknown = options.keys() - set(own)
             if unknown and ":" not in str(options.get("from_")):  # a class of the user may have other options
                 groups = options_class.known_groups()
-                known = {name for own in (options_class, *(g.options_class for g in groups)) for name in names_of(own)}
+                known = {
+                    name for own in (options_class, *(g.options_class for g in groups)) for name in option_names(own)
+                }
                 for name in sorted(unknown - known):
                     raise UsageError(f"{function.__name__}: {_unknown(options_class, name, groups, own)}")
             return function(*args, **options)
@@ -230,7 +232,7 @@ def distinct_groups(config_class: type[Options], values: Mapping[str, Any]) -> t
       UsageError: there is no such format, or two options have the same name.
     """
     groups = config_class.groups(values)
-    taken = dict.fromkeys((*_EVERYWHERE, *names_of(config_class)), "the command")
+    taken = dict.fromkeys((*_EVERYWHERE, *option_names(config_class)), "the command")
     for group in groups:
         for field in dataclasses.fields(group.options_class):
             name = field.name
@@ -244,7 +246,7 @@ def distinct_groups(config_class: type[Options], values: Mapping[str, Any]) -> t
 
 def belongs_to(config_class: type[Options], name: str, chosen: tuple[Group, ...]) -> str | None:
     """The error for an option of a format that was not chosen; None if no format has the option."""
-    owners = [group for group in config_class.known_groups() if name in names_of(group.options_class)]
+    owners = [group for group in config_class.known_groups() if name in option_names(group.options_class)]
     if not owners:
         return None
     instead = [group.choice for group in chosen if group.field in {owner.field for owner in owners}]
@@ -333,7 +335,7 @@ def _shown_names(options_class: type[Options]) -> list[str]:
 
 def _takes(options_class: type[Options], name: str, value: str) -> bool:
     """Whether a group has this option with this value; an empty value stands for any."""
-    if name not in names_of(options_class):
+    if name not in option_names(options_class):
         return False
     hint = type_hints(options_class)[name]
     return not value or typing.get_origin(hint) is not typing.Literal or value in typing.get_args(hint)
@@ -440,7 +442,7 @@ def _text(flag: str, value: Any) -> str:
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     elif callable(value):
-        value = name_of(value)
+        value = qualified_name(value)
     if not isinstance(value, str):
         raise UsageError(f"{flag}={value!r}: expected text, not {type(value).__name__}")
     return value

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO, TypeVar, overload
 
 from rlds_beam.buckets import base
-from rlds_beam.buckets.opening import store_of
+from rlds_beam.buckets.opening import open_store
 from rlds_beam.errors import BucketError, UsageError
 from rlds_beam.naming import is_file_path
 
@@ -51,7 +51,7 @@ def pin(input: str | Sequence[str]) -> str | Sequence[str]:
     """An input with the current commit in each of its `hf://` paths, so that all later reads see the same files."""
     if not any(scheme(path) == "hf" for path in ([input] if isinstance(input, str) else input)):
         return input
-    paths = [store_of(path).pin(path) if scheme(path) == "hf" else path for path in paths_in(input)]
+    paths = [open_store(path).pin(path) if scheme(path) == "hf" else path for path in paths_in(input)]
     return ",".join(paths) if isinstance(input, str) else paths
 
 
@@ -71,7 +71,7 @@ def open_read(path: str) -> BinaryIO:
     """
     if scheme(path) is None:
         return open(path, "rb", opener=_open_regular)
-    return store_of(path).open_read(path)
+    return open_store(path).open_read(path)
 
 
 def _open_regular(path: str, flags: int) -> int:
@@ -97,7 +97,7 @@ def open_write(path: str) -> BinaryIO:
     """
     if scheme(path) is None:
         return open(path, "wb", opener=_no_links)
-    return store_of(path).open_write(path)
+    return open_store(path).open_write(path)
 
 
 def open_update(path: str) -> BinaryIO:
@@ -113,7 +113,7 @@ def exists(path: str) -> bool:
     """Whether a file or a (local) directory of this name exists."""
     if scheme(path) is None:
         return os.path.exists(path)
-    return store_of(path).find(path) is not None
+    return open_store(path).find(path) is not None
 
 
 def size(path: str) -> int:
@@ -131,10 +131,10 @@ def stamp(path: str) -> Stamp | None:
         status = os.stat(path)
     except OSError:
         return None
-    return stamp_of(status)
+    return make_stamp(status)
 
 
-def stamp_of(status: os.stat_result) -> Stamp:
+def make_stamp(status: os.stat_result) -> Stamp:
     """The stamp of a file with this status."""
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
@@ -147,7 +147,7 @@ def checksum(path: str) -> str:
 def glob(pattern: str) -> list[str]:
     """The files that match a user's pattern (`*`, `?`, `[...]`), sorted; a file with exactly this name wins."""
     if scheme(pattern) is not None:
-        return [entry.path for entry in base.matching(store_of(pattern), pattern)]
+        return [entry.path for entry in base.matching(open_store(pattern), pattern)]
     if os.path.isfile(pattern):
         return [pattern]
     return sorted(path for path in _glob.glob(pattern) if os.path.isfile(path))
@@ -156,18 +156,18 @@ def glob(pattern: str) -> list[str]:
 def files_below(directory: str, pattern: str) -> list[str]:
     """The files below a directory that match a pattern, sorted; `*`, `?`, and `[` in the directory are literal."""
     if scheme(directory) is not None:
-        return [entry.path for entry in base.matching(store_of(directory), pattern, directory)]
+        return [entry.path for entry in base.matching(open_store(directory), pattern, directory)]
     paths = (os.path.join(directory, name) for name in _glob.glob(pattern, root_dir=directory))
     return sorted(path for path in paths if os.path.isfile(path))
 
 
-def sizes_of(pattern: str, directory: str = "") -> dict[str, int]:
+def list_sizes(pattern: str, directory: str = "") -> dict[str, int]:
     """The files of `glob(pattern)`, or of `files_below(directory, pattern)`, and their sizes.
 
     In a bucket, the listing has the sizes: there is no request for each file.
     """
     if scheme(directory or pattern) is not None:
-        entries = base.matching(store_of(directory or pattern), pattern, directory)
+        entries = base.matching(open_store(directory or pattern), pattern, directory)
         return {entry.path: entry.size or 0 for entry in entries}
     return {path: size(path) for path in (files_below(directory, pattern) if directory else glob(pattern))}
 
@@ -207,7 +207,7 @@ def rename(source: str, destination: str) -> None:
             raise OSError(errno.EINVAL, "Not a regular file", destination)
         os.replace(source, destination)
     else:
-        store_of(source).rename(source, destination)
+        open_store(source).rename(source, destination)
 
 
 def makedirs(path: str) -> None:
@@ -221,7 +221,7 @@ def remove(path: str) -> None:
     if scheme(path) is None:
         os.remove(path)
     else:
-        store_of(path).delete([_remote_file(path).path])
+        open_store(path).delete([_remote_file(path).path])
 
 
 def abandon(file: BinaryIO) -> None:
@@ -257,7 +257,7 @@ def remove_files(directory: str, names: Iterable[str]) -> None:
     for parent, some in wanted.items():
         there = sizes(join(directory, parent) if parent else directory)
         if existing := [join(directory, name) for name in some if name.rpartition("/")[2] in there]:
-            store_of(directory).delete(existing)
+            open_store(directory).delete(existing)
 
 
 def remove_empty(directory: str) -> None:
@@ -273,7 +273,7 @@ def rmtree(path: str) -> None:
         if os.path.isdir(path):
             shutil.rmtree(path)
     elif files := files_below(path, "**"):
-        store_of(path).delete(files)
+        open_store(path).delete(files)
 
 
 def below(directory: str, *names: str) -> str:
@@ -388,10 +388,10 @@ def temporary_name(path: str) -> str:
 
 def is_temporary(name: str) -> bool:
     """Whether a file of this name was left by a killed writer."""
-    return temporary_of(name) is not None
+    return final_name(name) is not None
 
 
-def temporary_of(name: str) -> str | None:
+def final_name(name: str) -> str | None:
     """The final name of a temporary file; None for any other file."""
     match = _TEMPORARY.fullmatch(name)
     return match[1] if match else None
@@ -453,7 +453,7 @@ def sync_one(path: str) -> None:
 
 def _remote_file(path: str) -> base.Entry:
     """A remote file; raises FileNotFoundError if it does not exist."""
-    entry = store_of(path).find(path)
+    entry = open_store(path).find(path)
     if entry is None:
         raise FileNotFoundError(f"no such file: {path}")
     return entry
@@ -461,7 +461,7 @@ def _remote_file(path: str) -> base.Entry:
 
 def _entries(path: str) -> Iterator[base.Entry]:
     """The files and directories in a remote directory."""
-    return store_of(path).entries(join(path, ""), below=False)
+    return open_store(path).entries(join(path, ""), below=False)
 
 
 _MAX_PATH = 4096

@@ -118,7 +118,7 @@ class ByValue(str):
         return ByValue, (str(self), self.value)
 
 
-def name_of(value: Callable[..., Any]) -> str:
+def qualified_name(value: Callable[..., Any]) -> str:
     """`module:function` of a function or class; a `ByValue` if it cannot be imported under that name.
 
     Raises:
@@ -177,7 +177,7 @@ def resolve(name: str, flag: str = "--policy_info_fn", *, callable_only: bool = 
     """Imports the function or class `module:function`, installed or in the current directory.
 
     Args:
-      name: the user's text, or the result of `name_of`.
+      name: the user's text, or the result of `qualified_name`.
       flag: the option that has this value, for messages.
       callable_only: reject values that cannot be called, for example a list.
 
@@ -259,7 +259,7 @@ def _import(name: str, flag: str) -> Callable[..., Any]:
     return cast("Callable[..., Any]", value)
 
 
-def version_of(name: str, flag: str = "--policy_info_fn") -> str:
+def find_version(name: str, flag: str = "--policy_info_fn") -> str:
     """The version of `module:function`: its `__version__`, or a hash of its module's source.
 
     The whole module counts, because a function may call others in it. A function whose behavior depends on anything

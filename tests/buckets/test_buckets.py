@@ -21,7 +21,7 @@ from recorded import WALK, recorded
 
 import rlds_beam
 from rlds_beam import storage
-from rlds_beam.buckets.opening import store_of
+from rlds_beam.buckets.opening import open_store
 from rlds_beam.errors import BucketError, UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.testing import make_episode, write_dataset
@@ -364,8 +364,8 @@ def test_temporary_failures_lose_nothing(
 def test_a_forked_process_has_its_own_connections(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's data loaders fork; the process id distinguishes a fork from its parent."""
     storage.write_text(f"{bucket}/a", "text")
-    parent = store_of(bucket)
-    assert store_of(bucket) is parent
+    parent = open_store(bucket)
+    assert open_store(bucket) is parent
     monkeypatch.setattr("os.getpid", lambda: -1)
-    assert store_of(bucket) is not parent
+    assert open_store(bucket) is not parent
     assert storage.read_text(f"{bucket}/a") == "text"

@@ -201,7 +201,7 @@ def listed(store: Store) -> list[str]:
     return storage.files_below(store.kind.root, "**")
 
 
-def content_of(store: Store) -> bytes:
+def episode_content(store: Store) -> bytes:
     with storage.open_read(f"{store.kind.root}/a") as file:
         return file.read()
 
@@ -300,7 +300,7 @@ def test_redirects_that_lead_nowhere(target: str, store: Store) -> None:
 
 def test_a_store_that_ignores_ranges(store: Store) -> None:
     store.content = lambda _: Answer(200, store.endless(), (("ETag", '"0"'),))
-    refused(store, lambda: content_of(store), r"sends more|Content-Range response header is missing")
+    refused(store, lambda: episode_content(store), r"sends more|Content-Range response header is missing")
     assert store.sent < 64 << 20
 
 
@@ -325,7 +325,7 @@ WRONG: dict[str, tuple[Callable[[int], Answer], str]] = {
 def test_other_bytes_than_those_asked_for(wrong: str, store: Store) -> None:
     answer, problem = WRONG[wrong]
     store.content = lambda _: answer(store.window)
-    refused(store, lambda: content_of(store), problem)
+    refused(store, lambda: episode_content(store), problem)
 
 
 def test_a_file_that_has_no_version(store: Store) -> None:
@@ -334,13 +334,13 @@ def test_a_file_that_has_no_version(store: Store) -> None:
     store.content = lambda _: part(0, 1 << 17, headers=(("Content-Range", f"bytes 0-131071/{SIZE}"),))
     about = json.dumps({"name": "a", "size": str(SIZE)}).encode()
     store.described = lambda _: Answer(200, about, (JSON,))
-    refused(store, lambda: content_of(store), "sends no ETag|does not say the generation")
+    refused(store, lambda: episode_content(store), "sends no ETag|does not say the generation")
 
 
 def test_bytes_that_arrive_slowly(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     limit_time(monkeypatch)
     store.content = lambda _: part(0, store.window, body=store.slow(), length=store.window)
-    refused(store, lambda: content_of(store), r"takes more than \d s to answer")
+    refused(store, lambda: episode_content(store), r"takes more than \d s to answer")
 
 
 @pytest.mark.parametrize("body", [MANY, b"["])

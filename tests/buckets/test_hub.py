@@ -21,7 +21,7 @@ from processes import run
 
 import rlds_beam
 from rlds_beam import storage
-from rlds_beam.buckets.opening import store_of
+from rlds_beam.buckets.opening import open_store
 from rlds_beam.errors import BucketAccessError, BucketError, UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.testing import make_episode, write_dataset
@@ -88,7 +88,7 @@ def test_files(hub: HubServer, tmp_path: Path) -> None:
 
 def test_nothing_is_written(hub: HubServer, plain: Path, tmp_path: Path) -> None:
     there = hub.add(plain, "robots/toy")
-    for write in (storage.open_write, lambda p: storage.rename(p, p), lambda p: store_of(p).delete([p])):
+    for write in (storage.open_write, lambda p: storage.rename(p, p), lambda p: open_store(p).delete([p])):
         with pytest.raises(UsageError, match=r"read-only: .*rlds-beam upload"):
             write(f"{there}/x")
     for command in (["convert", plain, f"{there}-out"], ["validate", plain, f"--report={there}/r.json"]):

@@ -13,7 +13,7 @@ from rlds_beam.checking.rules import ADVICE, RULE_GROUPS, RULES
 from rlds_beam.cli.flags import WIDTH
 from rlds_beam.cli.main import main
 from rlds_beam.cli.parsers import COMMANDS, JOBS, exit_codes
-from rlds_beam.cli.topics import SEARCHABLE, TOPICS, names_of
+from rlds_beam.cli.topics import SEARCHABLE, TOPICS, list_names
 from rlds_beam.connectors import CONNECTORS
 from rlds_beam.connectors.catalog import SECTIONS
 from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES
@@ -100,7 +100,7 @@ def test_the_topics(show: Show) -> None:
 
 def every_name() -> list[tuple[str, str]]:
     groups = [("rules", title) for title in RULE_GROUPS] + [("connectors", title) for title in SECTIONS]
-    return groups + [(topic, name) for topic in SEARCHABLE for name in names_of(topic)]
+    return groups + [(topic, name) for topic in SEARCHABLE for name in list_names(topic)]
 
 
 @pytest.mark.parametrize(("topic", "name"), every_name())
@@ -149,7 +149,7 @@ def test_an_unknown_topic_is_refused(arguments: list[str], said: str, capsys: py
     assert capsys.readouterr() == ("", f"rlds-beam: {said}\n")
 
 
-@pytest.mark.parametrize("name", [*TOPICS, *COMMANDS, *(name for topic in SEARCHABLE for name in names_of(topic))])
+@pytest.mark.parametrize("name", [*TOPICS, *COMMANDS, *(name for topic in SEARCHABLE for name in list_names(topic))])
 def test_there_is_help_on_every_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help", name]) == 0
     out, err = capsys.readouterr()

@@ -14,7 +14,7 @@ from rlds_beam.connectors.base import Batch, ColumnConnector, EpisodeConnector, 
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.fitted_connector import FittedConnector
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.encoding.tfds.rlds_dataset import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.testing import make_episode
@@ -73,7 +73,7 @@ def test_drops_are_counted_by_name_and_later_connectors_do_not_see_them():
 def test_connect_episodes():
     episodes = [make_episode(length, seed=length) for length in (4, 8, 12)]
     pipeline = TestPipeline("FnApiRunner")
-    connected = pipeline | beam.Create(episodes) | ConnectEpisodes([AtLeast(8), halve], schema_of(episodes[0]))
+    connected = pipeline | beam.Create(episodes) | ConnectEpisodes([AtLeast(8), halve], default_schema(episodes[0]))
     assert_that(connected.episodes | beam.Map(len), equal_to([4, 4, 6, 6]))
     result = pipeline.run()
     result.wait_until_finish()

@@ -315,7 +315,7 @@ class Thing:
 @pytest.mark.parametrize("name", CONNECTORS)
 def test_every_argument_of_every_connector_has_a_type_that_is_checked(name):
     made = getattr(connectors, name)
-    hints = catalog.hints_of(made)
+    hints = catalog.type_hints(made)
     for argument in inspect.signature(made).parameters:
         if hints[argument] is Any or (Any in typing.get_args(hints[argument])):
             continue

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlds_beam import testing
-from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode, write_dataset
@@ -43,7 +43,7 @@ def test_encode_example_equals_tfds(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     tfds = pytest.importorskip("tensorflow_datasets")
     episodes = [_rich(4, 0), _rich(1, 1), _rich(0, 2), _rich(7, 3)]
-    directory = write_dataset(tmp_path, episodes, shards=2, schema=schema_of(episodes[0]))
+    directory = write_dataset(tmp_path, episodes, shards=2, schema=default_schema(episodes[0]))
     builder = tfds.builder_from_directory(directory)
     read = list(builder.as_dataset(split="train", decoders=None))
     assert len(read) == 4

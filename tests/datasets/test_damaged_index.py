@@ -76,7 +76,7 @@ def actions_in(cache: Path, dataset: Dataset) -> Path:
     return index_in(cache) / rows.index.columns["action"].file("values")
 
 
-def content_of(directory: Path) -> dict[str, bytes]:
+def episode_content(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
 
 
@@ -119,7 +119,7 @@ def test_damage_is_found(opened: Callable[[], Dataset], cache: Path) -> None:
     expected, rows = values_of(dataset), dataset.rows
     assert isinstance(rows, IndexedSteps)
     directory = index_in(cache)
-    pristine, found = content_of(directory), 0
+    pristine, found = episode_content(directory), 0
     for what, damage in damages(pristine):
         damage(directory)
         try:
@@ -136,7 +136,7 @@ def test_damage_is_found(opened: Callable[[], Dataset], cache: Path) -> None:
 def test_a_damaged_index_is_built_again(opened: Callable[[], Dataset], cache: Path) -> None:
     expected = values_of(opened())
     directory = index_in(cache)
-    pristine = content_of(directory)
+    pristine = episode_content(directory)
     for what, damage in random.Random(1).sample(list(damages(pristine)), 8):
         damage(directory)
         with warnings.catch_warnings(record=True) as caught:
@@ -145,7 +145,7 @@ def test_a_damaged_index_is_built_again(opened: Callable[[], Dataset], cache: Pa
         said = [str(warning.message) for warning in caught if "is built again" in str(warning.message)]
         assert len(said) <= 1 and all("\n" not in line for line in said), what
         if said:
-            assert content_of(directory) == pristine, what  # the same input gives the same bytes
+            assert episode_content(directory) == pristine, what  # the same input gives the same bytes
         put(directory, pristine)
     assert index_in(cache) == directory and len(list((cache / "steps").iterdir())) == 1
 
@@ -159,11 +159,11 @@ def test_an_index_of_other_data_is_not_used(data: Path, cache: Path, tmp_path: P
         shards=2,
     )
     open_dataset(other, unit="steps")
-    foreign = content_of(index_in(cache))
+    foreign = episode_content(index_in(cache))
     shutil.rmtree(cache)
     expected = values_of(open_dataset(data, unit="steps"))
     directory = index_in(cache)
-    pristine = content_of(directory)
+    pristine = episode_content(directory)
     assert foreign.keys() == pristine.keys()
     for content in (
         foreign,
@@ -172,7 +172,7 @@ def test_an_index_of_other_data_is_not_used(data: Path, cache: Path, tmp_path: P
         put(directory, content)
         with pytest.warns(UserWarning, match=r"the index of toy/1\.0\.0 is damaged \(.*\): it is built again"):
             assert values_of(open_dataset(data, unit="steps")) == expected
-        assert content_of(directory) == pristine
+        assert episode_content(directory) == pristine
 
 
 @pytest.mark.parametrize("opened", ["edited images", "images in the index", "videos"], indirect=True)

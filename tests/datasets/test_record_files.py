@@ -34,7 +34,7 @@ def columns(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return directory / "parquet", directory / "tfrecord"
 
 
-def module_of(path: Path) -> Any:
+def find_module(path: Path) -> Any:
     return open_dataset(path)
 
 
@@ -45,7 +45,7 @@ def same(found: Any, wanted: Any) -> None:
 
 
 def test_rows_are_those_of_tfrecord_files(columns):
-    found, wanted = map(module_of, columns)
+    found, wanted = map(find_module, columns)
     same(found.columns, wanted.columns)
     order = np.random.default_rng(0).permutation(len(found))
     same(found[order], wanted[order])
@@ -64,7 +64,7 @@ def images_of(dataset: Any) -> list[str]:
 
 
 def test_images_are_not_kept(columns):
-    found = module_of(columns[0])
+    found = find_module(columns[0])
     rows = found.rows
     found[: len(found)]
     assert images_of(found)
@@ -80,7 +80,7 @@ def test_images_are_not_kept(columns):
 
 
 def test_compressed_images_are_read_with_their_group(columns, tmp_path):
-    wanted = module_of(columns[0])
+    wanted = find_module(columns[0])
     rows = wanted.rows
     files = []
     for i, file in enumerate(rows.files):
@@ -95,7 +95,7 @@ def test_compressed_images_are_read_with_their_group(columns, tmp_path):
 
 
 def test_a_changed_image_is_an_error(columns):
-    found = module_of(columns[0])
+    found = find_module(columns[0])
     name = images_of(found)[0]
     found[: len(found)]
     place = found.rows._places[0, 0, name].ravel()[1]
@@ -108,7 +108,7 @@ def test_a_changed_image_is_an_error(columns):
         with pytest.raises(RldsBeamError, match="do not match their checksum"):
             found[:3]
         with pytest.raises(RldsBeamError, match=r"cannot read .*\.parquet"):  # the checksum of the page
-            module_of(columns[0])[:3]
+            find_module(columns[0])[:3]
     finally:
         path.write_bytes(original)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_beam.datasets.windows import offsets_of, window
+from rlds_beam.datasets.windows import make_offsets, window
 from rlds_beam.errors import UsageError
 
 PATHS = ["observation/state", "observation/image", "observations", "action", "reward"]
@@ -31,16 +31,16 @@ def test_windows_stay_in_their_episode(lengths: list[int], first: int, size: int
 
 
 def test_history_is_for_observations_and_chunk_for_actions() -> None:
-    found = offsets_of(3, 4, PATHS)
+    found = make_offsets(3, 4, PATHS)
     assert {path: offsets.tolist() for path, offsets in found.items()} == {
         "observation/state": [-2, -1, 0],
         "observation/image": [-2, -1, 0],
         "action": [0, 1, 2, 3],
     }
-    by_field = offsets_of({"reward": 2}, {"observations": 1}, PATHS)
+    by_field = make_offsets({"reward": 2}, {"observations": 1}, PATHS)
     assert {path: offsets.tolist() for path, offsets in by_field.items()} == {"reward": [-1, 0], "observations": [0]}
-    assert list(offsets_of(2, None, ["observation.state", "action"])) == ["observation.state"]
-    assert offsets_of(None, None, PATHS) == {}
+    assert list(make_offsets(2, None, ["observation.state", "action"])) == ["observation.state"]
+    assert make_offsets(None, None, PATHS) == {}
 
 
 @pytest.mark.parametrize(
@@ -54,14 +54,14 @@ def test_history_is_for_observations_and_chunk_for_actions() -> None:
 )
 def test_windows_that_make_no_sense(history: Any, chunk: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        offsets_of(history, chunk, PATHS)
+        make_offsets(history, chunk, PATHS)
 
 
 def test_a_number_needs_fields_of_that_name() -> None:
     with pytest.raises(UsageError, match=r"there is no field action; name the fields: chunk=\{'field': 8\}"):
-        offsets_of(None, 8, ["obs", "actions"])
+        make_offsets(None, 8, ["obs", "actions"])
 
 
 def test_a_field_that_is_named_like_padding_is_not_overwritten() -> None:
     with pytest.raises(UsageError, match="there is also a field action_is_pad"):
-        offsets_of(None, {"action": 2}, ["action", "action_is_pad"])
+        make_offsets(None, {"action": 2}, ["action", "action_is_pad"])

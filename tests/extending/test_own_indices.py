@@ -16,7 +16,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.output.base import Description
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.completion import GlobalIndices
-from rlds_beam.output.files import checksum_of
+from rlds_beam.output.files import compute_checksum
 from rlds_beam.output.shards import EpisodeWriter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
@@ -60,7 +60,7 @@ class Numbered(GlobalIndices):
         path = Path(self.directory, file.file)
         lines = path.read_text().splitlines()
         path.write_text("".join(f"{indices + i:03d}{line[3:]}\n" for i, line in enumerate(lines)))
-        shard = dataclasses.replace(file.shard, checksum=checksum_of(str(path)))
+        shard = dataclasses.replace(file.shard, checksum=compute_checksum(str(path)))
         return dataclasses.replace(commit, files=(dataclasses.replace(file, shard=shard),))
 
 
@@ -93,7 +93,7 @@ def test_the_files_have_their_indices(data: Path, tmp_path: Path) -> None:
     numbers = [line[:3] for file in sorted(output.glob("train-*.txt")) for line in file.read_text().splitlines()]
     assert numbers == ["000", "001", "002", "003", "004", "005"]
     shards = json.loads((output / "manifest.json").read_text())["shards"]
-    assert all(shard["checksum"] == checksum_of(str(output / shard["file"])) for shard in shards)
+    assert all(shard["checksum"] == compute_checksum(str(output / shard["file"])) for shard in shards)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def commits_in(output: Path) -> list[Path]:
     return sorted((output / "_commits").glob("train-*.json"))
 
 
-def shard_of(commit: Path) -> Path:
+def find_shard(commit: Path) -> Path:
     return commit.parents[1] / f"testing-{commit.stem.replace('train-', 'train.tfrecord-')}"
 
 
@@ -109,7 +109,7 @@ def test_27_killed_and_run_again(tmp_path, source, undisturbed, moment):
     output = tmp_path / "out"
     workers = [WORKERS] if moment == "third_shard" else []
     kill_when(["convert", source, output, *FLAGS, *workers], output, lambda: MOMENTS[moment](output))
-    finished = {path: identity(path) for path in map(shard_of, commits_in(output))}
+    finished = {path: identity(path) for path in map(find_shard, commits_in(output))}
 
     # Half an output is not an output.
     assert not (output / "dataset_info.json").exists() or moment == "metadata"

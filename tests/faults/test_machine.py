@@ -16,7 +16,7 @@ from disks import remount, small_filesystem
 from jobs import complaints, dataset
 from processes import DEADLINE, RLDS_BEAM, members, running, wait_until
 
-from rlds_beam.encoding.tfds.rlds_dataset import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.testing import make_episode, read_items, read_payloads, shard_paths, write_dataset
 
 WORKER = "rlds_beam.runners.worker"
@@ -125,7 +125,7 @@ def test_rejected_records_are_the_originals(tmp_path, convert):
     assert ran.code == 3
     originals = [payload for shard in shard_paths(source) for payload in read_payloads(shard)]
     assert [payload for _, payload in ran.rejected] == originals
-    again = write_dataset(tmp_path / "again", [p for _, p in ran.rejected], schema=schema_of(make_episode(3)))
+    again = write_dataset(tmp_path / "again", [p for _, p in ran.rejected], schema=default_schema(make_episode(3)))
     repaired = convert(again, "--repair=missing_is_last", output=tmp_path / "repaired")
     assert repaired.code == 0
     assert len(repaired.items) == 4 * 2

@@ -18,8 +18,8 @@ from processes import DEADLINE
 from serving import Serve, a_table, refused
 
 from rlds_beam.errors import NotVerifiedError, RldsBeamError, UsageError
-from rlds_beam.pipelines.serve import spec_of
-from rlds_beam.reverb.serving.checkpoints import find_checkpoint, read_tables, settle, sizes_of
+from rlds_beam.pipelines.serve import read_spec
+from rlds_beam.reverb.serving.checkpoints import find_checkpoint, read_sizes, read_tables, settle
 from rlds_beam.reverb.serving.served_tables import ServedTable
 from rlds_beam.reverb.serving.server import EmbeddedServer, verify_checkpoint
 from rlds_beam.testing import make_episode, write_dataset
@@ -34,7 +34,7 @@ def dataset(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def spec(dataset) -> TrajectorySpec:
-    return spec_of(str(dataset), FrameOptions())
+    return read_spec(str(dataset), FrameOptions())
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def test_sizes_equal_those_reverb_reports(tmp_path):
 
     def agrees(client: Any) -> dict[str, int]:
         sizes = {name: table.current_size for name, table in client.server_info(timeout=60).items()}
-        assert sizes_of(read_tables(client.checkpoint())) == sizes
+        assert read_sizes(read_tables(client.checkpoint())) == sizes
         return sizes
 
     server, client = serve()
@@ -225,7 +225,7 @@ def test_it_starts_while_other_work_is_done(checkpoint):
         with pytest.raises(RldsBeamError, match=r"not up within 0\.01 s \(it is still running"):
             server.wait_ready(0.01)
         info = server.wait_ready()
-        assert sizes_of(info.tables) == sizes_of(server.loaded) == {"replay": 7, "line": 3}
+        assert read_sizes(info.tables) == read_sizes(server.loaded) == {"replay": 7, "line": 3}
         with pytest.raises(UsageError, match="--checkpoint"):
             server.checkpoint(DEADLINE)
         server.check()

@@ -15,7 +15,7 @@ from rlds_beam.formats.registry import OUTPUTS, SOURCES
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import OutputTests
-from rlds_beam.testing.conversions import content_of
+from rlds_beam.testing.conversions import episode_content
 
 OPTIONS: dict[str, dict[str, Any]] = {
     **{to: {} for to in OUTPUTS},
@@ -50,6 +50,6 @@ class TestEveryOutput(OutputTests):
             return None
         source = open_source(str(directory), from_=str(self.output))
         reader, segments = EpisodeReader(source), [(w.split, s) for w in plan_ranges(source) for s in w.segments]
-        contents = [content_of(episode) for split, segment in segments for episode in reader.read(split, segment)]
+        contents = [episode_content(episode) for split, segment in segments for episode in reader.read(split, segment)]
         merged = {file.name: file.read_bytes() for file in directory.rglob("*") if file.suffix in MERGED}
         return merged, [{name: value for name, value in content.items() if name != "key"} for content in contents]

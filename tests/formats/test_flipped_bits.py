@@ -19,7 +19,7 @@ from rlds_beam.encoding.parquet_files import UNREADABLE, verified_parquet
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.formats.columns.reader import row_groups
 from rlds_beam.formats.inputs import open_source
-from rlds_beam.output.files import checksum_of
+from rlds_beam.output.files import compute_checksum
 
 FLIPS = 100
 """Bits to flip in each file."""
@@ -73,9 +73,9 @@ def test_frames_of_lerobot(source, tmp_path, version):
     checksums = {shard["file"]: shard["checksum"] for shard in manifest["shards"]}
     wanted = checksums[str(file.relative_to(tmp_path / "out"))]
     count, rejected = len(list(opened.files.read(str(file)))), 0
-    assert checksum_of(str(file)) == wanted
+    assert compute_checksum(str(file)) == wanted
     for _ in flipped(file):
-        assert checksum_of(str(file)) != wanted
+        assert compute_checksum(str(file)) != wanted
         read = list(opened.files.read(str(file)))
         damaged = [one.reason for one in read if isinstance(one, Damage)]
         assert len(read) == count

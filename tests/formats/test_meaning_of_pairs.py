@@ -158,4 +158,4 @@ def test_the_page_has_a_row_for_each_dataset(table: Any) -> None:
 def test_each_row_of_the_page_is_up_to_date(table: Any, title: str, tmp_path: Path) -> None:
     if title == table.BRIDGE_TITLE and not table.BRIDGE.exists():
         pytest.skip("no real data; set $RLDS_BEAM_REAL_DATA to their path")
-    assert table.row_of(title, tmp_path) == f"{ROWS[title]}\n", "run python docs/meaning_table.py"
+    assert table.make_row(title, tmp_path) == f"{ROWS[title]}\n", "run python docs/meaning_table.py"

@@ -12,7 +12,7 @@ from exchanging import export, rich_dataset, rich_episode
 
 import rlds_beam
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.output.preview import PREVIEW, join_previews, part_of
+from rlds_beam.output.preview import PREVIEW, join_previews, make_strip
 from rlds_beam.testing import make_episode, write_dataset
 
 LINK = f"]({PREVIEW})"
@@ -67,8 +67,12 @@ def test_a_damaged_image_is_no_failure(tmp_path: Path) -> None:
 
 def test_parts() -> None:
     assert (
-        part_of([]) == part_of([np.zeros((0, 9, 9, 3), np.uint8)]) == join_previews([]) == join_previews([b""]) == b""
+        make_strip([])
+        == make_strip([np.zeros((0, 9, 9, 3), np.uint8)])
+        == join_previews([])
+        == join_previews([b""])
+        == b""
     )
     depth = np.arange(3 * 20 * 30, dtype=np.uint16).reshape(3, 20, 30)
-    part = part_of([depth, np.zeros((3, 20, 10, 3), np.uint8)])
+    part = make_strip([depth, np.zeros((3, 20, 10, 3), np.uint8)])
     assert simplejpeg.decode_jpeg(join_previews([b"", part, part])).shape == (2 * (2 * 96 + 2) + 2, 3 * 144 + 2 * 2, 3)

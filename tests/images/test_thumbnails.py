@@ -15,7 +15,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import Thumbnail, small_pixels, spread, thumbnail
 from rlds_beam.testing import make_episode
 from rlds_beam.typing import Array
-from rlds_beam.viewing.pictures import faults_of, frames_of, strip
+from rlds_beam.viewing.pictures import find_faults, make_thumbnails, strip
 
 
 def gradient(height: int, width: int) -> Array:
@@ -23,7 +23,7 @@ def gradient(height: int, width: int) -> Array:
     return np.stack([rows * 255 // height, columns * 255 // width, np.full_like(rows, 128)], axis=2).astype(np.uint8)
 
 
-def pixels_of(jpeg: bytes) -> Array:
+def decode_pixels(jpeg: bytes) -> Array:
     decoded: Array = simplejpeg.decode_jpeg(jpeg)
     return decoded
 
@@ -34,17 +34,17 @@ def test_an_image_is_shrunk(kind: str) -> None:
     stored = {"jpeg": encode_jpeg(image[None])[0], "png": encode_png(image[None])[0], "pixels": image}[kind]
     small = thumbnail(stored, 96)
     assert small.fault is None
-    pixels = pixels_of(small)
+    pixels = decode_pixels(small)
     assert pixels.shape == (96, 128, 3)
     assert np.abs(pixels.astype(int) - gradient(96, 128)).mean() < 4
 
 
 def test_a_small_image_is_not_enlarged() -> None:
-    assert pixels_of(thumbnail(gradient(20, 30), 96)).shape == (20, 30, 3)
+    assert decode_pixels(thumbnail(gradient(20, 30), 96)).shape == (20, 30, 3)
 
 
 def test_a_wide_image_is_limited() -> None:
-    assert pixels_of(thumbnail(np.zeros((2, 4000, 3), np.uint8), 96)).shape == (1, 384, 3)
+    assert decode_pixels(thumbnail(np.zeros((2, 4000, 3), np.uint8), 96)).shape == (1, 384, 3)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ PNG = encode_png(gradient(64, 64)[None])[0]
 def test_a_damaged_image_is_a_placeholder(damaged: Any) -> None:
     small = thumbnail(damaged, 48)
     assert small.fault
-    pixels = pixels_of(small)
+    pixels = decode_pixels(small)
     assert pixels.shape == (48, 64, 3)
     assert pixels.std() > 5  # the cross
 
@@ -129,7 +129,7 @@ def test_fuzzed_images_never_raise() -> None:
             broken = bytearray(original)
             for at in rng.integers(len(broken), size=rng.integers(1, 8)):
                 broken[at] = rng.integers(256)
-            assert pixels_of(thumbnail(bytes(broken), 32)).size
+            assert decode_pixels(thumbnail(bytes(broken), 32)).size
 
 
 def test_spread() -> None:
@@ -146,15 +146,15 @@ def episode_with_cameras(steps: int) -> Any:
 
 def test_frames_and_strip_of_an_episode() -> None:
     episode = episode_with_cameras(10)
-    frames = frames_of(episode, 4, height=24)
+    frames = make_thumbnails(episode, 4, height=24)
     assert set(frames) == {"observation/image", "observation/wrist"}
     assert [step for step, _ in frames["observation/image"]] == [0, 3, 6, 9]
-    assert pixels_of(frames["observation/image"][0][1]).shape == (24, 32, 3)
+    assert decode_pixels(frames["observation/image"][0][1]).shape == (24, 32, 3)
     picture = strip(episode, 4, 24)
     assert picture.shape == (24 * 2 + 2, 4 * 32 + 3 * 2, 3)
     assert strip(episode, 4, 96, ["observation/image"]).shape[0] == 96
     assert strip(make_episode(4), 4, 24).size == 0
-    assert frames_of(make_episode(4), 4) == {}
+    assert make_thumbnails(make_episode(4), 4) == {}
 
 
 def test_faults_name_the_camera_and_the_step() -> None:
@@ -162,8 +162,8 @@ def test_faults_name_the_camera_and_the_step() -> None:
     images = episode.steps["observation/image"]
     data = images.data.copy()
     data[1] = b"broken"
-    frames = frames_of(episode.with_columns({"observation/image": images.with_data(data)}), 3)
-    (fault,) = faults_of(frames)
+    frames = make_thumbnails(episode.with_columns({"observation/image": images.with_data(data)}), 3)
+    (fault,) = find_faults(frames)
     assert fault.startswith("observation/image, step 1: not a PNG")
 
 

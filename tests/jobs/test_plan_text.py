@@ -16,14 +16,14 @@ from lerobot_data import moving_episode
 
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.cli.main import main
-from rlds_beam.encoding.tfds.rlds_dataset import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.rlds.source import RldsSource
 from rlds_beam.formats.trajectories.output import TrajectoryOutput
 from rlds_beam.jobs import estimates as balance
 from rlds_beam.jobs.estimates import (
-    balance_of,
+    compute_balance,
     convert_seconds,
     largest_first,
     push_seconds,
@@ -67,7 +67,7 @@ def skewed(tmp_path):
 def test_a_huge_shard_is_cut_and_tiny_ones_share_a_range(skewed):
     source = open_source(str(skewed))
     ranges = plan_ranges(source)
-    found = balance_of(source, ranges)
+    found = compute_balance(source, ranges)
     assert found.unsplittable is None
     assert found.total == source.size == sum(range_bytes(source, work) for work in ranges)
     assert found.most <= SMALL + max(shard.size for shard in source.splits[0].shards[1:])
@@ -83,7 +83,7 @@ def test_a_gzip_shard_is_named_because_it_cannot_be_cut(skewed, tmp_path, capsys
     huge = shard_paths(skewed)[0]
     compress(huge)
     source = open_source(str(skewed))
-    found = balance_of(source, plan_ranges(source))
+    found = compute_balance(source, plan_ranges(source))
     assert found.most >= huge.stat().st_size and str(huge) in found.unsplittable
     assert main(["convert", str(skewed), str(tmp_path / "out"), "--dry_run"]) == 0
     said = capsys.readouterr().out
@@ -117,10 +117,10 @@ def test_large_ranges_are_handed_out_first_and_the_others_in_their_order(skewed)
 
 
 def test_nothing_to_read_is_balanced(tmp_path):
-    source = open_source(str(write_dataset(tmp_path, [], schema=schema_of(make_episode(2)))))
-    found = balance_of(source, plan_ranges(source))
+    source = open_source(str(write_dataset(tmp_path, [], schema=default_schema(make_episode(2)))))
+    found = compute_balance(source, plan_ranges(source))
     assert (found.most, found.total, found.unsplittable) == (0, 0, None)
-    assert balance_lines(balance_of(source, [])) == ["ranges    0 of 0 B"]
+    assert balance_lines(compute_balance(source, [])) == ["ranges    0 of 0 B"]
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.integers(1, 64))
@@ -138,7 +138,7 @@ def test_workers_are_used_only_if_they_save_time():
 
 def source_of(size: int, encoding: str = "none", records: int = 1) -> RldsSource:
     episode = make_episode(2)
-    schema = schema_of(episode)
+    schema = default_schema(episode)
     steps = {path: dataclasses.replace(field, encoding=encoding) for path, field in schema.steps.items()}
     shards = (Shard(0, "x", size, records),)
     return RldsSource("x", "", dataclasses.replace(schema, steps=steps), TFRecordFormat(), (Split("train", shards),))

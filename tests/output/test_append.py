@@ -30,7 +30,7 @@ from rlds_beam.output.manifest import read_manifest
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, read_items, read_payloads, read_rejected, write_dataset
-from rlds_beam.testing.conversions import check_error, content_of, convert_here, files_in, prepare_conversion
+from rlds_beam.testing.conversions import check_error, convert_here, episode_content, files_in, prepare_conversion
 
 OUTPUTS: dict[str, dict[str, Any]] = {
     "trajectories": {"to": "trajectories"},
@@ -95,7 +95,7 @@ def read(output: Path, name: str) -> Any:
         return [payload for file in files for payload in read_payloads(file)]
     reader = EpisodeReader(source)
     works = [(work.split, segment) for work in plan_ranges(source) for segment in work.segments]
-    found = [content_of(episode) for split, segment in works for episode in reader.read(split, segment)]
+    found = [episode_content(episode) for split, segment in works for episode in reader.read(split, segment)]
     assert not any(content["faults"] for content in found)
     return [{key: value for key, value in content.items() if key != "key"} for content in found]
 
@@ -307,7 +307,7 @@ def test_readers_that_opened_the_old_one_go_on(tmp_path: Path, shards: dict[bool
         append(every, out, OUTPUTS[name])
         reader = EpisodeReader(source)
         works = [(work.split, segment) for work in plan_ranges(source) for segment in work.segments]
-        found = [content_of(episode) for split, segment in works for episode in reader.read(split, segment)]
+        found = [episode_content(episode) for split, segment in works for episode in reader.read(split, segment)]
         assert [without(content, "key") for content in found] == old
 
 

@@ -11,14 +11,14 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from versions import FORMATS, episodes, record, shards_of
+from versions import FORMATS, episodes, make_shards, record
 
 from rlds_beam import user_functions
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
-from rlds_beam.user_functions import version_of
+from rlds_beam.user_functions import find_version
 
 
 @pytest.mark.parametrize(
@@ -26,17 +26,17 @@ from rlds_beam.user_functions import version_of
 )
 def test_rerecorded_input_changes_the_plan(tmp_path, convert, kind, flags):
     source = record(tmp_path / "data", 0, kind)
-    sizes = [p.stat().st_size for p in shards_of(source)]
+    sizes = [p.stat().st_size for p in make_shards(source)]
     first = convert(source, *flags)
     assert first.code == 0
     record(tmp_path / "data", 0, kind)  # the same again: nothing has changed
     again = convert(source, *flags)
     assert again.code == 0 and "nothing to do: " in again.out
     record(tmp_path / "data", 100, kind)
-    assert [p.stat().st_size for p in shards_of(source)] == sizes
+    assert [p.stat().st_size for p in make_shards(source)] == sizes
     changed = convert(source, *flags)
     assert changed.code == 2
-    for text in ("the input has changed", shards_of(source)[0].name, "--overwrite"):
+    for text in ("the input has changed", make_shards(source)[0].name, "--overwrite"):
         assert text in changed.err
     replaced = convert(source, *flags, "--overwrite")
     assert replaced.code == 0
@@ -133,7 +133,7 @@ def test_a_version_replaces_the_source(tmp_path, convert, module):
 
 
 def test_code_without_source_has_a_version():
-    assert version_of("math:sqrt") == "no source"
+    assert find_version("math:sqrt") == "no source"
 
 
 def test_a_shard_that_cannot_be_read_is_named(tmp_path):

@@ -36,7 +36,7 @@ def read_manifest(output: Path) -> dict[str, Any]:
     return json.loads((output / "manifest.json").read_text())
 
 
-def shards_of(output: Path) -> list[Path]:
+def make_shards(output: Path) -> list[Path]:
     return [path for path in shard_paths(output) if path.suffix != ".spec"]
 
 
@@ -58,12 +58,12 @@ def test_a_checksum_names_its_algorithm():
 def test_the_usual_command_checks_an_output(output):
     checked = check(output)
     assert checked.returncode == 0, checked.stderr
-    files = [*(path.name for path in shards_of(output)), "rejected/train-00002-of-00003.tfrecord"]
+    files = [*(path.name for path in make_shards(output)), "rejected/train-00002-of-00003.tfrecord"]
     assert sorted(line for line in checked.stdout.splitlines() if line) == sorted(f"{name}: OK" for name in files)
-    flip_byte(shards_of(output)[1], 0, "payload", at=3)
+    flip_byte(make_shards(output)[1], 0, "payload", at=3)
     checked = check(output)
     assert checked.returncode == 1
-    assert f"{shards_of(output)[1].name}: FAILED" in checked.stdout
+    assert f"{make_shards(output)[1].name}: FAILED" in checked.stdout
 
 
 def test_files_without_records_are_not_listed():
@@ -75,7 +75,7 @@ def test_files_without_records_are_not_listed():
 def test_records_in_another_order_are_an_error(output):
     """Every record is intact, and the file has the same size."""
     replay = open_converted(str(output))
-    shard, records = shards_of(output)[0], replay.ranges[0].items
+    shard, records = make_shards(output)[0], replay.ranges[0].items
     data = shard.read_bytes()
     size = len(data) // records
     shard.write_bytes(data[size:] + data[:size])

@@ -48,7 +48,7 @@ def make_dataset(output: Path, records=(2, 0, 3, 1)):
     return commit_dataset(output, RANGES, FIELDS)
 
 
-def checksum_of(data: bytes) -> str:
+def compute_checksum(data: bytes) -> str:
     return f"xxh3-128:{xxhash.xxh3_128_hexdigest(data)}"
 
 
@@ -62,7 +62,7 @@ def test_a_shard_appears_on_commit(tmp_path):
         assert all(storage.is_temporary(p.name) for p in tmp_path.iterdir())
         info = writer.commit()
     assert path.read_bytes() == b"abcd"
-    assert info == ShardInfo(3, 4, checksum_of(b"abcd"), "first", "last")
+    assert info == ShardInfo(3, 4, compute_checksum(b"abcd"), "first", "last")
     assert [p.name for p in tmp_path.iterdir()] == ["shard"]
 
 
@@ -90,7 +90,7 @@ def test_commit_of_a_dataset(tmp_path):
     assert made == manifest.read_manifest(str(tmp_path))
     for shard in made["shards"]:
         data = (tmp_path / shard["file"]).read_bytes()
-        assert (len(data), checksum_of(data)) == (shard["bytes"], shard["checksum"])
+        assert (len(data), compute_checksum(data)) == (shard["bytes"], shard["checksum"])
         assert (tmp_path / (shard["file"] + ".spec")).stat().st_size
     assert [r["records"] for r in made["rejected"]] == [1, 2]
     info = json.loads((tmp_path / "dataset_info.json").read_text())

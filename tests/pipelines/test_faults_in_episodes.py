@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jobs import EPISODES, STEPS, complaints, dataset, episodes, pairs
 
-from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode, record_offsets, shard_paths, write_dataset
 
@@ -21,7 +21,7 @@ from rlds_beam.testing import make_episode, record_offsets, shard_paths, write_d
 def broken_record(tmp_path: Path, record: Any, **kwargs: Any) -> Path:
     """Writes valid episodes and one bad record, with the schema of the valid ones."""
     good = episodes()
-    schema = schema_of(good[0])
+    schema = default_schema(good[0])
     payload = record if isinstance(record, bytes) else encode_example(record, schema)
     return dataset(tmp_path, [*good[:2], payload, *good[2:]], schema=schema, **kwargs)
 

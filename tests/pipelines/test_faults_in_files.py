@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jobs import EPISODES, dataset, episodes, pairs
 
-from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
 from rlds_beam.testing import (
     cut,
     features_json,
@@ -249,7 +249,7 @@ def test_10_metadata_broken(tmp_path, convert, file, text):
 
 def test_10_dtype_mismatch(tmp_path, convert, validate):
     source = dataset(tmp_path)
-    schema = schema_of(episodes(1)[0])
+    schema = default_schema(episodes(1)[0])
     wrong = dataclasses.replace(schema.steps["observation"], dtype="int64")
     other = dataclasses.replace(schema, steps={**schema.steps, "observation": wrong})
     (source / "features.json").write_text(json.dumps(features_json(other)))
@@ -259,7 +259,7 @@ def test_10_dtype_mismatch(tmp_path, convert, validate):
 
 def test_10_field_that_no_record_has(tmp_path, convert):
     source = dataset(tmp_path)
-    schema = schema_of(make_episode(2, columns={"observation_2": np.zeros((2, 3), np.float32)}))
+    schema = default_schema(make_episode(2, columns={"observation_2": np.zeros((2, 3), np.float32)}))
     (source / "features.json").write_text(json.dumps(features_json(schema)))
     convert(source).assert_nothing_done("schema_mismatch", "observation_2")
 

@@ -23,7 +23,7 @@ from rlds_beam import UsageError
 from rlds_beam.formats.registry import FORMATS
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, read_items, write_dataset
-from rlds_beam.user_functions import ByValue, name_of, resolve
+from rlds_beam.user_functions import ByValue, qualified_name, resolve
 
 
 @pytest.fixture
@@ -161,17 +161,17 @@ def test_a_mistyped_argument_suggests_the_right_one(call: Callable[[], Any], mes
 
 
 def test_a_function_of_a_module_is_its_name() -> None:
-    assert name_of(np.sum) == "numpy:sum"
-    assert name_of(textwrap.dedent) == "textwrap:dedent"
-    assert not isinstance(name_of(textwrap.dedent), ByValue)
-    assert resolve(name_of(textwrap.dedent)) is textwrap.dedent
+    assert qualified_name(np.sum) == "numpy:sum"
+    assert qualified_name(textwrap.dedent) == "textwrap:dedent"
+    assert not isinstance(qualified_name(textwrap.dedent), ByValue)
+    assert resolve(qualified_name(textwrap.dedent)) is textwrap.dedent
 
 
 def test_a_function_by_value_is_named_by_what_it_does() -> None:
     def scale(factor: float) -> Any:
         return lambda current, following: current["reward"] * factor
 
-    first, same, other = name_of(scale(2.0)), name_of(scale(2.0)), name_of(scale(3.0))
+    first, same, other = qualified_name(scale(2.0)), qualified_name(scale(2.0)), qualified_name(scale(3.0))
     assert first == same != other
     assert resolve(first)({"reward": 2.0}, {}) == 4.0
     assert resolve(other)({"reward": 2.0}, {}) == 6.0

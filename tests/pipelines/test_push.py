@@ -20,7 +20,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 from beam_runners import RUNNERS, new_pipeline, runner_flags
 from servers import drain
-from versions import record, shards_of
+from versions import make_shards, record
 
 import rlds_beam
 from rlds_beam.cli.main import main
@@ -173,16 +173,16 @@ def test_pushing_again_writes_nothing_twice(push, server, data) -> None:
 
 def test_input_that_changes_during_a_push_is_noticed(push, server, tmp_path, monkeypatch) -> None:
     source = record(tmp_path / "data", 0)
-    changed = shards_of(record(tmp_path / "other", 100))[0].read_bytes()
+    changed = make_shards(record(tmp_path / "other", 100))[0].read_bytes()
     push_range = EpisodePusher.push
 
     def change_and_push(*args: Any, **kwargs: Any) -> Any:
-        shards_of(source)[0].write_bytes(changed)
+        make_shards(source)[0].write_bytes(changed)
         return push_range(*args, **kwargs)
 
     monkeypatch.setattr(EpisodePusher, "push", change_and_push)
     code, _, said = push(source, server, "--workers=1")
-    assert code == 4 and shards_of(source)[0].name in said and "items of both versions" in said
+    assert code == 4 and make_shards(source)[0].name in said and "items of both versions" in said
 
 
 def test_a_bundle_that_runs_twice_changes_nothing(push, server, data) -> None:
@@ -209,7 +209,7 @@ def test_several_tables_and_servers(push, data, tmp_path) -> None:
 
 def test_several_files_through_connectors(push, server, data, tmp_path) -> None:
     (tmp_path / "c.yaml").write_text("- MinimumLength: {transitions: 5}\n- SubsampleSteps: {every: 2}\n")
-    connectors, shards = f"--connectors={tmp_path / 'c.yaml'}", shards_of(data)[:2]
+    connectors, shards = f"--connectors={tmp_path / 'c.yaml'}", make_shards(data)[:2]
     code, report, said = push(shards[0], server, str(shards[1]), connectors)
     assert code == 0, said
     episodes = report["records"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from checkout import SUPPORT
 from directories import bytes_of
-from recorded import GREEDY, WALK, Q, episodes_of, recorded
+from recorded import GREEDY, WALK, Q, get_episodes, recorded
 from recorded_environments import LENGTH, q_function, walk
 
 from rlds_beam import RldsBeamError, UsageError, open_source, validate
@@ -32,7 +32,7 @@ def undisturbed(tmp_path_factory) -> Path:
 
 def test_the_episodes_are_those_of_the_environment(undisturbed):
     """Replays each episode by hand from its seed and actions."""
-    episodes = episodes_of(undisturbed)
+    episodes = get_episodes(undisturbed)
     assert [e["policy"].decode() for e in episodes] == ["greedy"] * 40 + ["random"] * 40
     assert [e["trajectory_id"] for e in episodes] == [*range(40), *range(40)]
     env, ends = walk(), set()
@@ -58,7 +58,7 @@ def test_the_episodes_are_those_of_the_environment(undisturbed):
 
 
 def test_each_action_has_its_propensity(undisturbed):
-    for episode in episodes_of(undisturbed):
+    for episode in get_episodes(undisturbed):
         actions = episode["steps/action"][:-1]
         greedy = q_function(episode["steps/observation"][:-1]).argmax(axis=1) == actions
         of_greedy, of_random = np.where(greedy, 1 - 0.3 + 0.3 / 3, 0.3 / 3), np.full(len(actions), 1 / 3)
@@ -108,7 +108,7 @@ def test_environments_of_other_packages_are_seeded(tmp_path, env, package, optio
     pytest.importorskip(package)
     for name, beside in (("one", 1), ("several", 4)):
         recorded(tmp_path / name, "random", env=env, envs_per_worker=beside, **options)
-    one, several = episodes_of(tmp_path / "one"), episodes_of(tmp_path / "several")
+    one, several = get_episodes(tmp_path / "one"), get_episodes(tmp_path / "several")
     for episode, other in zip(one, several, strict=True):
         assert all(np.array_equal(values, other[path]) for path, values in episode.items())
     assert len({next(v for p, v in e.items() if p.startswith("steps/obs")).tobytes() for e in one}) == len(one)
@@ -116,7 +116,7 @@ def test_environments_of_other_packages_are_seeded(tmp_path, env, package, optio
 
 def test_a_factory_with_a_seed_is_called_for_each_episode(tmp_path):
     recorded(tmp_path / "out", "random", env="recorded_environments:seeded", episodes=4)
-    starts = {float(episode["steps/observation"][0, 0]) for episode in episodes_of(tmp_path / "out")}
+    starts = {float(episode["steps/observation"][0, 0]) for episode in get_episodes(tmp_path / "out")}
     expected = {float(environment_seed(0, Address(0, 0, i)) % 1000) for i in range(4)}
     assert starts == expected
 
@@ -130,8 +130,8 @@ def test_another_plan_is_refused(tmp_path, undisturbed, capsys):
 
 def test_adding_a_policy_does_not_change_the_others(tmp_path, undisturbed):
     recorded(tmp_path / "one", episodes=40)
-    both = {e["episode_id"]: e for e in episodes_of(undisturbed)}
-    for episode in episodes_of(tmp_path / "one"):
+    both = {e["episode_id"]: e for e in get_episodes(undisturbed)}
+    for episode in get_episodes(tmp_path / "one"):
         for path, values in episode.items():
             np.testing.assert_array_equal(values, both[episode["episode_id"]][path])
 
@@ -140,14 +140,14 @@ def test_adding_a_policy_does_not_change_the_others(tmp_path, undisturbed):
 def test_an_episode_does_not_depend_on_parallel_episodes(tmp_path, options):
     for name, other in (("a", {}), ("b", options)):
         recorded(tmp_path / name, "random", **other)
-    for one, other in zip(episodes_of(tmp_path / "a"), episodes_of(tmp_path / "b"), strict=True):
+    for one, other in zip(get_episodes(tmp_path / "a"), get_episodes(tmp_path / "b"), strict=True):
         assert all(np.array_equal(values, other[path]) for path, values in one.items())
 
 
 def test_another_seed_is_another_recording(tmp_path):
     recorded(tmp_path / "a")
     recorded(tmp_path / "b", seed=1)
-    first, second = (next(iter(episodes_of(tmp_path / name))) for name in "ab")
+    first, second = (next(iter(get_episodes(tmp_path / name))) for name in "ab")
     assert not np.array_equal(first["steps/observation"][0], second["steps/observation"][0])
 
 
@@ -198,7 +198,7 @@ def test_tfds_reads_it(undisturbed):
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(str(undisturbed))
-    ours = episodes_of(undisturbed)
+    ours = get_episodes(undisturbed)
     for episode, own in zip(tfds.as_numpy(builder.as_dataset(split="train")), ours, strict=True):
         steps = list(episode["steps"])
         assert episode["episode_metadata"]["policy"] == own["policy"]
@@ -211,7 +211,7 @@ def test_every_kind_of_observation_and_action(tmp_path):
     """Unclipped actions are stored; the environment asserts that it gets actions in its action space."""
     for images in ("png", "raw"):
         recorded(tmp_path / images, "random", env="recorded_environments:everything", episodes=5, image_encoding=images)
-    for png, raw in zip(episodes_of(tmp_path / "png"), episodes_of(tmp_path / "raw"), strict=True):
+    for png, raw in zip(get_episodes(tmp_path / "png"), get_episodes(tmp_path / "raw"), strict=True):
         assert png.keys() == raw.keys()
         assert all(np.array_equal(values, raw[path]) for path, values in png.items())
         assert png["steps/observation/image"].shape == (5, 4, 5, 3)
@@ -228,14 +228,14 @@ def test_every_kind_of_observation_and_action(tmp_path):
 
 def test_datasets_are_splits(tmp_path):
     recorded(tmp_path / "out", datasets=2, episodes=10)
-    first, second = (episodes_of(tmp_path / "out", f"train_{i}") for i in range(2))
+    first, second = (get_episodes(tmp_path / "out", f"train_{i}") for i in range(2))
     assert [e["dataset_id"] for e in (*first, *second)] == [0] * 10 + [1] * 10
     assert not np.array_equal(first[0]["steps/observation"][0], second[0]["steps/observation"][0])
 
 
 def test_info_is_that_of_the_step(tmp_path):
     recorded(tmp_path / "out", obtain_info=True, info_keys=("age", "side", "place"))
-    for episode in episodes_of(tmp_path / "out"):
+    for episode in get_episodes(tmp_path / "out"):
         steps = len(episode["steps/reward"])
         assert episode["steps/info/age"].tolist() == [*range(1, steps), 0]
         np.testing.assert_array_equal(episode["steps/info/place"][:-1], episode["steps/observation"][1:, 0])
@@ -243,16 +243,16 @@ def test_info_is_that_of_the_step(tmp_path):
         assert episode["steps/info/side"].tolist() == [*sides, b""]
 
 
-def windows_of(output: Path) -> dict[int, list[dict]]:
+def find_windows(output: Path) -> dict[int, list[dict]]:
     windows: dict[int, list[dict]] = {}
-    for episode in episodes_of(output):
+    for episode in get_episodes(output):
         windows.setdefault(int(episode["trajectory_id"]), []).append(episode)
     return windows
 
 
 def test_windows_have_a_fixed_length_across_episode_boundaries(tmp_path):
     recorded(tmp_path / "out", "random", steps=300, step_per_trajectory=15, maximum_rollout_length=9)
-    windows = windows_of(tmp_path / "out")
+    windows = find_windows(tmp_path / "out")
     assert list(windows) == [*range(20)]
     ages = [window[0]["start_step"] for window in windows.values()]
     assert len(set(ages)) > 2
@@ -272,7 +272,7 @@ def test_windows_of_a_single_interaction_continue_from_the_previous_one(tmp_path
     job = recorded(tmp_path / "out", steps=60, step_per_trajectory=4, single_interaction=True)
     assert len(job.ranges) == 1
     before = None
-    for window in windows_of(tmp_path / "out").values():
+    for window in find_windows(tmp_path / "out").values():
         first, last = window[0], window[-1]
         if before is not None and before["end"] == b"cut":
             np.testing.assert_array_equal(first["steps/observation"][0], before["steps/observation"][-1])
@@ -286,7 +286,7 @@ def test_a_limit_of_its_own_truncates(tmp_path):
     recorded(tmp_path / "out", "random", env="recorded_environments:endless", max_episode_steps=4, episodes=3)
     recorded(tmp_path / "cut", "random", env="recorded_environments:endless", step_per_trajectory=4, episodes=3)
     for name, end in (("out", b"truncated"), ("cut", b"cut")):
-        for episode in episodes_of(tmp_path / name):
+        for episode in get_episodes(tmp_path / name):
             assert (len(episode["steps/reward"]), episode["end"]) == (5, end)
             assert episode["steps/is_last"][-1] and not episode["steps/is_terminal"].any()
             assert episode["steps/discount"][:-1].all()

@@ -12,7 +12,7 @@ import pytest
 
 import rlds_beam
 from rlds_beam.cli.main import main
-from rlds_beam.encoding.tfds.rlds_dataset import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.example import make_episodes
@@ -123,7 +123,7 @@ def hostile(episode: Episode) -> Episode:
 def odd_datasets(directory: Path) -> dict[str, Path]:
     good = [make_episode(5 + i, seed=i) for i in range(4)]
     ragged = [make_episode(5, seed=i, columns={"points": np.zeros((5, 3 + i, 2), np.float32)}) for i in range(4)]
-    schema = schema_of(ragged[0])
+    schema = default_schema(ragged[0])
     points = dataclasses.replace(schema.steps["points"], shape=(None, 2), encoding="bytes")
     broken = [make_episode(5, seed=i, breaks=["missing_is_last", "non_finite"]) for i in range(4)]
     wide = {f"f{k:03}": 3 for k in range(500)}
@@ -141,7 +141,7 @@ def odd_datasets(directory: Path) -> dict[str, Path]:
         "huge": [make_episode(9, columns={"x": np.full(9, 3e38), "y": np.linspace(-1, 1, 9) * 3e38})],
     }
     schemas = {
-        "empty": schema_of(good[0]),
+        "empty": default_schema(good[0]),
         "ragged": dataclasses.replace(schema, steps={**schema.steps, "points": points}),
     }
     return {name: write_dataset(directory / name, records, schema=schemas.get(name)) for name, records in made.items()}

@@ -22,7 +22,7 @@ pytest.importorskip("reverb")
 from serving import Serve, a_table, refused
 
 from rlds_beam.errors import UsageError
-from rlds_beam.pipelines.serve import spec_of
+from rlds_beam.pipelines.serve import read_spec
 from rlds_beam.reverb.connection import Connection
 from rlds_beam.reverb.serving.loopback import reserve_port
 from rlds_beam.reverb.serving.served_tables import ServedTable, parse_tables
@@ -41,7 +41,7 @@ def dataset(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def spec(dataset) -> TrajectorySpec:
-    return spec_of(str(dataset), FrameOptions())
+    return read_spec(str(dataset), FrameOptions())
 
 
 @pytest.fixture(scope="module")
@@ -110,13 +110,13 @@ def test_tf_agents_pushes_into_it_and_its_replay_buffer_samples_from_it(served, 
 
 def test_a_converted_dataset_gives_the_same_tables(convert_only, dataset, spec, capsys):
     converted = convert_only(dataset, "--items=sequences", "--sequence_length=3").output
-    assert signature_leaves(spec_of(str(converted), FrameOptions())) == signature_leaves(spec)
+    assert signature_leaves(read_spec(str(converted), FrameOptions())) == signature_leaves(spec)
     text = refused(capsys, f"--like={converted}", "--last_step=absorbing")
     assert "--last_step" in text and "already converted" in text
 
 
 def test_frame_options_are_in_the_signature(dataset):
-    spec = spec_of(str(dataset), FrameOptions(cast=("reward=float16",)))
+    spec = read_spec(str(dataset), FrameOptions(cast=("reward=float16",)))
     assert {leaf.path: leaf.dtype for leaf in signature_leaves(spec)}["reward"] == "float16"
 
 

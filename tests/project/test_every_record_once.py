@@ -21,7 +21,7 @@ from mixed_records import KINDS, Made, cut, drop, flip, insert, make_record, rec
 
 from rlds_beam.checking.duplicates import Fingerprints, confirm, duplicates_among, scan, suspects_by_segment
 from rlds_beam.cli.main import main
-from rlds_beam.encoding.tfds.rlds_dataset import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.jobs.convert import prepare
@@ -181,7 +181,7 @@ EASY = {"deadline": None, "derandomize": True, "suppress_health_check": [HealthC
 def build(
     place: Path, made: list[Made], nested: bool, shards: int, damage: list[Any], packed: bool, seed: int = 0
 ) -> Path:
-    schema = schema_of(make_episode(2, observation={"id": 2, "inner/more": 1} if nested else 3))
+    schema = default_schema(make_episode(2, observation={"id": 2, "inner/more": 1} if nested else 3))
     source = write_dataset(place, [m.payload for m in made], shards=shards, schema=schema)
     paths = shard_paths(source)
     for i, (which, apply) in enumerate(damage):

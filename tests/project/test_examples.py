@@ -14,7 +14,7 @@ from checkout import ROOT
 from servers import free_port
 
 from rlds_beam.cli.main import main
-from rlds_beam.pipelines.serve import spec_of
+from rlds_beam.pipelines.serve import read_spec
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.options import FrameOptions
 
@@ -50,7 +50,7 @@ def server(dataset):
     """Tables: `full` with the pairs of the dataset, `long` with its sequences of 4, and `empty`."""
     import reverb
 
-    spec = dataclasses.replace(spec_of(str(dataset), FrameOptions()), item_shape=(None,))
+    spec = dataclasses.replace(read_spec(str(dataset), FrameOptions()), item_shape=(None,))
     running = reverb.Server([table(name, spec.to_tf()) for name in ("full", "long", "empty")])
     address = f"127.0.0.1:{running.port}"
     for flags in (["--table=full"], ["--table=long", "--items=sequences", "--sequence_length=4"]):
@@ -109,7 +109,7 @@ def test_a_missing_server_is_named(train, dataset, capsys, monkeypatch):
 
 
 def test_a_batch_that_does_not_match_the_spec_ends_it(train, server, dataset):
-    spec = spec_of(str(dataset), FrameOptions()).to_tf(per_frame=True)
+    spec = read_spec(str(dataset), FrameOptions()).to_tf(per_frame=True)
     batch = train.next_batch(train.sample(server, "full", spec, 8))
     train.check_batch(batch, spec, 8)
     with pytest.raises(SystemExit, match="reward is not of the spec"):

@@ -12,7 +12,7 @@ import pytest
 from exchanging import export, open_job
 from fuzzed_datasets import DATASETS
 from lerobot_data import moving_episode
-from versions import FORMATS, record, shards_of
+from versions import FORMATS, make_shards, record
 
 from rlds_beam.cli.main import main
 from rlds_beam.errors import NotVerifiedError
@@ -102,8 +102,8 @@ def test_the_files_include_all_videos(tmp_path):
 
 def other_version(data: Path, kind: str) -> Callable[[], None]:
     """Replaces the last shard of a dataset by one from another recording, of equal size."""
-    changed = shards_of(record(data.parent / "other", 100, kind))[-1].read_bytes()
-    return lambda: replace(shards_of(data / "testing" / "1.0.0")[-1], changed)
+    changed = make_shards(record(data.parent / "other", 100, kind))[-1].read_bytes()
+    return lambda: replace(make_shards(data / "testing" / "1.0.0")[-1], changed)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -117,19 +117,19 @@ def test_no_range_of_a_changed_file_is_committed(tmp_path, to, kind):
     first, second = sorted(job.open(), key=str)
     other = other_version(tmp_path / "data", kind)
     job.converter.convert_range(first, {})
-    original = shards_of(source)[-1].read_bytes()
+    original = make_shards(source)[-1].read_bytes()
     other()
-    with pytest.raises(NotVerifiedError, match=shards_of(source)[-1].name) as raised:
+    with pytest.raises(NotVerifiedError, match=make_shards(source)[-1].name) as raised:
         job.converter.convert_range(second, {})
     assert "--overwrite" in str(raised.value)
     assert not list((tmp_path / "out" / "_commits").glob(f"{second}*"))
-    replace(shards_of(source)[-1], original)
+    replace(make_shards(source)[-1], original)
     job.converter.convert_range(second, {})
     other()
     with pytest.raises(NotVerifiedError, match="changed while"):
         job.committer.commit()
     assert not (tmp_path / "out" / "manifest.json").exists()
-    replace(shards_of(source)[-1], original)
+    replace(make_shards(source)[-1], original)
     assert job.committer.commit().records == 6
 
 
@@ -166,7 +166,7 @@ def test_a_command_ends_with_exit_code_4(tmp_path, monkeypatch, capsys, job):
         flags += [f"--output={tmp_path / 'out.json'}"] if job == "stats" else []
     assert main(["convert" if job == "fit" else job, str(source), *flags]) == 4
     said = capsys.readouterr().err
-    assert shards_of(source)[-1].name in said and "Traceback" not in said
+    assert make_shards(source)[-1].name in said and "Traceback" not in said
     assert not (tmp_path / "out" / "manifest.json").exists() and not (tmp_path / "out.json").exists()
     if job == "convert":
         again = main(["convert", str(source), *flags])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import rlds_beam
 from rlds_beam.encoding.base import Damage
-from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
 from rlds_beam.episodes.conformance import Conformance
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
@@ -48,7 +48,7 @@ def episode(length: int, seed: int = 0) -> Episode:
     return make_episode(length, seed=seed, observation={"state": 3}, columns=columns, metadata=metadata)
 
 
-SCHEMA = schema_of(episode(2))
+SCHEMA = default_schema(episode(2))
 RECORDS = [encode_example(episode(length, seed), SCHEMA) for seed, length in enumerate((1, 3, 3, 10, 200, 10))]
 LESS = encode_example(episode(3).replace(steps={"action": np.zeros((3, 2), np.float32)}, metadata={}), SCHEMA)
 UNEQUAL = encode_example(episode(3).replace(steps={**episode(3).steps, "reward": np.zeros(2, np.float32)}), SCHEMA)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recorded import GREEDY, Q, episodes_of, recorded
+from recorded import GREEDY, Q, get_episodes, recorded
 from recorded_environments import q_function, slide, towards_zero, walk
 
 from rlds_beam import NotVerifiedError, UsageError
@@ -178,7 +178,7 @@ def test_a_clipped_action_has_the_propensity_of_the_clipped_one(tmp_path):
     )
     g = GaussianHead(towards_zero, sigma=1.0)
     outside = 0
-    for one, other in zip(episodes_of(tmp_path / "clipped"), episodes_of(tmp_path / "as_sampled"), strict=True):
+    for one, other in zip(get_episodes(tmp_path / "clipped"), get_episodes(tmp_path / "as_sampled"), strict=True):
         np.testing.assert_array_equal(one["steps/observation"], other["steps/observation"])
         clipped, sampled = one["steps/action"][:-1], other["steps/action"][:-1]
         np.testing.assert_array_equal(clipped, np.clip(sampled, -1, 1))
@@ -195,7 +195,7 @@ def test_a_clipped_action_has_the_propensity_of_the_clipped_one(tmp_path):
 def test_a_truncated_gaussian_stays_within_its_bounds(tmp_path):
     head = "TruncatedGaussianHead(recorded_environments:towards_zero, sigma=[2.0, 0.1])"
     recorded(tmp_path / "out", head, env="recorded_environments:slide", episodes=10)
-    for episode in episodes_of(tmp_path / "out"):
+    for episode in get_episodes(tmp_path / "out"):
         assert np.abs(episode["steps/action"]).max() <= 1
         assert np.isfinite(episode["steps/log_propensity"]).all()
 
@@ -219,7 +219,7 @@ def test_rounding_differences_are_accepted():
 
 def test_an_online_head_has_no_propensity(tmp_path):
     recorded(tmp_path / "out", f"OnlineHead({Q})", episodes=3)
-    episode = episodes_of(tmp_path / "out")[0]
+    episode = get_episodes(tmp_path / "out")[0]
     assert "steps/propensity" not in episode
     environment = as_environment(walk(), "walk")
     head = OnlineHead(q_function)

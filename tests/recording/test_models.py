@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 from directories import bytes_of
-from recorded import WALK, episodes_of, recorded, save_q_policy
+from recorded import WALK, get_episodes, recorded, save_q_policy
 from recorded_environments import q_function
 
 from rlds_beam import NotVerifiedError, UsageError
@@ -39,7 +39,7 @@ def test_log_probabilities_of_given_actions_equal_those_of_samples():
 
 def test_a_model_gives_the_distribution(tmp_path):
     recorded(tmp_path / "out", "ModulePolicy(recorded_environments:of_walk, name=module)", "random")
-    for episode in episodes_of(tmp_path / "out")[:20]:
+    for episode in get_episodes(tmp_path / "out")[:20]:
         x, actions = episode["steps/observation"][:-1], episode["steps/action"][:-1]
         values = np.exp(2 * q_function(x).astype(np.float32))
         expected = (values / values.sum(axis=1, keepdims=True))[np.arange(len(x)), actions]
@@ -53,7 +53,7 @@ def test_user_connectors_see_the_history(tmp_path):
     )
     policy = f"ModulePolicy(recorded_environments:of_stacked, env_to_module={tmp_path / 'stack.yaml'})"
     recorded(tmp_path / "out", policy, episodes=10)
-    for episode in episodes_of(tmp_path / "out"):
+    for episode in get_episodes(tmp_path / "out"):
         place, actions = episode["steps/observation"][:-1, 0], episode["steps/action"][:-1]
         stacked = np.array([place[max(0, t - 2) : t + 1].sum() for t in range(len(place))])
         values = np.exp(np.stack([stacked, 0 * stacked, -stacked], axis=1))
@@ -66,7 +66,7 @@ def test_user_connectors_see_the_history(tmp_path):
 
 def test_the_environment_gets_actions_within_its_bounds(tmp_path):
     recorded(tmp_path / "out", "ModulePolicy(recorded_environments:of_slide)", env="recorded_environments:slide")
-    stored = np.concatenate([episode["steps/action"][:-1] for episode in episodes_of(tmp_path / "out")])
+    stored = np.concatenate([episode["steps/action"][:-1] for episode in get_episodes(tmp_path / "out")])
     assert np.abs(stored).max() > 1  # the unclipped output of the module; `Slide` asserts that it gets no such action
 
 
@@ -137,7 +137,7 @@ def test_a_saved_policy_of_tf_agents(tmp_path):
 
     network = save_q_policy(tmp_path / "saved", q_network.QNetwork, fc_layer_params=(4,))
     recorded(tmp_path / "out", f"EpsilonGreedyHead(policy_saver:{tmp_path / 'saved'}, epsilon=0.6)", episodes=4)
-    for episode in episodes_of(tmp_path / "out"):
+    for episode in get_episodes(tmp_path / "out"):
         x, actions = episode["steps/observation"][:-1], episode["steps/action"][:-1]
         greedy = network(tf.constant(x))[0].numpy().argmax(axis=1)
         np.testing.assert_allclose(episode["steps/propensity"][:-1], np.where(greedy == actions, 0.6, 0.2))

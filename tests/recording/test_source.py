@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from checkout import SUPPORT
 from directories import bytes_of
-from recorded import GREEDY, WALK, episodes_of, recorded
+from recorded import GREEDY, WALK, get_episodes, recorded
 
 from rlds_beam import UsageError
 from rlds_beam.cli.main import main
@@ -79,7 +79,7 @@ def test_connectors_drop_and_count(capsys):
     assert report["records"] == 40
     assert 0 < report["items_written"] == 40 - report["dropped"]["MinimumLength"]["records"] < 40
     assert "dropped   1 record by MinimumLength" in out
-    assert all(len(episode["steps/reward"]) > 4 for episode in episodes_of(Path("out")))
+    assert all(len(episode["steps/reward"]) > 4 for episode in get_episodes(Path("out")))
     assert json.loads(Path("out/metadata.json").read_text())["policies"] == ["greedy"]
 
 
@@ -88,10 +88,10 @@ def test_an_episode_that_breaks_a_rule_is_rejected(capsys):
     assert main(["record", "out", *flags]) == 3
     report = json.loads(Path("out/report.json").read_text())
     assert (report["records"], report["rejected"]) == (12, 3)
-    assert len(episodes_of(Path("out"))) == 9
+    assert len(get_episodes(Path("out"))) == 9
     assert "non_finite" in capsys.readouterr().out
     assert main(["record", "all", *flags, "--accept=non_finite"]) == 0
-    assert len(episodes_of(Path("all"))) == 12
+    assert len(get_episodes(Path("all"))) == 12
 
 
 @pytest.mark.parametrize("env", ["walk", "everything"])

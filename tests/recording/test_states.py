@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from directories import bytes_of
-from recorded import WALK, episodes_of, recorded, save_q_policy
+from recorded import WALK, get_episodes, recorded, save_q_policy
 
 from rlds_beam import UsageError
 from rlds_beam.jobs.convert import prepare
@@ -16,7 +16,7 @@ REMEMBERING = "EpsilonGreedyHead(recorded_environments:Remembering, epsilon=0.3,
 MODULE = "ModulePolicy(recorded_environments:RememberingModule, name=module)"
 
 
-def shards_of(output):
+def make_shards(output):
     return {name: content for name, content in bytes_of(output).items() if "tfrecord-" in name}
 
 
@@ -28,7 +28,7 @@ def both(tmp_path_factory):
 
 
 def test_the_action_follows_the_state_of_the_episode(both):
-    for episode in episodes_of(both):
+    for episode in get_episodes(both):
         actions = episode["steps/action"][:-1]
         count = np.arange(len(actions))
         greedy = np.where(count % 3 == actions, 0.8, 0.1)
@@ -42,7 +42,7 @@ def test_the_action_follows_the_state_of_the_episode(both):
 @pytest.mark.parametrize("together", [1, 5])
 def test_it_is_the_same_with_any_number_of_environments_and_files(tmp_path, both, together):
     recorded(tmp_path / "out", REMEMBERING, MODULE, envs_per_worker=together)
-    assert shards_of(tmp_path / "out") == shards_of(both)
+    assert make_shards(tmp_path / "out") == make_shards(both)
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_it_is_the_same_with_any_number_of_environments_and_files(tmp_path, both
 def test_windows_begin_with_the_current_state(tmp_path, options):
     """`Remembering` asserts that its state matches the age of the environment's episode."""
     recorded(tmp_path / "out", REMEMBERING, steps=80, step_per_trajectory=8, **options)
-    ages = [int(episode["start_step"]) for episode in episodes_of(tmp_path / "out")]
+    ages = [int(episode["start_step"]) for episode in get_episodes(tmp_path / "out")]
     assert max(ages) > 0
-    for episode in episodes_of(tmp_path / "out"):
+    for episode in get_episodes(tmp_path / "out"):
         count = np.arange(len(episode["steps/action"]) - 1) + int(episode["start_step"])
         expected = np.where(count % 3 == episode["steps/action"][:-1], 0.8, 0.1)
         np.testing.assert_allclose(episode["steps/propensity"][:-1], expected)
@@ -104,7 +104,7 @@ def test_a_recurrent_policy_of_tf_agents(tmp_path):
     layers = {"input_fc_layer_params": None, "lstm_size": (3,), "output_fc_layer_params": None}
     network = save_q_policy(tmp_path / "saved", q_rnn_network.QRnnNetwork, **layers)
     recorded(tmp_path / "out", f"EpsilonGreedyHead(policy_saver:{tmp_path / 'saved'}, epsilon=0.6)", episodes=6)
-    for episode in episodes_of(tmp_path / "out"):
+    for episode in get_episodes(tmp_path / "out"):
         x, actions = episode["steps/observation"][:-1], episode["steps/action"][:-1]
         step_type = tf.constant([[0] + [1] * (len(x) - 1)])
         greedy = network(tf.constant(x)[None], step_type)[0].numpy()[0].argmax(axis=1)

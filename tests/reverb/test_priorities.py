@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_beam.encoding.tfds.rlds_dataset import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
@@ -49,7 +49,7 @@ def episode(n: int, seed: int = 0, td_error: Any = None, **columns: Any) -> Any:
 
 
 def spec_of(options: ItemOptions = PAIRS, **columns: Any) -> TrajectorySpec:
-    return trajectory_spec(schema_of(episode(2, **columns)), FIELDS, options)
+    return trajectory_spec(default_schema(episode(2, **columns)), FIELDS, options)
 
 
 def made(lengths: list[int], options: ItemOptions) -> list[Items]:
@@ -219,7 +219,7 @@ def test_a_function_gets_encoded_images(function):
     name = function("return np.vectorize(len)(columns['observation']['camera'].data).sum(axis=1)")
     columns = {"observation/camera": camera(6)}
     tiled = KINDS["tiled"]
-    spec = trajectory_spec(schema_of(episode(2, **{"observation/camera": camera(2)})), FIELDS, tiled)
+    spec = trajectory_spec(default_schema(episode(2, **{"observation/camera": camera(2)})), FIELDS, tiled)
     resolve_priority(name).check(spec)
     items = ItemMaker(tiled).push(to_frames(episode(6, 0, **columns), FIELDS))
     size = len(columns["observation/camera"].data[0])

@@ -19,7 +19,7 @@ from servers import ServerProcess, drain
 
 from rlds_beam.encoding.structured_values import DATA_TYPES
 from rlds_beam.errors import NotVerifiedError
-from rlds_beam.reverb.encoding import ItemEncoder, chunk_length_of
+from rlds_beam.reverb.encoding import ItemEncoder, default_chunk_length
 from rlds_beam.reverb.priorities import ConstantPriority
 from rlds_beam.reverb.protocol import inserts
 from rlds_beam.reverb.protocol.inserts import Request
@@ -259,7 +259,7 @@ def test_an_episode_goes_to_one_server_for_any_server_order() -> None:
     chosen = []
     for seed in range(300):
         key = make_episode(3, seed=seed).key
-        (server,) = {target.server_of(key) for target in targets}
+        (server,) = {target.choose_server(key) for target in targets}
         chosen.append(server)
     assert all(70 < chosen.count(server) < 130 for server in servers)
 
@@ -304,7 +304,7 @@ def test_acknowledged_keys_are_read_back(keys: list[int]) -> None:
 
 @given(st.integers(1, 5_000_000), st.none() | st.integers(1, 2000))
 def test_chunks_are_never_empty_and_bounded(frame_bytes: int, item_length: int | None) -> None:
-    length = chunk_length_of(frame_bytes, item_length)
+    length = default_chunk_length(frame_bytes, item_length)
     assert length >= 1
     assert length == 1 or length * frame_bytes <= 16 << 20
 

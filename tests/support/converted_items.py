@@ -18,13 +18,13 @@ from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import ItemMaker, Items
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
-from rlds_beam.trajectories.record_layout import jpegs_of, pixels_of
+from rlds_beam.trajectories.record_layout import decode_pixels, encode_jpegs
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 KEY = EpisodeKey("testing/1.0.0", "train", 0, 0)
 
 
-def leaves_of(*observation: SpecLeaf) -> tuple[SpecLeaf, ...]:
+def list_leaves(*observation: SpecLeaf) -> tuple[SpecLeaf, ...]:
     return (
         SpecLeaf("step_type", "int32", ()),
         *observation,
@@ -87,11 +87,11 @@ def expected_of(made: list[Items], leaves, images="raw") -> list[dict[str, np.nd
                 flat = column.data.ravel() if isinstance(column, EncodedImages) else column.reshape(-1, *leaf.shape)
                 jpegs = EncodedImages(flat, leaf.shape) if isinstance(column, EncodedImages) else flat
                 data = np.empty(len(flat), object)
-                data[:] = [bytes(jpeg) for jpeg in jpegs_of(jpegs, leaf, 95)]
+                data[:] = [bytes(jpeg) for jpeg in encode_jpegs(jpegs, leaf, 95)]
                 column = EncodedImages(data, leaf.shape).decode().reshape(*items.index.shape, *leaf.shape)
             elif isinstance(column, EncodedImages):
                 flat = EncodedImages(column.data.ravel(), leaf.shape)
-                column = pixels_of(flat, leaf).reshape(*items.index.shape, *leaf.shape)
+                column = decode_pixels(flat, leaf).reshape(*items.index.shape, *leaf.shape)
             columns[leaf.path] = column
         rows += [{path: column[k] for path, column in columns.items()} for k in range(len(items))]
     return rows

@@ -15,7 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
 from rlds_beam.testing import (
     BREAKABLE,
     cut,
@@ -222,12 +222,12 @@ def _not_float32(directory: Path) -> Path:
 
 
 def _no_episodes(directory: Path) -> Path:
-    return write_dataset(directory, [], schema=schema_of(make_episode(3)))
+    return write_dataset(directory, [], schema=default_schema(make_episode(3)))
 
 
 def _older_schema(directory: Path) -> Path:
     """Records with a column that is not in features.json."""
-    schema = schema_of(make_episode(3))
+    schema = default_schema(make_episode(3))
     columns = {"observation_later": np.zeros((4, 2), np.float32)}
     return write_dataset(
         directory, [encode_example(make_episode(4, seed=i, columns=columns)) for i in range(3)], schema=schema

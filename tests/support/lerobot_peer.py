@@ -37,7 +37,7 @@ def opened(root: Path, **options: Any) -> Any:
     return LeRobotDataset("some/name", root=root, **options)
 
 
-def pixels_of(item: Any, feature: str) -> Any:
+def decode_pixels(item: Any, feature: str) -> Any:
     """Returns an image of an item as floats from 0 to 255, channels last."""
     return item[feature].numpy().transpose(1, 2, 0) * 255
 

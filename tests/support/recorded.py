@@ -24,7 +24,7 @@ def recorded(output: Path, *policies: Any, **options: Any) -> ConvertJob:
     return job
 
 
-def episodes_of(output: Path, split: str | None = None) -> list[dict[str, Any]]:
+def get_episodes(output: Path, split: str | None = None) -> list[dict[str, Any]]:
     """Reads the episodes of a recording with our reader."""
     rows = open_dataset(output, split)
     return [{path.removeprefix("episode_metadata/"): value for path, value in row.items()} for row in rows]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlds_beam import Field, Schema
 from rlds_beam.connectors import EpisodeConnector
-from rlds_beam.encoding.tfds.rlds_dataset import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
@@ -67,7 +67,7 @@ def schemas(draw: st.DrawFn) -> Schema:
 
     steps = {f"more/{i}": field(f"more/{i}") for i in range(draw(st.integers(0, 4)))}
     metadata = {f"meta/{i}": field(f"meta/{i}") for i in range(draw(st.integers(0, 3)))}
-    return Schema(schema_of(make_episode(2)).steps | steps, metadata)
+    return Schema(default_schema(make_episode(2)).steps | steps, metadata)
 
 
 def random(field: Field, rows: int, rng: np.random.Generator) -> Any:

@@ -23,7 +23,7 @@ def record(directory: Path, first: int, kind: str = "tfrecord") -> Path:
     path = write_dataset(directory, episodes(first), shards=2)
     for shard in shard_paths(path) if kind != "tfrecord" else ():
         recode(shard, kind)
-    for shard in shards_of(path):
+    for shard in make_shards(path):
         os.utime(shard, ns=(10**18, 10**18))
     return path
 
@@ -44,5 +44,5 @@ def recode(shard: Path, kind: str) -> None:
     info.write_text(info.read_text().replace('"tfrecord"', '"array_record"'))
 
 
-def shards_of(path: Path) -> list[Path]:
+def make_shards(path: Path) -> list[Path]:
     return sorted(p for p in path.iterdir() if "-train." in p.name)

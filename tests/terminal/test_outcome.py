@@ -11,7 +11,7 @@ import pytest
 from rlds_beam.cli.main import main
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.processing.report import Report
-from rlds_beam.terminal.outcome import flags_of, repair_lines
+from rlds_beam.terminal.outcome import format_flags, repair_lines
 from rlds_beam.testing import make_episode, write_dataset
 
 
@@ -54,5 +54,5 @@ def test_no_command_is_printed_if_nothing_can_be_repaired(tmp_path, capsys) -> N
 
 def test_a_function_without_a_name_is_in_no_command() -> None:
     config = ConvertConfig.create("a", "b", policy_info_fn=lambda current, following: current["reward"])
-    assert flags_of(config) is None
+    assert format_flags(config) is None
     assert repair_lines("convert", config, Report()) == []

@@ -10,7 +10,7 @@ import pytest
 from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics, Groups
 from rlds_beam.connectors.statistics.episode_statistics import BINS, LeafStatistics
 from rlds_beam.terminal.statistics_tables import statistics_lines
-from rlds_beam.terminal.tables import columns_of
+from rlds_beam.terminal.tables import display_width
 from rlds_beam.testing import make_episode
 
 
@@ -40,7 +40,7 @@ def test_a_large_table_fits_a_screen(size: tuple[int, int] | None) -> None:
     assert f" of {100 + 3 + 60 + wide_rows():,} rows; --fields=" in said and "--output=FILE" in said
     assert any(line.startswith("episode_return"[:8]) for line in lines)
     if size is not None:
-        assert all(columns_of(line) <= size[0] for line in lines[1:13])
+        assert all(display_width(line) <= size[0] for line in lines[1:13])
 
 
 def wide_rows() -> int:

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from rlds_beam.terminal.tables import apply_style, columns_of, cut, table_lines
+from rlds_beam.terminal.tables import apply_style, cut, display_width, table_lines
 
 HEADER = ("name", "size", "detail")
 ROWS = [("a", "1", "short"), ("观察/图像", "1,200.5 kB", "a longer text that explains it"), ("e\u0301te", "nan", "")]
@@ -32,7 +32,7 @@ def test_a_narrow_terminal() -> None:
     assert table_lines(HEADER, ROWS, 30, drop=("size",))[2] == "观察/图像  a longer text that…"
     assert table_lines(HEADER, ROWS, 20)[2] == "观察/图像  1,200.5 …"
     for width in range(1, 80):
-        assert all(columns_of(line) <= width for line in table_lines(HEADER, ROWS, width, drop=("size",)))
+        assert all(display_width(line) <= width for line in table_lines(HEADER, ROWS, width, drop=("size",)))
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ episodes = st.builds(
 any_items = st.one_of(sequences, episodes, st.sampled_from([ItemOptions(), ItemOptions(items="frames")]))
 
 
-def frames_of(lengths: tuple[int, ...]) -> list[Frames]:
+def make_thumbnails(lengths: tuple[int, ...]) -> list[Frames]:
     """Frames with rewards that count from 1 over all episodes, so all are different."""
     made, count = [], 0
     for i, length in enumerate(lengths):
@@ -54,7 +54,7 @@ def frames_of(lengths: tuple[int, ...]) -> list[Frames]:
 
 def made_items(lengths: tuple[int, ...], options: ItemOptions) -> list[Items]:
     maker = ItemMaker(options)
-    items: list[Items | None] = [maker.push(frames) for frames in frames_of(lengths)]
+    items: list[Items | None] = [maker.push(frames) for frames in make_thumbnails(lengths)]
     return [i for i in (*items, maker.finish()) if i is not None]
 
 
@@ -118,7 +118,7 @@ def test_the_padding_frame_is_the_zero_boundary() -> None:
 
 
 def test_shapes_of_each_kind() -> None:
-    (frames,) = frames_of((5,))
+    (frames,) = make_thumbnails((5,))
     shapes = {
         kind: np.asarray(ItemMaker(ItemOptions(items=kind)).push(frames).gather("action")).shape  # type: ignore[arg-type]
         for kind in ("frames", "pairs", "episodes")
@@ -127,7 +127,7 @@ def test_shapes_of_each_kind() -> None:
 
 
 def test_an_episode_longer_than_allowed_is_rejected_or_bypassed() -> None:
-    (frames,) = frames_of((5,))
+    (frames,) = make_thumbnails((5,))
     with pytest.raises(BadEpisode) as raised:
         ItemMaker(ItemOptions(items="episodes", max_sequence_length=4)).push(frames)
     assert [v.rule for v in raised.value.violations] == ["too_long"]
@@ -139,7 +139,7 @@ def test_an_episode_longer_than_allowed_is_rejected_or_bypassed() -> None:
 def test_the_stream_keeps_little_and_restarts_after_finish() -> None:
     options = ItemOptions(items="sequences", sequence_length=3, stride_length=1, across_episodes=True, **MODES["tile"])
     maker = ItemMaker(options)
-    first, second = frames_of((50, 4))
+    first, second = make_thumbnails((50, 4))
     maker.push(first)
     assert len(maker.push(second).frames) == 4 + 2
     assert maker.finish() is not None
@@ -277,7 +277,7 @@ def test_sequences_equal_those_of_the_trajectory_observer(table: Table, length: 
     for stride in (1, 2, 3, 4):
         for lengths in MIXES:
             observer = reverb_utils.ReverbAddTrajectoryObserver(table.client, "items", length, stride, **MODES[mode])
-            for frames in frames_of(lengths):
+            for frames in make_thumbnails(lengths):
                 for frame in trajectories(frames):
                     observer(frame)
             observer.close()
@@ -297,7 +297,7 @@ def test_across_episodes_equals_the_sequence_observer(table: Table, length: int,
             observer = reverb_utils.ReverbTrajectorySequenceObserver(
                 table.client, "items", length, stride, **MODES[mode]
             )
-            for frames in frames_of(lengths):
+            for frames in make_thumbnails(lengths):
                 for frame in trajectories(frames):
                     observer(frame)
             observer.reset(write_cached_steps=mode != "none")  # without padding it repeats its last item
@@ -314,7 +314,7 @@ def test_whole_episodes_equal_those_of_the_episode_observer(table: Table, most: 
 
     for lengths in MIXES:
         observer = reverb_utils.ReverbAddEpisodeObserver(table.client, "items", most, bypass_partial_episodes=True)
-        for frames in frames_of(lengths):
+        for frames in make_thumbnails(lengths):
             for frame in trajectories(frames):
                 observer(frame)
         observer.close()

@@ -16,7 +16,7 @@ from checkout import REAL_DATA
 from processes import DEADLINE
 
 from rlds_beam.encoding.tfds.features import DEFAULT_DISCOUNT, parse_features
-from rlds_beam.encoding.tfds.rlds_dataset import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
@@ -45,7 +45,7 @@ def rich_episode(length: int = 3) -> Episode:
 
 
 def spec_of(episode: Episode, frames: FrameOptions | None = None, items: ItemOptions | None = None) -> TrajectorySpec:
-    return trajectory_spec(schema_of(episode), frames or FrameOptions(), items or ItemOptions())
+    return trajectory_spec(default_schema(episode), frames or FrameOptions(), items or ItemOptions())
 
 
 def test_leaves_of_a_rich_dataset() -> None:
@@ -97,7 +97,7 @@ def test_frames_of_the_dataset_match_the_spec(options: FrameOptions) -> None:
 
 
 def test_unknown_dimensions_are_refused_with_a_remedy() -> None:
-    steps = dict(schema_of(rich_episode()).steps)
+    steps = dict(default_schema(rich_episode()).steps)
     open_image = Schema({**steps, "observation/image": Field("observation/image", "uint8", (None, None, 3), "png")})
     with pytest.raises(
         UsageError, match=r"observation/image: uint8\(\?, \?, 3\).*--observation_fields=hand/left,state"
@@ -151,7 +151,7 @@ def test_policy_info_fn_with_inconsistent_results(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_dataset_without_discounts() -> None:
-    steps = {**schema_of(make_episode(3)).steps, "discount": DEFAULT_DISCOUNT}
+    steps = {**default_schema(make_episode(3)).steps, "discount": DEFAULT_DISCOUNT}
     assert trajectory_spec(Schema(steps), FrameOptions(), ItemOptions())["discount"] == SpecLeaf(
         "discount", "float32", ()
     )
@@ -179,7 +179,7 @@ def test_the_real_dataset() -> None:
 
 
 def test_bfloat16_and_pickling() -> None:
-    schema = schema_of(make_episode(3))
+    schema = default_schema(make_episode(3))
     wide = Schema({**schema.steps, "observation": Field("observation", "bfloat16", (4,), "bytes")})
     spec = trajectory_spec(wide, FrameOptions(), ItemOptions())
     assert spec["observation"].numpy_dtype.itemsize == 2

@@ -12,7 +12,7 @@ import pytest
 from exchanging import export
 
 from rlds_beam.cli.main import main
-from rlds_beam.encoding.tfds.rlds_dataset import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.formats.registry import OUTPUTS
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.items import PAD, Coverage, item_count, windows
@@ -130,7 +130,7 @@ LEROBOT = {"lerobot 5:2": "3.0", "lerobot 500:900": "3.0", "lerobot 0:0": "3.0",
 def nothing(tmp_path_factory):
     """Inputs without episodes: name -> path and source."""
     directory = tmp_path_factory.mktemp("nothing")
-    schema = schema_of(make_episode(3, observation=2))
+    schema = default_schema(make_episode(3, observation=2))
     path = write_dataset(directory / "empty", [], schema=schema)
     found = {"rlds": (path, "rlds", ())}
     unsharded = write_dataset(directory / "unsharded", [], schema=schema)

@@ -12,7 +12,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from beam_runners import RUNS, new_pipeline
 
 from rlds_beam import Field, Schema
-from rlds_beam.encoding.tfds.rlds_dataset import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
@@ -22,7 +22,7 @@ from rlds_beam.transforms import ConvertToTrajectories, WriteRejected, WriteToTr
 
 LENGTHS = (4, 1, 6, 3)
 EPISODES = [make_episode(n, seed=n) for n in LENGTHS]
-SCHEMA = schema_of(EPISODES[0])
+SCHEMA = default_schema(EPISODES[0])
 SPEED = Field("policy_info/speed", "float32")
 
 
@@ -125,7 +125,7 @@ def test_items_with_a_damaged_image_are_rejected_with_the_record(tmp_path: Path)
     images = EncodedImages(np.array([b"\x89PNG damaged"] * 3, object), (2, 2, 3), "uint8")
     episode = make_episode(3, key=EpisodeKey("d/1.0.0", "val", 0, 9), columns={"observation": images})
     field = Field("observation", "uint8", (2, 2, 3), "png")
-    convert = ConvertToTrajectories(schema_of(make_episode(3)).with_columns(field))
+    convert = ConvertToTrajectories(default_schema(make_episode(3)).with_columns(field))
     with new_pipeline() as root:
         items = (root | beam.Create([episode.replace(payload=b"record")]) | convert).items
         written = items | WriteToTrajectoryRecords(str(tmp_path / "out"), convert.spec)

@@ -17,7 +17,7 @@ from beam_runners import RUNS, new_pipeline
 from rlds_beam import CheckOptions, transforms
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.connectors import Batch, MinimumLength, Normalize
-from rlds_beam.encoding.tfds.rlds_dataset import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.processing.report import Report
@@ -28,7 +28,7 @@ from rlds_beam.transforms import ComputeStatistics, ConnectEpisodes, ValidateEpi
 
 GOOD = [make_episode(n, seed=n) for n in (3, 5, 8)]
 BAD = make_episode(4, seed=9, breaks=["non_finite"])
-SCHEMA = schema_of(GOOD[0])
+SCHEMA = default_schema(GOOD[0])
 
 
 def key(episode: Any) -> str:

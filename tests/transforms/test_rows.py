@@ -12,7 +12,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from beam_runners import RUNS, new_pipeline
 
 from rlds_beam import Field
-from rlds_beam.encoding.tfds.rlds_dataset import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
@@ -21,14 +21,14 @@ from rlds_beam.testing import make_episode
 from rlds_beam.transforms import EpisodesToRows
 
 EPISODES = [make_episode(n, seed=n, observation={"state": 2}, action=3) for n in (3, 1, 5)]
-SCHEMA = schema_of(EPISODES[0])
+SCHEMA = default_schema(EPISODES[0])
 
 
 def columns(value: Any, *shape: int, dtype: str = "float32") -> Any:
     return np.full((2, *shape), value, dtype)
 
 
-def episode_of(**steps: Any) -> tuple[Episode, Schema]:
+def find_episode(**steps: Any) -> tuple[Episode, Schema]:
     """An episode of two steps with only these columns, and its schema."""
     episode = Episode(EPISODES[0].key, {path.replace("__", "/"): column for path, column in steps.items()})
     fields = {}
@@ -56,7 +56,7 @@ def test_each_step_is_a_row_that_beam_can_group(runner: str) -> None:
 
 def test_values_and_types() -> None:
     images = EncodedImages(np.array([b"one", b"two"], object), (4, 4, 3), encoding="png")
-    episode, schema = episode_of(
+    episode, schema = find_episode(
         observation__state=columns(0.1, 2),
         count=columns(7, dtype="uint8"),
         flag=columns(True, dtype="bool"),
@@ -109,14 +109,14 @@ def test_an_empty_input_has_no_rows() -> None:
 )
 def test_what_cannot_be_a_column_is_refused(steps: dict[str, Any], fields: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        EpisodesToRows(episode_of(**steps)[1], fields)
+        EpisodesToRows(find_episode(**steps)[1], fields)
 
 
 @pytest.mark.parametrize(
     ("element", "message"),
     [
         ("text", "an element is a str: expected Episode"),
-        (episode_of(other=columns(1))[0], "other is not in the schema"),
+        (find_episode(other=columns(1))[0], "other is not in the schema"),
     ],
 )
 def test_an_element_that_is_no_episode_of_the_schema_is_an_error(element: Any, message: str) -> None:

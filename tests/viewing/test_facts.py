@@ -8,7 +8,7 @@ import pytest
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.terminal.tables import thin
 from rlds_beam.testing import make_episode
-from rlds_beam.viewing.facts import MAX_DIMENSIONS, curves_of
+from rlds_beam.viewing.facts import MAX_DIMENSIONS, find_curves
 
 
 def test_states_come_first_and_embeddings_last() -> None:
@@ -24,7 +24,7 @@ def test_states_come_first_and_embeddings_last() -> None:
             "action_matrix": np.zeros((5, 2, 2), np.float32),
         },
     )
-    curves = curves_of(episode)
+    curves = find_curves(episode)
     assert [curve.path for curve in curves] == [
         "observation/state",
         "observation/z",
@@ -41,20 +41,20 @@ def test_states_come_first_and_embeddings_last() -> None:
     assert by_path["language_embedding"].values.shape == (5, MAX_DIMENSIONS)
     assert by_path["language_embedding"].left_out == 512 - MAX_DIMENSIONS
     assert all(curve.values.dtype == np.float64 for curve in curves)
-    assert [curve.path for curve in curves_of(episode, Schema({"action": Field("action", "float32", (2,))}))] == [
+    assert [curve.path for curve in find_curves(episode, Schema({"action": Field("action", "float32", (2,))}))] == [
         "action"
     ]
 
 
 def test_an_episode_without_steps() -> None:
     empty = make_episode(3, breaks={"empty_episode"})
-    assert [len(curve.values) for curve in curves_of(empty)] == [0] * 4
-    assert curves_of(empty.replace(steps={})) == []
+    assert [len(curve.values) for curve in find_curves(empty)] == [0] * 4
+    assert find_curves(empty.replace(steps={})) == []
 
 
 def test_columns_that_are_no_curves() -> None:
     episode = make_episode(2, columns={"ragged": np.array([[1], [1, 2]], object), "none": np.zeros((2, 0))})
-    assert {"ragged", "none"}.isdisjoint(curve.path for curve in curves_of(episode))
+    assert {"ragged", "none"}.isdisjoint(curve.path for curve in find_curves(episode))
 
 
 @pytest.mark.parametrize("most", [2, 3, 10, 100])

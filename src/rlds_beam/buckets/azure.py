@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from rlds_beam.buckets import files
-from rlds_beam.buckets.base import COPY_SECONDS, WrongAnswer, bucket_of, within
+from rlds_beam.buckets.base import COPY_SECONDS, WrongAnswer, bucket_name, within
 from rlds_beam.buckets.objects import ObjectStore, Page, limited_adapter
 from rlds_beam.errors import BucketAccessError, UsageError
 from rlds_beam.text import printable
@@ -120,7 +120,7 @@ class Azure(ObjectStore):
         return int(getattr(error, "status_code", None) or 0)
 
     def describe(self, path: str, error: Exception) -> str:
-        bucket, code, status = bucket_of(path), _code(error), self.status(error)
+        bucket, code, status = bucket_name(path), _code(error), self.status(error)
         if status == 0:
             return self.does_not_answer(path, error, " and AZURE_STORAGE_ACCOUNT")
         if self._anonymous and (status in (401, 403, 404) or code == "PublicAccessNotPermitted"):

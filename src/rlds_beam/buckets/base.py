@@ -71,7 +71,7 @@ class Store(abc.ABC):
 
     def root(self, path: str) -> str:
         """The part of a path that `check` is about: the bucket."""
-        return bucket_of(path)
+        return bucket_name(path)
 
     def pin(self, path: str) -> str:
         """The same path with the current version in it, if the store has versions of whole directories."""
@@ -132,7 +132,7 @@ def split_path(path: str) -> tuple[str, str]:
     return bucket, name
 
 
-def bucket_of(path: str) -> str:
+def bucket_name(path: str) -> str:
     """The bucket of a path, with its scheme (`s3://bucket`)."""
     return f"{path.partition('://')[0]}://{split_path(path)[0]}"
 

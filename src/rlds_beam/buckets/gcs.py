@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from rlds_beam import lazy
-from rlds_beam.buckets.base import WrongAnswer, bucket_of, within
+from rlds_beam.buckets.base import WrongAnswer, bucket_name, within
 from rlds_beam.buckets.objects import ObjectStore, Page, limited_adapter
 from rlds_beam.errors import BucketAccessError
 from rlds_beam.text import printable
@@ -109,7 +109,7 @@ class Gcs(ObjectStore):
 
     def describe(self, path: str, error: Exception) -> str:
         error = self._cause(error)
-        bucket, text = bucket_of(path) if path != "gs://" else path, " ".join(str(error).split())
+        bucket, text = bucket_name(path) if path != "gs://" else path, " ".join(str(error).split())
         if isinstance(error, self._errors.NotFound):
             return f"{bucket}: there is no such bucket; check its name"
         refused = (self._errors.Unauthorized, self.own_errors)

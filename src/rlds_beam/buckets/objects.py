@@ -142,7 +142,7 @@ class ObjectStore(Store):
 
     def does_not_answer(self, path: str, error: Exception, hint: str) -> str:
         """The line for a connection that fails."""
-        return f"{base.bucket_of(path)}: {self.url} does not answer ({type(error).__name__}); check the network{hint}"
+        return f"{base.bucket_name(path)}: {self.url} does not answer ({type(error).__name__}); check the network{hint}"
 
     @abc.abstractmethod
     def open(self, bucket: str, name: str) -> tuple[int, str, bytes]:

@@ -17,7 +17,7 @@ _stores: dict[object, Store] = {}
 _checked: set[tuple[Store, str]] = set()
 
 
-def store_of(path: str) -> Store:
+def open_store(path: str) -> Store:
     """Returns the store for a path.
 
     Raises:

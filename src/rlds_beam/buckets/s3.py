@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from rlds_beam.buckets import base, files
-from rlds_beam.buckets.base import WrongAnswer, bucket_of, check_extent, check_length, limit_parts
+from rlds_beam.buckets.base import WrongAnswer, bucket_name, check_extent, check_length, limit_parts
 from rlds_beam.buckets.objects import ObjectStore, Page
 from rlds_beam.errors import BucketAccessError, BucketError
 from rlds_beam.text import printable
@@ -147,7 +147,7 @@ class S3(ObjectStore):
             return self.does_not_answer(path, error, " and AWS_ENDPOINT_URL")
         if path == "s3://":
             return f"{path}: {' '.join(str(error).split())}: {_SIGN_IN}"
-        bucket = bucket_of(path)
+        bucket = bucket_name(path)
         if code == "NoSuchBucket":
             return f"{bucket}: there is no such bucket at {self.url}; check its name"
         if code in _DENIED and self._anonymous:

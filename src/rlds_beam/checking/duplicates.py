@@ -62,7 +62,7 @@ def known_fingerprints(framing: Framing, segments: Sequence[Segment]) -> Fingerp
     if not all(framing.covers(shard) for shard in {segment.shard for segment in segments}):
         return None
     framing.read_all({segment.shard for segment in segments})
-    return Fingerprints.concatenate(_fingerprints(i, framing.headers_of(s)) for i, s in enumerate(segments))
+    return Fingerprints.concatenate(_fingerprints(i, framing.read_headers(s)) for i, s in enumerate(segments))
 
 
 def _fingerprints(segment_index: int, headers: Headers) -> Fingerprints:

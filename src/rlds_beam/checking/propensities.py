@@ -70,7 +70,7 @@ def _of(path: str, episode: Episode, function: str | None, judge_last: bool, *, 
         expected = np.exp(np.asarray(steps[LOG], np.float64))
         yield from _mismatch(path, values, expected, judged, f"{LOG} gives")
     if function is not None:
-        yield from _mismatch(path, values, propensities_of(function, episode), judged, f"{function} gives")
+        yield from _mismatch(path, values, compute_propensities(function, episode), judged, f"{function} gives")
 
 
 def _discrete(steps: Mapping[str, Column]) -> bool:
@@ -100,7 +100,7 @@ def _more(steps: Array) -> str:
     return f" ({len(steps)} such steps)" if len(steps) > 1 else ""
 
 
-def propensities_of(name: str, episode: Episode, flag: str = "--propensity_fn") -> Array:
+def compute_propensities(name: str, episode: Episode, flag: str = "--propensity_fn") -> Array:
     """Calls a user's function for the propensities of an episode's recorded actions, float64 (T,).
 
     Args:

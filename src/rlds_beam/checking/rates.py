@@ -49,12 +49,12 @@ def contradicting_rate(path: str, column: Column, fps: float) -> float | None:
     interval = float(np.median(np.diff(times.reshape(-1).astype(np.int64 if times.dtype.kind in "iu" else np.float64))))
     if not np.isfinite(interval) or interval <= 0 or interval in (1, 2, 3, 4):
         return None
-    rate = float(rate_of(np.array([interval]), fps)[0])
+    rate = float(estimate_rate(np.array([interval]), fps)[0])
     ratio = max(rate / fps, fps / rate)
     return rate if _ALIKE < ratio < _COMPARABLE else None
 
 
-def rate_of(interval: Array, fps: float) -> Array:
+def estimate_rate(interval: Array, fps: float) -> Array:
     """Steps per second (E,) for intervals of unknown unit: seconds, ms, us, or ns, the one that is nearest to `fps`."""
     with np.errstate(divide="ignore", invalid="ignore"):
         rates = np.stack([1 / (interval * unit) for unit in _UNITS])

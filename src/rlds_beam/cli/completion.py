@@ -132,14 +132,14 @@ def complete(words: Sequence[str]) -> list[Word]:
     if not before:
         found = [*commands().items(), ("--help", ""), ("--version", "")]
     elif before == ["help"]:
-        from rlds_beam.cli.topics import SEARCHABLE, TOPICS, names_of
+        from rlds_beam.cli.topics import SEARCHABLE, TOPICS, list_names
 
-        names = [(name, "") for topic in SEARCHABLE for name in names_of(topic)]
+        names = [(name, "") for topic in SEARCHABLE for name in list_names(topic)]
         found = [*((name, line) for name, (line, _) in TOPICS.items()), *commands().items(), *names]
     elif before[0] == "help" and len(before) == 2:
-        from rlds_beam.cli.topics import names_of
+        from rlds_beam.cli.topics import list_names
 
-        found = [(name, "") for name in names_of(before[1])]
+        found = [(name, "") for name in list_names(before[1])]
     elif before == ["completion"]:
         found = [(shell, "") for shell in SCRIPTS]
     elif "--" not in before and find_job(before[0]) is not None:

@@ -21,8 +21,8 @@ from rlds_beam.options import (
     belongs_to,
     distinct_groups,
     flag_name,
-    names_of,
     nearest_option,
+    option_names,
     sections,
     type_hints,
 )
@@ -157,7 +157,7 @@ def add_config(parser: argparse.ArgumentParser, config_class: type[Options], cho
       UsageError: a format is unknown, or declares an option that exists already.
     """
     _add_sections(parser, config_class, chosen)
-    taken = names_of(config_class)
+    taken = option_names(config_class)
     choosing = {field.metadata.get("chooses"): field.name for field in dataclasses.fields(config_class)}
     known = {"from_", "recognized"} & chosen.keys()
     for group in distinct_groups(config_class, chosen):
@@ -168,7 +168,7 @@ def add_config(parser: argparse.ArgumentParser, config_class: type[Options], cho
     for group in () if known else config_class.known_groups():
         if group.field == "from_options":
             _add_sections(parser, group.options_class, chosen, f" ({group.choice})", taken)
-            taken = [*taken, *names_of(group.options_class)]
+            taken = [*taken, *option_names(group.options_class)]
     parser.set_defaults(**{name: value for name, value in chosen.items() if name == "recognized"})
 
 
@@ -212,12 +212,12 @@ def parse_config(
         )
     values = {**vars(namespace), "beam_options": beam_options}
     _check_paths(config_class, values)
-    own = names_of(config_class)
+    own = option_names(config_class)
     if beam_options and "beam_options" not in own:
         raise UsageError(f"{parser.prog} runs nothing on Beam: it takes no flags after --")
     if any(field.name == "output" and field.metadata.get("positional") for field in dataclasses.fields(config_class)):
         _check_last_is_no_input(values)
-    own += [name for group in config_class.groups(values) for name in names_of(group.options_class)]
+    own += [name for group in config_class.groups(values) for name in option_names(group.options_class)]
     return config_class.create(**{name: values[name] for name in own if name in values})
 
 

@@ -136,7 +136,7 @@ def _run(arguments: list[str], of_this_process: bool) -> int:
         return _job(command, arguments[1:], of_this_process)
     from rlds_beam.cli import completion, topics
 
-    if command == "help" and (job := topics.job_of(arguments[1:])) is not None:
+    if command == "help" and (job := topics.find_job(arguments[1:])) is not None:
         return _job(job, [*arguments[2:], "--help"], of_this_process)
     if command == "help" and arguments[1:2] == ["completion"]:
         return completion.main("completion", ["--help"])

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rlds_beam.checking.signals.base import Signal
 
 
-def job_of(arguments: Sequence[str]) -> str | None:
+def find_job(arguments: Sequence[str]) -> str | None:
     """The job of `rlds-beam help convert`, which is the same as `rlds-beam convert --help`; None for a topic."""
     name = arguments[0] if arguments else ""
     return name if name in JOBS or (name not in TOPICS and name in plugins.names("commands")) else None
@@ -49,9 +49,9 @@ def main(arguments: Sequence[str]) -> int:
         arguments = [together]
     name = arguments[0]
     if name not in TOPICS:
-        topics = [topic for topic in SEARCHABLE if name in names_of(topic)]
+        topics = [topic for topic in SEARCHABLE if name in list_names(topic)]
         if not topics:
-            known = [*TOPICS, *commands(), *(name for topic in SEARCHABLE for name in names_of(topic))]
+            known = [*TOPICS, *commands(), *(name for topic in SEARCHABLE for name in list_names(topic))]
             raise UsageError(
                 f"there is no command or topic {name!r}{did_you_mean(name, known)} (rlds-beam help lists them)"
             )
@@ -143,7 +143,7 @@ def _signal(signal: Signal) -> str:
     return f"{signal.name}\n{flags.table(rows)}"
 
 
-def names_of(topic: str) -> list[str]:
+def list_names(topic: str) -> list[str]:
     """The names that may follow a topic."""
     if topic == "signals":
         from rlds_beam.checking.signals.base import SIGNALS as QUALITY

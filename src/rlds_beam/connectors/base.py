@@ -166,7 +166,7 @@ def edit_each(connector: Connector, batch: Batch, edit: Edit) -> Batch:
       ValueError: the episodes already have columns.
     """
     if any(batch.columns):
-        raise ValueError(f"{name_of(connector)} edits episodes, so it must come before connectors that add columns")
+        raise ValueError(f"{short_name(connector)} edits episodes, so it must come before connectors that add columns")
     edited: list[Episode] = []
     none = 0
     for episode in batch.episodes:
@@ -176,7 +176,7 @@ def edit_each(connector: Connector, batch: Batch, edit: Edit) -> Batch:
             refuse_result(connector, "edit", result, "the episode, or [] to drop it", episode.key)
         none += not parts
         edited += parts
-    return _add_dropped(batch.replace(episodes=tuple(edited), columns=()), name_of(connector), none)
+    return _add_dropped(batch.replace(episodes=tuple(edited), columns=()), short_name(connector), none)
 
 
 def refuse_result(
@@ -187,7 +187,7 @@ def refuse_result(
     what = "None" if value is None else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
     if value and isinstance(value, (list, tuple)):
         what += f" of {' and '.join(sorted({type(part).__name__ for part in value}))}"
-    name = f"{full_name_of(connector)}.{method}" if method else full_name_of(connector)
+    name = f"{full_name(connector)}.{method}" if method else full_name(connector)
     of = "" if key is None else " in the dry run on zeros" if key.of_probe else f" for {key}"
     error = UsageError if key is None or key.of_probe else RldsBeamError
     raise error(f"--connectors: {name} returned {what}{of}; return {wanted}")
@@ -206,7 +206,9 @@ def upcoming(episode: Episode) -> Episode:
 def check_not_batched(connector: Connector, batch: Batch) -> None:
     """Raises ValueError if the columns of the episodes are already concatenated."""
     if batch.modules is not None:
-        raise ValueError(f"{name_of(connector)} works on single episodes, so it must come before BatchIndividualItems")
+        raise ValueError(
+            f"{short_name(connector)} works on single episodes, so it must come before BatchIndividualItems"
+        )
 
 
 def connect(connectors: Sequence[Connector], episodes: Sequence[Episode], fields: StepFields | None = None) -> Batch:
@@ -235,7 +237,7 @@ def run(connectors: Sequence[Connector], batch: Batch) -> Batch:
             refuse_result(connector, "", batch, "the batch, edited by batch.replace(...)", _key(before))
         less = len(before.episodes) - len(batch.episodes)
         if less > 0 and batch.dropped == before.dropped:  # a plain function, which does not count what it drops
-            batch = _add_dropped(batch, name_of(connector), less)
+            batch = _add_dropped(batch, short_name(connector), less)
         if not batch.episodes:
             break
     return batch
@@ -252,14 +254,14 @@ def _add_dropped(batch: Batch, name: str, count: int) -> Batch:
     return batch.replace(dropped={**others, name: batch.dropped.get(name, 0) + count})
 
 
-def full_name_of(connector: Connector) -> str:
+def full_name(connector: Connector) -> str:
     """Returns `module:Class` for a user's connector, and the bare name for a built-in one."""
     of: Any = connector if hasattr(connector, "__qualname__") else type(connector)
-    name, module = getattr(of, "__qualname__", name_of(connector)), of.__module__
+    name, module = getattr(of, "__qualname__", short_name(connector)), of.__module__
     return name if module.startswith(f"{__package__}.") else f"{module}:{name}"
 
 
-def name_of(connector: Connector) -> str:
+def short_name(connector: Connector) -> str:
     """The name under which dropped episodes are counted: the function's or the class's name."""
     return getattr(connector, "__name__", type(connector).__name__)
 
@@ -293,7 +295,7 @@ class ConnectorPipeline:
         return len(self.connectors)
 
     def __repr__(self) -> str:
-        return f"ConnectorPipeline([{', '.join(map(name_of, self.connectors))}])"
+        return f"ConnectorPipeline([{', '.join(map(short_name, self.connectors))}])"
 
     def append(self, connector: Connector) -> ConnectorPipeline:
         self.connectors.append(connector)
@@ -317,8 +319,8 @@ class ConnectorPipeline:
 
     def _index(self, which: Which) -> int:
         for i, connector in enumerate(self.connectors):
-            if connector is which or name_of(connector) == which or type(connector) is which:
+            if connector is which or short_name(connector) == which or type(connector) is which:
                 return i
-        name = which if isinstance(which, str) else getattr(which, "__name__", name_of(which))  # type: ignore[arg-type]
-        near = did_you_mean(name, map(name_of, self.connectors))
+        name = which if isinstance(which, str) else getattr(which, "__name__", short_name(which))  # type: ignore[arg-type]
+        near = did_you_mean(name, map(short_name, self.connectors))
         raise UsageError(f"{name} is not in {self!r}{near}")

@@ -137,7 +137,7 @@ def _callable(hints: Sequence[Any]) -> bool:
     return any(typing.get_origin(hint) is collections.abc.Callable for hint in hints)
 
 
-def hints_of(make: Any) -> dict[str, Any]:
+def type_hints(make: Any) -> dict[str, Any]:
     """The annotated types of a class's or function's parameters, except those that cannot be evaluated."""
     called = getattr(make, "__init__", None) if isinstance(make, type) else make
     names = vars(sys.modules[make.__module__]) if getattr(make, "__module__", None) in sys.modules else {}

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from rlds_beam import connectors, storage
 from rlds_beam.connectors.base import Connector, ConnectorPipeline, rate_after
-from rlds_beam.connectors.catalog import accepts, connector_class, describe_type, hints_of, number_hint
-from rlds_beam.connectors.cleaning.presets import preset_of
+from rlds_beam.connectors.catalog import accepts, connector_class, describe_type, number_hint, type_hints
+from rlds_beam.connectors.cleaning.presets import find_preset
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.given_meaning import Names, check_names, parse_names, with_attributes
 from rlds_beam.encoding.checked_json import parse_json, parse_yaml
@@ -25,11 +25,11 @@ from rlds_beam.text import count, did_you_mean, shorten
 from rlds_beam.user_functions import (
     ByValue,
     check_configurable,
-    name_of,
+    find_version,
+    qualified_name,
     resolve,
     resolve_configurable,
     user_code,
-    version_of,
 )
 
 
@@ -59,7 +59,7 @@ class Configuration:
             first.append(connectors.FillLanguage(task, task_file))
         if preset is not None:
             first += parse(
-                [dict(connector) for connector in preset_of(preset).connectors], f"--preset={preset}"
+                [dict(connector) for connector in find_preset(preset).connectors], f"--preset={preset}"
             ).connectors
         names = {**given.names, **parse_names(getattr(options, "names", ()))}
         return dataclasses.replace(given, connectors=(*first, *given.connectors), names=names)
@@ -168,8 +168,8 @@ def describe_connector(connector: Connector) -> dict[str, Any]:
     if of.__module__.startswith(f"{__package__}."):
         name, version = of.__qualname__, None
     else:
-        name = name_of(of)
-        version = version_of(name, "--connectors")
+        name = qualified_name(of)
+        version = find_version(name, "--connectors")
     arguments = {} if of is connector else {k: _plain(v) for k, v in sorted(vars(connector).items()) if k[0] != "_"}
     return {"name": str(name), **({"version": version} if version else {}), "arguments": arguments}
 
@@ -183,8 +183,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, (types.FunctionType, type)):
-        name = name_of(value)
-        return [str(name), version_of(name, "--connectors")]
+        name = qualified_name(value)
+        return [str(name), find_version(name, "--connectors")]
     return f"sha256:{hashlib.sha256(pickle.dumps(value, protocol=4)).hexdigest()}"
 
 
@@ -223,7 +223,7 @@ def _construct(make: Callable[..., Any], given: Mapping[str, Any], where: str) -
     if required:
         others = f"; it takes {', '.join(named)}" if len(named) > 1 else ""
         raise UsageError(f"{where}: missing argument {required[0]}{others}")
-    hints, values = hints_of(make), {}
+    hints, values = type_hints(make), {}
     for name, value in given.items():
         if not accepts(hints.get(name, Any), value):
             hint = number_hint(value)

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, Columns, Connector, full_name_of, refuse_result, run
+from rlds_beam.connectors.base import Batch, Columns, Connector, full_name, refuse_result, run
 from rlds_beam.connectors.configuration import Configuration
-from rlds_beam.connectors.fields import agent_of, module_of
+from rlds_beam.connectors.fields import find_agent, find_module
 from rlds_beam.connectors.fitted_connector import FittedConnector
 from rlds_beam.connectors.given_meaning import fits, name_fields, names_after
 from rlds_beam.connectors.learner.agents import by_module
@@ -92,10 +92,10 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
     names = _dimension_names(connectors, configuration, schema)
     of_agent: dict[tuple[str, str], list[Episode]] = {}
     for episode in (episode for batch in batches for episode in batch.episodes):
-        of_agent.setdefault((agent_of(episode), module_of(episode)), []).append(episode)
+        of_agent.setdefault((find_agent(episode), find_module(episode)), []).append(episode)
     schemas = tuple(
         Schema(
-            _with_names(_merge([_fields_of(episode.steps, schema.steps) for episode in episodes]), names),
+            _with_names(_merge([_match_fields(episode.steps, schema.steps) for episode in episodes]), names),
             _merge([_metadata(episode, schema.metadata) for episode in episodes]),
         )
         for episodes in of_agent.values()
@@ -106,7 +106,7 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
         name: [columns[name] for columns in by_batch if name in columns] for columns in by_batch for name in columns
     }
     fields = {
-        name: _with_names(_merge([_fields_of(columns, {}) for columns in parts]), names, name)
+        name: _with_names(_merge([_match_fields(columns, {}) for columns in parts]), names, name)
         for name, parts in modules.items()
     }
     made_of = {name: columns for name, columns in sorted(fields.items()) if columns}
@@ -132,7 +132,7 @@ def _dimension_names(
         for each in connectors[start : i + 1]:
             batch = _after(each, batch)
         made = batch.episodes[0]
-        steps = {path: f.with_names(names.get(path, ())) for path, f in _fields_of(made.steps, schema.steps).items()}
+        steps = {path: f.with_names(names.get(path, ())) for path, f in _match_fields(made.steps, schema.steps).items()}
         schema, start = Schema(steps, _metadata(made, schema.metadata)), i + 1
     episode = _zeros(schema, _LENGTHS[0], _UNKNOWN[0])
     return names_after(schema, episode, functools.partial(_run, connectors[start:], configuration))
@@ -188,7 +188,7 @@ def _ones(batch: Batch) -> Batch:
 
 
 def _dry_run(connector: Connector) -> contextlib.AbstractContextManager[None]:
-    return user_code(f"--connectors: {full_name_of(connector)}", " in the dry run on zeros")
+    return user_code(f"--connectors: {full_name(connector)}", " in the dry run on zeros")
 
 
 def _zeros(schema: Schema, length: int, unknown: int) -> Episode:
@@ -207,7 +207,7 @@ def _column(field: Field, length: int, unknown: int) -> Any:
     return (np.ones if field.dtype == "bool" else np.zeros)((length, *shape), field.numpy_dtype)
 
 
-def _fields_of(columns: Columns, known: Mapping[str, Field]) -> dict[str, Field]:
+def _match_fields(columns: Columns, known: Mapping[str, Field]) -> dict[str, Field]:
     """The field of each column: the known one of its path, if it has the same dtype and shape."""
     return {path: _field(path, column, known.get(path)) for path, column in columns.items()}
 

@@ -105,12 +105,12 @@ def truncateds(episode: Episode, ends: np.ndarray[Any, Any] | None = None) -> np
     return np.asarray(episode.steps["is_last"][1:], bool) & ~(terminateds(episode) if ends is None else ends)
 
 
-def module_of(episode: Episode) -> str:
+def find_module(episode: Episode) -> str:
     """The module that learns from the episode: metadata `module_id`, or `default_policy`."""
     return _text(episode.metadata, "module_id") or DEFAULT_MODULE_ID
 
 
-def agent_of(episode: Episode) -> str:
+def find_agent(episode: Episode) -> str:
     """The agent of the episode: metadata `agent_id`; empty for a single agent."""
     return _text(episode.metadata, "agent_id")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from typing import Any, Protocol, Self
 
-from rlds_beam.connectors.base import Batch, Connector, name_of
+from rlds_beam.connectors.base import Batch, Connector, short_name
 from rlds_beam.user_functions import configurable
 
 
@@ -67,5 +67,5 @@ class FittedConnector(abc.ABC):
 
     def __call__(self, batch: Batch) -> Batch:
         if not self.fitted:
-            raise ValueError(f"{name_of(self)} must be fitted to the dataset first")
+            raise ValueError(f"{short_name(self)} must be fitted to the dataset first")
         return self.transform(batch)

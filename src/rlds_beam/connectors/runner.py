@@ -8,12 +8,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, cast
 
 from rlds_beam.checking.verdicts import IgnoredValues
-from rlds_beam.connectors.base import Batch, Connector, full_name_of, name_of, rate_after, run
-from rlds_beam.connectors.cleaning.episode_lists import check_lists, list_of
+from rlds_beam.connectors.base import Batch, Connector, full_name, rate_after, run, short_name
+from rlds_beam.connectors.cleaning.episode_lists import check_lists, find_list
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.counts import Connected
 from rlds_beam.connectors.dry_run import Probed, probe
-from rlds_beam.connectors.fields import module_of
+from rlds_beam.connectors.fields import find_module
 from rlds_beam.connectors.fitted_connector import Accumulator, FittedConnector
 from rlds_beam.connectors.given_meaning import with_attributes
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
@@ -119,7 +119,7 @@ class ConnectorRunner:
         """
         if of_output is None:
             return IgnoredValues.of(self.last_action)
-        reading = any(list_of(connector) is None for connector in self.connectors)
+        reading = any(find_list(connector) is None for connector in self.connectors)
         return IgnoredValues(last_step=of_output.last_step) if reading else of_output
 
     def count_rejected(self, key: EpisodeKey) -> tuple[Connected, ...]:
@@ -158,7 +158,7 @@ class ConnectorRunner:
             except (BadEpisode, RldsBeamError):
                 raise
             except Exception as error:
-                name = full_name_of(connector)
+                name = full_name(connector)
                 raise RldsBeamError(f"--connectors: {name} {describe_error(error)} for {episodes[0].key}") from error
             connected.append(count_changes(connector, before, batch))
             if not batch.episodes:
@@ -172,7 +172,7 @@ class ConnectorRunner:
             differences = [difference(episode.steps, schema.steps, str(episode.key)) for schema in self.probed.schemas]
             if None not in differences:
                 return differences[0]
-        of_episodes = [(module_of(e), c) for e, c in zip(batch.episodes, batch.columns, strict=True) if c]
+        of_episodes = [(find_module(e), c) for e, c in zip(batch.episodes, batch.columns, strict=True) if c]
         for module, columns in of_episodes if batch.modules is None else batch.modules.items():
             key = str(batch.episodes[0].key)
             if module not in self.probed.modules:
@@ -191,8 +191,8 @@ class ConnectorRunner:
             some = dataclasses.replace(self.configuration, connectors=self.connectors[:i])
             first = ConnectorRunner(some, probe(some, self.probed.given))
             if first._difference(first._run(first.connectors, episodes)) is not None:
-                return full_name_of(self.connectors[i - 1])
-        return full_name_of(self.connectors[-1])
+                return full_name(self.connectors[i - 1])
+        return full_name(self.connectors[-1])
 
     @property
     def user_code(self) -> bool:
@@ -272,7 +272,7 @@ def count_changes(connector: Connector, before: Batch, after: Batch) -> Connecte
 
     A column counts as unchanged if it is the same object. Values are not compared, so this is cheap.
     """
-    episodes = list_of(connector)
+    episodes = find_list(connector)
     of_key: dict[Any, Episode] = {episode.key: episode for episode in before.episodes}
     changed, fields = 0, set[str]()
     for episode in after.episodes:
@@ -285,7 +285,7 @@ def count_changes(connector: Connector, before: Batch, after: Batch) -> Connecte
     added = {name for columns in after.columns for name in columns}
     known = {name for columns in before.columns for name in columns}
     return Connected(
-        name=name_of(connector),
+        name=short_name(connector),
         arguments=_arguments(connector),
         episodes_in=len(before.episodes),
         episodes_out=len(after.episodes),
@@ -301,12 +301,14 @@ def count_changes(connector: Connector, before: Batch, after: Batch) -> Connecte
 
 def count_rejected(connectors: Sequence[Connector], key: EpisodeKey) -> tuple[Connected, ...]:
     """The counts of connectors that a record does not reach: lists of episodes still find its key."""
-    lists = [list_of(connector) for connector in connectors]
+    lists = [find_list(connector) for connector in connectors]
     while lists and lists[-1] is None:
         lists.pop()
     return tuple(
         Connected(
-            name_of(connector), _arguments(connector), listed=None if episodes is None else episodes.counts([key], True)
+            short_name(connector),
+            _arguments(connector),
+            listed=None if episodes is None else episodes.counts([key], True),
         )
         for connector, episodes in zip(connectors, lists, strict=False)
     )
@@ -324,13 +326,13 @@ def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
 
 
 @functools.lru_cache(maxsize=64)
-def _arguments_of(connector: Hashable) -> str:
+def _make_arguments(connector: Hashable) -> str:
     return _describe(connector)
 
 
 def _arguments(connector: Connector) -> str:
     try:
-        return _arguments_of(cast(Hashable, connector))
+        return _make_arguments(cast(Hashable, connector))
     except TypeError:  # it cannot be hashed
         return _describe(connector)
 

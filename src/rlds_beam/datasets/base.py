@@ -60,7 +60,7 @@ class StepRows(Rows, Protocol):
         """Whether the last step of each episode has no action, bool [E]."""
 
 
-def starts_of(rows: Rows) -> Indices | None:
+def find_starts(rows: Rows) -> Indices | None:
     """`StepRows.starts`; None if the rows are not steps."""
     starts: Indices | None = getattr(rows, "starts", None)
     return starts

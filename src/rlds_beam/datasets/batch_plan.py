@@ -12,11 +12,11 @@ from typing import Protocol, cast, get_args
 import numpy as np
 
 from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
-from rlds_beam.datasets.base import STEPS, Indices, Rows, StepRows, starts_of
-from rlds_beam.datasets.batches import Arrays, Batches, Content, MixedDataset, action_of
+from rlds_beam.datasets.base import STEPS, Indices, Rows, StepRows, find_starts
+from rlds_beam.datasets.batches import Arrays, Batches, Content, MixedDataset, action_field
 from rlds_beam.datasets.order import Plan
 from rlds_beam.datasets.record_files import RecordFiles
-from rlds_beam.datasets.windows import KeptSteps, Size, offsets_of
+from rlds_beam.datasets.windows import KeptSteps, Size, make_offsets
 from rlds_beam.encoding.example.row_decoder import RowDecoder, objects
 from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
@@ -42,7 +42,7 @@ class Loadable(Protocol):
     def jpeg(self) -> Jpeg: ...
 
 
-def batches_of(
+def plan_batches(
     datasets: Sequence[Loadable],
     weights: tuple[float, ...] | None,
     batch_size: int,
@@ -76,7 +76,7 @@ def batches_of(
         raise UsageError(
             f"last_step={last_step}: expected drop or keep{did_you_mean(str(last_step), get_args(LastStep))}"
         )
-    windows = offsets_of(history, chunk, fields)
+    windows = make_offsets(history, chunk, fields)
     if relative_actions is not None:
         for dataset in datasets:
             _check_relative(relative_actions, dataset, windows)
@@ -86,7 +86,7 @@ def batches_of(
     asked = (("history and chunk need", windows), ("next_step needs", next_step), ("last_step needs", last_step))
     needed = next((name for name, given in asked if given), None)
     for dataset in datasets:
-        if needed and starts_of(dataset.rows) is None:
+        if needed and find_starts(dataset.rows) is None:
             raise UsageError(
                 f"{needed} steps, but the rows of {dataset.name} are not: open a dataset of episodes with unit='steps'"
             )
@@ -111,7 +111,7 @@ def batches_of(
 
 def _check_relative(relative: RelativeActions, dataset: Loadable, windows: Mapping[str, Indices]) -> None:
     """Raises UsageError if chunks of a dataset cannot be made relative."""
-    path, state = action_of(relative), relative.state
+    path, state = action_field(relative), relative.state
     if path not in windows:
         raise UsageError(f"relative_actions needs chunks of {path}: give chunk, for example chunk=16")
     if relative.to != "state":
@@ -133,7 +133,7 @@ def _next_observations(fields: Mapping[str, Field]) -> dict[str, str]:
 
 def _keep(rows: Rows, last_step: LastStep | None) -> KeptSteps | None:
     """The steps that are rows of batches; None for all."""
-    if last_step == "keep" or starts_of(rows) is None:
+    if last_step == "keep" or find_starts(rows) is None:
         return None
     steps = cast(StepRows, rows)
     left_out = steps.ended if last_step == "drop" else steps.void
@@ -302,7 +302,7 @@ def _stack(columns: Mapping[str, Column], names: Sequence[str]) -> Column:
     return first.with_data(objects(list(rows)))
 
 
-def stacks_of(fields: Sequence[Field]) -> dict[str, tuple[str, ...]]:
+def find_stacks(fields: Sequence[Field]) -> dict[str, tuple[str, ...]]:
     """The trajectory columns stored as a JPEG per frame: `camera` in `camera/0`, `camera/1`."""
     stacks: dict[str, dict[int, str]] = {}
     for field in fields:

@@ -24,7 +24,7 @@ import numpy as np
 
 from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.datasets.base import Indices, Rows, starts_of
+from rlds_beam.datasets.base import Indices, Rows, find_starts
 from rlds_beam.datasets.order import Drawn, Plan, Sampler
 from rlds_beam.datasets.pixels import copy_into, decode_into, decode_resized, resize_into
 from rlds_beam.datasets.windows import IS_PAD, KeptSteps, window
@@ -70,7 +70,7 @@ class Content:
 
     Attributes:
       fields: the fields.
-      offsets: the windows, by field (`windows.offsets_of`).
+      offsets: the windows, by field (`windows.make_offsets`).
       image_size: (height, width) of images; None if they keep theirs.
       arrays: the kind of the arrays.
       following: the fields of the next step: their names, and the fields that they are read from.
@@ -84,7 +84,7 @@ class Content:
     following: Mapping[str, str] = dataclasses.field(default_factory=dict)
     relative: RelativeActions | None = None
 
-    def column_of(self, name: str) -> str:
+    def find_column(self, name: str) -> str:
         """The column that a field is read from."""
         return self.following.get(name, name)
 
@@ -92,7 +92,7 @@ class Content:
         """Whether a field with offsets is a single step instead of a window."""
         return name in self.following and self.following[name] not in self.offsets
 
-    def size_of(self, field: Field) -> tuple[int, int, int] | None:
+    def image_shape(self, field: Field) -> tuple[int, int, int] | None:
         """The shape of an image in a batch; None if it is unknown."""
         height, width, channels = field.shape[-3:]
         if self.image_size is not None:
@@ -230,8 +230,8 @@ class _Filling:
             offsets = self._content.offsets.get(path)
             wanted = rows
             if offsets is not None:
-                starts = starts_of(dataset)
-                assert starts is not None  # checked by `batches_of`
+                starts = find_starts(dataset)
+                assert starts is not None  # checked by `plan_batches`
                 void = path.partition("/")[0] in VOID and kept is not None
                 wanted, padding = window(rows, starts, offsets, kept.left_out if kept is not None and void else None)
                 if self._content.is_step(path):
@@ -240,10 +240,10 @@ class _Filling:
             if field.holds_image_files:
                 self._start_images(pool, part, path, wanted, slots)
             elif offsets is not None:
-                column_name = self._content.column_of(path)
+                column_name = self._content.find_column(path)
                 flat = np.asarray(dataset.read(wanted.ravel(), [column_name])[column_name])
                 values = flat.reshape(*wanted.shape, *flat.shape[1:])
-                if self._content.relative is not None and path == action_of(self._content.relative):
+                if self._content.relative is not None and path == action_field(self._content.relative):
                     values = _relative(self._content.relative, part, rows, wanted, values)
                 self._put(path, values, slots)
 
@@ -259,7 +259,7 @@ class _Filling:
         self, pool: ThreadPoolExecutor, part: MixedDataset, path: str, wanted: Indices, slots: Indices
     ) -> None:
         field, per_row = self._content.fields[path], wanted.size // len(wanted)
-        size = self._content.size_of(field)
+        size = self._content.image_shape(field)
         shape = (self._rows, *wanted.shape[1:], *field.closed_shape[:-3])
         if path not in self._arrays:
             empty = np.empty(shape, object) if size is None else self._buffers.take((*shape, *size), field.dtype)
@@ -277,7 +277,7 @@ class _Filling:
             mine = copies[(inverse[copies] >= start) & (inverse[copies] < start + _FRAMES)]
             task = _Images(
                 part,
-                self._content.column_of(path),
+                self._content.find_column(path),
                 frames,
                 resized,
                 unique[some],
@@ -288,7 +288,7 @@ class _Filling:
             self._tasks.append(pool.submit(task))
 
 
-def action_of(relative: RelativeActions) -> str:
+def action_field(relative: RelativeActions) -> str:
     """The field of the actions that are made relative."""
     return relative.action or StepFields().actions
 
@@ -296,8 +296,8 @@ def action_of(relative: RelativeActions) -> str:
 def _relative(relative: RelativeActions, part: MixedDataset, rows: Indices, wanted: Indices, chunks: Array) -> Array:
     """Chunks of actions, (B, W, ...), relative to the states of their rows, (B,); void last actions stay zeros."""
     flat, states = chunks.reshape(*wanted.shape, -1), np.asarray(part.rows.read(rows, [relative.state])[relative.state])
-    starts = starts_of(part.rows)
-    assert starts is not None  # checked by `batches_of`
+    starts = find_starts(part.rows)
+    assert starts is not None  # checked by `plan_batches`
     void = np.isin(wanted + 1, starts) & ~flat.any(axis=2)
     try:
         return relative.chunks(flat, states.reshape(len(rows), -1), void).reshape(chunks.shape)

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
 from rlds_beam.datasets.base import Indices, Rows
-from rlds_beam.datasets.batch_plan import batches_of
+from rlds_beam.datasets.batch_plan import plan_batches
 from rlds_beam.datasets.batches import Arrays, Batches
 from rlds_beam.datasets.steps import IndexedSteps
 from rlds_beam.datasets.windows import Size
@@ -155,7 +155,7 @@ class Dataset(Viewable):
         Raises:
           UsageError: a column does not exist, rows are not steps but windows are wanted, or a value is not allowed.
         """
-        return batches_of(
+        return plan_batches(
             [self],
             None,
             batch_size,

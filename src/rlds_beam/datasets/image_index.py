@@ -106,7 +106,7 @@ class PlaceReader:
         try:
             self._read_group(index.blob, group, offset, stop, found)
         except RldsBeamError:
-            stamp = storage.stamp_of(os.fstat(self._open[index.blob].fileno()))
+            stamp = storage.make_stamp(os.fstat(self._open[index.blob].fileno()))
             self._open.forget(index.blob)
             index.replace(DamagedIndexError(index.directory, BLOB_FILE, stamp))
             self._read_group(index.blob, group, offset, stop, found)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
-from rlds_beam.datasets.batch_plan import batches_of
+from rlds_beam.datasets.batch_plan import plan_batches
 from rlds_beam.datasets.batches import Arrays, Batches
 from rlds_beam.datasets.dataset import Dataset
 from rlds_beam.datasets.opening import open_dataset
@@ -60,7 +60,7 @@ def mix_batches(
     for dataset, weight in pairs:
         if not (isinstance(weight, (int, float)) and 0 < weight < float("inf")):
             raise UsageError(f"the weight of {dataset.name} is {weight!r}: expected a number above 0")
-    return batches_of(
+    return plan_batches(
         [dataset for dataset, _ in pairs],
         tuple(float(weight) for _, weight in pairs),
         batch_size,

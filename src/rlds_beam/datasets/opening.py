@@ -12,7 +12,7 @@ from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.datasets.base import Rows
-from rlds_beam.datasets.batch_plan import EpisodeRows, ExampleRows, stacks_of
+from rlds_beam.datasets.batch_plan import EpisodeRows, ExampleRows, find_stacks
 from rlds_beam.datasets.dataset import Dataset, Images
 from rlds_beam.datasets.index_builder import Recipe, open_index
 from rlds_beam.datasets.record_files import IndexedRecordFile, ParquetRowReader, RecordFiles
@@ -134,7 +134,7 @@ def _open_converted(path: str, split: str | None, module: str | None) -> tuple[R
             raise UsageError(f"module={module}: {path} has no columns; it was converted with another --to")
         stored = (*read_fields(manifest, path), *read_kept_fields(manifest, path))
         files = _files(path, manifest["shards"], split)
-        return ExampleRows(RecordFiles(files, TFRecordFormat()), stored, stacks_of(stored)), path
+        return ExampleRows(RecordFiles(files, TFRecordFormat()), stored, find_stacks(stored)), path
     columns = ColumnsManifest.of(manifest, path)
     chosen = columns.choose(module, path)
     fields = columns.modules[chosen]

@@ -26,7 +26,7 @@ from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats.columns.row_files import leaf_of
+from rlds_beam.formats.columns.row_files import leaf_path
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Span
 from rlds_beam.typing import Array
@@ -314,7 +314,7 @@ def _open(path: str, fields: Sequence[Field]) -> _File:
         plain = byte_chunks(file.metadata, ("UNCOMPRESSED",))
         for field in fields:
             if field.holds_image_files and None not in field.shape[:-3]:
-                spans = plain.get(leaf_of(field.path, file.schema_arrow), [])
+                spans = plain.get(leaf_path(field.path, file.schema_arrow), [])
                 chunks[field.path] = {group: span for group, span in enumerate(spans) if span is not None}
     return _File(file, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), chunks)
 

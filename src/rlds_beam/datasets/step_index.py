@@ -124,7 +124,7 @@ class IndexedColumn:
 
     @property
     def kind(self) -> Kind:
-        return kind_of(self.field)
+        return storage_kind(self.field)
 
     def file(self, part: str) -> str:
         return f"{self.number}.{part}.bin"
@@ -134,7 +134,7 @@ class IndexedColumn:
         return {"path": self.field.path, "level": level, "kind": self.kind, **self.field.to_json()}
 
 
-def kind_of(field: Field) -> Kind:
+def storage_kind(field: Field) -> Kind:
     """How the values of a field are stored."""
     if field.holds_image_files:
         return "images"
@@ -520,7 +520,7 @@ class StepIndex:
         except OSError as error:
             raise DamagedIndexError(self.directory, name, storage.stamp(path)) from error
         status = os.fstat(file.fileno())
-        stamp = storage.stamp_of(status)
+        stamp = storage.make_stamp(status)
         cache = os.path.dirname(os.path.dirname(self.directory))
         if status.st_uid not in (0, os.geteuid(), os.stat(cache).st_uid):
             file.close()

@@ -26,7 +26,7 @@ IS_PAD = "_is_pad"
 """The end of the name of a column that marks padding, as in LeRobot."""
 
 
-def offsets_of(history: Size, chunk: Size, paths: Iterable[str]) -> dict[str, Indices]:
+def make_offsets(history: Size, chunk: Size, paths: Iterable[str]) -> dict[str, Indices]:
     """The offsets of each field's window, in steps from the current one. A field that is not among them has no window.
 
     Args:

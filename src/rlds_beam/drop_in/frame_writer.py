@@ -26,7 +26,7 @@ from rlds_beam.reverb.encoding import (
     REQUEST_BYTES,
     Portion,
     SlicedItems,
-    chunk_length_of,
+    default_chunk_length,
     digest,
     message,
     mix_keys,
@@ -122,7 +122,7 @@ class FrameWriter:
       keys: the source of keys.
       item_length: the most frames of an item; None for any number.
       chunk_length: the number of frames per chunk. None: single frames are held back as in Reverb's writer
-        (item_length + 1), or for less (see above); for runs, `chunk_length_of` decides.
+        (item_length + 1), or for less (see above); for runs, `default_chunk_length` decides.
 
     Attributes:
       frames: the number of frames of the current episode.
@@ -269,7 +269,7 @@ class FrameWriter:
         spec.refuse_text()
         wanted = self._wanted_chunk_length
         self._spec = spec
-        self._chunk_length = wanted or chunk_length_of(spec.frame_bytes, self._item_length)
+        self._chunk_length = wanted or default_chunk_length(spec.frame_bytes, self._item_length)
         held_back = self._chunk_length if self._item_length is None else self._item_length + 1
         self._gathered = wanted or min(self._chunk_length, held_back)
         leaves = zip(spec.dtypes, spec.shapes, strict=True)

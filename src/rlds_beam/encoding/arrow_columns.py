@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from rlds_beam.encoding.example.row_decoder import objects
-from rlds_beam.encoding.example.rows import images_of, texts_of
+from rlds_beam.encoding.example.rows import decode_texts, encode_images
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, Violation
@@ -80,12 +80,12 @@ def to_arrow(field: Field, column: Column, rows: int) -> pa.Array:
     dims: tuple[int | None, ...] = field.shape
     if field.holds_image_files:
         dims = field.shape[:-3]
-        flat = [image for images in images_of(field, column) for image in images]
+        flat = [image for images in encode_images(field, column) for image in images]
         return _nest(pa.array(flat, pa.binary()), _sizes(cast(EncodedImages, column).data, dims), field)
     if isinstance(column, EncodedImages):
         raise ValueError(f"{field.path} holds encoded images, but expected {field}")
     if field.dtype == "string":
-        texts = [text for row in texts_of(column, field.path) for text in row]
+        texts = [text for row in decode_texts(column, field.path) for text in row]
         return _nest(_strings(texts, field.path), _sizes(column, dims), field)
     if column.dtype == object and None in dims:
         parts = [np.asarray(value) for value in column]

@@ -133,7 +133,7 @@ class MixedFormats:
 
     @property
     def name(self) -> str:
-        return " and ".join(dict.fromkeys(one.name for one in self.formats))
+        return " and ".join(dict.fromkeys(form.name for form in self.formats))
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
         return format_of(self, path).read(path, start, stop)

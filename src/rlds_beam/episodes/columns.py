@@ -44,7 +44,7 @@ def exact_cast(values: Array, dtype: np.dtype[Any], path: str, rule: str = "wron
         cast = values.astype(dtype)
         bad = find_changed(values, cast)
     if bad.any():
-        raise BadEpisode(violation_of(rule, path, values, cast, bad))
+        raise BadEpisode(make_violation(rule, path, values, cast, bad))
     return cast
 
 
@@ -91,7 +91,7 @@ def _widen(values: Array) -> Array:
     return values.astype(np.float32) if values.dtype.kind not in "iuf" or values.dtype == np.float16 else values
 
 
-def violation_of(rule: str, path: str, old: Array, new: Array, bad: Array) -> Violation:
+def make_violation(rule: str, path: str, old: Array, new: Array, bad: Array) -> Violation:
     """The violation for values that a cast changed.
 
     Args:

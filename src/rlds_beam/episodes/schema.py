@@ -239,10 +239,10 @@ def schema_tree(schema: Schema) -> str:
 
 def fields_text(fields: Mapping[str, Field]) -> dict[str, str]:
     """The type of each field by path."""
-    return {path: kind_of(field) for path, field in sorted(fields.items())}
+    return {path: describe_type(field) for path, field in sorted(fields.items())}
 
 
-def kind_of(field: Field) -> str:
+def describe_type(field: Field) -> str:
     """The type of a value: `float32 (2,): x, y`, `uint8 (96, 96, 3) jpeg`, `text`."""
     encoding = f" {field.encoding}" if field.encoding not in ("none", "text") else ""
     dtype = "text" if field.dtype == "string" else field.dtype

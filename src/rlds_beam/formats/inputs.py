@@ -96,8 +96,8 @@ def _open(
     source.schema.check_flags(describe_input(input))
     for name in str(source.dataset).split("/"):
         naming.check_name(name, f"--from={from_}: {input}: the name of the dataset ({source.dataset})")
-    for one in source.splits:
-        naming.check_name(one.name, f"--from={from_}: {input}: a split")
+    for each in source.splits:
+        naming.check_name(each.name, f"--from={from_}: {input}: a split")
     return source
 
 

@@ -16,8 +16,8 @@ from rlds_beam.formats.registry import (
     source_group,
     source_names,
 )
-from rlds_beam.options import Group, Options, names_of, option
-from rlds_beam.user_functions import name_of
+from rlds_beam.options import Group, Options, option, option_names
+from rlds_beam.user_functions import qualified_name
 
 if TYPE_CHECKING:
     from rlds_beam.formats.recognition import Recognized
@@ -95,11 +95,11 @@ class SourceOptions(Options):
         given = values.get(cls.reads)
         if not given or any(values.get(name) is not None for name in ("from_", "recognized")):
             return {}
-        own = names_of(cls)
+        own = option_names(cls)
         others = {name for name, value in values.items() if name not in own and value not in (None, [])}
-        ours = {name for group in cls.known_groups() for name in names_of(group.options_class)}
+        ours = {name for group in cls.known_groups() for name in option_names(group.options_class)}
         formats = SOURCES if others <= ours else source_names()
-        used = any(not others.isdisjoint(names_of(source_group(name).options_class)) for name in formats if others)
+        used = any(not others.isdisjoint(option_names(source_group(name).options_class)) for name in formats if others)
         return {"recognized": recognize(given)} if used or look else {}
 
     @classmethod
@@ -110,7 +110,7 @@ class SourceOptions(Options):
             given = found.format if can_read(found.format) else RLDS
         if given is None:
             return super().groups(values)
-        return *super().groups(values), source_group(given if isinstance(given, str) else name_of(given))
+        return *super().groups(values), source_group(given if isinstance(given, str) else qualified_name(given))
 
     @classmethod
     def known_groups(cls) -> tuple[Group, ...]:
@@ -148,7 +148,7 @@ class OutputOptions(Options):
     @classmethod
     def groups(cls, values: Mapping[str, Any]) -> tuple[Group, ...]:
         to = values.get("to", cls.__dataclass_fields__["to"].default)
-        return *super().groups(values), output_group(to if isinstance(to, str) else name_of(to))
+        return *super().groups(values), output_group(to if isinstance(to, str) else qualified_name(to))
 
     @classmethod
     def known_groups(cls) -> tuple[Group, ...]:

@@ -125,7 +125,7 @@ def _groups(paths: Sequence[str]) -> list[list[str]]:
         directory = _is_directory(path)
         kind = path if directory else path.rpartition(".")[2].partition("-")[0]
         if kind not in formats:
-            formats[kind] = _format_of(path)
+            formats[kind] = _find_format(path)
         now = (formats[kind], directory)
         together = now == before and (not directory or _reads_several(now[0]))
         if together:
@@ -136,7 +136,7 @@ def _groups(paths: Sequence[str]) -> list[list[str]]:
     return groups
 
 
-def _format_of(path: str) -> str | None:
+def _find_format(path: str) -> str | None:
     """The format of a file, or of a directory or the only dataset below it; None if that is unknown."""
     files = [path] if _is_directory(path) else storage.glob(path)
     if not files:

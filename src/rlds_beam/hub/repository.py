@@ -55,7 +55,7 @@ class FileToSend(NamedTuple):
         return digest.hexdigest() == remote.checksum
 
 
-def branch_of(destination: str, revision: str, tag: str | None) -> tuple[str, str]:
+def find_branch(destination: str, revision: str, tag: str | None) -> tuple[str, str]:
     """The repository and the branch of a destination.
 
     Raises:

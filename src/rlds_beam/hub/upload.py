@@ -15,7 +15,7 @@ from rlds_beam._version import __version__
 from rlds_beam.encoding.checked_json import read_json
 from rlds_beam.errors import BucketError, NotVerifiedError, UsageError
 from rlds_beam.hub.repository import FileToSend, RemoteFile, Repository
-from rlds_beam.output.files import MANIFEST, PLAN, checksum_of, listdir
+from rlds_beam.output.files import MANIFEST, PLAN, compute_checksum, listdir
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.output.plans import OutputPlan, holds, read_plan
 from rlds_beam.text import count, format_size, printable, some
@@ -208,7 +208,7 @@ def _batches(upload: Upload, work: Work) -> list[list[FileToSend]]:
 
 
 def _verify(file: FileToSend) -> None:
-    if file.checksum and isinstance(file.content, str) and checksum_of(file.content) != file.checksum:
+    if file.checksum and isinstance(file.content, str) and compute_checksum(file.content) != file.checksum:
         raise NotVerifiedError(
             f"{file.content} differs from its checksum in {MANIFEST}: it was damaged after it was written; convert "
             "again with --overwrite"

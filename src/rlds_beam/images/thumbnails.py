@@ -75,7 +75,7 @@ def is_image(column: Array | EncodedImages) -> bool:
     )
 
 
-def image_of(column: Array | EncodedImages, step: int) -> bytes | Array:
+def find_image(column: Array | EncodedImages, step: int) -> bytes | Array:
     """The image of a step: as stored, or its pixels."""
     return column.image(step) if isinstance(column, EncodedImages) else np.asarray(column[step])
 
@@ -85,7 +85,7 @@ def spread(length: int, count: int) -> list[int]:
     return sorted({*np.linspace(0, length - 1, min(count, length)).round().astype(int).tolist()})
 
 
-def row_of(pictures: Sequence[Array], height: int) -> Array:
+def join_pictures(pictures: Sequence[Array], height: int) -> Array:
     """Pictures side by side, resized to `height` rows."""
     fitted = [_fit_height(picture, height) for picture in pictures]
     spaced = [np.pad(picture, ((0, 0), (0, _GAP), (0, 0)), constant_values=255) for picture in fitted]
@@ -93,7 +93,7 @@ def row_of(pictures: Sequence[Array], height: int) -> Array:
 
 
 def stack_rows(rows: Sequence[Array]) -> Array:
-    """Rows of pictures (`row_of`) below each other, uint8 [H, W, 3]; empty if there are none."""
+    """Rows of pictures (`join_pictures`) below each other, uint8 [H, W, 3]; empty if there are none."""
     if not rows:
         return np.zeros((0, 0, 3), np.uint8)
     width = max(row.shape[1] for row in rows)

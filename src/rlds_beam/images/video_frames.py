@@ -92,9 +92,9 @@ class VideoFrames(EncodedImages):
           BadEpisode: undecodable_image; or image_too_large if a frame has another size than its video.
         """
         for which in np.unique(self.which).tolist():
-            yield from self._pixels_of(self.videos[which], np.flatnonzero(self.which == which))
+            yield from self._decode_pixels(self.videos[which], np.flatnonzero(self.which == which))
 
-    def _pixels_of(self, video: Video, steps: Array) -> Iterator[tuple[int, Array]]:
+    def _decode_pixels(self, video: Video, steps: Array) -> Iterator[tuple[int, Array]]:
         with needs("lerobot", "reading videos needs PyAV"):
             import av
 

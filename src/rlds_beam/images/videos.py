@@ -94,7 +94,7 @@ class Video:
     def template(self) -> Iterator[Any]:
         """The stream of PyAV, for a file to which packets are copied. Raises ValueError if the file has changed."""
         with _open(self.path) as (_, stream):
-            if _codec_of(stream) != self.codec:
+            if _codec_name(stream) != self.codec:
                 raise ValueError(_CHANGED)
             yield stream
 
@@ -226,7 +226,7 @@ def _open(path: str) -> Iterator[tuple[Any, Any]]:
         yield container, stream
 
 
-def _codec_of(stream: Any) -> str:
+def _codec_name(stream: Any) -> str:
     context = stream.codec_context
     facts = (
         context.name,
@@ -257,7 +257,7 @@ def _scan(path: str, stamp: object) -> Video:
                 raise ValueError(f"it claims more packets than it has bytes ({most:,})")
         codec, unit = stream.codec_context, stream.time_base
         base, size = (unit.numerator, unit.denominator), (codec.height, codec.width)
-        return Video(path, _codec_of(stream), codec.format.name, size, base, np.array(entries, PACKET))
+        return Video(path, _codec_name(stream), codec.format.name, size, base, np.array(entries, PACKET))
 
 
 def _packets(path: str, container: Any, stream: Any) -> Iterator[Any]:
@@ -332,7 +332,7 @@ def _decoder(video: Video) -> Iterator[Any]:
         decoder = idle.pop()
     except IndexError:
         with _open(video.path) as (_, stream):
-            if _codec_of(stream) != video.codec:
+            if _codec_name(stream) != video.codec:
                 raise ValueError(_CHANGED) from None
             decoder = stream.codec_context
     try:

@@ -16,7 +16,7 @@ from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.formats.inputs import prepare_input
 from rlds_beam.formats.outputs import configuration_for, create_output, list_files
 from rlds_beam.formats.registry import FORMATS
-from rlds_beam.jobs.estimates import Balance, balance_of, check_room, convert_seconds, largest_first, predict_size
+from rlds_beam.jobs.estimates import Balance, check_room, compute_balance, convert_seconds, largest_first, predict_size
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output import directory
 from rlds_beam.output.append import append_plan, number_ranges, open_earlier, select_new, staging
@@ -38,7 +38,7 @@ from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.text import count
-from rlds_beam.user_functions import version_of
+from rlds_beam.user_functions import find_version
 from rlds_beam.worker_status import Done
 
 if TYPE_CHECKING:  # an installation may lack it
@@ -201,7 +201,7 @@ class ConvertJob:
     @property
     def balance(self) -> Balance:
         """The sizes of the ranges."""
-        return balance_of(self.source, self.ranges, whole_shards=self.output.whole_shards)
+        return compute_balance(self.source, self.ranges, whole_shards=self.output.whole_shards)
 
     def seconds(self, pending: Sized) -> float:
         """The estimated seconds for these ranges on one core (`cost`)."""
@@ -458,4 +458,4 @@ def _functions(options: ConvertOptions | RecordOptions) -> dict[str, str]:
         if field.metadata.get("code")
     }
     named |= {"--from": options.source_format, "--to": options.to}
-    return {name: version_of(name, flag) for flag, name in named.items() if name is not None and ":" in name}
+    return {name: find_version(name, flag) for flag, name in named.items() if name is not None and ":" in name}

@@ -268,7 +268,7 @@ class Balance:
         return dataclasses.asdict(self)
 
 
-def balance_of(source: Source, ranges: Sequence[WorkRange], *, whole_shards: bool = False) -> Balance:
+def compute_balance(source: Source, ranges: Sequence[WorkRange], *, whole_shards: bool = False) -> Balance:
     """The balance of the ranges from `plan_ranges` called with these arguments."""
     sizes = [range_bytes(source, work) for work in ranges]
     balance = balance_of_sizes(sizes)

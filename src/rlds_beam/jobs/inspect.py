@@ -21,7 +21,7 @@ from rlds_beam.formats.merged.source import MergedSource
 from rlds_beam.formats.outputs import configuration_for, create_output
 from rlds_beam.formats.registry import LEROBOT, RLDS, TRAJECTORIES
 from rlds_beam.jobs.card import card_lines
-from rlds_beam.jobs.estimates import SAMPLE_BYTES, Balance, balance_of, predict_size
+from rlds_beam.jobs.estimates import SAMPLE_BYTES, Balance, compute_balance, predict_size
 from rlds_beam.jobs.overview import Overview, OverviewBuilder
 from rlds_beam.jobs.plan_text import about, balance_lines, record_lines
 from rlds_beam.lazy import Viewable
@@ -170,7 +170,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
         error=error,
         sampled=report,
         complete=complete,
-        balance=balance_of(source, ranges, whole_shards=whole_shards),
+        balance=compute_balance(source, ranges, whole_shards=whole_shards),
         items=round(predicted * scale),
         steps=round(report.steps * scale),
         size=None if output is None else predict_size(source, ranges, check, connecting, output),

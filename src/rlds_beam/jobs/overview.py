@@ -179,13 +179,13 @@ class OverviewBuilder:
         if not episode.steps:
             return
         self.steps += len(episode)
-        if len(self._names) < _EPISODE_NAMES and (name := _name_of(episode)):
+        if len(self._names) < _EPISODE_NAMES and (name := _episode_name(episode)):
             self._names.append(name)
-        text = None if self._task is None else _task_of(episode, self._task)
+        text = None if self._task is None else _find_task(episode, self._task)
         if text is not None and (text in self._tasks or len(self._tasks) < _MAX_TASKS):
             self._tasks[text] += 1
         for path in self._unsized:
-            if path not in self._sizes and (size := _size_of(episode.steps.get(path))):
+            if path not in self._sizes and (size := _image_size(episode.steps.get(path))):
                 self._sizes[path] = size
         for path in self._paths:
             self._add_range(path, episode.steps.get(path))
@@ -263,21 +263,21 @@ def _is_vector(field: Field) -> bool:
     return of and field.dtype not in ("string", "bool") and len(field.shape) <= 1 and not field.holds_images
 
 
-def _name_of(episode: Episode) -> str:
+def _episode_name(episode: Episode) -> str:
     """The name of an episode in its file: `demo_3` of `demos.hdf5`, or `episode_0.hdf5`."""
     file, group = (episode.metadata.get(name) for name in ("file", "group"))
     texts = [printable(text, 100) for text in (group, file) if isinstance(text, (bytes, str)) and text]
     return f"{texts[0].rpartition('/')[2]} of {texts[1]}" if len(texts) == 2 else "".join(texts)
 
 
-def _task_of(episode: Episode, path: str) -> str | None:
+def _find_task(episode: Episode, path: str) -> str | None:
     value = episode.metadata.get(path)
     if value is None and path in episode.steps and len(episode):
         value = np.asarray(episode.steps[path]).reshape(-1)[0]
     return printable(value, 500) if isinstance(value, (bytes, str)) else None
 
 
-def _size_of(column: Column | None) -> tuple[int, int] | None:
+def _image_size(column: Column | None) -> tuple[int, int] | None:
     """The size of the first image of a column."""
     if isinstance(column, EncodedImages) and len(column):
         with contextlib.suppress(UndecodableImageError):
@@ -295,10 +295,10 @@ def _companions(source: Source) -> tuple[int, int | None]:
     files = {file for split in source.splits for shard in split.shards for file in source.companions(shard)}
     if len(files) > _MAX_FILES:
         return len(files), None
-    return len(files), sum(_bytes_of(files))
+    return len(files), sum(_count_bytes(files))
 
 
-def _bytes_of(files: set[str]) -> Iterator[int]:
+def _count_bytes(files: set[str]) -> Iterator[int]:
     for file in files:
         with contextlib.suppress(OSError):  # a missing video is said elsewhere
             yield storage.size(file)

@@ -17,8 +17,8 @@ from rlds_beam.formats.registry import RLDS, TRAJECTORIES
 from rlds_beam.formats.trajectories.written_items import ConvertedRange, is_converted, open_converted
 from rlds_beam.jobs.estimates import (
     Balance,
-    balance_of,
     balance_of_sizes,
+    compute_balance,
     converted_seconds,
     largest_first,
     push_seconds,
@@ -37,7 +37,7 @@ from rlds_beam.reverb import tables
 from rlds_beam.reverb.column_items import ColumnItemConversion
 from rlds_beam.reverb.pushers import EpisodePusher, ItemPusher, Pusher
 from rlds_beam.reverb.tables import Baseline, OnWait
-from rlds_beam.reverb.target import KEY_FORMAT, ReverbTarget, open_target, salt_of
+from rlds_beam.reverb.target import KEY_FORMAT, ReverbTarget, make_salt, open_target
 from rlds_beam.trajectories.converter import ItemConversion, WindowItemConversion
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
@@ -84,7 +84,7 @@ class PushInput:
         """The sizes of the ranges."""
         if self.source is None:
             return balance_of_sizes([work.bytes for work in self.ranges if isinstance(work, ConvertedRange)])
-        return balance_of(self.source, self.cut, whole_shards=self.items.across_episodes)
+        return compute_balance(self.source, self.cut, whole_shards=self.items.across_episodes)
 
     @property
     def ordered(self) -> tuple[WorkRange | ConvertedRange, ...]:
@@ -146,7 +146,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
         ranges=opened.ranges(whole_shards=options.across_episodes),
         spec=conversion.spec,
         items=items,
-        salt=salt_of(conversion, configuration),
+        salt=make_salt(conversion, configuration),
         most_items=None if connecting.connectors else _most_frames(source, frames),
         dataset_report=opened.report,
         source=source,

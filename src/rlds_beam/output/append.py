@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.base import EarlierOutput, Output
-from rlds_beam.output.commits import problems_of, read_commits, sizes
+from rlds_beam.output.commits import find_problems, read_commits, sizes
 from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PLAN, REJECTED, listdir
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OutputPlan, differences, read_plan, refuse_links, write_plan
@@ -80,7 +80,7 @@ def open_earlier(directory: str) -> EarlierOutput | None:
     lost = [MANIFEST] if manifest is None else [f"{COMMITS}/{name}.json" for name in names if name not in commits]
     wrong = [f"{name} is missing" for name in lost]
     if manifest is not None and "merged" not in manifest:
-        wrong += [text for commit in commits.values() for text in problems_of(there.get, commit, complete=True)]
+        wrong += [text for commit in commits.values() for text in find_problems(there.get, commit, complete=True)]
     if manifest is None or wrong:
         raise UsageError(f"--append: {directory} is damaged ({some(wrong)}): convert again with --overwrite")
     return EarlierOutput(directory, plan, manifest, tuple(commits[name] for name in names))
@@ -214,7 +214,7 @@ def _begins_with(snapshot: Snapshot, shard: Shard, content: str, shards: Sequenc
         return False
     name = storage.split(shard.path)[1]
     sizes = [size for known, size in shards if known == name]
-    return any(fingerprint(framing.headers_of(Segment(shard, 0, size))) == content for size in sizes)
+    return any(fingerprint(framing.read_headers(Segment(shard, 0, size))) == content for size in sizes)
 
 
 def _check_slices(split: Split, snapshot: Snapshot, plans: Iterable[Mapping[str, Any]]) -> None:

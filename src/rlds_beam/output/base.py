@@ -177,9 +177,9 @@ class Output(abc.ABC):
     def all_files(self, ranges: Iterable[WorkRange]) -> list[str]:
         """The names of all files that the output may write, for the plan."""
         files = [file for work in ranges for file in self.files(work)]
-        return [*files, *(name for file in files for name in self.sidecars_of(file)), *self.metadata]
+        return [*files, *(name for file in files for name in self.list_sidecars(file)), *self.metadata]
 
-    def sidecars_of(self, file: str) -> tuple[str, ...]:
+    def list_sidecars(self, file: str) -> tuple[str, ...]:
         """The names of the sidecar files of a range's file."""
         return tuple(file + ending for ending in self.sidecars)
 

@@ -173,7 +173,7 @@ def read_commit(output: str, work: WorkRange, files: Sequence[str], plan: str) -
         raise UsageError(
             f"{path} names {', '.join(committed)}, but the file of that range is {', '.join(files)}: remove the commit"
         )
-    return None if commit.plan != plan or any(problems_of(functools.partial(_size, output), commit)) else commit
+    return None if commit.plan != plan or any(find_problems(functools.partial(_size, output), commit)) else commit
 
 
 def read_again(output: str, commit: RangeCommit) -> RangeCommit:
@@ -203,7 +203,9 @@ def _size(output: str, name: str) -> int | None:
     return storage.size(path) if storage.exists(path) else None
 
 
-def problems_of(size_of: Callable[[str], int | None], commit: RangeCommit, *, complete: bool = False) -> Iterator[str]:
+def find_problems(
+    size_of: Callable[[str], int | None], commit: RangeCommit, *, complete: bool = False
+) -> Iterator[str]:
     """The differences between a finished range and its commit.
 
     Args:

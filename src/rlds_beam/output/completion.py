@@ -13,7 +13,7 @@ from rlds_beam.errors import RldsBeamError
 from rlds_beam.output import commits
 from rlds_beam.output.base import Output
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.files import checksum_of
+from rlds_beam.output.files import compute_checksum
 from rlds_beam.output.plans import add_files
 from rlds_beam.output.removal import remove_parts
 from rlds_beam.reading.plan import WorkRange
@@ -135,7 +135,7 @@ class RangeFinisher:
         for written in finished.files:
             same = written.shard.checksum == old.get(written.file)
             changed = same and storage.stamp(paths[written.file]) != stamps[written.file]
-            if changed and checksum_of(paths[written.file]) != written.shard.checksum:
+            if changed and compute_checksum(paths[written.file]) != written.shard.checksum:
                 raise self._wrong(f"finish_range changed {written.file} but returned its old checksum")
         return finished
 

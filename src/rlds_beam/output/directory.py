@@ -36,7 +36,7 @@ from typing import Any, Literal
 from rlds_beam import storage
 from rlds_beam.encoding.checked_json import ANY, TEXT, check_json, read_json
 from rlds_beam.errors import DiskError, UsageError
-from rlds_beam.output.commits import RangeCommit, problems_of, read_commits, sizes
+from rlds_beam.output.commits import RangeCommit, find_problems, read_commits, sizes
 from rlds_beam.output.files import COMMITS, FITTED, LOCK, MANIFEST, REJECTED, listdir
 from rlds_beam.output.manifest import is_merged, load_manifest
 from rlds_beam.output.plans import (
@@ -201,11 +201,13 @@ def find_finished(output: str) -> Finished:
         return Finished(commits, True)
     if manifest is not None:
         whole = {
-            n: commit for n, commit in commits.items() if not any(problems_of(file_sizes.get, commit, complete=True))
+            n: commit for n, commit in commits.items() if not any(find_problems(file_sizes.get, commit, complete=True))
         }
         if {shard["range"] for shard in manifest["shards"]} <= whole.keys():
             return Finished(whole, True)
-    return Finished({name: commit for name, commit in commits.items() if not any(problems_of(file_sizes.get, commit))})
+    return Finished(
+        {name: commit for name, commit in commits.items() if not any(find_problems(file_sizes.get, commit))}
+    )
 
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EROFS, errno.EACCES, errno.EPERM}

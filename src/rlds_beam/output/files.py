@@ -61,7 +61,7 @@ class Checksum:
         return f"{_PREFIX}{self._digest.hexdigest()}"
 
 
-def checksum_of(path: str) -> str:
+def compute_checksum(path: str) -> str:
     """The checksum of a file."""
     checksum = Checksum()
     with storage.open_read(path) as file:

@@ -78,7 +78,7 @@ class RowsWriter:
         return {"no_action": self._left_out} if self._left_out.steps else {}
 
     def write(self, batch: Batch) -> None:
-        rows = rows_of(batch, self._rule)
+        rows = select_rows(batch, self._rule)
         if rows.episodes:
             self._writer.write(rows)
         steps = sum(map(len, batch.episodes)) - sum(map(len, rows.episodes))
@@ -92,7 +92,7 @@ class RowsWriter:
         self._writer.abort()
 
 
-def rows_of(batch: Batch, rule: RowRule) -> Batch:
+def select_rows(batch: Batch, rule: RowRule) -> Batch:
     """The batch with only the rows of its episodes, without those that have none."""
     if not rule.left_out:
         return batch
@@ -100,5 +100,5 @@ def rows_of(batch: Batch, rule: RowRule) -> Batch:
 
 
 def all_rows(batches: Iterable[Batch], rule: RowRule) -> list[Batch]:
-    """`rows_of` each batch that has rows."""
-    return [rows for batch in batches if (rows := rows_of(batch, rule)).episodes]
+    """`select_rows` each batch that has rows."""
+    return [rows for batch in batches if (rows := select_rows(batch, rule)).episodes]

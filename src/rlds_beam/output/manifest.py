@@ -11,7 +11,7 @@ from rlds_beam.encoding.checked_json import COUNT, FILE, FILE_PATH, TEXT, check_
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, DEFAULT_TEMPLATE, FEATURES, SplitInfo, dataset_info_json
 from rlds_beam.encoding.tfds.features import features_json
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.output.commits import RangeCommit, problems_of, read_commits, sizes
+from rlds_beam.output.commits import RangeCommit, find_problems, read_commits, sizes
 from rlds_beam.output.files import CHECKSUMS, MANIFEST, REJECTED, checksum_lines, to_json
 from rlds_beam.output.plans import OutputPlan, read_plan
 from rlds_beam.output.removal import remove_leftovers, remove_parts, remove_temporary
@@ -59,7 +59,7 @@ def commit_dataset(
     missing = [str(work) for work in ranges if str(work) not in commits]
     done = [commits[str(work)] for work in ranges if str(work) in commits]
     there = sizes(output, own)
-    wrong = [problem for commit in done for problem in problems_of(there.get, commit)]
+    wrong = [problem for commit in done for problem in find_problems(there.get, commit)]
     if missing or wrong:
         storage.remove_files(output, [MANIFEST])
         unfinished = [f"{len(missing)} of {len(ranges)} ranges were not finished: {some(missing)}"] if missing else []

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from rlds_beam.episodes.episode import Column
-from rlds_beam.images.thumbnails import image_of, row_of, small_pixels, spread, stack_rows, thumbnail
+from rlds_beam.images.thumbnails import find_image, join_pictures, small_pixels, spread, stack_rows, thumbnail
 
 PREVIEW = "preview.jpg"
 SHOWN = f"![The cameras of the first episodes]({PREVIEW})"
@@ -14,10 +14,10 @@ SHOWN = f"![The cameras of the first episodes]({PREVIEW})"
 
 _EPISODES, _CAMERAS, _FRAMES, _HEIGHT = 3, 3, 6, 96
 RANGES = 2 * _EPISODES
-"""The first ranges of a split, of which `part_of` is used: more than are shown, as some may have no episodes."""
+"""The first ranges of a split, of which `make_strip` is used: more than are shown, as some may have no episodes."""
 
 
-def part_of(cameras: Sequence[Column]) -> bytes:
+def make_strip(cameras: Sequence[Column]) -> bytes:
     """The frames of an episode as a JPEG: a row for each camera; empty without images.
 
     A damaged image becomes a crossed gray rectangle.
@@ -25,7 +25,7 @@ def part_of(cameras: Sequence[Column]) -> bytes:
     rows = []
     for column in cameras[:_CAMERAS]:
         if steps := spread(len(column), _FRAMES):
-            rows.append(row_of([small_pixels(image_of(column, step), _HEIGHT)[0] for step in steps], _HEIGHT))
+            rows.append(join_pictures([small_pixels(find_image(column, step), _HEIGHT)[0] for step in steps], _HEIGHT))
     return bytes(thumbnail(stack_rows(rows), _HEIGHT * _CAMERAS)) if rows else b""
 
 

@@ -91,7 +91,7 @@ def finish_range(
     written = writer.finish()
     if isinstance(written, ShardInfo):
         file = output.file(work)
-        written = (WrittenFile(file, written, writer.predicted, output.sidecars_of(file)),)
+        written = (WrittenFile(file, written, writer.predicted, output.list_sidecars(file)),)
     report.items_predicted = writer.predicted
     report.items_written = sum(file.shard.records for file in written if file.role == "items")
     report.bytes_written = sum(file.shard.bytes for file in written if file.role != "temporary")

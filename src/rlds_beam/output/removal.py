@@ -45,7 +45,7 @@ def remove_leftovers(output: str, plan: OutputPlan) -> None:
 
     def is_ours(path: str) -> bool:
         directory, slash, name = path.rpartition("/")
-        final = storage.temporary_of(name)
+        final = storage.final_name(name)
         if final is None:
             return False
         if directory in (COMMITS, REJECTED):

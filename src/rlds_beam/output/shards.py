@@ -14,7 +14,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.arrayrecord import num_records, open_writer
 from rlds_beam.encoding.checked_json import FILE_PATH, Kind
 from rlds_beam.encoding.tfrecord.rows import frame, frame_record
-from rlds_beam.output.files import Checksum, checksum_of, is_checksum
+from rlds_beam.output.files import Checksum, compute_checksum, is_checksum
 from rlds_beam.output.scratch import ScratchDirectory
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class LocalFile:
 
     def commit(self, records: int, first_key: str | None = None, last_key: str | None = None) -> ShardInfo:
         """Moves the file to its final path, replacing any file there; returns its `ShardInfo`."""
-        size, checksum = os.path.getsize(self.name), checksum_of(self.name)
+        size, checksum = os.path.getsize(self.name), compute_checksum(self.name)
         if storage.scheme(self._path) is None:
             storage.rename(self.name, self._path)
         else:

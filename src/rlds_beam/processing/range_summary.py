@@ -61,7 +61,7 @@ def plan_summaries(source: Source, framing: Framing) -> tuple[WorkRange, ...]:
     return tuple(cut)
 
 
-def report_of(summary: RangeSummary) -> Report:
+def make_report(summary: RangeSummary) -> Report:
     """The report of a summary, for `beam.Map`."""
     return summary.report
 

@@ -283,14 +283,14 @@ class Report(Viewable):
         return join_lines(lines)
 
 
-def outcomes_of(count: RuleCount) -> str:
+def describe_outcomes(count: RuleCount) -> str:
     """`2 accepted, 1 rejected`."""
     return ", ".join(f"{getattr(count, name):,} {name}" for name in OUTCOMES if getattr(count, name))
 
 
 def _rule_lines(rule: str, count: RuleCount, repair: Collection[str]) -> list[str]:
     """The lines for one rule: counts, meaning, one sample, and advice unless it was followed."""
-    lines = [f"  {rule}: {outcomes_of(count)}; {RULES[rule]}"]
+    lines = [f"  {rule}: {describe_outcomes(count)}; {RULES[rule]}"]
     if count.samples:
         key, detail = count.samples[0]
         lines.append(f"    for example {key} ({detail})")

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlds_beam.encoding.example.parser import ExampleParser
 from rlds_beam.encoding.example.reader import Feature, not_an_example
-from rlds_beam.encoding.example.templates import kind_of
+from rlds_beam.encoding.example.templates import list_kind
 from rlds_beam.encoding.tfds.decoder import NotDecodableError, TfdsDecoder
 from rlds_beam.encoding.tfds.features import Json
 from rlds_beam.encoding.wire import MalformedError
@@ -179,7 +179,7 @@ class _Record:
             if feature.kind is None:
                 self.add_missing(stored.field, stored.name)
             else:
-                check_kind(stored.field, feature, kind_of(stored.field))
+                check_kind(stored.field, feature, list_kind(stored.field))
         except (WrongValueError, MalformedError) as error:
             self._add_error(stored, error)
 

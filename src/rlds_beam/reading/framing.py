@@ -67,7 +67,7 @@ class Framing:
                 self._headers[shard.path] = self._files.scan(shard.path)
         return self._headers[shard.path]
 
-    def headers_of(self, segment: Segment) -> Headers:
+    def read_headers(self, segment: Segment) -> Headers:
         """The record headers of a segment of a shard."""
         positions, lengths, crcs = self.headers(segment.shard)
         within = slice(*np.searchsorted(positions, [segment.start, _end(segment)]))

@@ -219,11 +219,11 @@ def slice_split(split: Split, start: str | None, stop: str | None) -> Split:
         return split
     if split.episodes is None:
         raise UsageError(f"{split.name} cannot be sliced: the number of episodes in its shards is unknown")
-    first, last = slice_of(split.name, split.episodes, start, stop)
+    first, last = parse_slice(split.name, split.episodes, start, stop)
     return dataclasses.replace(split, start=first, stop=last)
 
 
-def slice_of(name: str, total: int, start: str | None, stop: str | None) -> tuple[int, int]:
+def parse_slice(name: str, total: int, start: str | None, stop: str | None) -> tuple[int, int]:
     """The first episode of a slice, and the one after its last.
 
     Raises:

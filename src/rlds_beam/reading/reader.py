@@ -166,7 +166,7 @@ class EpisodeReader:
         return episode
 
 
-def shard_of(source: Source, key: EpisodeKey) -> Shard:
+def find_shard(source: Source, key: EpisodeKey) -> Shard:
     """The shard that holds a key.
 
     Raises:
@@ -188,7 +188,7 @@ def read_episode(source: Source, key: EpisodeKey) -> Episode:
     Raises:
       UsageError: the dataset has no record at this key.
     """
-    shard = shard_of(source, key)
+    shard = find_shard(source, key)
     for start in _starts(source, shard, key.position):
         for episode in EpisodeReader(source).read(key.split, Segment(shard, start, key.position + 1)):
             if episode.key.position == key.position:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.errors import UsageError
-from rlds_beam.recording.states import State, check_state, leaves_of, like
+from rlds_beam.recording.states import State, check_state, like, list_leaves
 from rlds_beam.typing import Array
 from rlds_beam.user_functions import configurable
 
@@ -94,13 +94,13 @@ class StatefulFunction(BasePolicy):
         return self._name
 
     def initial_state(self) -> State:
-        return leaves_of(self._nested)
+        return list_leaves(self._nested)
 
     def advance(self, observations: Any, state: State) -> tuple[Array, State]:
         returned = self._model(observations, like(self._nested, state))
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise UsageError(f"{self} has get_initial_state, so it must return a pair: an output and the next state")
-        output, after = _as_numpy(returned[0]), leaves_of(returned[1])
+        output, after = _as_numpy(returned[0]), list_leaves(returned[1])
         check_state(self, state, after)
         return output, after
 

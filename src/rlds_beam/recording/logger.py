@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rlds_beam.episodes.columns import find_changed, violation_of
+from rlds_beam.episodes.columns import find_changed, make_violation
 from rlds_beam.episodes.schema import FIRST, LAST, MID, episode_flags
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.environments import Environment, Outcome
@@ -254,7 +254,7 @@ def cast_recorded(values: Array, dtype: np.dtype[Any], what: str) -> Array:
         cast = values.astype(dtype)
         bad = find_changed(values, cast, rounding=True)
     if bad.any():
-        raise UsageError(f"{what}: {violation_of('cast', what, values, cast, bad).detail}")
+        raise UsageError(f"{what}: {make_violation('cast', what, values, cast, bad).detail}")
     return cast
 
 

@@ -15,7 +15,7 @@ from rlds_beam.episodes.columns import flatten
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.output.files import Checksum
 from rlds_beam.recording.bases import BasePolicy, Function, Predictor, StatefulFunction
-from rlds_beam.recording.states import State, check_state, leaves_of, like
+from rlds_beam.recording.states import State, check_state, like, list_leaves
 from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 from rlds_beam.user_functions import resolve
@@ -215,13 +215,13 @@ class RLModulePolicy(BasePolicy):
         return np.asarray(outputs[self._columns.ACTION_DIST_INPUTS].numpy())
 
     def initial_state(self) -> State | None:
-        return None if self._initial is None else leaves_of(self._initial)
+        return None if self._initial is None else list_leaves(self._initial)
 
     def advance(self, observations: Any, state: State) -> tuple[Array, State]:
         given = {self._columns.OBS: np.ascontiguousarray(observations, np.float32)[:, None]}
         with self._torch.no_grad():
             outputs = self._module.forward_inference(self._tensors({**given, _STATE_IN: self._nest(state)}))
-        after = leaves_of(outputs[self._columns.STATE_OUT])
+        after = list_leaves(outputs[self._columns.STATE_OUT])
         check_state(self, state, after)
         inputs = self._outputs(outputs)[:, 0]
         return inputs if self._discrete else self._best(inputs), after
@@ -254,7 +254,7 @@ class StableBaselinesPolicy(BasePolicy):
     """
 
     def __init__(self, path: str):
-        algorithm = algorithm_of(path)
+        algorithm = read_algorithm(path)
         try:
             import stable_baselines3
             import torch
@@ -308,7 +308,7 @@ class StableBaselinesPolicy(BasePolicy):
         return {"action_dist_inputs": self._torch.cat(inputs, dim=1).numpy()}
 
 
-def algorithm_of(path: str) -> str:
+def read_algorithm(path: str) -> str:
     """The algorithm of a zip file of Stable-Baselines3, from the attributes in its JSON; runs none of its pickles.
 
     The saved policy, not the algorithm, decides the actions; TRPO is read as A2C, for example.
@@ -330,7 +330,7 @@ def algorithm_of(path: str) -> str:
 
 def has_distribution(path: str) -> bool:
     """Whether a zip file of Stable-Baselines3 has a distribution of actions, from which propensities follow."""
-    return algorithm_of(path) in ("PPO", "A2C")
+    return read_algorithm(path) in ("PPO", "A2C")
 
 
 _ALGORITHMS = {

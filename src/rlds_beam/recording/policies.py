@@ -10,7 +10,7 @@ import numpy as np
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
-from rlds_beam.recording.policy_distributions import Actions, Distribution, Independent, Propensity, log_of
+from rlds_beam.recording.policy_distributions import Actions, Distribution, Independent, Propensity, safe_log
 from rlds_beam.recording.spaces import SpaceLeaf, Structure
 from rlds_beam.recording.states import State
 from rlds_beam.typing import Array
@@ -159,13 +159,13 @@ class UniformOver(Distribution):
 
     def _log_choice(self) -> Array:
         number = self._high - self._low + 1.0 if self._leaf.kind == "box" else self._sizes
-        return -log_of(np.asarray(number, np.float64))
+        return -safe_log(np.asarray(number, np.float64))
 
     def _log_density(self, flat: Array) -> Array:
         low, high = np.where(self._below, self._low, 0), np.where(self._above, self._high, 0)
         both = self._below & self._above
         return np.select(
             [np.broadcast_to(of, flat.shape) for of in (both, self._below, self._above)],
-            [np.broadcast_to(-log_of(np.where(both, high - low, 1.0)), flat.shape), low - flat, flat - high],
+            [np.broadcast_to(-safe_log(np.where(both, high - low, 1.0)), flat.shape), low - flat, flat - high],
             -flat * flat / 2 - np.log(2 * np.pi) / 2,
         )

@@ -43,7 +43,7 @@ class Distribution(abc.ABC):
         return np.isclose(self.propensity(actions).value, recorded, rtol=1e-4, atol=0)
 
 
-def log_of(value: Array) -> Array:
+def safe_log(value: Array) -> Array:
     """The logarithm; -inf for 0."""
     with np.errstate(divide="ignore"):
         logs: Array = np.log(value)
@@ -76,7 +76,7 @@ class EpsilonGreedy(Distribution):
     def _of(self, is_greedy: Array) -> Propensity:
         low = self._epsilon / self._n
         value = np.where(is_greedy, 1 - self._epsilon + low, low)
-        return Propensity(value, log_of(value))
+        return Propensity(value, safe_log(value))
 
     def may_be(self, actions: Actions, recorded: Array) -> Array:
         same = super().may_be(actions, recorded)
@@ -151,7 +151,7 @@ class TruncatedGaussian(Gaussian):
         self._log_mass = log_b + np.log1p(-np.exp(self._log_a - log_b))
 
     def sample(self, uniform: Array, normal: Array) -> Actions:
-        logs = np.logaddexp(self._log_a, log_of(uniform) + self._log_mass)
+        logs = np.logaddexp(self._log_a, safe_log(uniform) + self._log_mass)
         z = self._special.ndtri_exp(logs)
         z = np.where(self._right, -z, z)
         return (np.clip(self._mean + self._sigma * z, self._low, self._high),)

@@ -18,7 +18,7 @@ from rlds_beam.recording.heads import HEADS, OnlineHead
 from rlds_beam.recording.models import fingerprint, has_distribution, is_model
 from rlds_beam.recording.policies import BehaviorPolicy, Random
 from rlds_beam.text import did_you_mean
-from rlds_beam.user_functions import ByValue, call_factory, resolve, resolve_configurable, version_of
+from rlds_beam.user_functions import ByValue, call_factory, find_version, resolve, resolve_configurable
 
 _POLICIES: dict[str, type[Any]] = {**HEADS, "ModulePolicy": ModulePolicy}
 _CALL = re.compile(r"(?P<head>\w+)\((?P<arguments>.*)\)", re.DOTALL)
@@ -41,7 +41,7 @@ def load_policies(names: Sequence[str]) -> tuple[BehaviorPolicy, ...]:
     return tuple(policies)
 
 
-def versions_of(names: Sequence[str]) -> dict[str, Any]:
+def read_versions(names: Sequence[str]) -> dict[str, Any]:
     """The versions of the policies' code and models as JSON, by name, to detect edits."""
     versions: dict[str, Any] = {}
     for name in names:
@@ -57,7 +57,7 @@ def _version(name: str) -> Any:
     base = arguments["base_policy"]
     if base == "random":
         return None
-    version = fingerprint(base) if is_model(base) else version_of(base, "--policy")
+    version = fingerprint(base) if is_model(base) else find_version(base, "--policy")
     named = [arguments[part] for part in ("env_to_module", "module_to_env") if part in arguments]
     return [version, *(load(entry).plan() for entry in named)] if named else version
 

@@ -40,7 +40,7 @@ def gym_rate(env: Any) -> float | None:
     """
     if any(kind.__module__.startswith(_TIMED) for kind in type(env).__mro__):
         robot = next((vars(env)[name] for name in _ROBOTS if name in vars(env)), env)
-        if (rate := _rate_of(getattr(robot, "dt", None))) is not None:
+        if (rate := _compute_rate(getattr(robot, "dt", None))) is not None:
             return rate
     metadata = getattr(env, "metadata", None)
     rate = metadata.get("render_fps") if isinstance(metadata, dict) else None
@@ -72,7 +72,7 @@ def below_dm_wrappers(env: Any) -> Any:
 
 def dm_rate(env: Any) -> float | None:
     """Steps per second of an environment of dm_control, whose class knows its control timestep."""
-    return _rate_of(env.control_timestep()) if hasattr(type(env), "control_timestep") else None
+    return _compute_rate(env.control_timestep()) if hasattr(type(env), "control_timestep") else None
 
 
 def dm_actuators(env: Any) -> list[str]:
@@ -91,7 +91,7 @@ def _if_all(names: list[str]) -> list[str]:
     return names if all(names) else []
 
 
-def _rate_of(period: Any) -> float | None:
+def _compute_rate(period: Any) -> float | None:
     """Steps per second of a step of `period` seconds, without the error of the division; None if it is not one."""
     try:
         rate = round(1 / float(period), 6)

@@ -27,11 +27,11 @@ from rlds_beam.recording.environments import KINDS, Environment, make_environmen
 from rlds_beam.recording.logger import has_envlogger
 from rlds_beam.recording.options import RolloutOptions
 from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy, Random
-from rlds_beam.recording.policy_loader import load_policies, versions_of
+from rlds_beam.recording.policy_loader import load_policies, read_versions
 from rlds_beam.recording.rollouts import Rollout, RolloutFormat, plan_rollouts
 from rlds_beam.recording.settings import PROPENSITY, RolloutSettings, info_fields
 from rlds_beam.text import count
-from rlds_beam.user_functions import ByValue, version_of
+from rlds_beam.user_functions import ByValue, find_version
 
 METADATA = "metadata.json"
 
@@ -276,5 +276,5 @@ def _metadata(options: RolloutOptions, config: Mapping[str, Any], policies: Sequ
 def _functions(options: RolloutOptions) -> dict[str, Any]:
     """The versions of the user's environment and policies."""
     by_name = options.env.partition(":")[0] in KINDS or isinstance(options.env, ByValue)
-    functions = {} if by_name else {"--env": version_of(options.env, "--env")}
-    return {**functions, "--policy": versions_of(options.policy)}
+    functions = {} if by_name else {"--env": find_version(options.env, "--env")}
+    return {**functions, "--policy": read_versions(options.policy)}

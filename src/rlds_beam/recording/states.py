@@ -16,12 +16,12 @@ from rlds_beam.typing import Array
 State: TypeAlias = "tuple[Array, ...]"
 
 
-def leaves_of(nested: Any) -> State:
+def list_leaves(nested: Any) -> State:
     """The arrays (or tensors) nested in dicts, lists, and tuples; dicts are traversed in the order of their names."""
     if isinstance(nested, Mapping):
-        return tuple(leaf for name in sorted(nested) for leaf in leaves_of(nested[name]))
+        return tuple(leaf for name in sorted(nested) for leaf in list_leaves(nested[name]))
     if isinstance(nested, (list, tuple)):
-        return tuple(leaf for part in nested for leaf in leaves_of(part))
+        return tuple(leaf for part in nested for leaf in list_leaves(part))
     if hasattr(nested, "detach"):  # torch's
         nested = nested.detach().cpu()
     return (np.asarray(nested),)

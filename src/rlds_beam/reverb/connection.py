@@ -117,7 +117,7 @@ class Connection:
         return bytes(call(request, timeout=look))
 
 
-def details_of(error: grpc.RpcError) -> str:
+def clean_details(error: grpc.RpcError) -> str:
     """A server's message as one printable line, because its content is not trusted."""
     words = "".join(c if c.isprintable() else " " for c in str(error.details())).split()
     return " ".join(words)[:_MAX_DETAILS_CHARACTERS]
@@ -131,7 +131,7 @@ def server_error(address: str, error: grpc.RpcError, timeout: float) -> ServerEr
       error: the error of a call.
       timeout: the call's deadline in seconds.
     """
-    code, details = error.code(), details_of(error)
+    code, details = error.code(), clean_details(error)
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServerError(
             f"{address}: no answer within {round(timeout, 1):g} s: it may not be a Reverb server, or be stopped or "

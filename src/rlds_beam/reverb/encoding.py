@@ -21,7 +21,7 @@ _ITEM_BYTES = 256  # typical size of an item
 _CHUNK_FRAMES, _CHUNK_BYTES, _LONG_CHUNK_BYTES, _EPISODE_CHUNK_BYTES = 64, 64 << 10, 1 << 20, 16 << 20
 
 
-def chunk_length_of(frame_bytes: int, item_length: int | None) -> int:
+def default_chunk_length(frame_bytes: int, item_length: int | None) -> int:
     """The default number of frames per chunk.
 
     A client that samples an item receives whole chunks, so chunks are short: 64 frames or 64 KB, or a quarter of a long

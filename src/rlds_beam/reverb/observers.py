@@ -23,7 +23,7 @@ from rlds_beam.reverb.priorities import ConstantPriority
 from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import ItemOptions
-from rlds_beam.trajectories.record_layout import pixels_of
+from rlds_beam.trajectories.record_layout import decode_pixels
 
 _TWICE = "Items may have been written: empty the table before you run again, or they are written twice"
 _UNLIMITED = 1 << 20
@@ -70,7 +70,7 @@ class ObserverWriter:
         self._thread = _Thread(target.timeout)
 
     def encode(self, items: Items) -> Observed:
-        server = self._target.server_of(items.frames.key)
+        server = self._target.choose_server(items.frames.key)
         self._target.spec.check(items.frames)
         # A stream across episodes starts with frames kept from earlier episodes, which the observer has already seen.
         seen, windows = self._carried, items.windows
@@ -88,7 +88,7 @@ class ObserverWriter:
     def finish(self, key: EpisodeKey) -> None:
         if not self._target.items.across_episodes:
             return
-        observer = self._observer(self._target.server_of(key))
+        observer = self._observer(self._target.choose_server(key))
         self._carried = 0
         self._thread.run(lambda: observer.reset(write_cached_steps=self._target.items.pad_end_of_episodes))
 
@@ -132,7 +132,7 @@ class ObserverWriter:
 
     def _pixels(self, items: Items, path: str) -> np.ndarray[Any, Any]:
         column = items.frames[path]
-        return pixels_of(column, self._target.spec[path]) if isinstance(column, EncodedImages) else column
+        return decode_pixels(column, self._target.spec[path]) if isinstance(column, EncodedImages) else column
 
 
 def _make_observer(client: Any, tables: tuple[str, ...], items: ItemOptions, priority: float) -> Any:

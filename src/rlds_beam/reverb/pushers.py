@@ -138,10 +138,10 @@ class EpisodePusher:
                 check_and_connect(mark_duplicate(record, duplicates), self.check, connecting, ignored, batches.append)
                 for batch in batches:
                     items, more = self.conversion.count(batch)
-                    predicted[self.target.server_of(key)] += items
+                    predicted[self.target.choose_server(key)] += items
                     frames += more
         if self.conversion.items.across_episodes:
-            predicted[self.target.server_of(key)] += item_count(frames, self.conversion.items)
+            predicted[self.target.choose_server(key)] += item_count(frames, self.conversion.items)
         return Pushed(predicted=dict(predicted))
 
 
@@ -173,7 +173,7 @@ class ItemPusher:
                 where = f"{work.path}, in the items starting at byte {items.frames.key.position}"
                 raise RldsBeamError(f"{where}: {bad}") from bad
             writer.write(encoded)
-            predicted[self.target.server_of(items.frames.key)] += len(items)
+            predicted[self.target.choose_server(items.frames.key)] += len(items)
         writer.flush()
         report = Report(bytes_written=writer.sent_bytes - sent)
         return _push(report, predicted, writer.acknowledged - before, self.target)
@@ -183,7 +183,7 @@ class ItemPusher:
         del duplicates, results
         predicted = Counter[str]()
         for items in self.dataset.read_items(work):
-            predicted[self.target.server_of(items.frames.key)] += len(items)
+            predicted[self.target.choose_server(items.frames.key)] += len(items)
         return Pushed(predicted=dict(predicted))
 
 
@@ -275,7 +275,7 @@ class ReverbRangeWriter:
         for items in self._converter.encode_batch(batch):
             self._writer.write(items)
         self._key = batch.episodes[0].key
-        self.due[self._target.server_of(self._key)] += self._converter.predicted - before
+        self.due[self._target.choose_server(self._key)] += self._converter.predicted - before
 
     def write_items(self, items: Items) -> None:
         """Writes items that were converted before, from one episode; all or none of them.
@@ -284,7 +284,7 @@ class ReverbRangeWriter:
           BadEpisode: they cannot be written.
         """
         self._writer.write(self._converter.encode_items(items))
-        self.due[self._target.server_of(items.key)] += len(items)
+        self.due[self._target.choose_server(items.key)] += len(items)
 
     def finish(self) -> None:
         """Writes the items completed by the end of the range, and waits until the servers have confirmed all.
@@ -297,7 +297,7 @@ class ReverbRangeWriter:
             self._writer.write(items)
         if self._key is not None:
             self._writer.finish(self._key)
-            self.due[self._target.server_of(self._key)] += self._converter.predicted - before
+            self.due[self._target.choose_server(self._key)] += self._converter.predicted - before
         self._writer.flush()
 
     def abort(self) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.errors import NotVerifiedError
-from rlds_beam.reverb.connection import Connection, ServerError, details_of
+from rlds_beam.reverb.connection import Connection, ServerError, clean_details
 from rlds_beam.reverb.protocol.inserts import METHOD, Keys, Request, acknowledged_keys, count_keys, decode_keys
 
 WINDOW_BYTES = 16 << 20
@@ -127,7 +127,7 @@ class InsertStream:
         if isinstance(lost, grpc.RpcError):
             return NotVerifiedError(
                 f"{self._address}: the connection was lost and did not come back within {timeout:g} s, or broke again "
-                f"before an item was acknowledged ({details_of(lost)}); run again when the server is up: no item is "
+                f"before an item was acknowledged ({clean_details(lost)}); run again when the server is up: no item is "
                 "written twice"
             )
         return NotVerifiedError(
@@ -167,7 +167,7 @@ class InsertStream:
             ) from failure
         if failure.code() not in _LOST:
             raise NotVerifiedError(
-                f"{self._address} refused an item: {details_of(failure)}; earlier items were written, and running "
+                f"{self._address} refused an item: {clean_details(failure)}; earlier items were written, and running "
                 "again does not write them twice"
             )
         self._call.cancel()

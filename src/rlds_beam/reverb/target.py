@@ -27,14 +27,14 @@ class ReverbTarget:
     """The tables to write to, and how. Picklable.
 
     Attributes:
-      servers: the servers as `host:port`; each episode goes to one of them (`server_of`).
+      servers: the servers as `host:port`; each episode goes to one of them (`choose_server`).
       tables: the tables; every item goes into each.
       spec: the spec of the items.
       items: which frames make an item.
       salt: the salt of the keys: what an item depends on besides its episode.
       priority: the priority of items.
       timeout: the seconds that any wait may take without progress.
-      chunk_length: the frames per chunk; None chooses (`encoding.chunk_length_of`).
+      chunk_length: the frames per chunk; None chooses (`encoding.default_chunk_length`).
       squeeze: writes single frames without a time axis, to match the tables' signature.
       state_ids: the state IDs of the servers when the job began.
       writer: the kind of writer.
@@ -52,7 +52,7 @@ class ReverbTarget:
     state_ids: Mapping[str, int] = dataclasses.field(default_factory=dict)
     writer: WriterKind = "stream"
 
-    def server_of(self, key: EpisodeKey) -> str:
+    def choose_server(self, key: EpisodeKey) -> str:
         """The server of an episode, independent of the order of `servers` (rendezvous hashing).
 
         All parts of a split record go to one server, and with `across_episodes` all episodes of a shard.
@@ -63,7 +63,7 @@ class ReverbTarget:
         return max(self.servers, key=lambda server: (digest(server, where), server))
 
 
-def salt_of(conversion: ItemConversion, configuration: Configuration | None = None) -> str:
+def make_salt(conversion: ItemConversion, configuration: Configuration | None = None) -> str:
     """What the keys of items depend on besides their episodes: the options of the conversion."""
     salt: dict[str, Any] = {"format": KEY_FORMAT, **conversion.salt()}
     if configuration is not None and configuration.connectors:

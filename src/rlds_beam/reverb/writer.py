@@ -11,13 +11,13 @@ import numpy as np
 
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reverb.encoding import Cut, ItemEncoder, chunk_length_of, digest
+from rlds_beam.reverb.encoding import Cut, ItemEncoder, default_chunk_length, digest
 from rlds_beam.reverb.protocol.inserts import Request
 from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.trajectories.frames import pad_column
 from rlds_beam.trajectories.items import Items
-from rlds_beam.trajectories.record_layout import pixels_of
+from rlds_beam.trajectories.record_layout import decode_pixels
 from rlds_beam.typing import Array
 
 BATCH_BYTES = 1 << 20
@@ -141,7 +141,7 @@ class RequestEncoder:
         self._target = target
         self._leaves = [(leaf.numpy_dtype, leaf.shape) for leaf in target.spec.leaves]
         frame_bytes = sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in self._leaves)
-        length = target.chunk_length or chunk_length_of(frame_bytes, target.items.length)
+        length = target.chunk_length or default_chunk_length(frame_bytes, target.items.length)
         self._encoder = ItemEncoder(self._leaves, target.tables, length, target.squeeze)
 
     def encode(self, items: Items) -> CheckedItems:
@@ -165,7 +165,7 @@ class RequestEncoder:
             chunk_seed=digest("chunk", *identity),
             episode_id=digest("episode", key.dataset, stream),
         )
-        return CheckedItems(target.server_of(key), cut)
+        return CheckedItems(target.choose_server(key), cut)
 
     def requests(self, cuts: Sequence[Cut]) -> list[Request]:
         """The requests with all items; each request can be sent again independently."""
@@ -174,7 +174,7 @@ class RequestEncoder:
     def _column(self, items: Items, path: str) -> Array:
         """A leaf of the frames, followed by the padding frames that the windows need."""
         column = items.frames[path]
-        values = pixels_of(column, self._target.spec[path]) if isinstance(column, EncodedImages) else column
+        values = decode_pixels(column, self._target.spec[path]) if isinstance(column, EncodedImages) else column
         return pad_column(path, values, items.windows.padding)
 
 

@@ -215,11 +215,11 @@ def repair_lines(job: str, config: Any, report: Report) -> list[str]:
     changes: dict[str, Any] = {"repair": (*config.repair, *rules)}
     if hasattr(config, "overwrite"):
         changes["overwrite"] = True  # the output already has the accepted episodes, written by another plan
-    arguments = flags_of(dataclasses.replace(config, **changes))
+    arguments = format_flags(dataclasses.replace(config, **changes))
     return [] if arguments is None else [f"repair    {shlex.join(['rlds-beam', job, *arguments])}"]
 
 
-def flags_of(config: Any) -> list[str] | None:
+def format_flags(config: Any) -> list[str] | None:
     """A config as command-line arguments, without secrets; None if it holds a function that has no name."""
     own = [(field, getattr(config, field.name)) for field in dataclasses.fields(config)]
     arguments = [value for field, value in own if field.metadata.get("positional") and value is not None]

@@ -164,7 +164,7 @@ def signal_lines(signals: Mapping[str, Summary]) -> list[str]:
         rows.append(
             (
                 name,
-                threshold_of(name, signal),
+                format_threshold(name, signal),
                 f"{signal['beyond']:,}",
                 _number(worst["value"]),
                 _place(worst),
@@ -190,10 +190,10 @@ def worst_lines(name: str, summary: Summary) -> list[str]:
       name: the signal.
       summary: its entry in the result of `summarize`.
     """
-    signal = SIGNALS[name]
+    signal, threshold = SIGNALS[name], format_threshold(name, summary)
     lines = [
         *_fill("signal    ", f"{name}: {signal.summary} ({signal.unit})"),
-        f"threshold {threshold_of(name, summary)}: {summary['beyond']:,} of {count(summary['measured'], 'episode')}",
+        f"threshold {threshold}: {summary['beyond']:,} of {count(summary['measured'], 'episode')}",
         *_fill("remedy    ", signal.remedy),
     ]
     if not summary["measured"]:
@@ -227,7 +227,7 @@ def finding_lines(findings: Sequence[DatasetFinding]) -> list[str]:
     return [*table, "details   --json lists what was found in the dataset, and what to do"]
 
 
-def threshold_of(name: str, summary: Summary) -> str:
+def format_threshold(name: str, summary: Summary) -> str:
     """`> 0.2`: which values are beyond the threshold."""
     return f"{'<' if SIGNALS[name].below else '>'} {_number(summary['threshold'])}"
 

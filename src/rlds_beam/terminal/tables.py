@@ -53,7 +53,7 @@ def table_lines(
     return lines if width is None else [cut(line, width) for line in lines]
 
 
-def columns_of(text: str) -> int:
+def display_width(text: str) -> int:
     """The columns that a text takes in a terminal: two for each wide character, none for a combining one."""
     if text.isascii():
         return len(text)
@@ -64,9 +64,9 @@ def columns_of(text: str) -> int:
 
 def cut(text: str, width: int) -> str:
     """A text of at most `width` columns, ending in `…` if it is longer."""
-    if columns_of(text) <= width:
+    if display_width(text) <= width:
         return text
-    while text and columns_of(text) > width - 1:
+    while text and display_width(text) > width - 1:
         text = text[: max(0, min(len(text) - 1, width - 1))]
     return f"{text}…" if width > 0 else ""
 
@@ -76,7 +76,7 @@ def _is_number(column: Sequence[str]) -> bool:
 
 
 def _size(column: Sequence[str]) -> int:
-    return max(map(columns_of, column))
+    return max(map(display_width, column))
 
 
 def _width(columns: Sequence[Sequence[str]]) -> int:
@@ -104,7 +104,7 @@ def _shorten(columns: list[list[str]], width: int) -> None:
 
 def _pad(column: Sequence[str]) -> list[str]:
     size, right = _size(column), _is_number(column)
-    spaces = [" " * (size - columns_of(cell)) for cell in column]
+    spaces = [" " * (size - display_width(cell)) for cell in column]
     return [space + cell if right else cell + space for cell, space in zip(column, spaces, strict=True)]
 
 

@@ -13,12 +13,12 @@ from rlds_beam.connectors.configuration import Configuration, flat
 from rlds_beam.connectors.counts import imbalance
 from rlds_beam.connectors.learner.actions import as_numpy
 from rlds_beam.connectors.runner import ConnectorRunner
-from rlds_beam.encoding.tfds.rlds_dataset import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import BadEpisode
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode
-from rlds_beam.testing.conversions import content_of, plain
+from rlds_beam.testing.conversions import episode_content, plain
 
 _LENGTHS = (2, 20, 3, 11, 7, 5, 16, 9)
 
@@ -48,7 +48,7 @@ class ConnectorTests:
     def _runner(self) -> ConnectorRunner:
         """The connectors, fitted to the episodes."""
         episodes = self._episodes()
-        runner = ConnectorRunner.of(Configuration(flat(self.connectors())), schema_of(episodes[0]))
+        runner = ConnectorRunner.of(Configuration(flat(self.connectors())), default_schema(episodes[0]))
         while runner.unfitted:
             accumulator = runner.accumulator()
             for episode in episodes:
@@ -81,10 +81,10 @@ class ConnectorTests:
     def test_episodes_are_not_changed_in_place(self) -> None:
         """Later connectors and outputs read the same arrays."""
         runner, episodes = self._runner(), self._episodes()
-        before = [content_of(episode) for episode in episodes]
+        before = [episode_content(episode) for episode in episodes]
         for episode in episodes:
             runner.connect([episode])
-        assert [content_of(episode) for episode in episodes] == before
+        assert [episode_content(episode) for episode in episodes] == before
 
     def test_the_counts_add_up(self) -> None:
         """Each connector gets what the one before returned, and drops what it does not return."""
@@ -103,7 +103,7 @@ def batch_content(batch: Batch) -> dict[str, Any]:
     """The episodes and columns of a batch as values that `==` compares; NaN equals NaN."""
     return {
         "dropped": dict(batch.dropped),
-        "episodes": [content_of(episode) for episode in batch.episodes],
+        "episodes": [episode_content(episode) for episode in batch.episodes],
         "columns": [_columns(columns) for columns in batch.columns],
         "modules": {module: _columns(columns) for module, columns in (batch.modules or {}).items()},
     }

@@ -66,7 +66,7 @@ def check_error(error: RldsBeamError, file: Path | None = None) -> None:
         assert file.name in said or str(file.parent) in said, f"{said!r} does not name {file}"
 
 
-def content_of(episode: Episode) -> dict[str, Any]:
+def episode_content(episode: Episode) -> dict[str, Any]:
     """An episode's key, fields and faults as values that `==` compares; NaN equals NaN."""
     values = {**episode.steps, **{f"metadata/{path}": value for path, value in episode.metadata.items()}}
     fields = {path: plain(value) for path, value in values.items()}

@@ -21,8 +21,8 @@ from rlds_beam.testing.conversions import (
     check_error,
     check_killed_and_resumed,
     check_report,
-    content_of,
     convert_here,
+    episode_content,
     files_in,
     prepare_conversion,
 )
@@ -194,14 +194,14 @@ def _shards(source: Source) -> list[tuple[str, Shard]]:
 
 def _read(source: Source, reader: EpisodeReader | None = None, shards: int | None = None) -> list[dict[str, Any]]:
     reader, works = reader or EpisodeReader(source), plan_ranges(source, shards)
-    return [content_of(e) for work in works for segment in work.segments for e in reader.read(work.split, segment)]
+    return [episode_content(e) for work in works for segment in work.segments for e in reader.read(work.split, segment)]
 
 
 def _other_shards(source: Source, file: Path) -> list[dict[str, Any]]:
     """The episodes of all shards but one, without their keys."""
     reader = EpisodeReader(source)
     segments = [(split, Segment(shard)) for split, shard in _shards(source) if Path(shard.path).name != file.name]
-    found = [content_of(episode) for split, segment in segments for episode in reader.read(split, segment)]
+    found = [episode_content(episode) for split, segment in segments for episode in reader.read(split, segment)]
     return [{name: value for name, value in content.items() if name != "key"} for content in found]
 
 

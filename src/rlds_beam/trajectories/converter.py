@@ -20,7 +20,7 @@ from rlds_beam.trajectories.items import Coverage, ItemMaker, Items, UnusedSteps
 from rlds_beam.trajectories.kept_fields import Kept
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
-from rlds_beam.trajectories.record_layout import is_jpeg, jpegs_of, pixels_of, record_fields
+from rlds_beam.trajectories.record_layout import decode_pixels, encode_jpegs, is_jpeg, record_fields
 from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 from rlds_beam.user_functions import ByValue
 
@@ -199,7 +199,7 @@ class WindowItemConverter(Generic[T]):
         Raises:
           BadEpisode: an image cannot be decoded, or an episode is too long for an item.
         """
-        parts = [self._frames_of(episode) for episode in episodes]
+        parts = [self._make_frames(episode) for episode in episodes]
         encoded = [self._encode(self._maker.push(frames)) for frames in parts]
         # Count only after everything that can fail.
         for frames, episode in zip(parts, episodes, strict=True):
@@ -231,7 +231,7 @@ class WindowItemConverter(Generic[T]):
         last = self._maker.finish()
         return [] if last is None else [self._encode(last)]
 
-    def _frames_of(self, episode: Episode) -> Frames:
+    def _make_frames(self, episode: Episode) -> Frames:
         frames = to_frames(episode, self._conversion.frames, self._conversion.keep)
         if not self._conversion.items.across_episodes:
             return frames
@@ -246,9 +246,9 @@ class WindowItemConverter(Generic[T]):
             return column
         leaf = self._conversion.spec[path]
         if not is_jpeg(leaf, self._conversion.images):
-            return pixels_of(column, leaf)
+            return decode_pixels(column, leaf)
         data = np.empty(len(column), object)
-        data[:] = [bytes(jpeg) for jpeg in jpegs_of(column, leaf, JPEG_QUALITY)]
+        data[:] = [bytes(jpeg) for jpeg in encode_jpegs(column, leaf, JPEG_QUALITY)]
         return column.with_data(data)
 
 

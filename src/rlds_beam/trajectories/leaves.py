@@ -13,9 +13,9 @@ from rlds_beam.episodes.columns import (
     concatenate,
     find_changed,
     flatten,
+    make_violation,
     nest,
     nest_order,
-    violation_of,
     zeros_like,
 )
 from rlds_beam.episodes.episode import Column, EpisodeKey
@@ -139,7 +139,7 @@ def cast_columns(
                 and new is not column
                 and (bad := find_changed(column[meant], new[meant], rounding=True)).any()
             ):
-                violations.append(violation_of("cast", path, column[meant], new[meant], bad))
+                violations.append(make_violation("cast", path, column[meant], new[meant], bad))
     if violations:
         raise BadEpisode(*violations)
     return casted

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlds_beam.encoding.example.reader import Feature, Kind, parse_example
-from rlds_beam.encoding.example.rows import FeatureLayout, Match, match_of
+from rlds_beam.encoding.example.rows import FeatureLayout, Match, match_record
 from rlds_beam.encoding.example.templates import Bytes
 from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.columns import concatenate
@@ -71,7 +71,7 @@ class TrajectoryDecoder:
             return 0
         count = self._template.count(rows) if self._template is not None else 0
         if not count:
-            self._template = match_of(rows[0].tobytes(), [_layout(leaf, self._frames) for leaf in self._leaves])
+            self._template = match_record(rows[0].tobytes(), [_layout(leaf, self._frames) for leaf in self._leaves])
             count = self._template.count(rows) if self._template is not None else 0
         return count
 

@@ -29,8 +29,8 @@ from rlds_beam.encoding.example.templates import (
     check_example,
     entries_size,
     entry_heads,
-    examples_of,
-    template_of,
+    join_examples,
+    make_template,
 )
 from rlds_beam.encoding.tfrecord.rows import FramedRows, framed_blocks
 from rlds_beam.encoding.wire import fixed_varints, varint_width
@@ -38,7 +38,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.trajectories.frames import pad_column
 from rlds_beam.trajectories.kept_fields import Kept, kept_entries
 from rlds_beam.trajectories.options import Images
-from rlds_beam.trajectories.record_layout import is_jpeg, jpegs_of, pixels_of, record_fields, zero_jpeg
+from rlds_beam.trajectories.record_layout import decode_pixels, encode_jpegs, is_jpeg, record_fields, zero_jpeg
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class TrajectoryEncoder:
             for leaf, source in zip(self._leaves, sources, strict=True)
         )
         jpegs = [
-            (*jpegs_of(items.frames[leaf.path], leaf, self._quality), zero_jpeg(leaf.shape, self._quality))
+            (*encode_jpegs(items.frames[leaf.path], leaf, self._quality), zero_jpeg(leaf.shape, self._quality))
             for leaf in self._jpegs
         ]
         kept = [kept_entries(self._keep, items.frames.kept, index) for index in items.index] if self._keep else ()
@@ -158,11 +158,11 @@ class TrajectoryEncoder:
     def _encode(self, group: Sequence[PreparedItems]) -> Iterable[memoryview | bytes]:
         """Encodes items of the same template."""
         whole = not (self._jpegs or self._keep)
-        blocks = self._blocks(group, template_of(group[0].holes, whole))
+        blocks = self._blocks(group, make_template(group[0].holes, whole))
         if whole:
             return (room.finish(rows).reshape(-1).data for room, rows in blocks)
         fixed = [row for room, rows in blocks for row in _rows(room.payload[:rows])]
-        return framed_blocks(examples_of([fixed, *self._jpeg_entries(group), *_keep(group)]))
+        return framed_blocks(join_examples([fixed, *self._jpeg_entries(group), *_keep(group)]))
 
     def _check_sizes(self, prepared: PreparedItems) -> None:
         """Raises BadEpisode if an item is 2 GiB or more."""
@@ -239,7 +239,7 @@ def _rows(payload: Bytes) -> list[bytes]:
 
 def _source(leaf: SpecLeaf, column: Column, padding: int) -> Bytes:
     """The bytes of a leaf as stored in a record: [frames + padding, ...], C-contiguous."""
-    values = pixels_of(column, leaf) if isinstance(column, EncodedImages) else column
+    values = decode_pixels(column, leaf) if isinstance(column, EncodedImages) else column
     if values.dtype != leaf.numpy_dtype or values.shape[1:] != leaf.shape:
         raise ValueError(
             f"{leaf.path} is {values.dtype.name}{list(values.shape[1:])}, but the dataset's trajectories have "

@@ -112,7 +112,7 @@ def _text(leaf: SpecLeaf) -> str:
     return f"{leaf.path}: {leaf.dtype}{list(leaf.shape)}"
 
 
-def pixels_of(images: EncodedImages, leaf: SpecLeaf) -> Array:
+def decode_pixels(images: EncodedImages, leaf: SpecLeaf) -> Array:
     """Decodes images to [n, H, W, C] in the leaf's dtype; an empty image becomes zeros.
 
     Raises:
@@ -127,7 +127,7 @@ def pixels_of(images: EncodedImages, leaf: SpecLeaf) -> Array:
     return pixels
 
 
-def jpegs_of(column: Column, leaf: SpecLeaf, quality: int) -> list[bytes | memoryview]:
+def encode_jpegs(column: Column, leaf: SpecLeaf, quality: int) -> list[bytes | memoryview]:
     """Converts the images of a column to JPEGs; JPEGs of the leaf's shape are passed on without a copy.
 
     Args:
@@ -146,10 +146,10 @@ def jpegs_of(column: Column, leaf: SpecLeaf, quality: int) -> list[bytes | memor
         image = column.image(step)
         if image == ZERO_IMAGE:
             jpegs[step] = zero_jpeg(leaf.shape, quality)
-        elif not _is_jpeg_of(image, leaf.shape):
+        elif not _is_jpeg_with_shape(image, leaf.shape):
             others.append(step)
     if others:
-        for step, jpeg in zip(others, encode_jpeg(pixels_of(column[others], leaf), quality), strict=True):
+        for step, jpeg in zip(others, encode_jpeg(decode_pixels(column[others], leaf), quality), strict=True):
             jpegs[step] = jpeg
     return jpegs
 
@@ -160,7 +160,7 @@ def _not_known(images: EncodedImages, shape: tuple[int, ...]) -> Sequence[int]:
         return ()
     first, start = images.image(0), _starts.get(shape, b"")
     if not (start and first.startswith(start)):
-        start = jpeg_start(first) if _is_jpeg_of(first, shape) else b""
+        start = jpeg_start(first) if _is_jpeg_with_shape(first, shape) else b""
         _starts[shape] = start
     return images.unlike(start, JPEG_END) if start else range(len(images))
 
@@ -175,7 +175,7 @@ def zero_jpeg(shape: tuple[int, ...], quality: int) -> bytes:
     return encode_jpeg(np.zeros((1, *shape), np.uint8), quality)[0]
 
 
-def _is_jpeg_of(data: bytes, shape: tuple[int, ...]) -> bool:
+def _is_jpeg_with_shape(data: bytes, shape: tuple[int, ...]) -> bool:
     if not data.startswith(b"\xff\xd8\xff"):
         return False
     import simplejpeg

@@ -20,16 +20,16 @@ from rlds_beam.text import count, printable
 from rlds_beam.viewing import html
 from rlds_beam.viewing.facts import (
     Curve,
-    curves_of,
-    flags_of,
-    instruction_of,
+    find_curves,
+    find_flags,
+    find_instruction,
+    format_range,
+    format_summary,
+    format_texts,
     is_text_column,
-    range_of,
-    summary_of,
-    text_of,
 )
 from rlds_beam.viewing.html import View
-from rlds_beam.viewing.pictures import cameras_of, faults_of, frames_of
+from rlds_beam.viewing.pictures import find_cameras, find_faults, make_thumbnails
 
 _OPEN_LINES = 16
 """Maximum dimensions of a field with a sparkline each."""
@@ -69,8 +69,8 @@ class ShownEpisode:
         """The lines of the text."""
         yield self.title
         if len(self.episode) > 1:
-            yield summary_of(self.episode, self.fps)
-        instruction = instruction_of(self.episode)
+            yield format_summary(self.episode, self.fps)
+        instruction = find_instruction(self.episode)
         if instruction:
             yield f'"{instruction}"'
         if self.violations or self.findings:
@@ -86,10 +86,10 @@ class ShownEpisode:
     def html(self) -> str:
         """The episode as HTML."""
         episode = self.episode
-        frames, hidden = frames_of(episode, _FRAMES, _HEIGHT, _MAX_CAMERAS), cameras_of(episode)[_MAX_CAMERAS:]
+        frames, hidden = make_thumbnails(episode, _FRAMES, _HEIGHT, _MAX_CAMERAS), find_cameras(episode)[_MAX_CAMERAS:]
         strips = [html.pictures(path, [(f"step {step}", jpeg) for step, jpeg in some]) for path, some in frames.items()]
         marks = {v.field: (v.step, f"{v.rule}: {v.detail}") for v in self.violations if v.step is not None}
-        curves = [curve for curve in curves_of(episode, names=self.names) if not curve.is_embedding]
+        curves = [curve for curve in find_curves(episode, names=self.names) if not curve.is_embedding]
         plots = [html.plot(curve, [marks[curve.path]] if curve.path in marks else ()) for curve in curves[:_MAX_PLOTS]]
         fields = [(path, kind_of_column(column)) for path, column in episode.steps.items()]
         metadata = [(path, kind_of_value(value, 300)) for path, value in sorted(episode.metadata.items())]
@@ -97,24 +97,24 @@ class ShownEpisode:
         more += [count(len(curves) - _MAX_PLOTS, "more field")] if len(curves) > _MAX_PLOTS else []
         return html.card(
             self.title,
-            html.line(summary_of(episode, self.fps) if len(episode) > 1 else ""),
-            html.quote(instruction_of(episode)),
+            html.line(format_summary(episode, self.fps) if len(episode) > 1 else ""),
+            html.quote(find_instruction(episode)),
             *(html.line(f"{v.rule}: {_detail(v)}. {ADVICE.get(v.rule, '')}", fault=True) for v in self.violations),
             *(html.line(finding_text(finding)) for finding in self.findings),
-            *(html.line(fault, fault=True) for fault in faults_of(frames)[:_MAX_CAMERAS]),
+            *(html.line(fault, fault=True) for fault in find_faults(frames)[:_MAX_CAMERAS]),
             *strips,
             *plots,
             html.line(f"not shown: {', '.join(more)}" if more else ""),
-            html.section("fields", html.table([*fields, *flags_of(episode)]), is_open=not plots),
+            html.section("fields", html.table([*fields, *find_flags(episode)]), is_open=not plots),
             html.section("episode", html.table(metadata), is_open=len(metadata) <= _OPEN_LINES),
         )
 
     def _fields(self, width: int) -> Iterator[str]:
-        drawn = {curve.path: curve for curve in curves_of(self.episode, names=self.names) if not curve.is_embedding}
+        drawn = {curve.path: curve for curve in find_curves(self.episode, names=self.names) if not curve.is_embedding}
         rows = list(self._rows(drawn))
         names = max((len(row[0]) for row in rows), default=0)
         labels = max((len(row[1]) for row in rows), default=0)
-        ranges = [range_of(c.values[:, i]) for c in drawn.values() for i in range(c.values.shape[1])]
+        ranges = [format_range(c.values[:, i]) for c in drawn.values() for i in range(c.values.shape[1])]
         room = max(_MIN_WIDTH_COLUMNS, width - names - labels - 4 - max(map(len, ranges), default=0))
         marks = {v.field: v for v in self.violations if v.step is not None}
         if rows:
@@ -124,7 +124,7 @@ class ShownEpisode:
             for i in range(curve.values.shape[1]):
                 label = curve.labels[i] if curve.labels else ""
                 line = f"{sparkline(curve.values[:, i], room)}  " if len(self.episode) > 1 else ""
-                yield f"{name}{label:{labels}}  {line}{range_of(curve.values[:, i])}"
+                yield f"{name}{label:{labels}}  {line}{format_range(curve.values[:, i])}"
                 name = " " * (names + 1)
             if path in marks:
                 yield _mark(marks[path], len(self.episode), room, " " * (names + labels + 3))
@@ -134,7 +134,7 @@ class ShownEpisode:
 
     def _rows(self, curves: Mapping[str, Curve]) -> Iterator[Row]:
         """All fields: those with curves, which have no text, and the others."""
-        flags = dict(flags_of(self.episode))
+        flags = dict(find_flags(self.episode))
         for path, column in self.episode.steps.items():
             if path in curves:
                 yield path, max(curves[path].labels, key=len, default=""), ""
@@ -154,7 +154,7 @@ class ShownEpisode:
 
 
 def _text(column: Column) -> str:
-    return text_of(np.asarray(column)) if is_text_column(column) and len(column) else kind_of_column(column)
+    return format_texts(np.asarray(column)) if is_text_column(column) and len(column) else kind_of_column(column)
 
 
 def finding_text(finding: Finding) -> str:

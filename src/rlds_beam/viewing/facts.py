@@ -46,7 +46,7 @@ class Curve:
         return self.values.shape[1] + self.left_out > MAX_UNFOLDED
 
 
-def curves_of(episode: Episode, schema: Schema | None = None, names: Mapping[str, Sequence[str]] = {}) -> list[Curve]:
+def find_curves(episode: Episode, schema: Schema | None = None, names: Mapping[str, Sequence[str]] = {}) -> list[Curve]:
     """The numeric step fields, except flags, images, and text.
 
     Order: states, other observations, actions, rewards, the rest; embeddings last.
@@ -92,7 +92,7 @@ MAX_TEXT_CHARACTERS = 500
 """Maximum characters of a text of the dataset."""
 
 
-def instruction_of(episode: Episode) -> str:
+def find_instruction(episode: Episode) -> str:
     """The instruction or task as one safe line; empty if there is none."""
     value = stored_instruction(episode)
     return "" if value is None else printable(value, MAX_TEXT_CHARACTERS)
@@ -122,7 +122,7 @@ def is_text_column(column: Column) -> bool:
     )
 
 
-def return_of(episode: Episode) -> float | None:
+def compute_return(episode: Episode) -> float | None:
     """The sum of the rewards, without the void one of the last step; None without rewards, or if it is not finite."""
     rewards = episode.steps.get("reward")
     if not isinstance(rewards, np.ndarray) or rewards.dtype.kind not in "fiub" or rewards.ndim != 1:
@@ -132,21 +132,21 @@ def return_of(episode: Episode) -> float | None:
     return total if math.isfinite(total) else None
 
 
-def summary_of(episode: Episode, fps: float | None = None) -> str:
+def format_summary(episode: Episode, fps: float | None = None) -> str:
     """`38 steps, 7.6 s at 5 fps, return 1`."""
     parts = [count(len(episode), "step")]
     parts += [f"{duration(len(episode) / fps)} at {fps:g} fps"] if fps else []
-    total = return_of(episode)
+    total = compute_return(episode)
     return ", ".join([*parts, *([f"return {total:g}"] if total is not None else [])])
 
 
-def flags_of(episode: Episode) -> list[tuple[str, str]]:
+def find_flags(episode: Episode) -> list[tuple[str, str]]:
     """The steps on which each flag is set: `("is_last", "step 37")`."""
     columns = {name: np.asarray(episode.steps[name]) for name in FLAGS if name in episode.steps}
     return [(name, _places(column)) for name, column in columns.items() if column.dtype.kind in "biuf"]
 
 
-def range_of(values: np.ndarray[Any, Any]) -> str:
+def format_range(values: np.ndarray[Any, Any]) -> str:
     """`-0.12 to 0.35`, `always 0`; and how many values are not finite."""
     known = values[np.isfinite(values)]
     bad = values.size - known.size
@@ -158,7 +158,7 @@ def range_of(values: np.ndarray[Any, Any]) -> str:
     return f"{text}, {bad:,} NaN or infinite" if bad else text
 
 
-def text_of(column: np.ndarray[Any, Any]) -> str:
+def format_texts(column: np.ndarray[Any, Any]) -> str:
     """A text column: its first text, and how many others follow."""
     others = len({*column.tolist()}) - 1
     return f'"{printable(column[0])}"' + (f" and {count(others, 'other text')}" if others else "")

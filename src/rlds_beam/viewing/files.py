@@ -18,12 +18,12 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.images.codecs import encode_jpeg, encode_png
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.thumbnails import image_of, row_of, small_pixels, stack_rows
+from rlds_beam.images.thumbnails import find_image, join_pictures, small_pixels, stack_rows
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.text import join_texts
 from rlds_beam.typing import Array
-from rlds_beam.viewing.facts import curves_of, instruction_of
-from rlds_beam.viewing.pictures import cameras_of, draw_curves, strip, with_cursor
+from rlds_beam.viewing.facts import find_curves, find_instruction
+from rlds_beam.viewing.pictures import draw_curves, find_cameras, strip, with_cursor
 
 DEFAULT_FPS = 10.0
 """The rate of a video if the dataset says none."""
@@ -107,7 +107,7 @@ def _strip(episode: Episode, options: FileOptions) -> Array:
 
 def _both_orders(episode: Episode, frames: int, height: int) -> Array:
     """The strip of each camera, above the same strip with red and blue swapped."""
-    strips = [strip(episode, frames, height, [path]) for path in cameras_of(episode)]
+    strips = [strip(episode, frames, height, [path]) for path in find_cameras(episode)]
     if not len(episode) or not strips:
         raise UsageError(f"--both_orders: {episode.key} has no images")
     return stack_rows([order for pixels in strips for order in (pixels, pixels[..., ::-1])])
@@ -170,14 +170,14 @@ _GIF_HEADER = 13 + _PALETTE.size
 
 def _frames(episode: Episode, options: FileOptions) -> Iterator[Array]:
     """The frames of a video; height and width are even, as the encoder requires."""
-    height, cameras, steps = options.height or _VIDEO_HEIGHT, cameras_of(episode), len(episode)
+    height, cameras, steps = options.height or _VIDEO_HEIGHT, find_cameras(episode), len(episode)
     if not steps or not (cameras or options.curves):
         raise UsageError(f"{episode.key} has no images to show; --curves draws its numbers")
     size: tuple[int, int] | None = None
     plots: Array | None = None
     for step in range(steps):
-        images = [small_pixels(image_of(episode.steps[path], step), height)[0] for path in cameras]
-        frame = row_of(images, height) if images else np.zeros((0, _MIN_WIDTH_PIXELS, 3), np.uint8)
+        images = [small_pixels(find_image(episode.steps[path], step), height)[0] for path in cameras]
+        frame = join_pictures(images, height) if images else np.zeros((0, _MIN_WIDTH_PIXELS, 3), np.uint8)
         if size is None:
             size = frame.shape[0], frame.shape[1]
             plots = _plots(episode, size[1]) if options.curves else None
@@ -204,8 +204,8 @@ def _rerun(episode: Episode, options: FileOptions) -> bytes:
 
 def _log(episode: Episode, options: FileOptions, rerun: Any, recording: Any) -> None:
     """Logs an episode on the timelines `step` and `time`. Names are lists of parts, so any text is allowed in them."""
-    recording.log(["instruction"], rerun.TextDocument(instruction_of(episode)), static=True)
-    curves, cameras = curves_of(episode, names=options.names), cameras_of(episode)
+    recording.log(["instruction"], rerun.TextDocument(find_instruction(episode)), static=True)
+    curves, cameras = find_curves(episode, names=options.names), find_cameras(episode)
     for curve in curves:
         names = [label or curve.path for label in curve.labels or ("",)]
         recording.log(curve.path.split("/"), rerun.SeriesLines(names=names), static=True)
@@ -221,7 +221,7 @@ def _log(episode: Episode, options: FileOptions, rerun: Any, recording: Any) -> 
 def _rerun_image(episode: Episode, path: str, step: int, rerun: Any) -> Any:
     """A stored JPEG or PNG as it is, other images as pixels."""
     column = episode.steps[path]
-    image = image_of(column, step)
+    image = find_image(column, step)
     if isinstance(column, EncodedImages) and isinstance(image, bytes):
         kinds = {b"\xff\xd8\xff": "image/jpeg", b"\x89PN": "image/png"}
         if image[:3] in kinds:
@@ -232,7 +232,7 @@ def _rerun_image(episode: Episode, path: str, step: int, rerun: Any) -> Any:
 def _plots(episode: Episode, width: int) -> Array:
     """The first fields that change, as curves."""
     curves = [
-        curve for curve in curves_of(episode) if not curve.is_embedding and (curve.values != curve.values[:1]).any()
+        curve for curve in find_curves(episode) if not curve.is_embedding and (curve.values != curve.values[:1]).any()
     ]
     return draw_curves(curves[:_MAX_PLOTS], _PLOT_HEIGHT, width)
 

@@ -17,7 +17,7 @@ from rlds_beam.images.thumbnails import Thumbnail
 from rlds_beam.terminal.tables import thin
 from rlds_beam.text import escape_controls, printable
 from rlds_beam.typing import Array
-from rlds_beam.viewing.facts import Curve, range_of
+from rlds_beam.viewing.facts import Curve, format_range
 
 _LINE = "1px solid rgba(128,128,128,.35)"
 _CARD = f"border:{_LINE};border-radius:6px;margin:4px 0;padding:8px 12px;max-width:64em;font-size:13px;line-height:1.45"
@@ -125,7 +125,7 @@ def plot(curve: Curve, marks: Iterable[tuple[int, str]] = ()) -> str:
     dimensions = values.shape[1] if curve.labels else 0
     more = curve.left_out + curve.values.shape[1] - values.shape[1]
     shape = f"{dimensions} dimensions, " if dimensions > 1 else ""
-    note = f"{shape}{range_of(curve.values.ravel())}" + (f"; {more:,} more dimensions" if more else "")
+    note = f"{shape}{format_range(curve.values.ravel())}" + (f"; {more:,} more dimensions" if more else "")
     heading = (
         f'<span style="{_MONO}">{escape(curve.path)}</span> <span style="{_FAINT};font-size:11px">{escape(note)}</span>'
     )

@@ -13,9 +13,9 @@ from rlds_beam.images.codecs import encode_png
 from rlds_beam.images.resizing import resize_colors
 from rlds_beam.images.thumbnails import (
     Thumbnail,
-    image_of,
+    find_image,
     is_image,
-    row_of,
+    join_pictures,
     small_pixels,
     spread,
     stack_rows,
@@ -25,12 +25,12 @@ from rlds_beam.typing import Array
 from rlds_beam.viewing.facts import Curve
 
 
-def cameras_of(episode: Episode) -> list[str]:
+def find_cameras(episode: Episode) -> list[str]:
     """The paths of the step fields that hold images, sorted."""
     return sorted(path for path, column in episode.steps.items() if is_image(column))
 
 
-def frames_of(
+def make_thumbnails(
     episode: Episode, count: int, height: int = 96, most: int | None = None
 ) -> dict[str, list[tuple[int, Thumbnail]]]:
     """Thumbnails of each camera: (step, JPEG) for up to `count` steps, evenly spaced from the first to the last.
@@ -40,8 +40,8 @@ def frames_of(
     """
     steps = spread(len(episode), count)
     return {
-        path: [(step, thumbnail(image_of(episode.steps[path], step), height)) for step in steps]
-        for path in cameras_of(episode)[:most]
+        path: [(step, thumbnail(find_image(episode.steps[path], step), height)) for step in steps]
+        for path in find_cameras(episode)[:most]
     }
 
 
@@ -53,13 +53,13 @@ def strip(episode: Episode, count: int, height: int, cameras: Sequence[str] | No
     """
     steps = spread(len(episode), count)
     rows = []
-    for path in (cameras_of(episode) if cameras is None else cameras) if steps else ():
+    for path in (find_cameras(episode) if cameras is None else cameras) if steps else ():
         column = episode.steps[path]
-        rows.append(row_of([small_pixels(image_of(column, step), height)[0] for step in steps], height))
+        rows.append(join_pictures([small_pixels(find_image(column, step), height)[0] for step in steps], height))
     return stack_rows(rows)
 
 
-def faults_of(frames: Mapping[str, Sequence[tuple[int, Thumbnail]]]) -> list[str]:
+def find_faults(frames: Mapping[str, Sequence[tuple[int, Thumbnail]]]) -> list[str]:
     """The faults of thumbnails: `observation/image, step 3: the JPEG is cut short`."""
     return [
         f"{path}, step {step}: {frame.fault}" for path, some in frames.items() for step, frame in some if frame.fault

@@ -64,7 +64,7 @@ def show(value: Any, episode: int | str | None = None, **options: Unpack[keyword
     elif options:
         raise UsageError(f"{next(iter(options))} is for the path of a dataset, not for {_kind(value)}")
     if episode is None:
-        return view_of(value)
+        return make_view(value)
     if isinstance(value, Source):
         return shown_episode(value, episode).view()
     if isinstance(value, Dataset) and isinstance(episode, int):
@@ -73,7 +73,7 @@ def show(value: Any, episode: int | str | None = None, **options: Unpack[keyword
 
 
 @functools.singledispatch
-def view_of(value: Any) -> View:
+def make_view(value: Any) -> View:
     """The view of an object. Classes above this package have their own `_repr_html_`, those below are registered."""
     html = getattr(value, "_repr_html_", None)
     if html is None or (isinstance(value, Viewable) and type(value)._repr_html_ is Viewable._repr_html_):
@@ -81,50 +81,50 @@ def view_of(value: Any) -> View:
     return View(str(value), html())
 
 
-@view_of.register
+@make_view.register
 def _(value: Episode) -> View:
     return of_episode(value).view()
 
 
-@view_of.register
+@make_view.register
 def _(value: Dataset) -> View:
     return View(repr(value), dataset_html(value, value._name))
 
 
-@view_of.register
+@make_view.register
 def _(value: Source) -> View:
     return View(str(value), source_html(value))
 
 
-@view_of.register
+@make_view.register
 def _(value: Schema) -> View:
     return View(repr(value), schema_html(value))
 
 
-@view_of.register
+@make_view.register
 def _(value: Report) -> View:
     return View(str(value), report_html(value))
 
 
-@view_of.register
+@make_view.register
 def _(value: Survey) -> View:
     report = report_html(value.sampled, value.plan, *conversion_lines(value))
     return View(str(value), source_html(value.source) + report)
 
 
-@view_of.register
+@make_view.register
 def _(value: WriteOutcome) -> View:
     return View(str(value), report_html(value.report, f"Written to {value.directory}", *value.lines()))
 
 
-@view_of.register(DatasetStatistics)
-@view_of.register(EpisodeStatistics)
+@make_view.register(DatasetStatistics)
+@make_view.register(EpisodeStatistics)
 def _(value: DatasetStatistics | EpisodeStatistics) -> View:
     content = value.to_json()
     return View(statistics_text(content), statistics_html(content))
 
 
-@view_of.register(Mapping)
+@make_view.register(Mapping)
 def _(value: Mapping[str, Any]) -> View:
     return of_row(dict(value), "row").view()
 

@@ -14,7 +14,7 @@ from rlds_beam.episodes.schema import Schema, fields_text, named_dimension, sche
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import Thumbnail, spread, thumbnail
-from rlds_beam.processing.report import Report, RuleCount, outcomes_of
+from rlds_beam.processing.report import Report, RuleCount, describe_outcomes
 from rlds_beam.reading.base import Source
 from rlds_beam.terminal.tables import table_lines
 from rlds_beam.text import count, format_size, join_lines, tree
@@ -52,7 +52,7 @@ def dataset_html(dataset: Dataset, name: str) -> str:
 def report_html(report: Report, title: str = "", *lines: str) -> str:
     """The counts of a report, and its rules with an example each; `lines` come after them."""
     rows = [(rule, report.rules[rule]) for rule in RULES if rule in report.rules]
-    table = [(rule, outcomes_of(counts), RULES[rule], _example(counts), ADVICE[rule]) for rule, counts in rows]
+    table = [(rule, describe_outcomes(counts), RULES[rule], _example(counts), ADVICE[rule]) for rule, counts in rows]
     header = ("rule", "records", "meaning", "for example", "what to do")
     text = "\n".join([report.summary(), join_lines(lines)])
     return html.card(

@@ -3,7 +3,7 @@
 from rlds_beam.watchdog.marks import SignalEvent as SignalEvent
 from rlds_beam.watchdog.marks import interrupts as interrupts
 from rlds_beam.watchdog.marks import keep_marks as keep_marks
-from rlds_beam.watchdog.marks import marks_of as marks_of
+from rlds_beam.watchdog.marks import marks_path as marks_path
 from rlds_beam.watchdog.marks import on_interrupt as on_interrupt
 from rlds_beam.watchdog.marks import reading as reading
 from rlds_beam.watchdog.marks import start_watchdog as start_watchdog

@@ -39,7 +39,7 @@ def keep_marks(file: int) -> None:
     _memory = mmap.mmap(file, SLOTS * SLOT_BYTES)
 
 
-def marks_of(directory: str, process: int) -> str:
+def marks_path(directory: str, process: int) -> str:
     """The file of a worker process's marks."""
     return os.path.join(directory, f"{process}.marks")
 

@@ -22,8 +22,8 @@ from rlds_beam.writing.step_columns import (
     as_step_column,
     as_value,
     encode_pixels,
-    field_of,
     field_of_numbers,
+    make_field,
     value_field,
 )
 
@@ -67,7 +67,7 @@ class ArrayEpisodes:
         """
         declared = _exact(declared or Schema({}))
         episode = cls(images, declared).columns(content, EpisodeKey("arrays", "train", 0, 0))
-        steps = {path: declared.steps.get(path) or field_of(path, column) for path, column in episode.steps.items()}
+        steps = {path: declared.steps.get(path) or make_field(path, column) for path, column in episode.steps.items()}
         metadata = {p: declared.metadata.get(p) or value_field(p, value) for p, value in episode.metadata.items()}
         missing = [*(declared.steps.keys() - steps.keys()), *(declared.metadata.keys() - metadata.keys())]
         if missing:
@@ -242,7 +242,7 @@ def _record(episode: Episode, schema: Schema | None) -> bytes:
     if schema is not None:
         return encode_example(episode, schema)
     try:
-        own = {path: field_of(path, column) for path, column in episode.steps.items()}
+        own = {path: make_field(path, column) for path, column in episode.steps.items()}
         return encode_example(episode, Schema(own, {p: value_field(p, v) for p, v in episode.metadata.items()}))
     except (AttributeError, OverflowError, TypeError, ValueError, BadEpisode):
         return b""

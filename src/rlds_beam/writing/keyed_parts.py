@@ -179,7 +179,7 @@ class KeyedWriter:
         Args:
           ranges: the names of the ranges.
         """
-        works = [_range_of(name) for name in sorted(ranges)]
+        works = [_parse_range(name) for name in sorted(ranges)]
         check = self.settings.check
         committer = DatasetCommitter(
             self.source, check, self.output, tuple(works), check_source(self.source, check), self.plan.digest
@@ -308,7 +308,7 @@ def _verdict(episode: Written, key: EpisodeKey, records: Sequence[bytes]) -> Ver
     return Verdict(key, stubs, episode.violations, repaired=episode.repaired, size=episode.size)
 
 
-def _range_of(name: str) -> WorkRange:
+def _parse_range(name: str) -> WorkRange:
     """The inverse of `str(work)`."""
     split, index, _, of = name.rsplit("-", 3)
     return WorkRange(split, int(index), int(of), ())

@@ -117,7 +117,7 @@ def encode_pixels(path: str, column: Column, field: Field | None, images: ImageS
     return EncodedImages(_objects(map(bytes, data)), shape, column.dtype.name, encoding)
 
 
-def field_of(path: str, column: Column) -> Field:
+def make_field(path: str, column: Column) -> Field:
     """The field of a stored column. Raises BadEpisode if RLDS has no field of its dtype."""
     if isinstance(column, EncodedImages):
         return Field(path, column.dtype, column.shape, column.encoding, "Image")

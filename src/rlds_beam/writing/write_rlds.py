@@ -25,9 +25,9 @@ from rlds_beam.formats.rlds.parts import (
     FinishedPart,
     check_directory,
     commit_parts,
+    find_range,
     in_parts,
     open_parts,
-    part_of,
     rejected_part,
     remove_all,
     remove_parts,
@@ -296,7 +296,7 @@ class _OpenPart:
 
     def __init__(self, output: RldsOutput, split: str, index: int):
         self.split, self.bytes, self.report = split, 0, Report()
-        self._work = part_of(split, index)
+        self._work = find_range(split, index)
         self.rejected = RejectedWriter(rejected_part(output, self._work))
         self.writer = RldsWriter(in_parts(output), self._work)
 

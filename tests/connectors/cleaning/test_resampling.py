@@ -21,7 +21,7 @@ from rlds_beam.images.codecs import encode_png
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.meaning import MEANING
 from rlds_beam.testing import make_episode, write_dataset
-from rlds_beam.testing.connectors import content_of
+from rlds_beam.testing.connectors import episode_content
 
 REAL = REAL_DATA / "bridge_dataset/1.0.0"
 SOME = settings(deadline=None, max_examples=60)
@@ -144,8 +144,8 @@ def test_observations_are_the_latest_at_or_before_and_never_from_the_future(stam
 def test_at_whole_factors_it_is_subsample_steps(length, every, fps):
     before = episode(length)
     (expected,) = edited(SubsampleSteps(every), before)
-    assert content_of(resampled(before, fps=fps / every, recorded_fps=fps)) == content_of(expected)
-    assert content_of(resampled(before, period=every / fps, recorded_fps=fps)) == content_of(expected)
+    assert episode_content(resampled(before, fps=fps / every, recorded_fps=fps)) == episode_content(expected)
+    assert episode_content(resampled(before, period=every / fps, recorded_fps=fps)) == episode_content(expected)
     assert rate_after([SubsampleSteps(every)], fps) == Resample(fps=fps / every).rate_after(fps)
 
 
@@ -228,7 +228,7 @@ def test_onto_the_timestamps_of_a_slow_camera():
     made = resampled(episode(20, seen_ms=camera), onto="seen_ms", recorded_fps=30)
     assert made.steps["observation"].tolist() == [0, 3, 6, 9, 12, 15, 18, 19]
     (expected,) = edited(SubsampleSteps(3), episode(20, seen_ms=camera))
-    assert content_of(made) == content_of(expected)
+    assert episode_content(made) == episode_content(expected)
     assert Resample(onto="seen_ms").rate_after(30) is None
 
 

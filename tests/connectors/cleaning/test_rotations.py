@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam.connectors import ConvertRotation
-from rlds_beam.connectors.cleaning.rotations import values_of
+from rlds_beam.connectors.cleaning.rotations import value_names
 from rlds_beam.connectors.configuration import load
 from rlds_beam.connectors.dry_run import probe
 from rlds_beam.episodes.schema import Field, Schema, episode_flags
@@ -62,7 +62,7 @@ def test_the_inverse_gives_the_same_rotations(start, end):
     rotations = random_rotations(500)
     values = as_values(rotations, start)
     there = converted(values, start, end)
-    assert there.shape == (500, len(values_of(end)))
+    assert there.shape == (500, len(value_names(end)))
     back = converted(there, end, start)
     assert angles_between(back, start, rotations).max() < 1e-6
     if not start.startswith(("euler", "axis_angle")):  # several triples and vectors are one rotation
@@ -158,7 +158,7 @@ def test_names_follow(tmp_path):
     steps = {"action": Field("action", "float32", (8,), names=names)}
     steps |= {name: Field(name, "bool") for name in episode_flags(1)}
     (schema,) = probe(load(str(file)), Schema(steps)).schemas
-    six = values_of("6d")
+    six = value_names("6d")
     expected = ("x", *(f"left_{name}" for name in six), "grip", *(f"right/{name}" for name in six))
     assert schema.steps["action"].names == expected
     assert schema.steps["action"].shape == (14,)

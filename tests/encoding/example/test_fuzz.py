@@ -14,7 +14,7 @@ import pytest
 from example_fuzz import Fuzz, Values, bits, by_protobuf, by_us
 
 from rlds_beam.encoding.example.reader import parse_example
-from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
 from rlds_beam.encoding.wire import MalformedError, encode_delimited
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.errors import BadEpisode
@@ -118,8 +118,8 @@ def test_unpacked_numbers():
 def test_a_malformed_list_makes_the_record_malformed(name: str) -> None:
     """Even if the field is not wanted, since protobuf rejects the record."""
     episode = make_episode(3)
-    decoder, key = EpisodeDecoder(schema_of(episode)), EpisodeKey("a/1.0.0", "train", 0, 0)
-    sound = encode_example(episode, schema_of(episode))
+    decoder, key = EpisodeDecoder(default_schema(episode)), EpisodeKey("a/1.0.0", "train", 0, 0)
+    sound = encode_example(episode, default_schema(episode))
     assert len(decoder.decode(sound, key)) == 3
     record: Any = sound + encode_delimited(1, entry(name.encode(), encode_delimited(2, encode_delimited(1, bytes(7)))))
     assert by_protobuf(record) is None

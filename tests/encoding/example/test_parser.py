@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rlds_beam.encoding.example import parser as example_parsing
 from rlds_beam.encoding.example.parser import ExampleParser
 from rlds_beam.encoding.example.reader import Feature, parse_example
-from rlds_beam.encoding.tfds.rlds_dataset import encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema, encode_example
 from rlds_beam.encoding.wire import MalformedError, encode_delimited
 from rlds_beam.testing import make_episode
 
@@ -42,7 +42,7 @@ def check_all(payloads: Iterable[bytes], parser: ExampleParser) -> None:
 
 def record(length: int) -> bytes:
     episode = make_episode(length)
-    return encode_example(episode, schema_of(episode))
+    return encode_example(episode, default_schema(episode))
 
 
 RECORDS = [record(length) for length in (1, 3, 3, 40, 200)]

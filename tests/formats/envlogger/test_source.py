@@ -13,7 +13,7 @@ from envlogger_data import STEPS_OF_EPISODE, write_log
 from exchanging import export, open_job, plain, read_back
 from processes import run
 
-from rlds_beam.formats.envlogger.shard import index_of
+from rlds_beam.formats.envlogger.shard import read_index
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def whole(log):
     return read_back(log, "envlogger")
 
 
-def shard_of(log: Path) -> Path:
+def find_shard(log: Path) -> Path:
     (shard,) = [path for path in log.iterdir() if path.is_dir()]
     return shard
 
@@ -59,7 +59,7 @@ def test_envlogger_reads_logged_episodes(log):
 @pytest.mark.parametrize("damage", ["byte", "cut"])
 def test_envlogger_reads_the_intact_part_of_a_damaged_log(log, tmp_path, damage):
     shutil.copytree(log, tmp_path / "log")
-    file = shard_of(tmp_path / "log") / "steps.riegeli"
+    file = find_shard(tmp_path / "log") / "steps.riegeli"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 0xFF
     file.write_bytes(content if damage == "byte" else content[: len(content) // 2])
@@ -77,7 +77,7 @@ def test_envlogger_reads_the_intact_part_of_a_damaged_log(log, tmp_path, damage)
 def damaged(log: Path, into: Path) -> Path:
     """The shard of a copy to damage."""
     shutil.copytree(log, into)
-    return shard_of(into)
+    return find_shard(into)
 
 
 def images_of(episodes: list[Any]) -> list[Any]:
@@ -203,10 +203,10 @@ def test_a_pipe_is_not_waited_for(log, tmp_path, name):
 
 def test_a_file_with_its_old_times_is_another_file(log, tmp_path):
     shutil.copytree(log, tmp_path / "log")
-    shard = shard_of(tmp_path / "log")
+    shard = find_shard(tmp_path / "log")
     file = shard / "step_offsets.riegeli"
-    assert index_of(str(shard)).damage == ""
+    assert read_index(str(shard)).damage == ""
     content, status = file.read_bytes(), file.stat()
     file.write_bytes(bytes(len(content)))
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert "step_offsets.riegeli" in index_of(str(shard)).damage
+    assert "step_offsets.riegeli" in read_index(str(shard)).damage

@@ -243,8 +243,8 @@ def test_many_files_are_planned_without_a_request_for_each(
     content = (tmp_path / "episode_0.hdf5").read_bytes()
     store.files.update({f"{store.root}/in/episode_{i}.hdf5": content for i in range(2000)})
     found: list[str] = []
-    find = storage.store_of(store.root).find
-    monkeypatch.setattr(type(storage.store_of(store.root)), "find", lambda _, path: found.append(path) or find(path))
+    find = storage.open_store(store.root).find
+    monkeypatch.setattr(type(storage.open_store(store.root)), "find", lambda _, path: found.append(path) or find(path))
     source = open_source(f"{store.root}/in{given}", from_="hdf5")
     works = plan_ranges(source)
     assert sum(len(work.segments) for work in works) == source.splits[0].episodes == 2000

@@ -14,7 +14,7 @@ from exchanging import export
 
 import rlds_beam
 from rlds_beam import Field, Schema
-from rlds_beam.encoding.tfds.rlds_dataset import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.images.depth import Depth
@@ -34,7 +34,7 @@ def quanta(depth: Depth, found: Any, wanted: Any) -> Any:
 def depth_data(directory: Path, kind: str) -> tuple[Any, list[Any]]:
     """A dataset with depth as 16-bit PNGs, as an array of meters, or of (height, width) millimeters."""
     episodes = [data.robot_episode(length, 32) for length in LENGTHS]
-    schema = schema_of(episodes[0])
+    schema = default_schema(episodes[0])
     if kind != "png":
         made = []
         for episode in episodes:

@@ -38,7 +38,7 @@ def output(source: tuple[str, list[Any]], tmp_path_factory: pytest.TempPathFacto
     return path
 
 
-def job_of(source: str, path: Path, **options: Any) -> ConvertJob:
+def find_job(source: str, path: Path, **options: Any) -> ConvertJob:
     return prepare(ConvertConfig.create(source, str(path), **{**V21, **options}))
 
 
@@ -108,7 +108,7 @@ def test_it_is_read_back_unchanged(source, output):
 
 def test_workers_resume_at_any_point(source, output, tmp_path):
     path = tmp_path / "out"
-    job = job_of(source[0], path)
+    job = find_job(source[0], path)
     for work in job.open():
         job.converter.convert_range(work, {})
     finisher = job.committer.finisher
@@ -125,7 +125,7 @@ def test_workers_resume_at_any_point(source, output, tmp_path):
     flags = ("--to=lerobot", f"--fps={data.FPS}", "--shards=3", "--lerobot_version=2.1", "--workers=2")
     assert run("convert", source[0], path, *flags, "--progress=none")[0] == 3
     assert bytes_of(path) == bytes_of(output)
-    again = job_of(source[0], path).status()
+    again = find_job(source[0], path).status()
     assert again.complete and not again.pending
 
 
@@ -148,7 +148,7 @@ def test_chunks_and_overwriting(source, tmp_path, monkeypatch):
 
 def test_a_link_instead_of_a_directory_is_refused(source, tmp_path):
     path = tmp_path / "out"
-    job = job_of(source[0], path)
+    job = find_job(source[0], path)
     for work in job.open():
         job.converter.convert_range(work, {})
     (tmp_path / "other").mkdir()
@@ -168,7 +168,7 @@ def test_a_range_without_an_episode_has_no_file(tmp_path):
         "episode_000001.parquet",
     ]
     assert not (tmp_path / "out/_ranges").exists()
-    assert job_of(str(source), tmp_path / "out", shards=2).status().complete
+    assert find_job(str(source), tmp_path / "out", shards=2).status().complete
     everything = write_dataset(tmp_path, [episodes[0]], name="bad")
     data.convert_here(everything, tmp_path / "none", **V21)
     assert data.meta(tmp_path / "none", "info")["total_episodes"] == 0

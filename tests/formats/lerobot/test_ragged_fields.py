@@ -12,7 +12,7 @@ import pytest
 import rlds_beam
 from rlds_beam import Field, Schema
 from rlds_beam.encoding.example.row_decoder import objects
-from rlds_beam.encoding.tfds.rlds_dataset import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -22,7 +22,7 @@ TOKENS = Field("observation/tokens", "int64", (None,), "zlib")
 
 def write(folder: Path, made: Any, *, steps: Field | None = None, metadata: Field | None = None) -> Path:
     """A dataset with one more field, whose value in episode i, or its step t, is `made(i, t)`."""
-    episodes, schema = [], schema_of(make_episode(3, observation={"state": 3}))
+    episodes, schema = [], default_schema(make_episode(3, observation={"state": 3}))
     for i in range(4):
         episode = make_episode(3 + i, seed=i, observation={"state": 3})
         if steps is not None:

@@ -118,15 +118,15 @@ def test_an_episode_without_decoded_frames_has_the_image_statistics_before_it(mo
 def test_counted_pixels():
     rng = np.random.default_rng(1)
     small, large = (rng.integers(0, 256, (2, *size, 3), np.uint8) for size in ((90, 80), (200, 150)))
-    counts = statistics.histogram_of(small, 3, "image")
+    counts = statistics.count_levels(small, 3, "image")
     np.testing.assert_array_equal(counts[1], np.bincount(small[..., 1].ravel(), minlength=statistics.LEVELS))
-    counts = statistics.histogram_of(large, 3, "image")
+    counts = statistics.count_levels(large, 3, "image")
     np.testing.assert_array_equal(counts[2], np.bincount(large[:, 1::2, 1::2, 2].ravel(), minlength=statistics.LEVELS))
 
 
 def test_large_jpegs_are_decoded_smaller():
     smooth = np.linspace(0, 255, 240 * 320).reshape(1, 240, 320, 1).repeat(3, axis=3).astype(np.uint8)
     images = EncodedImages(objects(encode_jpeg(smooth)), (240, 320, 3))
-    counts = statistics.histogram_of(images, 3, "image")
+    counts = statistics.count_levels(images, 3, "image")
     assert counts.sum(axis=1).tolist() == [60 * 80] * 3  # at half size, every second row and column
     np.testing.assert_allclose(statistics.histogram_statistics(counts)[2:4], [[0.5] * 3, [0.29] * 3], atol=0.01)

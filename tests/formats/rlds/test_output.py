@@ -20,7 +20,7 @@ from rlds_beam.connectors import EpisodeConnector, MinimumLength, SplitEpisodes
 from rlds_beam.encoding.arrayrecord import read_records
 from rlds_beam.encoding.base import Record
 from rlds_beam.encoding.tfds.features import parse_features
-from rlds_beam.encoding.tfds.rlds_dataset import edited_features, encode_example, schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema, edited_features, encode_example
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.rlds.records import RecordEncoder
@@ -305,7 +305,7 @@ def test_invalid_options_are_refused_before_any_work(data, tmp_path):
     ],
 )
 def test_fields_that_tfds_cannot_hold_are_refused_by_name(field, message):
-    schema = schema_of(make_episode(3)).with_columns(field)
+    schema = default_schema(make_episode(3)).with_columns(field)
     with pytest.raises(UsageError, match=message):
         edited_features(schema)
 
@@ -334,7 +334,7 @@ def test_records_are_read_back_unchanged_and_copying_equals_encoding(schema, len
 def test_a_dataset_without_discounts_gets_them_only_with_connectors(tmp_path):
     steps = {p: c for p, c in make_episode(4).steps.items() if p != "discount"}
     made = make_episode(4).replace(steps=steps)
-    path = write_dataset(tmp_path / "data", [made], schema=schema_of(made))
+    path = write_dataset(tmp_path / "data", [made], schema=default_schema(made))
     export(path, tmp_path / "copy", "rlds")
     assert payloads(tmp_path / "copy") == payloads(path) == [encode_example(made)]
     export(path, tmp_path / "long", "rlds", connectors=[MinimumLength(1)])
@@ -367,7 +367,7 @@ def test_ragged_fields_are_copied_and_not_edited(tmp_path):
     flags = [{"is_first": i == 0, "is_last": i == 2, "is_terminal": False} for i in range(3)]
     values = [halves | flags[i] | {"tokens": list(range(i))} for i in range(3)]
     record = features.serialize_example(features.encode_example({"steps": values, "kind": "b"}))
-    path = write_dataset(tmp_path / "data", [record], schema=schema_of(make_episode(3)))
+    path = write_dataset(tmp_path / "data", [record], schema=default_schema(make_episode(3)))
     features.save_config(path)  # class names are in a separate file
 
     export(path, tmp_path / "out", "rlds", connectors=[DoubleRewards()])

@@ -16,7 +16,7 @@ from ros2_bags import opened
 
 from rlds_beam.errors import NeedsMappingError, UsageError
 from rlds_beam.formats.ros2.cdr import BadMessage, Reader
-from rlds_beam.formats.ros2.messages import Topic, definitions_of
+from rlds_beam.formats.ros2.messages import Topic, find_definitions
 from rlds_beam.formats.ros2.source import Ros2Source
 
 RULE = "=" * 80 + "\n"
@@ -24,7 +24,7 @@ MAPPING = "reference: /x\nfields: {observation/x: {topic: /x, field: last}}"
 
 
 def reader_of(definition: str, kind: str = "a/msg/Top", language: str = "ros2msg") -> Reader:
-    return Reader(definitions_of([Topic("/x", kind, 1, definition, language)], "", ""))
+    return Reader(find_definitions([Topic("/x", kind, 1, definition, language)], "", ""))
 
 
 def chain(levels: int, leaf: str, field: str = "") -> str:
@@ -36,13 +36,13 @@ def chain(levels: int, leaf: str, field: str = "") -> str:
 def test_events_of_a_service() -> None:
     """rosbag2 stores the text of the service as the definition of its events."""
     topic = Topic("/add/_service_event", "example/srv/Add_Event", 1, "int64 a\nint64 b\n---\nint64 sum\n", "ros2msg")
-    reader = Reader(definitions_of([topic], "", ""))
+    reader = Reader(find_definitions([topic], "", ""))
     assert reader.find(topic.type, "request[0].a").dtype == "int64"
     assert reader.find(topic.type, "info.event_type").dtype == "uint8"
     nothing = topic._replace(definition="---\nbool success\n")
-    assert Reader(definitions_of([nothing], "", "")).find(topic.type, "response[0].success").dtype == "bool"
+    assert Reader(find_definitions([nothing], "", "")).find(topic.type, "response[0].success").dtype == "bool"
     only_a_comment = topic._replace(definition="# nothing\n\n---\nbool success\n")
-    assert Reader(definitions_of([only_a_comment], "", "")).find(topic.type, "request[0]").dtype == "uint8"
+    assert Reader(find_definitions([only_a_comment], "", "")).find(topic.type, "request[0]").dtype == "uint8"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_absurd_types(definition: str, said: str) -> None:
 def test_all_definitions_of_a_bag() -> None:
     topics = [Topic(f"/{i}", f"a/msg/T{i}", 1, "uint8 a\n" * 8_000, "ros2msg") for i in range(5)]
     with pytest.raises(UsageError, match="more than 262,144 characters"):
-        definitions_of(topics, "", "")
+        find_definitions(topics, "", "")
 
 
 def test_comments_take_no_time() -> None:
@@ -271,6 +271,6 @@ def test_generated_idl() -> None:
     from rosbags.typesys import get_types_from_idl
 
     types = get_types_from_idl(GENERATED.replace('#include "builtin_interfaces/msg/Time.idl"', ""))
-    known = definitions_of([Topic("/x", "a/msg/Top", 1, GENERATED, "ros2idl")], "", "")
+    known = find_definitions([Topic("/x", "a/msg/Top", 1, GENERATED, "ros2idl")], "", "")
     assert list(known["a/msg/Top"]) == list(types["a/msg/Top"][1])
     assert Reader(known).find("a/msg/Top", "covariance").length == 36

@@ -79,7 +79,7 @@ def write_dataset(output, options, images="raw", splits=("train",), lengths=LENG
     return expected
 
 
-def leaves_of(element):
+def list_leaves(element):
     observation = element.observation
     return {
         "step_type": element.step_type,
@@ -124,7 +124,7 @@ def test_items_are_read_back(tmp_path, options, images):
     assert dataset.element_spec.policy_info == ()
     lead = () if options.items == "frames" else (options.length,)
     assert dataset.element_spec.observation["camera"].shape.as_list() == [*lead, 8, 16, 3]
-    first, second = ([leaves_of(e) for e in dataset.as_numpy_iterator()] for _ in range(2))
+    first, second = ([list_leaves(e) for e in dataset.as_numpy_iterator()] for _ in range(2))
     assert_same_items(first, expected, images)
     for a, b in zip(first, second, strict=True):  # the same order every time
         np.testing.assert_array_equal(a["observation/nested/state"], b["observation/nested/state"])
@@ -134,8 +134,8 @@ def test_items_are_read_back(tmp_path, options, images):
 def test_batches_contain_the_same_items(tmp_path, images):
     pytest.importorskip("tf_agents")
     write_dataset(tmp_path, ItemOptions(), images)
-    single = [leaves_of(e) for e in load_trajectories(str(tmp_path)).as_numpy_iterator()]
-    batches = [leaves_of(e) for e in load_trajectories(str(tmp_path), batch_size=4).as_numpy_iterator()]
+    single = [list_leaves(e) for e in load_trajectories(str(tmp_path)).as_numpy_iterator()]
+    batches = [list_leaves(e) for e in load_trajectories(str(tmp_path), batch_size=4).as_numpy_iterator()]
     assert batches[0]["observation/camera"].shape == (4, 2, 8, 16, 3)
     for path in single[0]:
         joined = np.concatenate([batch[path] for batch in batches])
@@ -149,7 +149,7 @@ def test_tf_agents_reads_episodes_with_our_decoder(tmp_path, images):
     expected = write_dataset(tmp_path, ItemOptions(items="episodes"), images)
     files = sorted(str(p) for p in tmp_path.glob("*.tfrecord-?????-of-?????"))
     dataset = example_encoding_dataset.load_tfrecord_dataset(files, decoder=decoder(str(tmp_path)))
-    read = [leaves_of(e) for e in dataset.as_numpy_iterator()]
+    read = [list_leaves(e) for e in dataset.as_numpy_iterator()]
     assert {item["action"].shape[0] for item in read} == {1}  # TF-Agents adds the batch axis
     assert_same_items([{path: v[0] for path, v in item.items()} for item in read], expected, images)
 

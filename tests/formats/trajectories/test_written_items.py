@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from converted_items import KEY, assert_same, expected_of, leaves_of, make_frames, read, write
+from converted_items import KEY, assert_same, expected_of, list_leaves, make_frames, read, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from outputs import commit_dataset, commit_range, plan, shard_path
@@ -81,7 +81,7 @@ def test_encoded_items_are_read_back(observation, kind, episodes, images, shards
     options = KINDS[kind]
     # With --images=jpeg, TF-Agents would treat [L, H, W] as a JPEG; here no leaf has this shape.
     cameras = () if images == "none" else (CAMERA, DEPTH)
-    leaves = leaves_of(*sorted((*cameras, *observation), key=lambda leaf: leaf.path.split("/")))
+    leaves = list_leaves(*sorted((*cameras, *observation), key=lambda leaf: leaf.path.split("/")))
     if images == "jpeg":
         leaves = tuple(leaf for leaf in leaves if leaf.dtype != "uint8" or len(leaf.shape) != 2)
     stored = "jpeg" if images == "jpeg" else "raw"
@@ -103,7 +103,7 @@ def test_encoded_items_are_read_back(observation, kind, episodes, images, shards
 @pytest.mark.parametrize("most", [7, 64])
 def test_batches_are_the_same_on_every_run(tmp_path, most):
     """Batches are 256 records from the start of the shard, whatever their lengths."""
-    leaves = leaves_of(SpecLeaf("observation", "int64", (3,)))
+    leaves = list_leaves(SpecLeaf("observation", "int64", (3,)))
     bits = [7 if i % 3 else most for i in range(30)]
     episodes = [make_frames(leaves, 21, i, some) for i, some in enumerate(bits)]
     made = write(tmp_path, leaves, ItemOptions(), episodes)
@@ -121,7 +121,7 @@ def test_batches_are_the_same_on_every_run(tmp_path, most):
 
 
 def test_large_items_come_in_small_batches(tmp_path):
-    leaves = leaves_of(SpecLeaf("observation", "uint8", (512, 1024)))
+    leaves = list_leaves(SpecLeaf("observation", "uint8", (512, 1024)))
     made = write(tmp_path, leaves, ItemOptions(), [make_frames(leaves, 8, 0)])
     replay = open_converted(str(tmp_path))
     assert [len(items) for items in replay.read_items(replay.ranges[0])] == [3, 3, 1]
@@ -132,7 +132,7 @@ def test_large_items_come_in_small_batches(tmp_path):
 @pytest.mark.parametrize("kind", ["pairs", "episodes", "frames"])
 def test_items_equal_those_of_load_trajectories(tmp_path, kind, images):
     pytest.importorskip("tf_agents")
-    leaves = leaves_of(
+    leaves = list_leaves(
         CAMERA, SpecLeaf("observation/count", "int64", ()), SpecLeaf("observation/state", "float64", (3,))
     )
     write(tmp_path, leaves, KINDS[kind], [make_frames(leaves, n, n) for n in (4, 9, 2)], images)
@@ -160,7 +160,7 @@ def record_of(leaves, item, order=1) -> bytes:
     return encode_delimited(1, b"".join(entries))
 
 
-def payloads_of(spec, items) -> list[bytes]:
+def encode_payloads(spec, items) -> list[bytes]:
     with tempfile.NamedTemporaryFile() as file:
         Path(file.name).write_bytes(b"".join(map(bytes, TrajectoryEncoder(spec).encode(items).buffers)))
         return read_payloads(file.name)
@@ -169,13 +169,14 @@ def payloads_of(spec, items) -> list[bytes]:
 @pytest.mark.parametrize("numbers", [[1] * 12, [1, 1, 70_000, 70_000] * 3, [1, 300] * 6, [-1, 2**62, 0, 5] * 3])
 def test_records_of_another_program(numbers):
     """They are mixed with our records of equal length, so that only the bytes differ."""
-    leaves = leaves_of(SpecLeaf("observation", "int64", (2,)))
+    leaves = list_leaves(SpecLeaf("observation", "int64", (2,)))
     frames = make_frames(leaves, 6, 0)
     frames.columns["observation"][:] = np.reshape(numbers, (6, 2))
     items = ItemMaker(ItemOptions()).push(frames)
     spec = TrajectorySpec(leaves, (2,))
     rows = expected_of([items], leaves)
-    written = [payloads_of(spec, items), [record_of(leaves, r) for r in rows], [record_of(leaves, r, -1) for r in rows]]
+    ours = encode_payloads(spec, items)
+    written = [ours, [record_of(leaves, r) for r in rows], [record_of(leaves, r, -1) for r in rows]]
     mixed = [payload for record in zip(*written, strict=True) for payload in record]
     everything = [np.frombuffer(payload, np.uint8) for payload in [*mixed, *itertools.chain(*written)]]
     batch = [row[None] for row in everything[: len(mixed)]]
@@ -202,11 +203,11 @@ def test_records_of_another_program(numbers):
     ],
 )
 def test_records_of_other_leaves(leaf, frames, message):
-    leaves = leaves_of(SpecLeaf("observation", "float32", (4,)))
+    leaves = list_leaves(SpecLeaf("observation", "float32", (4,)))
     items = ItemMaker(ItemOptions(items="sequences", sequence_length=frames)).push(make_frames(leaves, frames, 0))
-    (payload,) = payloads_of(TrajectorySpec(leaves, (frames,)), items)
+    (payload,) = encode_payloads(TrajectorySpec(leaves, (frames,)), items)
     with pytest.raises(MalformedError, match=message):
-        TrajectoryDecoder(TrajectorySpec(leaves_of(leaf), (2,)), {}).decode([np.frombuffer(payload, np.uint8)[None]])
+        TrajectoryDecoder(TrajectorySpec(list_leaves(leaf), (2,)), {}).decode([np.frombuffer(payload, np.uint8)[None]])
 
 
 # Reading rows
@@ -247,7 +248,7 @@ def test_rows_are_the_records_of_the_file(runs, limit):
 
 @pytest.fixture
 def converted(tmp_path):
-    leaves = leaves_of(SpecLeaf("observation", "float32", (3,)))
+    leaves = list_leaves(SpecLeaf("observation", "float32", (3,)))
     write(tmp_path / "out", leaves, ItemOptions(), [make_frames(leaves, 9, i) for i in range(4)], shards=2)
     return tmp_path / "out"
 
@@ -337,7 +338,7 @@ def test_other_directories(tmp_path, converted):
 
 
 def test_splits(tmp_path):
-    leaves = leaves_of(SpecLeaf("observation", "float32", (3,)))
+    leaves = list_leaves(SpecLeaf("observation", "float32", (3,)))
     work = [WorkRange(split, i, 2, ()) for split in ("train", "val", "none") for i in range(2)]
     encoder = TrajectoryEncoder(TrajectorySpec(leaves, (2,)))
     directory.open_output(str(tmp_path), plan())
@@ -361,7 +362,7 @@ def test_splits(tmp_path):
 
 
 def test_conversions_of_one_dataset_are_told_apart(tmp_path):
-    leaves = leaves_of(SpecLeaf("observation", "float32", (3,)))
+    leaves = list_leaves(SpecLeaf("observation", "float32", (3,)))
     episodes = [make_frames(leaves, 9, 0)]
     for name, options in [("a", ItemOptions()), ("b", ItemOptions()), ("c", TILED)]:
         write(tmp_path / name, leaves, options, episodes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import lerobot_data as data
 import numpy as np
-from lerobot_peer import assert_reads_what_lerobot_wrote, opened, pixels_of, write_with_lerobot
+from lerobot_peer import assert_reads_what_lerobot_wrote, decode_pixels, opened, write_with_lerobot
 
 
 def test_every_frame_is_the_step(source, output):
@@ -23,7 +23,7 @@ def test_every_frame_is_the_step(source, output):
             assert item["next.reward"] == e.steps["reward"][t]
             assert item["next.done"] == e.steps["is_last"][t]
             if t in (0, len(e) - 1):
-                image = pixels_of(item, "observation.images.image_0")
+                image = decode_pixels(item, "observation.images.image_0")
                 assert np.abs(image - pixels[t]).mean() < 8  # another JPEG decoder, and random pixels
             frame += 1
 
@@ -46,7 +46,7 @@ def test_every_frame_of_the_videos_is_found_by_its_time(moving, videos):
             item = dataset[frame]  # LeRobot raises if no frame is within 1e-4 s
             for camera in ("image_0", "wrist"):
                 pixels = e.steps[f"observation/{camera}"][[t]].decode()[0]
-                decoded = pixels_of(item, f"observation.images.{camera}")
+                decoded = decode_pixels(item, f"observation.images.{camera}")
                 assert np.abs(decoded - pixels).mean() < 6, (frame, camera)
                 bars = [np.flatnonzero(image[2:6].mean(axis=(0, 2)) > 170).mean() for image in (decoded, pixels)]
                 assert abs(bars[0] - bars[1]) < 1  # this frame, not its neighbor

@@ -11,7 +11,7 @@ from lerobot_peer import FORMAT_VERSION, OPTIONS, opened
 
 import rlds_beam
 from rlds_beam import Field, Schema
-from rlds_beam.encoding.tfds.rlds_dataset import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.images.depth import Depth
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -82,7 +82,7 @@ def test_files_that_lerobot_wrote(folder, unit):
 def test_files_that_we_wrote(folder, unit):
     maps = {length: {"observation/depth": depth_maps(length, unit)} for length in LENGTHS}
     episodes = [make_episode(n, seed=n, observation={"state": 3}, columns=columns) for n, columns in maps.items()]
-    schema = schema_of(episodes[0])
+    schema = default_schema(episodes[0])
     field = Field("observation/depth", DTYPES[unit].__name__, (*SIZE, 1))
     schema = Schema({**schema.steps, field.path: field}, schema.metadata)
     path = write_dataset(folder / f"given_{unit}", episodes, name="toy", schema=schema)

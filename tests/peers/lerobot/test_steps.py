@@ -8,7 +8,7 @@ from typing import Any
 import lerobot_data as data
 import numpy as np
 import pytest
-from lerobot_peer import opened, pixels_of, write_with_lerobot
+from lerobot_peer import decode_pixels, opened, write_with_lerobot
 
 from rlds_beam import open_dataset
 
@@ -53,5 +53,5 @@ def test_datasets_written_by_lerobot(moving, folder, kind):
 def test_images_are_jpegs_that_another_decoder_reads(source, output):
     steps, dataset = open_dataset(output, unit="steps"), opened(output)
     for row in range(0, len(steps), 7):
-        image = pixels_of(dataset[row], "observation.images.image_0")
+        image = decode_pixels(dataset[row], "observation.images.image_0")
         assert np.abs(image - steps[row]["observation/image_0"]).mean() < 8

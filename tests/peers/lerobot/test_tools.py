@@ -10,7 +10,7 @@ import lerobot_data as data
 import numpy as np
 import pytest
 from checkout import REAL_DATA
-from lerobot_peer import OPTIONS, opened, pixels_of
+from lerobot_peer import OPTIONS, decode_pixels, opened
 
 import rlds_beam
 
@@ -116,7 +116,7 @@ def test_lerobots_own_converter_takes_our_v21_to_v30(moving, folder, images):
             assert item["task"] == e.steps["language_instruction"][t].decode()
             np.testing.assert_array_equal(item["action"], e.steps["action"][t])
             pixels = e.steps["observation/wrist"][[t]].decode()[0]
-            assert np.abs(pixels_of(item, "observation.images.wrist") - pixels).mean() < 6
+            assert np.abs(decode_pixels(item, "observation.images.wrist") - pixels).mean() < 6
         frame += len(e)
 
 

@@ -14,14 +14,14 @@ from lerobot_peer import (
     WINDOWS,
     assert_reads_what_lerobot_wrote,
     assert_windows,
+    decode_pixels,
     opened,
-    pixels_of,
     write_with_lerobot,
 )
 
 import rlds_beam
 from rlds_beam import Field, Schema
-from rlds_beam.encoding.tfds.rlds_dataset import schema_of
+from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 
 
 def test_windows_and_chosen_episodes(source, output):
@@ -82,7 +82,7 @@ def test_h264_by_name(moving, folder):
     assert (info["video.codec"], info["video.crf"], info["video.g"]) == ("h264", 20, 10)
     dataset = opened(out)
     pixels = moving[1][-1].steps["observation/image_0"][[-1]].decode()[0]
-    assert np.abs(pixels_of(dataset[len(dataset) - 1], "observation.images.image_0") - pixels).mean() < 6
+    assert np.abs(decode_pixels(dataset[len(dataset) - 1], "observation.images.image_0") - pixels).mean() < 6
 
 
 def test_a_dataset_without_images_or_text_opens(folder):
@@ -114,7 +114,7 @@ def test_a_data_file_above_the_limit_and_ragged_columns_open(folder):
 
     episodes = [make_episode(1500, seed=i, observation={"state": 2300}) for i in range(8)]
     episodes = [e.replace(metadata={"marks": np.arange(i)}) for i, e in enumerate(episodes)]
-    schema = schema_of(episodes[0])
+    schema = default_schema(episodes[0])
     schema = Schema(schema.steps, {"marks": Field("marks", "int64", (None,))})
     path = write_dataset(folder / "large", episodes, name="large", schema=schema)
     data.convert_here(path, folder / "large_out", fps=10, shards=1)

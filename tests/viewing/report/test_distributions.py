@@ -13,7 +13,7 @@ from rlds_beam.connectors.statistics.episode_statistics import LeafStatistics
 from rlds_beam.connectors.statistics.quantiles import ValueDistribution
 from rlds_beam.typing import Array
 from rlds_beam.viewing.report.comparison import ks_distance, stability_index
-from rlds_beam.viewing.report.distributions import BINS, distribution_of, edges_of, histogram_of
+from rlds_beam.viewing.report.distributions import BINS, choose_edges, count_bins, make_distribution
 from rlds_beam.viewing.report.episodes import sample_keys, worst_rows
 from rlds_beam.viewing.report.sections import NumberDistribution
 
@@ -25,12 +25,12 @@ def weighted(values: Any) -> tuple[Array, Array]:
 
 
 def described(values: Any) -> NumberDistribution:
-    return distribution_of(LeafStatistics.of(np.asarray(values)), 0, "")
+    return make_distribution(LeafStatistics.of(np.asarray(values)), 0, "")
 
 
 @given(NUMBERS)
 def test_a_histogram_counts_every_value_once(values: list[float]) -> None:
-    histogram = histogram_of(weighted(values), len(values))
+    histogram = count_bins(weighted(values), len(values))
     assert sum(histogram.counts) + histogram.outside == len(values)
     assert histogram.outside == np.count_nonzero(~np.isfinite(values))
     assert len(histogram.counts) <= BINS + 1
@@ -73,8 +73,8 @@ def test_a_nan_is_outside_and_has_no_quantiles() -> None:
 def test_buckets_give_nearly_the_histogram_of_all_values(size: int) -> None:
     values = np.random.default_rng(1).normal(size=size)
     counted = ValueDistribution.counted(values[None]).weighted(0)
-    edges = edges_of(weighted(values))
-    exact, about = (histogram_of(one, size, edges).counts for one in (weighted(values), counted))
+    edges = choose_edges(weighted(values))
+    exact, about = (count_bins(one, size, edges).counts for one in (weighted(values), counted))
     assert np.abs(np.subtract(exact, about)).sum() < 0.01 * size
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from rlds_beam.checking.signals.rows import SignalRows
-from rlds_beam.checking.signals.scores import fields_of, group_scales
+from rlds_beam.checking.signals.scores import group_scales, load_fields
 from rlds_beam.episodes.schema import dimension_labels, shown_dimensions
 from rlds_beam.text import count, shorten
 from rlds_beam.typing import Array
@@ -54,7 +54,7 @@ class DatasetFinding:
     remedy: str
 
 
-def findings_of(rows: SignalRows, names: Mapping[str, Sequence[str]] = {}) -> list[DatasetFinding]:
+def find_findings(rows: SignalRows, names: Mapping[str, Sequence[str]] = {}) -> list[DatasetFinding]:
     """All findings, in the order of `DATASET_CHECKS`; none for fewer than 10 episodes.
 
     Args:
@@ -91,7 +91,7 @@ def _of_metadata(rows: SignalRows) -> Iterator[DatasetFinding]:
 
 
 def _of_motion(rows: SignalRows, names: Mapping[str, Sequence[str]]) -> Iterator[DatasetFinding]:
-    for path, field in fields_of(rows).items():
+    for path, field in load_fields(rows).items():
         known = ~np.isnan(field["low"]).any(axis=1)
         if known.sum() < _MIN_EPISODES:
             continue

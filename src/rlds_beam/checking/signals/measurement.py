@@ -143,7 +143,7 @@ def grippers(context: Context, motions: Mapping[str, Motion], laid: Laid) -> dic
         third = (highs - lows) / 3
         side = np.where(values >= highs - third, 1, np.where(values <= lows + third, -1, 0))
         places = np.flatnonzero(side)
-        episode = laid.episode_of(places)
+        episode = laid.find_episode(places)
         turns = (side[places][1:] != side[places][:-1]) & (episode[1:] == episode[:-1])
         found[f"#crossings/{path}"] = np.bincount(episode[1:][turns], minlength=len(laid.starts)).astype(float)
         tenth = (highs - lows) / 10
@@ -193,7 +193,7 @@ class Block:
         key, steps, row, length = episode.key, episode.steps, len(self), len(episode)
         values = self._add_texts(episode, length, row)
         if verdict is not None and verdict.rejected is not None:
-            values["rule"], values["detail"] = verdict.rejected.rule, texts.text_of(verdict.rejected.detail)
+            values["rule"], values["detail"] = verdict.rejected.rule, texts.decode_text(verdict.rejected.detail)
         self._add_row(key, values)
         self._bytes += len(episode.payload)
         if not length:

@@ -74,7 +74,7 @@ class Laid:
         first = self.starts + (self.lengths - counts) // 2
         return np.arange(counts.sum()) + np.repeat(first - starts, counts), counts, starts
 
-    def episode_of(self, steps: Array) -> Array:
+    def find_episode(self, steps: Array) -> Array:
         """The index of the episode of each step."""
         return np.searchsorted(self.starts, steps, side="right") - 1
 
@@ -228,7 +228,7 @@ def _largest_at(sizes: Array, largest: Array, laid: Laid) -> Array:
         return np.stack([sizes[:, start:stop].argmax(axis=1) for start, stop in places], axis=1)
     found = np.flatnonzero(((sizes == np.repeat(largest, laid.lengths, axis=1)) & (sizes > 0)).ravel())
     dimension, step = np.divmod(found, sizes.shape[1])
-    episode = laid.episode_of(step)
+    episode = laid.find_episode(step)
     place = dimension * size + episode
     first = np.ones(len(place), bool)
     first[1:] = place[1:] != place[:-1]
@@ -261,7 +261,7 @@ def longest_runs(mask: Array, laid: Laid, least: int = 1, *, with_total: bool = 
         edges = runs(mask)
         edges = edges[edges[:, 1] - edges[:, 0] >= least]
         lengths = edges[:, 1] - edges[:, 0]
-        episode = laid.episode_of(edges[:, 0])
+        episode = laid.find_episode(edges[:, 0])
         total[:] = np.bincount(episode, lengths, size)
         order = np.lexsort((-edges[:, 0], lengths))  # the longest is written last, the first of several
         at = episode[order]

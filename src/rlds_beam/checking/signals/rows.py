@@ -210,7 +210,7 @@ def _largest(values: Array, laid: Laid) -> Array:
     """The first step with the largest value of each episode."""
     largest = np.maximum.reduceat(values, laid.starts)
     places = np.flatnonzero(values == np.repeat(largest, laid.lengths))
-    episodes, first = np.unique(laid.episode_of(places), return_index=True)
+    episodes, first = np.unique(laid.find_episode(places), return_index=True)
     steps = np.full(len(laid.starts), np.nan)
     steps[episodes] = places[first] - laid.starts[episodes]
     return steps

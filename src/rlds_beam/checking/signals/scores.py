@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.checking.rates import rate_of
+from rlds_beam.checking.rates import estimate_rate
 from rlds_beam.checking.signals.context import Context, is_gripper, pairs
 from rlds_beam.checking.signals.rows import Columns, SignalRows
 from rlds_beam.typing import Array
@@ -48,7 +48,7 @@ def score_episodes(rows: SignalRows, context: Context) -> dict[str, Array]:
     found: dict[str, Array] = {}
     if len(rows) < MIN_EPISODES:
         return found
-    vectors = fields_of(rows)
+    vectors = load_fields(rows)
     for path, field in vectors.items():
         for score in (_jump, _saturation):
             found |= score(path, field, rows.numbers["steps"])
@@ -63,7 +63,7 @@ def score_episodes(rows: SignalRows, context: Context) -> dict[str, Array]:
     return found
 
 
-def fields_of(rows: SignalRows) -> dict[str, Mapping[str, Array]]:
+def load_fields(rows: SignalRows) -> dict[str, Mapping[str, Array]]:
     """Field of motion -> statistic -> float64 (E, D), which is loaded when it is used."""
     found: dict[str, list[str]] = {}
     for path, statistic in rows.vectors:
@@ -276,7 +276,7 @@ def _rates(rows: SignalRows, context: Context) -> dict[str, Array]:
             continue
         usual = _median(interval)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = rate_of(interval, context.fps) / context.fps if context.fps else usual / interval
+            ratio = estimate_rate(interval, context.fps) / context.fps if context.fps else usual / interval
         found[f"rate_mismatch/{path}"] = np.abs(ratio - 1)
     return found
 

@@ -13,7 +13,7 @@ from rlds_beam import storage
 from rlds_beam.checking.signals import texts
 from rlds_beam.checking.signals.base import SIGNALS
 from rlds_beam.checking.signals.context import Context
-from rlds_beam.checking.signals.dataset import DatasetFinding, findings_of
+from rlds_beam.checking.signals.dataset import DatasetFinding, find_findings
 from rlds_beam.checking.signals.measurement import Block
 from rlds_beam.checking.signals.rows import Columns, SignalRows
 from rlds_beam.checking.signals.scores import score_episodes
@@ -111,7 +111,7 @@ class EpisodeTable:
 
     def dataset_findings(self) -> list[DatasetFinding]:
         """What is worth a look in the dataset as a whole: constant metadata, normalized values, mixed scales, ..."""
-        return findings_of(self._rows(), self.context.names)
+        return find_findings(self._rows(), self.context.names)
 
     def _rows(self) -> SignalRows:
         self._flush()
@@ -119,7 +119,7 @@ class EpisodeTable:
         return SignalRows.concatenate(parts or [Block(self.context).finish()]).in_order()
 
 
-def row_of(episode: Episode, context: Context) -> dict[str, Any]:
+def make_row(episode: Episode, context: Context) -> dict[str, Any]:
     """The row of one episode, without the signals that compare it with others (None)."""
     block = Block(context)
     block.add(episode)
@@ -157,7 +157,7 @@ def _table(rows: SignalRows, columns: Mapping[str, Array]) -> pa.Table:
     for signal in SIGNALS:
         for name, values in signal_columns(signal, columns, len(rows)).items():
             found[name] = _texts(values, len(rows)) if isinstance(values, list) else _numbers(values, name)
-    return pa.table({texts.text_of(name): column for name, column in found.items()})  # names may be no valid UTF-8
+    return pa.table({texts.decode_text(name): column for name, column in found.items()})  # names may be no valid UTF-8
 
 
 def signal_columns(signal: str, columns: Mapping[str, Array], size: int) -> dict[str, Array | list[str | None]]:
@@ -228,4 +228,4 @@ class Measures:
 
 def measure(episode: Episode, context: Context) -> Measures:
     """Measures one episode. For many, `EpisodeTable` is several times as fast."""
-    return Measures(row_of(episode, context))
+    return Measures(make_row(episode, context))

@@ -74,7 +74,7 @@ _LENGTH = re.compile(
 )
 
 
-def text_of(value: Any) -> str:
+def decode_text(value: Any) -> str:
     """A text of a dataset, as a str of at most `MAX_CHARACTERS`."""
     data = value if isinstance(value, bytes) else str(value).encode(errors="replace")
     return data.decode(errors="replace")[:MAX_CHARACTERS]
@@ -93,12 +93,12 @@ def instructions(episode: Episode, fields: Sequence[str]) -> list[list[str]]:
         column: Any = episode.steps.get(path)
         if column is None:
             value = episode.metadata.get(path)
-            found.append([] if value is None else [text_of(value)])
+            found.append([] if value is None else [decode_text(value)])
             continue
         values = column.tolist()
         if values and values.count(values[0]) == len(values):
             values = values[:1]
-        found.append([text_of(value) for value in dict.fromkeys(values)])
+        found.append([decode_text(value) for value in dict.fromkeys(values)])
     return found
 
 
@@ -107,10 +107,10 @@ def scalars(metadata: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in metadata.items():
         if isinstance(value, (bytes, str)):
-            found[f"metadata/{name}"] = text_of(value)
+            found[f"metadata/{name}"] = decode_text(value)
         elif isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.shape == ()):
             plain = value.item()
-            found[f"metadata/{name}"] = text_of(plain) if isinstance(plain, bytes) else plain
+            found[f"metadata/{name}"] = decode_text(plain) if isinstance(plain, bytes) else plain
         elif isinstance(value, (bool, int, float)):
             found[f"metadata/{name}"] = value
     return found

@@ -13,7 +13,15 @@ from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.selection import end_episode, keep_steps, slice_steps
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.statistics.used_statistics import numbers
-from rlds_beam.episodes.columns import all_below, below, concatenate, find_changed, is_numeric, violation_of, zeros_like
+from rlds_beam.episodes.columns import (
+    all_below,
+    below,
+    concatenate,
+    find_changed,
+    is_numeric,
+    make_violation,
+    zeros_like,
+)
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.images.encoded_images import EncodedImages
@@ -103,7 +111,7 @@ class CastFields(EpisodeConnector):
             new = old.astype(self.dtype)
             bad = find_changed(old, new, rounding=True)
         if bad.any():
-            raise BadEpisode(violation_of("cast", path, old, new, bad))
+            raise BadEpisode(make_violation("cast", path, old, new, bad))
         return new
 
 

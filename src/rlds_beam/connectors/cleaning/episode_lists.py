@@ -144,7 +144,7 @@ class KeepListedEpisodes(_ListConnector):
         return episode if self._listed.find(episode.key) else []
 
 
-def list_of(connector: object) -> EpisodeList | None:
+def find_list(connector: object) -> EpisodeList | None:
     """The list of a connector that has one, and reads nothing else of an episode."""
     listed = getattr(connector, "listed", None)
     return listed if isinstance(listed, EpisodeList) else None
@@ -153,7 +153,7 @@ def list_of(connector: object) -> EpisodeList | None:
 def check_lists(connectors: Iterable[object], dataset: str) -> None:
     """Raises UsageError if a list names another dataset than the one that is read."""
     for connector in connectors:
-        if (listed := list_of(connector)) is not None:
+        if (listed := find_list(connector)) is not None:
             listed.check_dataset(dataset)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.checking.idle import IDLE, MIN_IDLE_STEPS, idle_steps, runs
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.cleaning.selection import slice_steps, text_of, values_of, vectors
+from rlds_beam.connectors.cleaning.selection import decode_text, read_values, slice_steps, vectors
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.encoding.checked_json import parse_json
 from rlds_beam.episodes.episode import Episode
@@ -141,7 +141,7 @@ def episode_name(episode: Episode, key: str) -> str:
     def value(match: re.Match[str]) -> str:
         if match[1] == "key":
             return str(episode.key)
-        return text_of(values_of(episode, match[1], "the name of an episode")[0])
+        return decode_text(read_values(episode, match[1], "the name of an episode")[0])
 
     return _FIELD.sub(value, key)
 

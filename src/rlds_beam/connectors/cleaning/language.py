@@ -16,7 +16,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.episode_lists import EXPECTED_KEY, EpisodeList
-from rlds_beam.connectors.cleaning.selection import text_of, values_of
+from rlds_beam.connectors.cleaning.selection import decode_text, read_values
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.encoding.checked_json import load_json, parse_json, parse_yaml
 from rlds_beam.episodes.columns import is_text
@@ -133,10 +133,10 @@ class FillLanguage(EpisodeConnector):
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         text, path = self._text(episode.key), _task_field(episode)
-        values = [b""] if path is None else values_of(episode, path, "FillLanguage").tolist()
-        missing = np.array([not text_of(value).strip() for value in values])
+        values = [b""] if path is None else read_values(episode, path, "FillLanguage").tolist()
+        missing = np.array([not decode_text(value).strip() for value in values])
         given = text or ""
-        others = {text_of(value) for value in values} - {"", given} if not missing.all() else set()
+        others = {decode_text(value) for value in values} - {"", given} if not missing.all() else set()
         if text is None and missing.any() and not episode.key.of_probe:
             raise UsageError(
                 f"--task_file: {episode.key} has no task, and {self.table} has no text for it: add its key, or give "
@@ -154,7 +154,7 @@ class FillLanguage(EpisodeConnector):
             return episode.replace(metadata={**episode.metadata, path: given.encode()})
         filled = np.full(len(episode), given.encode(), object)
         if path is not None:
-            filled[~missing] = values_of(episode, path, "FillLanguage")[~missing]
+            filled[~missing] = read_values(episode, path, "FillLanguage")[~missing]
         return episode.with_columns({path or TASK_FIELDS[0]: filled})
 
     def _text(self, key: EpisodeKey) -> str | None:
@@ -256,10 +256,10 @@ class RelabelLanguage(EpisodeConnector):
             object.__setattr__(self, "table", _load(self.table))
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
-        values = values_of(episode, self.field, "RelabelLanguage")
+        values = read_values(episode, self.field, "RelabelLanguage")
         new_texts: dict[Any, bytes] = {}
         for value in dict.fromkeys(values.ravel().tolist()):
-            text = self._relabel(text_of(value), episode)
+            text = self._relabel(decode_text(value), episode)
             if text is None:
                 return []
             new_texts[value] = text.encode()

@@ -112,7 +112,7 @@ PRESETS = {
 """Preset name -> preset."""
 
 
-def preset_of(name: str) -> Preset:
+def find_preset(name: str) -> Preset:
     """The preset with this name; raises UsageError if there is none."""
     if name not in PRESETS:
         hint = did_you_mean(name, PRESETS, otherwise=f"there are {', '.join(PRESETS)}")
@@ -126,7 +126,7 @@ def with_preset(options: Configured) -> Configured:
     if name is None:
         return options
     given: tuple[str, ...] = cast(Any, options).repair
-    repair = (*given, *(rule for rule in preset_of(name).repair if rule not in given))
+    repair = (*given, *(rule for rule in find_preset(name).repair if rule not in given))
     return cast(Configured, dataclasses.replace(cast(Any, options), repair=repair))
 
 

@@ -13,7 +13,7 @@ from rlds_beam.connectors.cleaning.rotations import (
     are_rotations,
     read_rotations,
     sound_rotations,
-    values_of,
+    value_names,
     void_actions,
     write_rotations,
 )
@@ -44,7 +44,7 @@ class _Actions(EpisodeConnector):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        if self.rotation is not None and not values_of(self.rotation):
+        if self.rotation is not None and not value_names(self.rotation):
             raise UsageError(f"{name}: rotation={self.rotation} is no representation; see ConvertRotation")
         if (self.rotation is None) != (not self._rotations):
             raise UsageError(f"{name}: rotation and at go together: the representation, and the index of its values")
@@ -84,7 +84,7 @@ class _Actions(EpisodeConnector):
         void = self._void(episode, actions)
         columns = actions.astype(np.float64), states.astype(np.float64)
         for start in self._rotations:
-            where = slice(start, start + len(values_of(self.rotation or "")))
+            where = slice(start, start + len(value_names(self.rotation or "")))
             for field, values in zip((path, self.state), columns, strict=True):
                 sound_rotations(episode, field, values[:, where], self.rotation or "", void)
         kept = ~void & np.isfinite(columns[0]).all(axis=1) & np.isfinite(columns[1]).all(axis=1)
@@ -121,7 +121,7 @@ class _Actions(EpisodeConnector):
           UsageError: the shapes do not fit, or `to` is not `state`.
           RldsBeamError: an action or a state is no rotation.
         """
-        name, width, size = type(self).__name__, actions.shape[-1], len(values_of(self.rotation or ""))
+        name, width, size = type(self).__name__, actions.shape[-1], len(value_names(self.rotation or ""))
         if self.to != "state":
             raise UsageError(f"{name}: to={self.to}: chunks are relative to a state")
         old = actions.reshape(-1, actions.shape[-2], width).astype(np.float64)
@@ -156,7 +156,7 @@ class _Actions(EpisodeConnector):
                 f"{name}: {path} has {width} values and {self.state} {states.shape[1]}: they must be the same "
                 "quantities in the same order (SplitField and JoinFields select them)"
             )
-        size = len(values_of(self.rotation or ""))
+        size = len(value_names(self.rotation or ""))
         ends = [*self.absolute, *(start + size - 1 for start in self._rotations), *(at + 2 for at in self._positions)]
         if max(ends, default=0) >= width or min((*self.absolute, *self._rotations, *self._positions), default=0) < 0:
             raise UsageError(f"{name}: {path} has {width} values; an index of absolute, at, or position is outside")
@@ -208,7 +208,7 @@ class RelativeActions(_Actions):
     def _convert(self, actions: Array, states: Array) -> Array:
         bases = states if self.to == "state" else np.concatenate([states[:1], actions[:-1]])
         made: Array = actions - bases
-        size = len(values_of(self.rotation or ""))
+        size = len(value_names(self.rotation or ""))
         for i, start in enumerate(self._rotations):
             where = slice(start, start + size)
             base = read_rotations(bases[:, where], self.rotation or "")
@@ -267,13 +267,13 @@ class AbsoluteActions(_Actions):
             rows.append(absolute)
         made = np.concatenate(rows)
         for start in self._rotations:  # without jumps along the episode
-            where = slice(start, start + len(values_of(self.rotation or "")))
+            where = slice(start, start + len(value_names(self.rotation or "")))
             made[:, where] = write_rotations(read_rotations(made[:, where], self.rotation or ""), self.rotation or "")
         return made
 
     def _add(self, bases: Array, actions: Array) -> Array:
         made: Array = bases + actions
-        size = len(values_of(self.rotation or ""))
+        size = len(value_names(self.rotation or ""))
         for i, start in enumerate(self._rotations):
             where = slice(start, start + size)
             base = read_rotations(bases[:, where], self.rotation or "")

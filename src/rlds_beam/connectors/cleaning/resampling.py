@@ -12,7 +12,7 @@ import numpy as np
 from rlds_beam.checking.rates import is_clock
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.relative_actions import DELTA
-from rlds_beam.connectors.cleaning.rotations import read_rotations, sound_rotations, values_of, write_rotations
+from rlds_beam.connectors.cleaning.rotations import read_rotations, sound_rotations, value_names, write_rotations
 from rlds_beam.connectors.cleaning.selection import merge_steps, vectors, with_value
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import all_below
@@ -126,7 +126,7 @@ class Resample(EpisodeConnector):
                 raise UsageError(f"Resample: {name}={rate:g}, expected a number above 0, up to {_MAX_RATE:,}")
         if self.unit is not None and (self.unit not in _UNITS or self.times is None):
             raise UsageError(f"Resample: unit={self.unit}: expected {', '.join(_UNITS)}, for the timestamps in times")
-        if self.rotation is not None and not values_of(self.rotation):
+        if self.rotation is not None and not value_names(self.rotation):
             raise UsageError(f"Resample: rotation={self.rotation} is no representation; see ConvertRotation")
         if (self.rotation is None) != (not _entries(self.at)):
             raise UsageError("Resample: rotation and at go together: the representation, and where its values are")
@@ -206,7 +206,7 @@ class Resample(EpisodeConnector):
 
     @property
     def _size(self) -> int:
-        return len(values_of(self.rotation or ""))
+        return len(value_names(self.rotation or ""))
 
     def _modes(self, episode: Episode, action: str) -> Modes:
         """How each value that is not held is resampled."""

@@ -82,12 +82,12 @@ class ConvertRotation(EpisodeConnector):
 
     def __post_init__(self) -> None:
         for name in (self.from_, self.to):
-            if not values_of(name):
+            if not value_names(name):
                 raise UsageError(
                     f"ConvertRotation: {name} is no representation; there are euler_xyz (any order of axes, XYZ for "
                     f"intrinsic, _degrees at the end), {', '.join(_VALUES)}"
                 )
-        starts, width = self._starts, len(values_of(self.from_))
+        starts, width = self._starts, len(value_names(self.from_))
         if not starts or min(starts) < 0 or any(b - a < width for a, b in itertools.pairwise(starts)):
             raise UsageError(
                 f"ConvertRotation: at={self.at}: expected indices in ascending order; a rotation as {self.from_} has "
@@ -101,7 +101,7 @@ class ConvertRotation(EpisodeConnector):
     @property
     def inverse(self) -> ConvertRotation:
         """The connector that converts back."""
-        more = len(values_of(self.to)) - len(values_of(self.from_))
+        more = len(value_names(self.to)) - len(value_names(self.from_))
         starts = tuple(start + i * more for i, start in enumerate(self._starts))
         return ConvertRotation(self.field, self.to, self.from_, starts if len(starts) > 1 else starts[0])
 
@@ -123,11 +123,11 @@ class ConvertRotation(EpisodeConnector):
         parts: list[str] = []
         for rotation, part in self._cut(np.array([names[self.field]], object)):
             own = [str(name) for name in part[0]]
-            parts += [_prefix(own) + name for name in values_of(self.to)] if rotation else own
+            parts += [_prefix(own) + name for name in value_names(self.to)] if rotation else own
         return {**names, self.field: tuple(parts)}
 
     def _check(self, values: Array) -> None:
-        width = len(values_of(self.from_))
+        width = len(value_names(self.from_))
         if values.dtype.kind != "f":
             raise UsageError(f"ConvertRotation: field={self.field} holds {values.dtype}, not floats: cast it first")
         if self._starts[-1] + width > values.shape[1]:
@@ -138,7 +138,7 @@ class ConvertRotation(EpisodeConnector):
 
     def _cut(self, values: Array) -> Iterator[tuple[bool, Array]]:
         """The columns of each rotation (True), and those between them."""
-        end, width = 0, len(values_of(self.from_))
+        end, width = 0, len(value_names(self.from_))
         for start in self._starts:
             yield False, values[:, end:start]
             end = start + width
@@ -147,13 +147,13 @@ class ConvertRotation(EpisodeConnector):
 
     def _convert(self, values: Array, void: Array, episode: Episode) -> Array:
         sound = sound_rotations(episode, self.field, values, self.from_, void)
-        converted = np.where(np.isfinite(values).all(axis=1)[:, None], 0.0, np.full(len(values_of(self.to)), np.nan))
+        converted = np.where(np.isfinite(values).all(axis=1)[:, None], 0.0, np.full(len(value_names(self.to)), np.nan))
         if sound.any():
             converted[sound] = write_rotations(read_rotations(values[sound], self.from_), self.to)
         return converted
 
 
-def values_of(representation: str) -> tuple[str, ...]:
+def value_names(representation: str) -> tuple[str, ...]:
     """The names of the values of a representation; empty if there is no such representation."""
     if euler := _EULER.fullmatch(representation):
         axes = euler[1].lower()

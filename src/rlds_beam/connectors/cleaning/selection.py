@@ -97,14 +97,14 @@ class KeepSuccessful(EpisodeConnector):
             raise UsageError(f"KeepSuccessful: pattern={self.pattern}: {error}") from None
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
-        values = values_of(episode, self.field, "KeepSuccessful")
+        values = read_values(episode, self.field, "KeepSuccessful")
         if (values.dtype.kind in "OSU") != (self.pattern is not None):
             wrong = "holds text: give a pattern" if self.pattern is None else "does not hold text: remove pattern"
             raise UsageError(f"KeepSuccessful: {self.field} {wrong}")
         if self.pattern is None:
             return episode if (values > 0).any() else []
         compiled = re.compile(self.pattern, re.DOTALL)
-        return episode if any(compiled.fullmatch(text_of(value)) for value in set(values.ravel().tolist())) else []
+        return episode if any(compiled.fullmatch(decode_text(value)) for value in set(values.ravel().tolist())) else []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,8 +126,8 @@ class DropUnlabeled(EpisodeConnector):
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
         names = (self.fields,) if isinstance(self.fields, str) else self.fields
-        columns = [values_of(episode, name, "DropUnlabeled").ravel().tolist() for name in names]
-        return episode if any(text_of(value) for values in columns for value in set(values)) else []
+        columns = [read_values(episode, name, "DropUnlabeled").ravel().tolist() for name in names]
+        return episode if any(decode_text(value) for values in columns for value in set(values)) else []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,7 +249,7 @@ def vectors(episode: Episode, path: str, what: str) -> np.ndarray[Any, Any]:
     return values.reshape(len(values), -1)
 
 
-def values_of(episode: Episode, field: str, connector: str) -> np.ndarray[Any, Any]:
+def read_values(episode: Episode, field: str, connector: str) -> np.ndarray[Any, Any]:
     """The values of a field: (T, ...) for a step field, (1, ...) for an episode field.
 
     Raises:
@@ -268,7 +268,7 @@ def values_of(episode: Episode, field: str, connector: str) -> np.ndarray[Any, A
     return np.array([value, None], object)[:-1] if isinstance(value, (str, bytes)) else np.asarray(value)[None]
 
 
-def text_of(value: Any) -> str:
+def decode_text(value: Any) -> str:
     """Decodes the text of a dataset, which is stored as bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from rlds_beam.connectors.base import Batch, edit_each
 from rlds_beam.connectors.cleaning.idle import episode_name
-from rlds_beam.connectors.cleaning.selection import text_of, values_of
+from rlds_beam.connectors.cleaning.selection import decode_text, read_values
 from rlds_beam.connectors.fields import OUTPUT_SPLIT, StepFields
 from rlds_beam.connectors.fitted_connector import FittedConnector
 from rlds_beam.encoding.checked_json import load_json
@@ -94,9 +94,9 @@ class SplitEpisodes(FittedConnector):
         return edit_each(self, batch, self._assign)
 
     def _assign(self, episode: Episode, fields: StepFields) -> Episode:
-        return episode.replace(metadata={**episode.metadata, OUTPUT_SPLIT: self._split_of(episode).encode()})
+        return episode.replace(metadata={**episode.metadata, OUTPUT_SPLIT: self._choose_split(episode).encode()})
 
-    def _split_of(self, episode: Episode) -> str:
+    def _choose_split(self, episode: Episode) -> str:
         if isinstance(self.episodes, Mapping):
             of: Mapping[str, str] = vars(self)["_of"]
             return of.get(episode_name(_whole(episode), self.key), self.rest)
@@ -119,7 +119,7 @@ class SplitEpisodes(FittedConnector):
     def stratum(self, episode: Episode) -> str:
         """The value by which the episode is stratified."""
         assert self.stratify is not None
-        return text_of(values_of(episode, self.stratify, "SplitEpisodes: stratify").ravel()[0])
+        return decode_text(read_values(episode, self.stratify, "SplitEpisodes: stratify").ravel()[0])
 
 
 class Strata:

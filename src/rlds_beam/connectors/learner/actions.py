@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, Columns, Connector, name_of
-from rlds_beam.connectors.fields import agent_of, module_of
+from rlds_beam.connectors.base import Batch, Columns, Connector, short_name
+from rlds_beam.connectors.fields import find_agent, find_module
 from rlds_beam.connectors.learner.action_distributions import (
     ActionDistribution,
     Categorical,
@@ -65,7 +65,7 @@ class GetActions:
             )
 
     def __call__(self, batch: Batch) -> Batch:
-        modules = outputs_of(self, batch)
+        modules = get_outputs(self, batch)
         return batch.replace(modules={m: self._actions(batch, m, columns) for m, columns in modules.items()})
 
     def _actions(self, batch: Batch, module: str, columns: Columns) -> Columns:
@@ -78,7 +78,7 @@ class GetActions:
             )
         inputs = as_numpy(columns["action_dist_inputs"])
         flat, rows = inputs.reshape(-1, inputs.shape[-1]), inputs.shape[:-1]  # there may be a time axis of 1
-        of, episodes = self._distribution(), episodes_of(batch, module)
+        of, episodes = self._distribution(), get_episodes(batch, module)
         if len(flat) != len(episodes):
             raise UsageError(f"GetActions: {len(flat)} rows for {module}, which has {len(episodes)} running episodes")
         width = of.width(flat.shape[-1])
@@ -106,7 +106,7 @@ class GetActions:
 
     def _noise(self, episode: Episode, width: int, *, normal: bool) -> Array:
         """The random numbers for an episode's last step."""
-        name = f"{self.seed}/{episode.key}/{agent_of(episode)}"
+        name = f"{self.seed}/{episode.key}/{find_agent(episode)}"
         key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=16).digest(), "little")
         random = np.random.Generator(np.random.Philox(key=key, counter=len(episode) << 64))
         return random.standard_normal(width) if normal else random.random(width)
@@ -177,14 +177,14 @@ class UnBatchToIndividualItems:
     """
 
     def __call__(self, batch: Batch) -> Batch:
-        modules = outputs_of(self, batch)
+        modules = get_outputs(self, batch)
         for module, outputs in modules.items():
-            rows, count = _rows(module, outputs), len(episodes_of(batch, module))
+            rows, count = _rows(module, outputs), len(get_episodes(batch, module))
             if rows != count:
                 raise UsageError(f"UnBatchToIndividualItems: {rows} rows for {module}, which has {count} episodes")
         taken: dict[str, int] = {}
         columns: list[Columns] = []
-        for module in map(module_of, batch.episodes):
+        for module in map(find_module, batch.episodes):
             if module not in modules:
                 raise UsageError(f"UnBatchToIndividualItems: no outputs for {module}, only for {', '.join(modules)}")
             row = taken[module] = taken.get(module, -1) + 1
@@ -245,7 +245,7 @@ class ListifyDataForVectorEnv:
     def __call__(self, batch: Batch) -> Batch:
         if batch.modules is not None:
             raise ValueError("ListifyDataForVectorEnv must come after UnBatchToIndividualItems")
-        if not any(map(agent_of, batch.episodes)):
+        if not any(map(find_agent, batch.episodes)):
             names = batch.columns[0] if batch.columns else {}
             whole = {name: concatenate([columns[name] for columns in batch.columns]) for name in names}
             return batch.replace(vector=nest(whole))
@@ -256,7 +256,7 @@ class ListifyDataForVectorEnv:
         for episode, columns in zip(batch.episodes, batch.columns, strict=True):
             for name, item in nest({name: column[0] for name, column in columns.items()}).items():
                 of = vector.setdefault(name, [{} for _ in environments])
-                of[environments[episode.key]][agent_of(episode)] = item
+                of[environments[episode.key]][find_agent(episode)] = item
         return batch.replace(vector=vector)
 
 
@@ -265,22 +265,23 @@ def map_columns(connector: Connector, batch: Batch, change: Callable[[Columns], 
     if batch.modules is not None:
         return batch.replace(modules={module: change(columns) for module, columns in batch.modules.items()})
     if not batch.running:
-        raise ValueError(f"{name_of(connector)} needs model outputs for running episodes")
+        raise ValueError(f"{short_name(connector)} needs model outputs for running episodes")
     return batch.replace(columns=tuple(map(change, batch.columns)))
 
 
-def outputs_of(connector: Connector, batch: Batch) -> Mapping[str, Columns]:
+def get_outputs(connector: Connector, batch: Batch) -> Mapping[str, Columns]:
     """The model outputs; raises ValueError if there are none."""
     if batch.modules is None or not batch.running:
         raise ValueError(
-            f"{name_of(connector)} needs model outputs for running episodes: batch.replace(modules={{module: outputs}})"
+            f"{short_name(connector)} needs model outputs for running episodes: "
+            "batch.replace(modules={module: outputs})"
         )
     return batch.modules
 
 
-def episodes_of(batch: Batch, module: str) -> list[Episode]:
+def get_episodes(batch: Batch, module: str) -> list[Episode]:
     """The episodes of a module's rows, in order."""
-    return [episode for episode in batch.episodes if module_of(episode) == module]
+    return [episode for episode in batch.episodes if find_module(episode) == module]
 
 
 def as_numpy(value: Any) -> Array:

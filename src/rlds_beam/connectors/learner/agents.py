@@ -9,7 +9,7 @@ import numpy as np
 
 from rlds_beam.connectors.base import Batch, Columns, EpisodeConnector, check_not_batched
 from rlds_beam.connectors.cleaning.selection import slice_steps
-from rlds_beam.connectors.fields import StepFields, agent_of, module_of
+from rlds_beam.connectors.fields import StepFields, find_agent, find_module
 from rlds_beam.episodes.columns import below, concatenate
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import UsageError
@@ -109,7 +109,7 @@ class AgentToModuleMapping:
         return batch.replace(episodes=tuple(self._map_episode(episode) for episode in batch.episodes))
 
     def _map_episode(self, episode: Episode) -> Episode:
-        agent = agent_of(episode)
+        agent = find_agent(episode)
         if agent not in self.modules:
             near = did_you_mean(agent, self.modules)
             raise UsageError(
@@ -142,7 +142,7 @@ def by_module(batch: Batch) -> Mapping[str, Columns]:
         return batch.modules
     of: dict[str, list[Columns]] = {}
     for episode, columns in zip(batch.episodes, batch.columns, strict=True):
-        of.setdefault(module_of(episode), []).append(columns)
+        of.setdefault(find_module(episode), []).append(columns)
     return {module: _concatenate(module, of[module]) for module in sorted(of)}
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from rlds_beam.connectors.base import ColumnConnector, Columns
 from rlds_beam.connectors.fields import (
     StepFields,
-    agent_of,
+    find_agent,
+    find_module,
     leaves,
-    module_of,
     name_leaves,
     terminateds,
     transitions,
@@ -117,7 +117,7 @@ class AddIdsToBatch(ColumnConnector):
 
     def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
         count = transitions(episode)
-        ids = {"eps_id": str(episode.key), "agent_id": agent_of(episode), "module_id": module_of(episode)}
+        ids = {"eps_id": str(episode.key), "agent_id": find_agent(episode), "module_id": find_module(episode)}
         available: dict[str, Column] = {name: np.full(count, value.encode(), object) for name, value in ids.items()}
         available["t"] = np.arange(count)
         unknown = set(self.columns) - available.keys()

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, name_of
-from rlds_beam.connectors.fields import StepFields, leaves, module_of
+from rlds_beam.connectors.base import Batch, short_name
+from rlds_beam.connectors.fields import StepFields, find_module, leaves
 from rlds_beam.connectors.learner.actions import as_numpy
 from rlds_beam.episodes.columns import below, concatenate, flatten
 from rlds_beam.episodes.episode import Column, Episode
@@ -69,8 +69,8 @@ class AddModelOutputs:
 
     def __call__(self, batch: Batch) -> Batch:
         if any(batch.columns):
-            raise ValueError(f"{name_of(self)} must come before connectors that add columns")
-        chosen = [i for i, e in enumerate(batch.episodes) if len(e) and self._is_of(e)]
+            raise ValueError(f"{short_name(self)} must come before connectors that add columns")
+        chosen = [i for i, e in enumerate(batch.episodes) if len(e) and self._belongs_to(e)]
         if not chosen:
             return batch
         episodes = list(batch.episodes)
@@ -83,8 +83,8 @@ class AddModelOutputs:
             episodes[i] = _with(episodes[i], own, batch.fields)
         return batch.replace(episodes=tuple(episodes))
 
-    def _is_of(self, episode: Episode) -> bool:
-        return self.modules is None or module_of(episode) in self.modules
+    def _belongs_to(self, episode: Episode) -> bool:
+        return self.modules is None or find_module(episode) in self.modules
 
     def load(self) -> Callable[[Arrays], Mapping[str, Any]]:
         """Returns the model, ready to be called."""

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, ColumnConnector, Columns, Connector, check_not_batched, name_of
+from rlds_beam.connectors.base import Batch, ColumnConnector, Columns, Connector, check_not_batched, short_name
 from rlds_beam.connectors.fields import StepFields, leaves, transitions
 from rlds_beam.connectors.learner.columns import is_there
 from rlds_beam.episodes.columns import below, is_text, nest_order
@@ -105,7 +105,7 @@ def check_no_observations(connector: Connector, columns: Columns) -> None:
     """Raises UsageError if `obs` exists already: then this connector would have no effect."""
     if is_there(columns, "obs"):
         raise UsageError(
-            f"{name_of(connector)}: the column obs exists already; put it before AddObservationsFromEpisodesToBatch "
+            f"{short_name(connector)}: the column obs exists already; put it before AddObservationsFromEpisodesToBatch "
             "and other connectors that add obs"
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.connectors.cleaning.selection import end_episode
-from rlds_beam.connectors.fields import StepFields, agent_of, leaves, module_of, terminateds, transitions
+from rlds_beam.connectors.fields import StepFields, find_agent, find_module, leaves, terminateds, transitions
 from rlds_beam.episodes.columns import concatenate, flatten, is_text, nest
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.schema import episode_flags
@@ -74,7 +74,7 @@ class RllibEpisode:
         extras |= {"state_in": arrays(episode, fields.state_in), "state_out": arrays(episode, fields.state_out)}
         self._extras = {name: values for name, values in extras.items() if not _is_empty(values)}
         spaces = spaces.of(episode, fields)
-        agent = agent_of(episode)
+        agent = find_agent(episode)
         self.theirs = SingleAgentEpisode(
             id_=name,
             observation_space=spaces.observation,
@@ -82,7 +82,7 @@ class RllibEpisode:
             observations=[at(self._observations, 0)],
             infos=[self._info(0)],
             len_lookback_buffer=0,
-            **({"agent_id": agent, "module_id": module_of(episode), "multi_agent_episode_id": name} if agent else {}),
+            **({"agent_id": agent, "module_id": find_module(episode), "multi_agent_episode_id": name} if agent else {}),
         )
         if whole:
             for _ in range(self._count):

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from rlds_beam.connectors.base import Batch, Columns
-from rlds_beam.connectors.fields import DEFAULT_MODULE_ID, module_of
+from rlds_beam.connectors.fields import DEFAULT_MODULE_ID, find_module
 from rlds_beam.connectors.learner.rllib_episodes import RllibEpisode
 from rlds_beam.connectors.learner.sequences import AddTimeDimToBatchAndZeroPad, as_state
 from rlds_beam.episodes.columns import flatten, is_text, nest
@@ -48,7 +48,7 @@ def learn(batch: Batch, recordings: list[RllibEpisode], piece: Any, module: Any)
             given.setdefault(name, {})[key] = [items]
     shared = {_LOSS_MASK_IS_THERE: True} if "loss_mask" in given else {}
     returned = piece(rl_module=module, batch=given, episodes=episodes, shared_data=shared, explore=False, metrics=None)
-    left = [_index_of(theirs, recordings) for theirs in episodes]
+    left = [_find_index(theirs, recordings) for theirs in episodes]
     edited = [recordings[i].edited(theirs) for i, theirs in zip(left, episodes, strict=True)]
     there = [batch.columns[i] for i in left]
     starts = tuple(batch.starts[i] for i in left) if batch.starts else ()
@@ -153,7 +153,7 @@ def _is_batched(returned: Mapping[str, Any]) -> bool:
 
 
 def _modules(returned: Mapping[str, Any], episodes: list[Episode]) -> dict[str, Columns]:
-    names = sorted({module_of(episode) for episode in episodes})
+    names = sorted({find_module(episode) for episode in episodes})
     if not set(returned) <= set(names):
         returned = {names[0] if len(names) == 1 else DEFAULT_MODULE_ID: returned}
     return {
@@ -165,7 +165,7 @@ def _batch(values: Any) -> Any:
     return joined(values, individual_items_already_have_batch_dim="auto") if isinstance(values, list) else values
 
 
-def _index_of(theirs: Any, recordings: list[RllibEpisode]) -> int:
+def _find_index(theirs: Any, recordings: list[RllibEpisode]) -> int:
     """The index of the recording of an episode: the same object, or one with its id."""
     for i, recording in enumerate(recordings):
         if theirs is recording.theirs:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from rlds_beam.connectors.base import Batch, Columns, check_not_batched
-from rlds_beam.connectors.fields import StepFields, leaves, module_of, transitions
+from rlds_beam.connectors.fields import StepFields, find_module, leaves, transitions
 from rlds_beam.connectors.learner.columns import is_there
 from rlds_beam.episodes.columns import below, flatten, zeros_like
 from rlds_beam.episodes.episode import Column, Episode
@@ -75,7 +75,7 @@ class AddTimeDimToBatchAndZeroPad:
         check_not_batched(self, batch)
         if batch.time is not None:
             raise ValueError("AddTimeDimToBatchAndZeroPad: the columns already have a time axis")
-        of = [self.modules is None or module_of(episode) in self.modules for episode in batch.episodes]
+        of = [self.modules is None or find_module(episode) in self.modules for episode in batch.episodes]
         if batch.running:
             return _with_single_timestep(batch, of)
         cut = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.checking.propensities import propensities_of
+from rlds_beam.checking.propensities import compute_propensities
 from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics, StatisticsBuilder
 from rlds_beam.connectors.statistics.propensity_statistics import TARGET
 from rlds_beam.episodes.episode import Episode
@@ -91,7 +91,7 @@ class Groups:
           UsageError: it has no field `by`, or the target policy's propensities are invalid.
         """
         if self._target is not None:
-            target = propensities_of(self._target, episode, "--target_propensity_fn")
+            target = compute_propensities(self._target, episode, "--target_propensity_fn")
             episode = episode.with_columns({TARGET: target})
         key = episode.key.split, "" if self._by is None else _value(episode, self._by)
         if key not in self._builders:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.connectors.base import Batch, edit_each
-from rlds_beam.connectors.fields import StepFields, agent_of
+from rlds_beam.connectors.fields import StepFields, find_agent
 from rlds_beam.connectors.fitted_connector import FittedConnector
 from rlds_beam.connectors.statistics.used_statistics import (
     EPSILON,
@@ -241,7 +241,7 @@ class MeanStdFilter(FittedConnector):
 
     def _scale(self, episode: Episode, path: str) -> Array:
         assert isinstance(self.statistics, Mapping)
-        agent, x = agent_of(episode), np.asarray(episode.steps[path])
+        agent, x = find_agent(episode), np.asarray(episode.steps[path])
         known = self.statistics["fields"] if "fields" in self.statistics else self.statistics["agents"].get(agent, {})
         if path not in known:
             whose = f" for agent {agent}" if agent else ""
@@ -259,7 +259,7 @@ class MeanStdFilter(FittedConnector):
     def _rows(self, batch: Batch) -> Rows:
         for episode in batch.episodes:
             for path in _floats(episode, batch.fields.obs):
-                yield agent_of(episode), path, np.asarray(valid_rows(episode, path, batch.fields))
+                yield find_agent(episode), path, np.asarray(valid_rows(episode, path, batch.fields))
 
 
 def _floats(episode: Episode, field: str) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rlds_beam.connectors.base import Batch, Columns, check_not_batched
-from rlds_beam.connectors.fields import module_of
+from rlds_beam.connectors.fields import find_module
 from rlds_beam.connectors.fitted_connector import FittedConnector
 from rlds_beam.connectors.learner.returns import real_transitions
 from rlds_beam.connectors.statistics.used_statistics import Leaf, Rows, RowStatistics, pick_statistics
@@ -64,7 +64,7 @@ class StandardizeAdvantages(FittedConnector):
         return batch.replace(columns=tuple({**c, self.column: self._standardize(e, c)} for e, c in pairs))
 
     def _standardize(self, episode: Episode, columns: Columns) -> Array:
-        values, real, module = self._values(columns), real_transitions(episode), module_of(episode)
+        values, real, module = self._values(columns), real_transitions(episode), find_module(episode)
         assert self.statistics is not None
         if not real:
             return values.astype(np.float32)
@@ -78,7 +78,7 @@ class StandardizeAdvantages(FittedConnector):
     def _rows(self, batch: Batch) -> Rows:
         self._check(batch)
         for episode, columns in zip(batch.episodes, batch.columns, strict=True):
-            yield module_of(episode), self.column, self._values(columns)[: real_transitions(episode)]
+            yield find_module(episode), self.column, self._values(columns)[: real_transitions(episode)]
 
     def _values(self, columns: Columns) -> Array:
         if self.column not in columns:

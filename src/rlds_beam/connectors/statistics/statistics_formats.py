@@ -46,8 +46,8 @@ def statistics_in(
     if format == "lerobot":
         return {_feature(path): _lerobot(leaf) for path, leaf in content["fields"].items()}
     counts = {"num_transitions": content["transitions"], "num_trajectories": content["episodes"]}
-    of_action = leaf_of(content, action, "--action")
-    of_state = None if proprio is None else leaf_of(content, proprio, "--proprio")
+    of_action = find_leaf(content, action, "--action")
+    of_state = None if proprio is None else find_leaf(content, proprio, "--proprio")
     if format in ("openvla", "openvla_dataset"):
         chosen = _pick(of_action, _OPENVLA)
         state = _pick(of_state, _OPENVLA) if of_state else {name: _zeros(value) for name, value in chosen.items()}
@@ -69,7 +69,7 @@ def statistics_in(
     raise UsageError(f"--format={format}: expected one of {', '.join(formats)}{did_you_mean(format, formats)}")
 
 
-def leaf_of(content: Mapping[str, Any], path: str, flag: str) -> Mapping[str, Any]:
+def find_leaf(content: Mapping[str, Any], path: str, flag: str) -> Mapping[str, Any]:
     """The statistics of a vector field; raises UsageError if there are none."""
     if path not in content["fields"]:
         near = did_you_mean(path, content["fields"])

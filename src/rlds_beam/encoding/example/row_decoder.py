@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.encoding.example.reader import Feature, parse_example
-from rlds_beam.encoding.example.rows import FeatureLayout, Match, match_of
-from rlds_beam.encoding.example.templates import is_fixed, kind_of, with_shape
+from rlds_beam.encoding.example.rows import FeatureLayout, Match, match_record
+from rlds_beam.encoding.example.templates import is_fixed, list_kind, with_shape
 from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
@@ -28,9 +28,9 @@ class RowDecoder:
     def __init__(self, fields: Sequence[Field]):
         self.fields = {field.path: field for field in fields}
         self._layouts = [
-            FeatureLayout(f.path, kind_of(f), f.numpy_dtype, math.prod(d or 0 for d in f.shape)) for f in fields
+            FeatureLayout(f.path, list_kind(f), f.numpy_dtype, math.prod(d or 0 for d in f.shape)) for f in fields
         ]
-        self._alike = all(is_fixed(f) and (kind_of(f) != "float" or f.dtype == "float32") for f in fields)
+        self._alike = all(is_fixed(f) and (list_kind(f) != "float" or f.dtype == "float32") for f in fields)
         self._match: Match | None = None
 
     def decode(self, payloads: Sequence[bytes], wanted: Sequence[str]) -> dict[str, Column]:
@@ -49,7 +49,7 @@ class RowDecoder:
             rows = np.frombuffer(b"".join(payloads), np.uint8).reshape(len(payloads), -1)
             match = self._match  # a local copy, since another thread may replace it
             if match is None or match.count(rows) < len(rows):
-                self._match = match = match_of(payloads[0], self._layouts)
+                self._match = match = match_record(payloads[0], self._layouts)
             if match is not None and match.count(rows) == len(rows):
                 values = match.decode(rows)
                 return {path: values[path].reshape(len(rows), *self._shape(path)) for path in wanted}
@@ -67,7 +67,7 @@ def _value(field: Field, record: Mapping[str, Feature]) -> Any:
     """Decodes one value: an array, the bytes of a text, or a list of images."""
     path = f"{field.path}/value" if with_shape(field) else field.path
     feature = record.get(path, Feature(None))
-    if feature.kind != kind_of(field):
+    if feature.kind != list_kind(field):
         raise MalformedError(f"{path} is {'missing' if feature.kind is None else f'a list of {feature.kind}'}")
     if field.holds_image_files:
         return feature.strings()

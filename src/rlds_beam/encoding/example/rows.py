@@ -18,11 +18,11 @@ from rlds_beam.encoding.example.templates import (
     Room,
     bytes_entry,
     entry,
-    examples_of,
     is_fixed,
-    kind_of,
+    join_examples,
+    list_kind,
+    make_template,
     row_field,
-    template_of,
     with_shape,
 )
 from rlds_beam.encoding.tfrecord.rows import frame
@@ -92,16 +92,16 @@ class RowEncoder:
         if self._fixed:
             blocks = self._blocks(columns, rows, whole=False)
             fixed = [row.tobytes() for room, count in blocks for row in room.records.payload[:count]]
-        return examples_of([fixed, *entries])
+        return join_examples([fixed, *entries])
 
     def _blocks(self, columns: Mapping[str, Column], rows: int, *, whole: bool) -> Iterator[tuple[Room, int]]:
         """Fills blocks with the fixed columns of all rows; yields the same room each time, with the rows filled."""
         sources = [_source(field, columns[field.path], rows) for field in self._fixed]
         holes = tuple(
-            (field.path, _LISTS[kind_of(field)], source.shape[1])
+            (field.path, _LISTS[list_kind(field)], source.shape[1])
             for field, source in zip(self._fixed, sources, strict=True)
         )
-        template = template_of(holes, whole)
+        template = make_template(holes, whole)
         if self._room is None or self._room.template is not template:
             self._room = Room.of(template)
         return _fill(self._room, sources, rows)
@@ -123,7 +123,7 @@ def _source(field: Field, column: Column, rows: int) -> Bytes:
     if isinstance(column, EncodedImages) or (values.dtype, values.shape) != (field.numpy_dtype, (rows, *field.shape)):
         got = "encoded images" if isinstance(column, EncodedImages) else f"{values.dtype.name}{list(values.shape)}"
         raise ValueError(f"{field.path} is {got}, but expected {rows} rows of {field.dtype}{list(field.shape)}")
-    if kind_of(field) == "int64":
+    if list_kind(field) == "int64":
         # All as wide as the widest, so that the records of an episode have equal sizes whatever the values.
         numbers = values.astype(np.int64 if field.dtype != "uint64" else np.uint64, copy=False).view(np.uint64)
         return fixed_varints(numbers, varint_width(int(numbers.max()))).reshape(rows, -1)
@@ -135,9 +135,9 @@ def _entries(field: Field, column: Column, rows: int) -> list[bytes]:
     if len(column) != rows:
         raise ValueError(f"{field.path} has {len(column)} values, but there are {rows} rows")
     if field.holds_image_files:
-        return [bytes_entry(field.path, images) for images in images_of(field, column)]
+        return [bytes_entry(field.path, images) for images in encode_images(field, column)]
     if field.dtype == "string":
-        return [bytes_entry(field.path, texts) for texts in texts_of(cast(Array, column), field.path)]
+        return [bytes_entry(field.path, texts) for texts in decode_texts(cast(Array, column), field.path)]
     return [_entry(field, np.asarray(value)) for value in cast(Array, column)]
 
 
@@ -148,9 +148,9 @@ def _entry(field: Field, value: Array) -> bytes:
     if value.dtype != field.numpy_dtype or not known:
         raise ValueError(f"{field.path} is {value.dtype.name}{list(value.shape)}, but expected {field}")
     path = f"{field.path}/value" if with_shape(field) else field.path
-    if kind_of(field) == "bytes":
+    if list_kind(field) == "bytes":
         encoded = bytes_entry(path, [np.ascontiguousarray(value).tobytes()])
-    elif kind_of(field) == "float":
+    elif list_kind(field) == "float":
         encoded = entry(path, FLOAT_LIST, encode_delimited(1, np.ascontiguousarray(value, "<f4").tobytes()))
     else:
         encoded = entry(path, INT64_LIST, encode_delimited(1, packed_varints(value.astype(np.int64).ravel())))
@@ -160,14 +160,14 @@ def _entry(field: Field, value: Array) -> bytes:
     return encoded
 
 
-def texts_of(column: Array, path: str) -> Iterator[list[bytes]]:
+def decode_texts(column: Array, path: str) -> Iterator[list[bytes]]:
     """The text values of each row, as bytes. Raises BadEpisode if a value is not text."""
     for row in column:
         texts: list[Any] = [row] if isinstance(row, (str, bytes)) else np.asarray(row, object).ravel().tolist()
         yield [text_bytes(text, path) for text in texts]
 
 
-def images_of(field: Field, column: Column) -> Iterator[list[bytes]]:
+def encode_images(field: Field, column: Column) -> Iterator[list[bytes]]:
     """The encoded images of each row; `ZERO_IMAGE` is replaced by an encoded image of zeros."""
     if not isinstance(column, EncodedImages):
         raise ValueError(f"{field.path} holds pixels, but expected {field.encoding} images")
@@ -251,7 +251,7 @@ class Match(NamedTuple):
         return {place.layout.path: place.values(rows) for place in self.places}
 
 
-def match_of(payload: bytes, layouts: Sequence[FeatureLayout]) -> Match | None:
+def match_record(payload: bytes, layouts: Sequence[FeatureLayout]) -> Match | None:
     """Creates a match from a record; None if rlds-beam would write it differently."""
     example = parse_example(payload)
     places = [_place(example.get(layout.path, Feature(None)), payload, layout) for layout in layouts]

@@ -58,7 +58,7 @@ class Room(NamedTuple):
         return cls(template, records, tuple(hole[:, 0] for hole in holes))
 
 
-def template_of(holes: Holes, whole: bool) -> Template:
+def make_template(holes: Holes, whole: bool) -> Template:
     """The template of Examples with these holes, or only of their entries if not `whole`.
 
     Raises:
@@ -134,7 +134,7 @@ def bytes_entry(path: str, values: Sequence[bytes | memoryview]) -> bytes:
     return entry(path, BYTES_LIST, b"".join(piece for v in values for piece in (tag_and_length(1, len(v)), v)))
 
 
-def examples_of(columns: Sequence[Sequence[bytes | memoryview]]) -> Iterator[bytes]:
+def join_examples(columns: Sequence[Sequence[bytes | memoryview]]) -> Iterator[bytes]:
     """Joins entries to Examples; each column holds a piece of every Example.
 
     Examples are created lazily, since all of them would not fit in the cache.
@@ -178,7 +178,7 @@ def row_field(field: Field) -> Field:
     return Field(field.path, field.dtype, field.shape, encoding)
 
 
-def kind_of(field: Field) -> Kind:
+def list_kind(field: Field) -> Kind:
     """The kind of list of a stored column."""
     if field.encoding == "none" and field.dtype != "string":
         return "float" if field.dtype.startswith(("float", "bfloat")) else "int64"

@@ -62,7 +62,7 @@ def write_dataset(
     target = Path(directory) / name / version
     target.mkdir(parents=True, exist_ok=True)
     if schema is None:
-        schema = next((schema_of(r) for r in records if isinstance(r, Episode)), None)
+        schema = next((default_schema(r) for r in records if isinstance(r, Episode)), None)
     if schema is not None:
         (target / FEATURES).write_text(json.dumps(features_json(schema), indent=1))
     elif not (target / FEATURES).exists():
@@ -228,7 +228,7 @@ def as_column(values: Any) -> Column:
     return np.asarray(values)
 
 
-def schema_of(episode: Episode) -> Schema:
+def default_schema(episode: Episode) -> Schema:
     """The default schema of `encode_example` for an episode, as in TFDS."""
     metadata = {
         p: _field(p, as_column([v]) if isinstance(v, str | bytes) else np.asarray(v)[None])
@@ -251,10 +251,10 @@ def _field(path: str, column: Column) -> Field:
 def encode_example(episode: Episode, schema: Schema | None = None) -> bytes:
     """Serializes an episode like TFDS: a tf.Example with `steps/<path>` and `episode_metadata/<path>`.
 
-    Columns that are not in the schema (by default `schema_of(episode)`) are still stored, and columns of the schema may
-    be missing, so that tests can write records that disagree with features.json.
+    Columns that are not in the schema (by default `default_schema(episode)`) are still stored, and columns of the
+    schema may be missing, so that tests can write records that disagree with features.json.
     """
-    schema, own = schema or schema_of(episode), schema_of(episode)
+    schema, own = schema or default_schema(episode), default_schema(episode)
     features = {
         f"steps/{path}": encode_feature(column, schema.steps.get(path, own.steps[path]))
         for path, column in episode.steps.items()

@@ -79,7 +79,7 @@ def _glob(pattern: str) -> list[str]:
     return paths
 
 
-def shards_of(files: ArrayFormat, paths: Sequence[str]) -> tuple[Shard, ...]:
+def make_shards(files: ArrayFormat, paths: Sequence[str]) -> tuple[Shard, ...]:
     """The files as shards, with their episode counts (unknown if a file cannot be read)."""
     shards = []
     for i, path in enumerate(paths):
@@ -93,11 +93,11 @@ def shards_of(files: ArrayFormat, paths: Sequence[str]) -> tuple[Shard, ...]:
 
 def splits_of_files(files: ArrayFormat, input_files: FoundFiles, split: str | None) -> tuple[Split, ...]:
     """The selected splits of the files."""
-    shards = {name: shards_of(files, paths) for name, paths in input_files.splits.items()}
-    return splits_of(shards, split, input_files.name)
+    shards = {name: make_shards(files, paths) for name, paths in input_files.splits.items()}
+    return select_splits(shards, split, input_files.name)
 
 
-def splits_of(splits: Mapping[str, tuple[Shard, ...]], split: str | None, dataset: str) -> tuple[Split, ...]:
+def select_splits(splits: Mapping[str, tuple[Shard, ...]], split: str | None, dataset: str) -> tuple[Split, ...]:
     """The splits (or slices of them) that `--split` selects."""
     chosen = selected_splits(split, splits, dataset)
     return tuple(slice_split(Split(name, splits[name]), start, stop) for name, start, stop in chosen)

@@ -230,7 +230,7 @@ def is_dataset(node: Any) -> bool:
     return not isinstance(node, Hdf5Group)
 
 
-def datasets_of(group: Hdf5Group) -> Iterator[tuple[str, Any]]:
+def list_datasets(group: Hdf5Group) -> Iterator[tuple[str, Any]]:
     """The datasets below a group by path, sorted by name. Raises OSError if a group is in it twice."""
     yield from _datasets(group, "", set())
 

@@ -107,10 +107,10 @@ def leaves_below(schema: Schema, name: str, left_out: dict[str, str]) -> Leaves:
     Raises:
       UsageError: an image field has no fixed size.
     """
-    return columns_of((schema.steps[path] for path in nest_order(all_below(schema.steps, name))), left_out)
+    return make_columns((schema.steps[path] for path in nest_order(all_below(schema.steps, name))), left_out)
 
 
-def columns_of(fields: Iterable[Field], left_out: dict[str, str]) -> Leaves:
+def make_columns(fields: Iterable[Field], left_out: dict[str, str]) -> Leaves:
     """The columns of fields of numbers and images. See `leaves_below` for `left_out` and errors."""
     columns = []
     for field in fields:

@@ -126,12 +126,12 @@ def batches(groups: Iterable[Rows], rows: int) -> Iterator[Rows]:
     held: list[Rows] = []
     missing = rows
     for group in groups:
-        count, start = rows_of(group), 0
+        count, start = count_rows(group), 0
         while start < count:
             part = {name: column[start : start + missing] for name, column in group.items()}
             held.append(part)
-            start += rows_of(part)
-            missing -= rows_of(part)
+            start += count_rows(part)
+            missing -= count_rows(part)
             if not missing:
                 yield _join(held)
                 held, missing = [], rows
@@ -144,21 +144,21 @@ def shuffle_groups(groups: Iterable[Rows], rows: int, rng: np.random.Generator) 
     held: list[Rows] = []
     for group in groups:
         held.append(group)
-        if sum(map(rows_of, held)) >= rows:
+        if sum(map(count_rows, held)) >= rows:
             yield _permute(held, rng)
             held = []
     if held:
         yield _permute(held, rng)
 
 
-def rows_of(group: Mapping[str, np.ndarray[Any, Any]]) -> int:
+def count_rows(group: Mapping[str, np.ndarray[Any, Any]]) -> int:
     """The number of rows."""
     return len(next(iter(group.values())))
 
 
 def _permute(groups: list[Rows], rng: np.random.Generator) -> Rows:
     joined = _join(groups)
-    order = rng.permutation(rows_of(joined))
+    order = rng.permutation(count_rows(joined))
     return {name: column[order] for name, column in joined.items()}
 
 

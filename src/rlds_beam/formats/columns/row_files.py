@@ -110,7 +110,7 @@ class ParquetRows(RowFile):
 
         self._fields, self._shard = fields, ShardWriter(path)
         self._schema = arrow_schema(fields).with_metadata(metadata)
-        leaves = {field.path: leaf_of(field.path, self._schema) for field in fields}
+        leaves = {field.path: leaf_path(field.path, self._schema) for field in fields}
         compression = {leaves[field.path]: "none" if field.holds_image_files else "snappy" for field in fields}
         self._sink = ShardSink(self._shard)
         self._writer = pyarrow.parquet.ParquetWriter(
@@ -162,7 +162,7 @@ def parquet_metadata(meaning: Meaning) -> Metadata | None:
     return {METADATA: json.dumps(meaning.entry()).encode()} if meaning.entry() else None
 
 
-def leaf_of(path: str, schema: pa.Schema) -> str:
+def leaf_path(path: str, schema: pa.Schema) -> str:
     """The path of a column's values in a Parquet file, inside its lists."""
     import pyarrow as pa
 

@@ -43,8 +43,8 @@ from rlds_beam.formats.arrays.hdf5_reader import (
     UNREADABLE,
     DatasetReader,
     check_stored,
-    datasets_of,
     has_objects,
+    list_datasets,
     open_hdf5,
     read_array,
 )
@@ -175,7 +175,7 @@ class D4rlFormat(ArrayFormat):
 def _columns(file: Any) -> Iterator[tuple[str, Any]]:
     """The arrays with a row for each step, except the flags."""
     rows = len(file["rewards"])
-    for name, dataset in datasets_of(file):
+    for name, dataset in list_datasets(file):
         is_step = name in ("observations", "actions", "rewards") or name.startswith("infos/")
         if is_step and dataset.shape and dataset.shape[0] >= rows and dataset.dtype.kind in "biuf":
             yield name, check_stored(dataset)
@@ -192,7 +192,7 @@ class D4rlDecoder(ArrayDecoder):
         steps: dict[str, Column] = {}
         for name, values in arrays.items():
             if name not in ("end", _NEXT):
-                path = path_of(name)
+                path = field_path(name)
                 steps[path] = values.reshape(len(values), *self.schema.steps[path].closed_shape)
         rows = len(steps["reward"])
         after = arrays.get(_NEXT)
@@ -204,7 +204,7 @@ class D4rlDecoder(ArrayDecoder):
         return {**steps, **marks, "discount": discounts(marks["is_terminal"])}, {}
 
 
-def path_of(name: str) -> str:
+def field_path(name: str) -> str:
     """The step field of an array: `info/qpos` for `infos/qpos`."""
     return _NAMES.get(name) or name.replace("infos/", "info/", 1)
 
@@ -244,4 +244,4 @@ class D4rlSource(SourceOfFiles):
 
 def _field(name: str, dataset: Any) -> Field:
     shape = tuple(dataset.shape[1:])
-    return number_field(path_of(name), dataset.dtype.name, () if name == "rewards" else shape)
+    return number_field(field_path(name), dataset.dtype.name, () if name == "rewards" else shape)

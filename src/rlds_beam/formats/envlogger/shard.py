@@ -56,7 +56,7 @@ class ShardIndex:
     bridged: ScratchDirectory | None = None
 
 
-def index_of(shard: str) -> ShardIndex:
+def read_index(shard: str) -> ShardIndex:
     """The contents of a shard's directory. Raises OSError if no step can be read."""
     stamps = []
     for name in FILES:
@@ -64,7 +64,7 @@ def index_of(shard: str) -> ShardIndex:
             status = os.stat(os.path.join(shard, name))
             if not stat.S_ISDIR(status.st_mode):
                 storage.check_regular(os.path.join(shard, name))  # the reader would wait for a FIFO
-            stamps.append((name, storage.stamp_of(status)))
+            stamps.append((name, storage.make_stamp(status)))
     return _index(os.path.abspath(shard), tuple(stamps))
 
 

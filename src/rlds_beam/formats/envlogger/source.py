@@ -31,8 +31,16 @@ from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import LAST, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, needs
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field, unpack
-from rlds_beam.formats.arrays.array_files import SourceOfFiles, no_features, splits_of
-from rlds_beam.formats.envlogger.shard import FILES, LOG_METADATA, STEPS, UNREADABLE, index_of, log_metadata, open_shard
+from rlds_beam.formats.arrays.array_files import SourceOfFiles, no_features, select_splits
+from rlds_beam.formats.envlogger.shard import (
+    FILES,
+    LOG_METADATA,
+    STEPS,
+    UNREADABLE,
+    log_metadata,
+    open_shard,
+    read_index,
+)
 from rlds_beam.reading.base import Shard
 from rlds_beam.reading.changes import files_in
 from rlds_beam.reading.directory_listing import names_below, names_in
@@ -46,12 +54,12 @@ class EnvLoggerFormat(ArrayFormat):
     name = "envlogger"
 
     def count(self, path: str) -> int:
-        index = index_of(os.path.dirname(path))
+        index = read_index(os.path.dirname(path))
         return index.episodes + bool(index.damage)
 
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
         shard = os.path.dirname(path)
-        index = index_of(shard)
+        index = read_index(shard)
         position, last = start, min(stop, index.episodes)
         while position < last:  # after an error, a reader reads nothing more: continue with another one
             with open_shard(shard, index.rebuilt, index.bridged) as reader:
@@ -217,7 +225,7 @@ class EnvLoggerSource(SourceOfFiles):
         files = EnvLoggerFormat()
         shards = tuple(Shard(i, path, _size(path), _count(files, path)) for i, path in enumerate(paths))
         schema = _with_names(_schema(files, paths), logs[0])
-        splits = splits_of({"train": shards}, split, name)
+        splits = select_splits({"train": shards}, split, name)
         return cls(f"{name}/1.0.0", schema, EnvLoggerDecoder(schema), splits, files)
 
 

@@ -15,9 +15,9 @@ from rlds_beam import storage
 from rlds_beam.formats.arrays.hdf5_reader import (
     DatasetReader,
     Hdf5Group,
-    datasets_of,
     is_dataset,
     is_readable,
+    list_datasets,
     open_hdf5,
     read_array,
 )
@@ -52,7 +52,7 @@ class Hdf5Episode:
 
     @functools.cached_property
     def _datasets(self) -> dict[str, Any]:
-        return dict(datasets_of(self._group))
+        return dict(list_datasets(self._group))
 
     @functools.cached_property
     def leaves(self) -> Mapping[str, Leaf]:
@@ -91,7 +91,7 @@ def _missing(place: str) -> Any:
     raise KeyError(f"there is no {place}")
 
 
-def groups_of(root: Hdf5Group, pattern: str) -> list[str]:
+def find_groups(root: Hdf5Group, pattern: str) -> list[str]:
     """The groups that match a pattern such as `data/demo_*`, sorted by number."""
     parent, _, name = pattern.strip("/").rpartition("/")
     node = root[parent] if parent else root
@@ -106,12 +106,12 @@ def natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), part) if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
-def masks_of(root: Hdf5Group) -> dict[str, frozenset[str]]:
+def read_masks(root: Hdf5Group) -> dict[str, frozenset[str]]:
     """robomimic's filter keys: for each, the names of its episodes."""
     if _MASKS not in root or is_dataset(root[_MASKS]):
         return {}
     masks = {}
-    for name, dataset in datasets_of(root[_MASKS]):
+    for name, dataset in list_datasets(root[_MASKS]):
         values = read_array(dataset).reshape(-1)
         if values.dtype == object and "/" not in name:
             masks[name] = frozenset(value.decode("utf-8", "replace") for value in values)
@@ -162,6 +162,6 @@ def _cached_groups(
 ) -> tuple[list[str], Mapping[str, frozenset[str]]]:
     del stamp
     with open_hdf5(path) as root:
-        groups, masks = groups_of(root, pattern), masks_of(root)
+        groups, masks = find_groups(root, pattern), read_masks(root)
     order = {group: i for i, split in enumerate(split_masks) for group in masks.get(split, ())}
     return sorted(groups, key=lambda group: order.get(group.rpartition("/")[2], len(split_masks))), masks

@@ -16,15 +16,15 @@ from rlds_beam.errors import UsageError, Violation
 from rlds_beam.formats.arrays.array_files import no_features
 from rlds_beam.formats.arrays.hdf5_reader import UNREADABLE, Hdf5Group, is_dataset, open_hdf5
 from rlds_beam.formats.format_options import Hdf5Options
-from rlds_beam.formats.hdf5.files import Hdf5Episode, Hdf5Format, groups_of, masks_of, natural
+from rlds_beam.formats.hdf5.files import Hdf5Episode, Hdf5Format, find_groups, natural, read_masks
 from rlds_beam.formats.profiles.binding import fits, text_files
 from rlds_beam.formats.profiles.catalog import find_profile, propose, shipped_profiles
-from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, choose_profile, layout_of
+from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, bind_layout, choose_profile
 from rlds_beam.formats.profiles.model import Profile
 from rlds_beam.options import Options
 from rlds_beam.reading.base import LastAction, Shard, Source, Split
 from rlds_beam.reading.directory_listing import first_file
-from rlds_beam.reading.plan import selected_splits, slice_of
+from rlds_beam.reading.plan import parse_slice, selected_splits
 from rlds_beam.text import join_lines
 
 _ENDINGS = (".hdf5", ".h5")
@@ -129,7 +129,7 @@ def find_hdf5(input: str | Sequence[str], where: str) -> dict[str, int]:
         sizes = _below(input)
     else:
         for place in storage.paths_in(input):
-            sizes |= storage.sizes_of(place)
+            sizes |= storage.list_sizes(place)
     if not sizes:
         raise UsageError(f"{where} has no {' or '.join(_ENDINGS)} file, which --from=hdf5 reads")
     return {path: sizes[path] for path in sorted(sizes, key=natural)}
@@ -139,14 +139,14 @@ def _below(directory: str) -> dict[str, int]:
     """The HDF5 files below a directory and their sizes."""
     if storage.scheme(directory) is None:
         return {path: storage.size(path) for path in _find_files(directory)}
-    found = storage.sizes_of("**", directory)
+    found = storage.list_sizes("**", directory)
     return {path: size for path, size in found.items() if path.endswith(_ENDINGS)}
 
 
 def _find_files(path: str) -> Iterator[str]:
     """The HDF5 files below a directory, or the file itself."""
     if storage.scheme(path) is not None:
-        yield from _below(path) if storage.isdir(path) else storage.sizes_of(path)
+        yield from _below(path) if storage.isdir(path) else storage.list_sizes(path)
     elif os.path.isfile(path):
         yield path
     else:
@@ -174,7 +174,7 @@ def _first_episode(path: str, root: Hdf5Group, profile: Profile) -> Hdf5Episode 
     if profile.per_file:
         return Hdf5Episode(path, root)
     try:
-        groups = groups_of(root, profile.episodes)
+        groups = find_groups(root, profile.episodes)
         return Hdf5Episode(path, root, groups[0]) if groups else None
     except (KeyError, OSError):
         return None
@@ -204,7 +204,7 @@ def proposal(path: str) -> list[str]:
     """A profile for an unknown file, as YAML. Raises OSError for an unreadable file."""
     with open_hdf5(path) as root:
         pattern = _episode_groups(root)
-        episode = Hdf5Episode(path, root, groups_of(root, pattern)[0] if pattern else "")
+        episode = Hdf5Episode(path, root, find_groups(root, pattern)[0] if pattern else "")
         return propose(naming.to_name(storage.split(path)[1].rpartition(".")[0]), pattern or "file", episode.leaves)
 
 
@@ -231,9 +231,9 @@ def _first_layout(profile: Profile, paths: Sequence[str], raw_images: str) -> tu
                 if episode is None:
                     error = error or f"{path} has no {profile.episodes}, where profile {profile.name} finds episodes"
                     continue
-                masks = masks_of(root) if profile.splits == "mask" else {}
-                names = [group.rpartition("/")[2] for group in groups_of(root, profile.episodes)] if masks else []
-                layout = layout_of(profile, episode, raw_images, tuple(sorted(masks)))
+                masks = read_masks(root) if profile.splits == "mask" else {}
+                names = [group.rpartition("/")[2] for group in find_groups(root, profile.episodes)] if masks else []
+                layout = bind_layout(profile, episode, raw_images, tuple(sorted(masks)))
         except UNREADABLE as unreadable:
             error = error or f"{path} cannot be read: {unreadable}"
             continue
@@ -261,7 +261,7 @@ def _splits(files: Hdf5Format, sizes: Mapping[str, int], split: str | None, data
         elif whole.episodes is None:
             raise UsageError(f"{name} cannot be sliced: a file cannot be read, so its episodes are unknown")
         else:
-            splits.append(Split(name, shards, *slice_of(name, whole.episodes, start, stop)))
+            splits.append(Split(name, shards, *parse_slice(name, whole.episodes, start, stop)))
     return tuple(splits)
 
 
@@ -275,7 +275,7 @@ def _mask_splits(files: Hdf5Format, path: str, size: int, split: str | None, dat
     chosen = []
     for name, start, stop in selected_splits(split, splits, dataset):
         low, high = splits[name]
-        begin, end = slice_of(name, high - low, start, stop)
+        begin, end = parse_slice(name, high - low, start, stop)
         chosen.append(Split(name, (shard,), low + begin, low + end))
     return tuple(chosen)
 

@@ -32,7 +32,7 @@ _MAX_TEXT_BYTES = 512 << 20
 
 
 @functools.lru_cache(maxsize=4)
-def meta_of(root: str, digest: str) -> Meta:
+def read_meta(root: str, digest: str) -> Meta:
     """The metadata of a dataset, read once per process, and again if they change (`Meta.digest`)."""
     del digest
     return Meta.open(root)
@@ -41,7 +41,7 @@ def meta_of(root: str, digest: str) -> Meta:
 @functools.lru_cache(maxsize=4)
 def _rows_of_files(root: str, digest: str) -> dict[str, list[EpisodeRow]]:
     rows: dict[str, list[EpisodeRow]] = {}
-    for row in meta_of(root, digest).episodes:
+    for row in read_meta(root, digest).episodes:
         rows.setdefault(row.file, []).append(row)
     return rows
 
@@ -90,7 +90,7 @@ class LerobotFiles:
 
     def image_chunks(self, path: str, position: int) -> dict[str, list[tuple[int, int]]]:
         """The bytes of an episode's images, (start, stop) of each row group by feature."""
-        groups, chunks = _chunks_of(path, storage.stamp(path) or storage.checksum(path) or storage.size(path))
+        groups, chunks = _locate_chunks(path, storage.stamp(path) or storage.checksum(path) or storage.size(path))
         own = groups.get(self.rows(path)[position].index, range(0))
         found = {path: [span for group in own if (span := spans[group])] for path, spans in chunks.items()}
         return {path.removesuffix(".bytes"): spans for path, spans in found.items() if path.endswith(".bytes")}
@@ -136,7 +136,7 @@ class LerobotFiles:
         table = frames.of(row.index)
         if table.num_rows != row.length:
             return f"{table.num_rows} frames, but meta/ says {row.length} for episode {row.index}"
-        tasks = meta_of(self.root, self.digest).tasks
+        tasks = read_meta(self.root, self.digest).tasks
         numbers = table["task_index"].to_pylist()
         if not all(number in tasks for number in numbers):
             return f"episode {row.index} has a task that is not in meta/"
@@ -196,7 +196,7 @@ class _Frames:
             raise ValueError(f"the frames of episode {episode} are in several places")
         start, stop = self._places.get(episode, (0, 0))
         parts = []
-        for group in self.groups_of(episode):
+        for group in self.find_groups(episode):
             first = int(self._ends[group - 1]) if group else 0
             low, high = max(start, first), min(stop, int(self._ends[group]))
             if low < high:
@@ -207,7 +207,7 @@ class _Frames:
     def episodes(self) -> list[int]:
         return list(self._places)
 
-    def groups_of(self, episode: int) -> range:
+    def find_groups(self, episode: int) -> range:
         """The row groups with frames of an episode."""
         start, stop = self._places.get(episode, (0, 0))
         first = int(np.searchsorted(self._ends, start, side="right"))
@@ -220,13 +220,13 @@ class _Frames:
 
 
 @functools.lru_cache(maxsize=16)
-def _chunks_of(path: str, stamp: object) -> tuple[dict[int, range], dict[str, list[tuple[int, int] | None]]]:
+def _locate_chunks(path: str, stamp: object) -> tuple[dict[int, range], dict[str, list[tuple[int, int] | None]]]:
     """The row groups of each episode, and the bytes of each column in each row group (`byte_chunks`)."""
     del stamp
     try:
         with storage.open_read(path) as file:
             frames = _Frames(file, storage.size(path), images=False)
-            groups = {episode: frames.groups_of(episode) for episode in frames.episodes}
+            groups = {episode: frames.find_groups(episode) for episode in frames.episodes}
             return groups, byte_chunks(frames.metadata, ("UNCOMPRESSED", "SNAPPY"))
     except UNREADABLE:
         return {}, {}

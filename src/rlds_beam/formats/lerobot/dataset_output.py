@@ -184,7 +184,7 @@ class LerobotDatasetOutput(GlobalIndices, RowsOutput):
             stored = {
                 feature.name: "copied video"
                 if feature.path in self.frames.copied
-                else f"{self.frames.encoding_of(feature).codec} video"
+                else f"{self.frames.video_encoding(feature).codec} video"
                 for feature in self.frames.videos
             }
             lines = [f"{line} as {stored[name]}" if (name := line.split(":")[0]) in stored else line for line in lines]

@@ -85,7 +85,7 @@ class LerobotDecoder:
             return {first.path: self._frames(first, video, rows, feature.depth)}
         column = _column(feature, table)
         if feature.kind == "language":
-            return {first.path: objects(language.texts_of(feature.name, column))}
+            return {first.path: objects(language.read_texts(feature.name, column))}
         if feature.kind == "image":
             _check_bits(content := _image_bytes(column), first)
             images = EncodedImages(objects(content), first.shape, first.dtype, first.encoding)

@@ -142,7 +142,7 @@ def episode_fields(meta: Meta) -> EpisodeFields:
         else:
             fields = (_conventional(name, paths[name], kind, shape, info),)
         if kind == "number":
-            fields = _with_names(fields, _names_of(info))
+            fields = _with_names(fields, _read_names(info))
         features.append(FeatureFields(name, kind, shape, fields, depth))
     there = {field.path for feature in features for field in feature.fields}
     missing = tuple(path for path in (*FLAGS, "reward", "discount") if path not in there)
@@ -177,7 +177,7 @@ def name_notes(meta: Meta) -> Iterator[str]:
     if not is_name(meta.info.get("robot_type") or ""):
         yield "robot_type cannot be shown: the robot is left out"
     for feature, info in meta.info["features"].items():
-        names = _names_of(info) if _KINDS.get(info["dtype"], "number") == "number" else []
+        names = _read_names(info) if _KINDS.get(info["dtype"], "number") == "number" else []
         if unusable := sum(not is_name(name) for name in names):
             yield (
                 f"{printable(feature, 100)}: {unusable:,} of {count(len(names), 'name')} cannot be shown (expected "
@@ -185,7 +185,7 @@ def name_notes(meta: Meta) -> Iterator[str]:
             )
 
 
-def _names_of(info: Mapping[str, Any]) -> list[Any]:
+def _read_names(info: Mapping[str, Any]) -> list[Any]:
     """LeRobot's `names` of a feature: a list, or older, a dict with one (`{"motors": [...]}`); empty for none."""
     names = info.get("names")
     if isinstance(names, dict) and len(names) == 1:

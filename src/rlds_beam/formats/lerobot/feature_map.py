@@ -275,14 +275,14 @@ def image_sizes(source: Source, connecting: ConnectorRunner, schema: Schema, ent
     for episode in _episodes(source, connecting) if wanted else ():
         for path in wanted - sizes.keys():
             column = episode.steps.get(path)
-            if isinstance(column, EncodedImages) and (size := _size_of(column)):
+            if isinstance(column, EncodedImages) and (size := _image_size(column)):
                 sizes[path] = size
         if wanted <= sizes.keys():
             break
     return sizes
 
 
-def _size_of(images: EncodedImages) -> tuple[int, int] | None:
+def _image_size(images: EncodedImages) -> tuple[int, int] | None:
     """The size of the first valid image."""
     for image in images:
         with contextlib.suppress(UndecodableImageError):

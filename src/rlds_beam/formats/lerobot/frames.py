@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from rlds_beam.encoding.example.rows import texts_of
+from rlds_beam.encoding.example.rows import decode_texts
 from rlds_beam.episodes.episode import Column
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.formats.arrays.leaves import representable
@@ -70,7 +70,7 @@ class FrameFormat:
         features = [f for f in self.features.images if f.is_video] if self.encoding is not None else []
         return tuple(f for f in features if not self.only_copied or f.path in self.copied)
 
-    def encoding_of(self, feature: LerobotFeature) -> Encoding | DepthEncoding:
+    def video_encoding(self, feature: LerobotFeature) -> Encoding | DepthEncoding:
         """The encoding of a video."""
         assert self.encoding is not None
         return self.encoding if feature.depth is None else DepthEncoding(feature.depth)
@@ -137,7 +137,7 @@ def _value(dtype: str) -> dict[str, Any]:
     return {"dtype": dtype, "_type": "Value"}
 
 
-def numbers_of(feature: LerobotFeature, steps: Mapping[str, Column]) -> Array:
+def read_numbers(feature: LerobotFeature, steps: Mapping[str, Column]) -> Array:
     """The values of a numeric feature, (T, *shape), in its dtype.
 
     Raises:
@@ -180,7 +180,7 @@ def texts(column: Column, path: str) -> list[str]:
       BadEpisode: a string is not UTF-8.
     """
     try:
-        return [text.decode() for row in texts_of(cast(Array, column), path) for text in row]
+        return [text.decode() for row in decode_texts(cast(Array, column), path) for text in row]
     except UnicodeDecodeError as error:
         detail = f"text that is not UTF-8, which LeRobot cannot hold: {error}"
         raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path)) from None
@@ -194,7 +194,7 @@ def texts_array(feature: LerobotFeature, values: Sequence[str]) -> pa.Array:
     return flat if is_single(feature) else pa.FixedSizeListArray.from_arrays(flat, feature.shape[0])
 
 
-def images_of(feature: LerobotFeature, column: Column) -> list[bytes]:
+def read_images(feature: LerobotFeature, column: Column) -> list[bytes]:
     """The PNG or JPEG of each frame, unchanged, or a PNG of its pixel array."""
     if not isinstance(column, EncodedImages):
         return [_png(image) for image in np.asarray(column)]
@@ -213,10 +213,10 @@ def _png(pixels: Array) -> bytes:
 
 
 def image_parts(feature: LerobotFeature, column: Column) -> Sequence[bytes | memoryview]:
-    """Like `images_of`, but without copying images from a record."""
+    """Like `read_images`, but without copying images from a record."""
     if isinstance(column, StoredImages) and all(map(operator.lt, *column.places)):
         return column.pieces()
-    return images_of(feature, column)
+    return read_images(feature, column)
 
 
 def images_array(images: Sequence[bytes | memoryview]) -> pa.Array:

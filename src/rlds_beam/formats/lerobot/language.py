@@ -44,7 +44,7 @@ _KEYS = {
 }
 
 
-def texts_of(name: str, column: pa.Array) -> list[bytes]:
+def read_texts(name: str, column: pa.Array) -> list[bytes]:
     """The JSON text of each frame of a language column.
 
     Raises:
@@ -75,7 +75,7 @@ def shared_text(column: pa.Array) -> bytes:
         raise ValueError(
             "its rows differ from frame to frame; LeRobot repeats the same ones in each frame of an episode"
         )
-    return texts_of(PERSISTENT, column.slice(0, 1))[0]
+    return read_texts(PERSISTENT, column.slice(0, 1))[0]
 
 
 def _row(name: str, row: Any) -> dict[str, Any]:

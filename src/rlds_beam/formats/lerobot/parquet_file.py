@@ -28,7 +28,7 @@ from rlds_beam.errors import RldsBeamError
 from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.frames import NUMBERED, LerobotFrames, frames_schema, frames_table
 from rlds_beam.formats.lerobot.range_facts import report_damage
-from rlds_beam.output.files import checksum_of
+from rlds_beam.output.files import compute_checksum
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.typing import Array
@@ -160,7 +160,7 @@ def renumber_file(path: str, numbers: Mapping[str, Array]) -> str:
             content = io.BytesIO(file.read())
             renumber(content, numbers)
         storage.write_bytes(path, content.getvalue())
-    return checksum_of(path)
+    return compute_checksum(path)
 
 
 def renumber(file: BinaryIO, numbers: Mapping[str, Array]) -> None:

@@ -58,7 +58,7 @@ class RangeFacts:
       samples: the number of decoded frames of each episode by image feature, (E,).
       columns: a row for each episode, for meta/episodes.
       ends: in v2.1, where the episodes' files end in the packs (`range_files`), int64 (E + 1, packs); empty in v3.0.
-      preview: frames of the first episode (`output.preview.part_of`).
+      preview: frames of the first episode (`output.preview.make_strip`).
       encoded: the episodes that were encoded, by feature whose videos are copied.
     """
 

@@ -54,7 +54,7 @@ class RangeFiles:
         self._copied = [feature.name for feature in frame_format.videos if feature.path in frame_format.copied]
         for feature, path in zip(frame_format.videos, videos, strict=True):
             height, width, _ = feature.shape
-            encoding = frame_format.encoding_of(feature)
+            encoding = frame_format.video_encoding(feature)
             self._videos[feature.name] = VideoFile(path, encoding, frame_format.fps, height, width)
 
     def add(self, frames: LerobotFrames, videos: Videos, key: object) -> None:
@@ -118,7 +118,7 @@ class EpisodeFiles:
         sizes = [file.close()]
         for place, feature in enumerate(self._format.videos, 1):
             height, width, _ = feature.shape
-            encoding, pixels = self._format.encoding_of(feature), videos[feature.name]
+            encoding, pixels = self._format.video_encoding(feature), videos[feature.name]
             if feature.name in self.encoded and (why := why_not_copied(pixels)):
                 self.encoded[feature.name] = self.encoded[feature.name].add(EncodedAgain(1, why))
             content = encoded_video(self._paths[place], encoding, self._format.fps, height, width, pixels)

@@ -27,7 +27,7 @@ from rlds_beam.formats.lerobot.range_files import EpisodeFiles, RangeFiles
 from rlds_beam.formats.lerobot.statistics import StatisticsGatherer
 from rlds_beam.images.checks import check_images
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
-from rlds_beam.output.preview import part_of
+from rlds_beam.output.preview import make_strip
 from rlds_beam.output.shards import WrittenFile
 from rlds_beam.typing import Array
 
@@ -70,7 +70,7 @@ class PreparedEpisode:
                 continue
             column = steps[feature.path]
             if feature.kind == "number":
-                self.numbers[feature.name] = frames.numbers_of(feature, steps)
+                self.numbers[feature.name] = frames.read_numbers(feature, steps)
                 _check_rate(feature, column, frame_format.fps)
             elif feature.kind == "text":
                 self.columns[feature.name] = frames.texts(column, feature.path)
@@ -83,7 +83,7 @@ class PreparedEpisode:
                     self.pixels[feature.name] = DepthFrames(column, feature.path, feature.shape, feature.depth)
                 elif feature in frame_format.videos:
                     copied = copied_frames(column, feature) if feature.path in frame_format.copied else None
-                    self.pixels[feature.name] = copied or PixelFrames(frames.images_of(feature, column), feature)
+                    self.pixels[feature.name] = copied or PixelFrames(frames.read_images(feature, column), feature)
                 else:
                     self.columns[feature.name] = frames.image_parts(feature, column)
         places = np.arange(self.length)
@@ -108,7 +108,7 @@ class PreparedEpisode:
         if len(some) and feature.depth is not None:
             histogram = feature.depth.histogram(some, feature.path)
         elif len(some):
-            histogram = statistics.histogram_of(some, feature.shape[-1], feature.path)
+            histogram = statistics.count_levels(some, feature.shape[-1], feature.path)
         else:
             histogram = np.zeros((feature.shape[-1], len(feature.levels)), np.int64)
             histogram[:, 0] = 1
@@ -205,7 +205,7 @@ class LerobotWriter:
         self._not_decoded = not_decoded
         if episodes and self._previewed and not self._episodes:
             images = [f.path for f in self._map.images if f.fields[0].dtype in ("uint8", "uint16")]
-            self._preview = part_of([episodes[0].steps[path] for path in images])
+            self._preview = make_strip([episodes[0].steps[path] for path in images])
         for ready in prepared:  # nothing can fail after preparing
             self._files.add(self._number(ready), ready.pixels, ready.key)
             self._statistics.add(ready.numbers, ready.histograms)

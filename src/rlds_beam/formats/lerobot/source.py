@@ -16,14 +16,14 @@ from rlds_beam.encoding.checked_json import parse_json
 from rlds_beam.episodes.schema import Schema, is_name
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.formats.lerobot import layout
-from rlds_beam.formats.lerobot.data_files import LerobotFiles, meta_of
+from rlds_beam.formats.lerobot.data_files import LerobotFiles, read_meta
 from rlds_beam.formats.lerobot.decoder import LerobotDecoder
 from rlds_beam.formats.lerobot.episode_fields import EpisodeFields, episode_fields, name_notes
 from rlds_beam.formats.lerobot.metadata import Meta
 from rlds_beam.images.headers import MAX_PIXELS
 from rlds_beam.reading.base import LastAction, Shard, Source, Span, Split, VideoSpan
 from rlds_beam.reading.directory_listing import names_below
-from rlds_beam.reading.plan import selected_splits, slice_of
+from rlds_beam.reading.plan import parse_slice, selected_splits
 from rlds_beam.text import count, shorten
 
 _MAX_ENTRIES = 100
@@ -97,7 +97,7 @@ class LerobotSource(Source):
 
     @property
     def videos(self) -> dict[str, dict[str, Any]]:
-        described = meta_of(self.root, self.digest).info["features"]
+        described = read_meta(self.root, self.digest).info["features"]
         features = (feature for feature in self.fields.features if feature.kind in ("video", "depth"))
         return {feature.fields[0].path: _about_video(described[feature.name]) for feature in features}
 
@@ -127,7 +127,7 @@ class LerobotSource(Source):
         return dataclasses.replace(self, fields=fields, schema=fields.schema)
 
     def origins(self) -> Sequence[str]:
-        keys = [row.key for row in meta_of(self.root, self.digest).episodes]
+        keys = [row.key for row in read_meta(self.root, self.digest).episodes]
         return [key for key in keys if key is not None] if None not in keys else ()
 
     def decode_seconds(self) -> float:
@@ -135,7 +135,7 @@ class LerobotSource(Source):
         shards = {shard.path: shard for s in self.splits for shard in s.shards}.values()
         total = sum(shard.records or 0 for shard in shards)
         share = (self.episodes or 0) / total if total else 0.0
-        meta = meta_of(self.root, self.digest)
+        meta = read_meta(self.root, self.digest)
         read = {feature.name for feature in self.fields.features}
         shapes = [meta.info["features"][key]["shape"][:2] for key in meta.video_keys if key in read]
         pixels = sum(min(math.prod(shape), MAX_PIXELS) for shape in shapes)
@@ -151,7 +151,7 @@ class LerobotSource(Source):
 
     def stated_ranges(self) -> dict[str, tuple[list[float], list[float]]]:
         path, found = storage.join(self.root, *layout.STATS.split("/")), dict[str, tuple[list[float], list[float]]]()
-        if self.episodes != len(meta_of(self.root, self.digest).episodes):
+        if self.episodes != len(read_meta(self.root, self.digest).episodes):
             return found
         try:
             stats = parse_json(storage.read_small(path), path)
@@ -245,11 +245,11 @@ def _splits(
     for name, low, high in selected_splits(wanted, ranges, storage.split(meta.root.rstrip("/"))[1]):
         start, stop = ranges[name]
         if low is not None or high is not None:
-            first, last = slice_of(name, stop - start, low, high)
+            first, last = parse_slice(name, stop - start, low, high)
             start, stop = start + first, start + last
         if (start, stop) != (0, total):
             _check_order(meta, name)
-        own, first, end = _files_of(shards, start, stop)
+        own, first, end = _slice_files(shards, start, stop)
         splits.append(Split(name, own, first, end))
     return tuple(splits)
 
@@ -266,7 +266,7 @@ def _check_order(meta: Meta, split: str) -> None:
         last[row.file] = number
 
 
-def _files_of(shards: Sequence[Shard], start: int, stop: int) -> tuple[tuple[Shard, ...], int, int | None]:
+def _slice_files(shards: Sequence[Shard], start: int, stop: int) -> tuple[tuple[Shard, ...], int, int | None]:
     """The files with the episodes start to stop, and their slice of these files; (0, None) for all."""
     if start == stop:
         return (), 0, None

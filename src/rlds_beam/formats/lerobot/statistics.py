@@ -152,7 +152,7 @@ def sample_places(length: int, count: int) -> list[int]:
     return [(2 * i + 1) * length // (2 * count) for i in range(count)]
 
 
-def histogram_of(images: Column, channels: int, path: str) -> Array:
+def count_levels(images: Column, channels: int, path: str) -> Array:
     """The number of pixels with each value, int64 (channels, LEVELS); of 16-bit values, the upper 8 bits.
 
     Large images are sampled (`_SIDE`, `_PIXELS`).

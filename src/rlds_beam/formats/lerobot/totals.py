@@ -126,7 +126,7 @@ def features_info(frame_format: FrameFormat) -> dict[str, Any]:
     features: dict[str, Any] = {feature.name: feature.info() for feature in frame_format.features.features}
     for feature in frame_format.videos:
         height, width, _ = feature.shape
-        info = video_info(frame_format.encoding_of(feature), height, width, frame_format.fps)
+        info = video_info(frame_format.video_encoding(feature), height, width, frame_format.fps)
         if feature.path in frame_format.copied:
             info = {**frame_format.copied[feature.path], "video.fps": frame_format.fps}
         features[feature.name] |= {"dtype": "video", "info": info}

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.schema import Field, kind_of
+from rlds_beam.episodes.schema import Field, describe_type
 from rlds_beam.errors import BadEpisode, RldsBeamError
 from rlds_beam.formats.merged.inputs import MergedInput
 from rlds_beam.formats.merged.schemas import MASK, DatasetsDifferError, describe_by_value
@@ -118,7 +118,7 @@ def compare(inputs: Sequence[MergedInput]) -> list[str]:
     for level in ("steps", "metadata"):
         fields: list[Mapping[str, Field]] = [getattr(member.schema, level) for member in inputs]
         for path in sorted({path for own in fields for path in own}):
-            kinds = [kind_of(own[path].with_names(())) if path in own else "" for own in fields]
+            kinds = [describe_type(own[path].with_names(())) if path in own else "" for own in fields]
             names = [", ".join(own[path].names) if path in own else "" for own in fields]
             rows.append(["*" if len({*kinds}) > 1 or len({*names}) > 1 else "", path, *kinds])
             if any(names):

@@ -29,9 +29,9 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.hdf5_writer import EpisodeDataset, check_h5py, object_bytes, write_hdf5
 from rlds_beam.formats.arrays.leaves import (
     LeafColumn,
-    columns_of,
     field_json,
     leaves_below,
+    make_columns,
     not_representable,
     scalar,
     single,
@@ -226,7 +226,7 @@ def _column(field: Field, place: str, of: Any, left_out: dict[str, str], jpeg: b
     if field.dtype == "string" and not field.shape:
         yield MinariColumn(field, place, of)
         return
-    for leaf in columns_of([field], left_out):
+    for leaf in make_columns([field], left_out):
         yield MinariColumn(field, place, of, jpeg and _check_jpeg(leaf))
 
 

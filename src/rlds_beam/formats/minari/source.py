@@ -33,14 +33,14 @@ from rlds_beam.formats.arrays.array_episodes import (
     number_field,
     with_last,
 )
-from rlds_beam.formats.arrays.array_files import SourceOfFiles, no_features, shards_of, splits_of
+from rlds_beam.formats.arrays.array_files import SourceOfFiles, make_shards, no_features, select_splits
 from rlds_beam.formats.arrays.hdf5_reader import (
     UNREADABLE,
     DatasetReader,
     check_readable,
-    datasets_of,
     is_readable,
     is_text,
+    list_datasets,
     open_hdf5,
 )
 from rlds_beam.formats.arrays.leaves import field_from_json
@@ -75,7 +75,7 @@ class MinariFormat(ArrayFormat):
         with open_hdf5(path) as file:
             for i in range(start, stop):
                 try:
-                    datasets, reader = datasets_of(file[f"episode_{i}"]), DatasetReader()
+                    datasets, reader = list_datasets(file[f"episode_{i}"]), DatasetReader()
                     yield {place: reader.read(dataset) for place, dataset in datasets if is_readable(dataset)}
                 except UNREADABLE as error:
                     yield Damage(i, i + 1, f"episode_{i} cannot be read: {error}", b"")
@@ -177,7 +177,7 @@ class MinariSource(SourceOfFiles):
             )
         paths = {name: storage.join(folder, METADATA if kind in ARROW else MAIN) for name, folder in named.items()}
         files: MinariFormat | MinariArrowFormat = MinariFormat()
-        shards = {name: shards_of(files, [path]) for name, path in paths.items()} if kind not in ARROW else {}
+        shards = {name: make_shards(files, [path]) for name, path in paths.items()} if kind not in ARROW else {}
         if kind in ARROW:
             files = arrow = MinariArrowFormat(kind, _spaces(about, storage.join(first, METADATA), whole=True))
             shards = {name: (arrow.shard(path),) for name, path in paths.items()}
@@ -197,7 +197,7 @@ class MinariSource(SourceOfFiles):
         meaning = Meaning.from_json(about.get(OWN, {}).get(KEY, {}), f"{storage.join(first, METADATA)}: {OWN}")
         if OWN not in about and (known := known_environment(about.get("env_spec"))) is not None:
             meaning, notes = Meaning(known.fps), (*notes, f"the rate is that of {known.name}")
-        decoder, chosen = MinariDecoder(schema, fields), splits_of(shards, split, name)
+        decoder, chosen = MinariDecoder(schema, fields), select_splits(shards, split, name)
         return cls(f"{name}/1.0.0", schema, decoder, chosen, files, (), meaning.fps, meaning.robot, notes)
 
 
@@ -266,7 +266,7 @@ def _fields(path: str, files: MinariFormat | MinariArrowFormat, about: Mapping[s
             fields = [_field(place, array, jpeg, spaces) for place, array in sorted(arrays.items())]
         else:
             with open_hdf5(path) as file:
-                datasets = [*datasets_of(file["episode_0"])]
+                datasets = [*list_datasets(file["episode_0"])]
                 for place, dataset in datasets:
                     if place.partition("/")[0] in _ROLES and dataset.shape is not None:
                         check_readable(dataset)

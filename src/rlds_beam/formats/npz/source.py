@@ -24,8 +24,8 @@ from rlds_beam.formats.format_options import NpzOptions
 from rlds_beam.formats.npz.members import UNREADABLE_NPZ, Member, damage, open_npz
 from rlds_beam.formats.profiles.binding import Container, Leaf, fits
 from rlds_beam.formats.profiles.catalog import find_profile, propose, shipped_profiles
-from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, choose_profile, layout_of
-from rlds_beam.formats.profiles.files import ProfileFormat, starts_of
+from rlds_beam.formats.profiles.episodes import Layout, ProfileDecoder, bind_layout, choose_profile
+from rlds_beam.formats.profiles.files import ProfileFormat, find_starts
 from rlds_beam.options import Options
 from rlds_beam.reading.base import LastAction
 from rlds_beam.reading.directory_listing import names_in
@@ -199,8 +199,8 @@ def _first_layout(paths: Sequence[str], where: str, options: NpzOptions) -> Layo
                 if not profile.per_file:
                     raise UsageError(f"profile {profile.name}: .npz files have no groups: write episodes: file")
                 if profile.ends:
-                    starts_of(whole, profile.ends)
-                return layout_of(profile, whole, options.raw_images)
+                    find_starts(whole, profile.ends)
+                return bind_layout(profile, whole, options.raw_images)
         except UNREADABLE_NPZ as unreadable:
             if isinstance(unreadable, UsageError):
                 raise

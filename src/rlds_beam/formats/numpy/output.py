@@ -20,7 +20,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
-from rlds_beam.formats.arrays.leaves import LeafColumn, columns_of, field_json, is_text, text_values
+from rlds_beam.formats.arrays.leaves import LeafColumn, field_json, is_text, make_columns, text_values
 from rlds_beam.formats.arrays.parts import (
     MergedOutput,
     Part,
@@ -190,7 +190,7 @@ def _columns(fields: Iterable[Field], left_out: dict[str, str], *, jpeg: bool) -
         if is_text(field) or (jpeg and field.holds_image_files):
             yield NumpyColumn(field, as_bytes=True)
         else:
-            yield from (NumpyColumn(leaf.field) for leaf in columns_of([field], left_out))
+            yield from (NumpyColumn(leaf.field) for leaf in make_columns([field], left_out))
 
 
 def _files(column: NumpyColumn) -> list[str]:

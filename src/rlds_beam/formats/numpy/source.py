@@ -16,7 +16,7 @@ from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema, by_path
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import ArrayDecoder, ArrayFormat, Arrays, encoded_images, split_bytes
-from rlds_beam.formats.arrays.array_files import no_features, splits_of
+from rlds_beam.formats.arrays.array_files import no_features, select_splits
 from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.numpy.output import OFFSETS
 from rlds_beam.images.encoded_images import EncodedImages
@@ -197,7 +197,7 @@ class NumpySource(Source):
                 shards[entry["split"]] = (Shard(0, storage.join(input, folder, name), size, entry["records"]),)
         steps = by_path((field.field for field in fields if not field.of_episode), input)
         schema = Schema(steps, by_path((field.field for field in fields if field.of_episode), input))
-        splits = splits_of(shards, split, manifest["name"])
+        splits = select_splits(shards, split, manifest["name"])
         checksums = {entry["file"]: entry["checksum"] for entry in manifest["shards"]}
         decoder = NumpyDecoder(schema, fields)
         return cls(

@@ -247,7 +247,7 @@ def fits(profile: Profile, container: Container) -> str | None:
     return ", ".join((*profile.has, *found))
 
 
-def text_of(profile: Profile, container: Container) -> bytes | None:
+def find_text(profile: Profile, container: Container) -> bytes | None:
     """The task's text: that of the first place which has one; None if there is none."""
     for rule in profile.text:
         text = _text(rule, container)
@@ -264,7 +264,7 @@ def is_named(rule: FieldRule, container: Container) -> bool:
     return part.encode() in (_text(TextRule("attribute", place), container) or b"")
 
 
-def fact_of(profile: Profile, container: Container, name: str) -> Any:
+def find_fact(profile: Profile, container: Container, name: str) -> Any:
     """A fact about the dataset that the profile finds in an episode: JSON; None if there is none."""
     rule = profile.facts.get(name)
     text = None if rule is None else _text(rule, container)

@@ -30,10 +30,10 @@ from rlds_beam.formats.profiles.binding import (
     Container,
     Leaf,
     bind,
-    fact_of,
+    find_fact,
+    find_text,
     is_named,
     row_bytes,
-    text_of,
     where,
 )
 from rlds_beam.formats.profiles.model import TO_OBSERVATION, Profile
@@ -81,7 +81,7 @@ class Layout:
         return "void" if void else "real"
 
 
-def layout_of(profile: Profile, first: Container, raw_images: str, masks: tuple[str, ...] = ()) -> Layout:
+def bind_layout(profile: Profile, first: Container, raw_images: str, masks: tuple[str, ...] = ()) -> Layout:
     """Binds a profile to an episode.
 
     Raises:
@@ -98,7 +98,7 @@ def layout_of(profile: Profile, first: Container, raw_images: str, masks: tuple[
     if profile.channels == "bgr":
         notes.append("images are BGR: use FlipChannels")
     fields = [*(binding.field for binding in bound), *_numbers(profile, leaves), *FLAG_FIELDS.values()]
-    if text_of(profile, first) is not None:
+    if find_text(profile, first) is not None:
         fields.append(text_field(TEXT))
     elif profile.text:
         notes.append("the first episode has no text of the task: there are no texts")
@@ -117,7 +117,7 @@ def layout_of(profile: Profile, first: Container, raw_images: str, masks: tuple[
 
 
 def _fps(profile: Profile, first: Container) -> float | None:
-    fps, seconds, steps = (fact_of(profile, first, name) for name in ("fps", "step_seconds", "decimation"))
+    fps, seconds, steps = (find_fact(profile, first, name) for name in ("fps", "step_seconds", "decimation"))
     if _is_rate(seconds) and _is_rate(steps):
         fps = round(1 / (seconds * steps), 6)
     return fps if _is_rate(fps) else profile.fps
@@ -129,7 +129,7 @@ def _is_rate(number: Any) -> bool:
 
 def _robot(profile: Profile, first: Container) -> str | None:
     """The robot, or several joined by a comma."""
-    robots = fact_of(profile, first, "robot")
+    robots = find_fact(profile, first, "robot")
     robots = [robots] if isinstance(robots, str) else robots
     known = isinstance(robots, list) and robots and all(isinstance(robot, str) for robot in robots)
     return ", ".join(robots[:8]) if known else profile.robot
@@ -177,7 +177,7 @@ def read_episode(layout: Layout, container: Container, name: str, masks: Mapping
     arrays[_TERMINAL] = _terminal(profile, container)
     arrays[_ENDED] = np.array([container.ended])
     if TEXT in layout.schema.steps:
-        arrays[_STEPS + TEXT] = _text(text_of(profile, container) or b"")
+        arrays[_STEPS + TEXT] = _text(find_text(profile, container) or b"")
     for field, value in _metadata(profile, container):
         arrays[_EPISODE + field] = _text(value) if isinstance(value, bytes) else np.asarray(value)
     for mask in layout.masks:

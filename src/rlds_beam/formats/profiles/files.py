@@ -144,10 +144,10 @@ def _cached_starts(files: type[ProfileFormat], path: str, stamp: Any, ends: tupl
     """The first row of each episode, then the number of rows; and whether each episode has an end."""
     del stamp
     with files.whole(path) as whole:
-        return starts_of(whole, ends)
+        return find_starts(whole, ends)
 
 
-def starts_of(whole: Container, ends: tuple[str, ...]) -> tuple[Array, Array]:
+def find_starts(whole: Container, ends: tuple[str, ...]) -> tuple[Array, Array]:
     """Where the episodes of a flat file begin. Raises OSError if the arrays that end episodes are missing or wrong."""
     names = [name for name in ends if name in whole.leaves]
     if not names:

@@ -18,7 +18,7 @@ from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode
 from rlds_beam.images.thumbnails import is_image
 from rlds_beam.output.manifest import VERSION
-from rlds_beam.output.preview import SHOWN, join_previews, part_of
+from rlds_beam.output.preview import SHOWN, join_previews, make_strip
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.text import count, escape_controls, printable, shorten
@@ -200,7 +200,7 @@ def cameras_in(features: str) -> dict[str, Field]:
     }
 
 
-def preview_of(files: Iterable[str], kind: RecordFormat, cameras: Mapping[str, Field]) -> bytes:
+def make_preview(files: Iterable[str], kind: RecordFormat, cameras: Mapping[str, Field]) -> bytes:
     """The preview as a JPEG; empty without images.
 
     Args:
@@ -223,7 +223,7 @@ def _parts(files: Iterable[str], kind: RecordFormat, decoder: EpisodeDecoder) ->
             steps = decoder.decode(first.payload, EpisodeKey("", "", 0, first.position)).steps
         except BadEpisode:  # an output's own records can be decoded; if not, no preview is worth a failure
             continue
-        yield part_of([column for column in steps.values() if is_image(column)])
+        yield make_strip([column for column in steps.values() if is_image(column)])
 
 
 _VERSION = re.compile(r"\d+\.\d+\.\d+")

@@ -31,8 +31,8 @@ from rlds_beam.formats.rlds.card import (
     cameras_in,
     card,
     is_license,
+    make_preview,
     name_and_version,
-    preview_of,
     provenance,
 )
 from rlds_beam.formats.rlds.records import RecordEncoder
@@ -239,7 +239,7 @@ class RldsOutput(HoldsLastActions):
         described = self._provenance(dataset_info["splits"])
         self._write(PROVENANCE, to_json(described))
         paths = (self._path(file.file) for _, file in files[self.format] if file.shard.records)
-        preview = preview_of(paths, FORMATS[self.format], cameras_in(self.features))
+        preview = make_preview(paths, FORMATS[self.format], cameras_in(self.features))
         if preview:
             storage.write_bytes(storage.below(self.directory, PREVIEW), preview)
         self._write(CARD, card(self.name, self.version, described, preview=bool(preview)))

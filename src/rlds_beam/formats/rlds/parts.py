@@ -44,7 +44,7 @@ class FinishedPart:
     report: Report
 
 
-def part_of(split: str, index: int) -> WorkRange:
+def find_range(split: str, index: int) -> WorkRange:
     """The range of a part."""
     return WorkRange(split, index, 0, ())
 
@@ -96,7 +96,7 @@ def remove_parts(directory: str) -> None:
     """Removes the parts."""
     parts = storage.below(directory, PARTS)
     names = listdir(parts)
-    ours = [name for name in names if _PART.fullmatch(storage.temporary_of(name) or name)]
+    ours = [name for name in names if _PART.fullmatch(storage.final_name(name) or name)]
     storage.remove_files(directory, [f"{PARTS}/{name}" for name in ours])
     storage.remove_empty(parts)
 

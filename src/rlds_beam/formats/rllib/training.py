@@ -25,9 +25,9 @@ from rlds_beam.formats.columns.reader import (
     ColumnsManifest,
     Rows,
     batches,
+    count_rows,
     numeric_columns,
     row_groups,
-    rows_of,
     shuffle_groups,
 )
 from rlds_beam.output.manifest import read_manifest
@@ -57,9 +57,9 @@ def offline_data(path: str, split: str = "train", *, modules: Sequence[str] = ()
     chosen = [columns.choose(name, path) for name in modules] or list(columns.modules)
     written = [s["file"] for s in manifest["shards"] if s["split"] == split and s["records"]]
     for name in chosen:
-        if not any(_module_of(file) == name for file in written):
+        if not any(_module_name(file) == name for file in written):
             raise UsageError(f"{path} has no rows for the module {name} in the split {split}")
-    files = [storage.join(path, file) for file in written if _module_of(file) in chosen]
+    files = [storage.join(path, file) for file in written if _module_name(file) in chosen]
     return {
         "input_": files,
         "offline_data_class": ColumnsOfflineData,
@@ -69,7 +69,7 @@ def offline_data(path: str, split: str = "train", *, modules: Sequence[str] = ()
     }
 
 
-def _module_of(file: str) -> str:
+def _module_name(file: str) -> str:
     """The name of the file's directory, which is the module."""
     return storage.split(storage.split(file)[0])[1]
 
@@ -111,7 +111,7 @@ class ColumnsOfflineData(OfflineData):
         self.locality_hints = self.learner_handles = self.module_spec = self.spaces = None
         self._files: dict[str, list[str]] = {}
         for file in [config.input_] if isinstance(config.input_, str) else config.input_:
-            self._files.setdefault(_module_of(file), []).append(file)
+            self._files.setdefault(_module_name(file), []).append(file)
         known = sorted(config.policies) if config.is_multi_agent else [DEFAULT_MODULE_ID]
         unknown = [name for name in self._files if name not in known]
         if unknown:
@@ -132,7 +132,7 @@ class ColumnsOfflineData(OfflineData):
             return self._iterators(num_samples, num_shards, module_state)
         parts = {name: self._next(name, num_samples) for name in self._files}
         modules = {name: SampleBatch(nest(columns)) for name, columns in parts.items()}
-        return MultiAgentBatch(modules, env_steps=sum(map(rows_of, parts.values())))
+        return MultiAgentBatch(modules, env_steps=sum(map(count_rows, parts.values())))
 
     def _next(self, module: str, rows: int) -> Rows:
         if module not in self._batches:

@@ -16,11 +16,11 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
 from rlds_beam.formats.ros2.bags import Bag, bag_layout
 from rlds_beam.formats.ros2.cdr import BadMessage
-from rlds_beam.formats.ros2.images import stamp_of
+from rlds_beam.formats.ros2.images import read_stamp
 from rlds_beam.formats.ros2.mapping import TopicMapping
-from rlds_beam.formats.ros2.messages import MAX_EPISODE_BYTES, definitions_of
+from rlds_beam.formats.ros2.messages import MAX_EPISODE_BYTES, find_definitions
 from rlds_beam.formats.ros2.values import FieldReader, has_header
-from rlds_beam.formats.ros2.windows import AlignedSteps, BagWindow, align, grid, windows_of
+from rlds_beam.formats.ros2.windows import AlignedSteps, BagWindow, align, find_windows, grid
 from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
@@ -86,12 +86,12 @@ def _windows(path: str, mapping: TopicMapping, distribution: str, stamps: object
     layout = _layout(path)
     with Bag(layout) as bag:
         try:
-            definitions = definitions_of(
+            definitions = find_definitions(
                 [topic for name, topic in bag.topics.items() if name == mapping.boundaries.topic],
                 distribution,
                 layout.distribution,
             )
-            return windows_of(bag, mapping, definitions)
+            return find_windows(bag, mapping, definitions)
         except (BadMessage, UsageError) as error:
             raise OSError(str(error)) from error
 
@@ -125,7 +125,7 @@ def _timelines(path: str, mapping: TopicMapping, distribution: str, stamps: obje
         stamped = _stamped_topics(bag, mapping, distribution)
         for message in bag.messages(mapping.topics):
             with contextlib.suppress(BadMessage):  # it costs the episodes that need it
-                time = stamp_of(message.data) if message.topic in stamped else message.time
+                time = read_stamp(message.data) if message.topic in stamped else message.time
                 if time is not None:
                     found[message.topic].append((time, message.time))
     timelines = {}
@@ -142,7 +142,7 @@ def _stamped_topics(bag: Bag, mapping: TopicMapping, distribution: str) -> set[s
     return {
         topic.name
         for topic in topics
-        if has_header(topic.type, definitions_of([topic], distribution, bag.layout.distribution))
+        if has_header(topic.type, find_definitions([topic], distribution, bag.layout.distribution))
     }
 
 
@@ -201,7 +201,7 @@ class _Reading:
         self._bag, self._mapping, self._timelines = bag, files.mapping, timelines
         topics = [topic for name, topic in bag.topics.items() if name in files.mapping.topics]
         definitions = {
-            topic.name: definitions_of([topic], files.distribution, bag.layout.distribution) for topic in topics
+            topic.name: find_definitions([topic], files.distribution, bag.layout.distribution) for topic in topics
         }
         for topic in topics:
             if topic.encoding != "cdr":
@@ -252,12 +252,12 @@ class _Reading:
         wanted, size = {reader.field.topic for reader in self._readers}, 0
         for topics, start, stop in self._spans(window):
             for entry in self._bag.messages(topics, start, stop):
-                time = stamp_of(entry.data) if entry.topic in self._stamped else entry.time
+                time = read_stamp(entry.data) if entry.topic in self._stamped else entry.time
                 if time is None:
                     unstamped[entry.topic] = unstamped.get(entry.topic, 0) + (window.start <= entry.time < window.stop)
                     continue
                 kept = entry.data if entry.topic in wanted else entry.data[:0]
-                found[entry.topic].append((time, entry.time, bytes_of(kept)))
+                found[entry.topic].append((time, entry.time, copy_bytes(kept)))
                 size += len(kept)
                 if size > MAX_EPISODE_BYTES:
                     raise BadMessage(f"its messages are larger than {MAX_EPISODE_BYTES >> 30} GB")
@@ -304,6 +304,6 @@ def _groups(times: Array) -> list[Array]:
     return np.split(times, np.flatnonzero(np.diff(times) > _NEAR_NS) + 1) if len(times) else []
 
 
-def bytes_of(data: memoryview) -> memoryview:
+def copy_bytes(data: memoryview) -> memoryview:
     """A copy, which does not keep the whole chunk in memory."""
     return memoryview(bytes(data))

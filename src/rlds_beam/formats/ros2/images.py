@@ -172,7 +172,7 @@ def _after_header(data: memoryview) -> Cursor:
     return cursor
 
 
-def stamp_of(data: memoryview) -> int | None:
+def read_stamp(data: memoryview) -> int | None:
     """The stamp of a message that begins with a std_msgs/Header, in nanoseconds; None if there is none."""
     cursor = Cursor(data)
     stamp = int(cursor.number("i", 4)) * 1_000_000_000 + int(cursor.number("I", 4))

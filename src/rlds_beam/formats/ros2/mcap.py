@@ -133,7 +133,7 @@ class McapFile(BagFile):
         """The messages of a chunk on these channels with a log time in [start, stop), as rows."""
         if self._table is None or self._table.chunk is not chunk:
             self._table = None  # not two chunks in memory
-            data = self._bytes_of(chunk)
+            data = self._read_records(chunk)
             rows = np.fromiter(_message_rows(data, self._where(chunk)), _ROW)
             self._check_rows(chunk, rows)
             order = np.argsort(rows["time"], kind="stable")
@@ -157,7 +157,7 @@ class McapFile(BagFile):
     def _where(self, chunk: MessageChunk) -> str:
         return f"{self.path}: the chunk at byte {chunk.offset:,}"
 
-    def _bytes_of(self, chunk: MessageChunk) -> memoryview:
+    def _read_records(self, chunk: MessageChunk) -> memoryview:
         """The records of a chunk, with their checksum verified."""
         data = self._read(chunk.offset, chunk.length)
         if chunk.is_run:
@@ -295,7 +295,7 @@ class McapFile(BagFile):
         self._counts = counts
 
     def _look_inside(self, chunk: MessageChunk, counts: dict[int, int]) -> None:
-        for kind, start, end, data in records(self._bytes_of(chunk), self._where(chunk)):
+        for kind, start, end, data in records(self._read_records(chunk), self._where(chunk)):
             if kind == MESSAGE and end - start >= _MESSAGE.size:
                 (key,) = struct.unpack_from("<H", data, start)
                 counts[key] = counts.get(key, 0) + 1

@@ -144,7 +144,7 @@ def of_distribution(name: str) -> Definitions:
     return {kind: list(fields) for kind, (_, fields) in store.fielddefs.items()}
 
 
-def definitions_of(topics: Iterable[Topic], distribution: str, recorded: str) -> Definitions:
+def find_definitions(topics: Iterable[Topic], distribution: str, recorded: str) -> Definitions:
     """The types of these topics: as the bag defines them, otherwise as a distribution does.
 
     Args:

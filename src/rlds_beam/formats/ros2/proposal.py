@@ -15,7 +15,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.ros2.bags import Bag, bag_layout
 from rlds_beam.formats.ros2.cdr import BadMessage, Reader
 from rlds_beam.formats.ros2.images import IMAGES, image_reader
-from rlds_beam.formats.ros2.messages import Definitions, definitions_of
+from rlds_beam.formats.ros2.messages import Definitions, find_definitions
 from rlds_beam.text import count, format_size, join_lines, printable, shorten
 
 _JOINTS, _TEXT = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
@@ -73,7 +73,7 @@ def proposal(paths: Sequence[str], where: str, distribution: str) -> str:
         with Bag(layout) as bag:
             facts = topic_facts(bag)
             known = [topic for topic in bag.topics.values() if topic.type == _JOINTS]
-            definitions = definitions_of(known, distribution, layout.distribution)
+            definitions = find_definitions(known, distribution, layout.distribution)
             fields = _fields(bag, [fact for fact in facts if fact.messages], definitions)
             driver = _driver(facts, fields)
             lines = [f"{paths[0]} ({count(len(paths), 'bag')} in {where})"]
@@ -127,7 +127,7 @@ def _camera(bag: Bag, facts: TopicFacts) -> str:
     stored = "no readable message"
     try:
         if first is not None and topic.encoding == "cdr":
-            known = definitions_of([topic], "", bag.layout.distribution)
+            known = find_definitions([topic], "", bag.layout.distribution)
             reader = image_reader(topic.type, known, "image", first.data)
             stored = f"{reader.width} x {reader.height}, {reader.encoding}"
     except (UsageError, BadMessage, IndexError, KeyError) as error:

@@ -21,14 +21,14 @@ from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
 from rlds_beam.errors import NeedsMappingError, UsageError
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, NO_REWARD, ArrayDecoder, Arrays, discounts
-from rlds_beam.formats.arrays.array_files import SourceOfFiles, no_features, splits_of
+from rlds_beam.formats.arrays.array_files import SourceOfFiles, no_features, select_splits
 from rlds_beam.formats.arrays.parts import as_images
 from rlds_beam.formats.format_options import Ros2Options
 from rlds_beam.formats.ros2.bags import ENDINGS, METADATA, Bag, bag_layout, find_bags
 from rlds_beam.formats.ros2.cdr import BadMessage
 from rlds_beam.formats.ros2.episodes import DROPPED, LACKING, START, TIMES, Ros2Format, count_incomplete
 from rlds_beam.formats.ros2.mapping import NO_MAPPING, NS, TopicMapping, read_mapping
-from rlds_beam.formats.ros2.messages import definitions_of, of_distribution
+from rlds_beam.formats.ros2.messages import find_definitions, of_distribution
 from rlds_beam.formats.ros2.proposal import proposal
 from rlds_beam.formats.ros2.values import FieldReader, field_reader
 from rlds_beam.images.encoded_images import EncodedImages
@@ -140,7 +140,7 @@ class Ros2Source(SourceOfFiles):
         schema = _schema(readers, f"--topics={options.topics}")
         constants = {field.path: field.value for field in mapping.fields if not field.topic}
         decoder = Ros2Decoder(schema, constants, mapping.terminal)
-        splits = splits_of(shards, split, name)
+        splits = select_splits(shards, split, name)
         return cls(f"{name}/1.0.0", schema, decoder, splits, files, fps=mapping.fps, mapping=mapping)
 
     def plan(self) -> dict[str, Any]:
@@ -244,7 +244,7 @@ def _readers(paths: Sequence[str], mapping: TopicMapping, distribution: str, whe
                     topic = bag.topics[field.topic]
                     first = bag.first(topic.name) if topic.encoding == "cdr" else None
                     if first is not None:
-                        known = definitions_of([topic], distribution, layout.distribution)
+                        known = find_definitions([topic], distribution, layout.distribution)
                         found[field.path] = field_reader(field, topic, known, first.data)
         except (OSError, BadMessage, IndexError) as error:
             problem = problem or f"{path}: {shorten(error, 500)}"

@@ -33,7 +33,7 @@ class BagWindow(NamedTuple):
     damage: str = ""
 
 
-def windows_of(bag: Bag, mapping: TopicMapping, definitions: Definitions) -> tuple[BagWindow, ...]:
+def find_windows(bag: Bag, mapping: TopicMapping, definitions: Definitions) -> tuple[BagWindow, ...]:
     """The episodes of a bag, in order.
 
     If the rest of the bag is damaged, the episode that may reach into the damage is the last one, and damaged.

@@ -84,7 +84,7 @@ def trajectory_steps(output: Logged, parts: Sequence[Part]) -> int:
     return output.options.step_per_trajectory or max(part.about["steps"] for part in parts)
 
 
-def lengths_of(parts: Sequence[Part]) -> Array:
+def read_lengths(parts: Sequence[Part]) -> Array:
     """The number of steps of each trajectory of a split, without padding."""
     column = [column.name for column in parts[0].columns].index("reward")
     return np.concatenate([part.rows[:, column] for part in parts])

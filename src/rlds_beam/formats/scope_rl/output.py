@@ -39,7 +39,7 @@ from rlds_beam.formats.arrays.leaves import (
 )
 from rlds_beam.formats.arrays.parts import MergedOutput, Part, PartColumn, sized_columns, sized_rows, write_merged
 from rlds_beam.formats.format_options import ScopeRlOptions
-from rlds_beam.formats.scope_rl.merged_pickle import lengths_of, merge_logged_dataset, trajectory_steps
+from rlds_beam.formats.scope_rl.merged_pickle import merge_logged_dataset, read_lengths, trajectory_steps
 from rlds_beam.output.base import Description
 from rlds_beam.output.completion import MergedFile
 from rlds_beam.reading.base import Source
@@ -202,7 +202,7 @@ class ScopeRlOutput(MergedOutput):
         about["policies"] = sorted({*about.get("policies", ()), name})
 
     def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
-        lengths = [lengths_of(some) for some in parts.values()]
+        lengths = [read_lengths(some) for some in parts.values()]
         rows = sum(len(own) * trajectory_steps(self, some) for own, some in zip(lengths, parts.values(), strict=True))
         padding = {"rows": rows, "padded": rows - sum(int(length.sum()) for length in lengths)}
         return {"padding": padding, **self.meaning.entry()}

@@ -123,7 +123,7 @@ def commit_parts(output: TrajectoryOutput, parts: Sequence[BundleFile], plan: st
         file = output.file(work)
         for ending in ("", *output.sidecars):
             _rename(part.path + ending, storage.below(output.directory, file + ending))
-        written = WrittenFile(file, part.info, part.predicted, output.sidecars_of(file))
+        written = WrittenFile(file, part.info, part.predicted, output.list_sidecars(file))
         report = Report(items_written=part.info.records)
         commit_range(output.directory, work, [written], rejected=None, report=report, plan=plan)
         ranges.append(work)
@@ -206,7 +206,7 @@ def remove_parts(output: str, *directory: str) -> None:
     """Removes parts, for example of failed bundles, from `directory` of the output."""
     parts = "/".join((*directory, PARTS))
     names = listdir(storage.below(output, parts))
-    ours = [name for name in names if _PART.fullmatch(storage.temporary_of(name) or name)]
+    ours = [name for name in names if _PART.fullmatch(storage.final_name(name) or name)]
     storage.remove_files(output, [f"{parts}/{name}" for name in ours])
     storage.remove_empty(storage.below(output, parts))
 

@@ -30,9 +30,9 @@ from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import FIRST, LAST, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, number_field
-from rlds_beam.formats.arrays.array_files import SourceOfFiles, no_features, splits_of
+from rlds_beam.formats.arrays.array_files import SourceOfFiles, no_features, select_splits
 from rlds_beam.formats.trajectories.output import SPEC, read_fields
-from rlds_beam.formats.trajectories.written_items import spec_of
+from rlds_beam.formats.trajectories.written_items import make_spec
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.output.directory import is_output
 from rlds_beam.output.files import MANIFEST
@@ -118,7 +118,7 @@ def _step_types(feature: Feature) -> Array:
     return np.frombuffer(data[: len(data) // 4 * 4], "<i4")
 
 
-def payloads_of(framed: bytes) -> Iterator[bytes]:
+def split_payloads(framed: bytes) -> Iterator[bytes]:
     """The payloads of framed records. Raises MalformedError if the framing is invalid."""
     at, (before, after) = 0, _FRAMING
     while at < len(framed):
@@ -145,7 +145,7 @@ class FramesDecoder:
 
     def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
         try:
-            rows = [np.frombuffer(record, np.uint8)[None] for record in payloads_of(payload)]
+            rows = [np.frombuffer(record, np.uint8)[None] for record in split_payloads(payload)]
             columns = TrajectoryDecoder(self.spec, self.jpegs).decode(rows)
         except (MalformedError, ValueError) as error:
             raise BadEpisode(Violation("not_an_example", f"not the frames of a trajectory: {error}")) from None
@@ -179,7 +179,7 @@ class TrajectoriesSource(SourceOfFiles):
         no_features("trajectories", features)
         if isinstance(input, str) and storage.isdir(input) and is_output(input):
             manifest = read_manifest(input)
-            spec, jpegs = spec_of(read_fields(manifest, input))
+            spec, jpegs = make_spec(read_fields(manifest, input))
             meaning = Meaning.from_json(manifest.get(KEY, {}), storage.join(input, MANIFEST))
             named: dict[str, list[str]] = {}
             for shard in (entry for entry in manifest["shards"] if entry["records"]):
@@ -202,7 +202,7 @@ class TrajectoriesSource(SourceOfFiles):
             for name, paths in named.items()
         }
         files = EpisodesOfFrames(spec.item_shape == (None,))
-        decoder, chosen = FramesDecoder(schema, spec, jpegs), splits_of(shards, split, name)
+        decoder, chosen = FramesDecoder(schema, spec, jpegs), select_splits(shards, split, name)
         return cls(f"{name}/1.0.0", schema, decoder, chosen, files, (), meaning.fps, meaning.robot)
 
 

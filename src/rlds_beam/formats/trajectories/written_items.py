@@ -147,7 +147,7 @@ def open_converted(path: str, split: str | None = None) -> ConvertedDataset:
         this version does not know.
     """
     manifest = read_manifest(path)
-    spec, jpegs = spec_of(read_fields(manifest, path))
+    spec, jpegs = make_spec(read_fields(manifest, path))
     shards = manifest["shards"]
     checksums = [(shard["split"], shard["checksum"]) for shard in shards]
     fingerprint = hashlib.sha256(json.dumps([manifest["fields"], checksums]).encode()).hexdigest()
@@ -190,7 +190,7 @@ def _check(work: ConvertedRange) -> None:
         raise UsageError(f"{work.path} has {size} bytes, expected {work.bytes}: {again}")
 
 
-def spec_of(fields: list[Field]) -> tuple[TrajectorySpec, dict[str, tuple[str, ...]]]:
+def make_spec(fields: list[Field]) -> tuple[TrajectorySpec, dict[str, tuple[str, ...]]]:
     """The spec with these `record_fields`, and the record keys of its JPEGs."""
     item_shape: Shape = next(field.shape for field in fields if field.path == "step_type")
     leaves: dict[str, SpecLeaf] = {}

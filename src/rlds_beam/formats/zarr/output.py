@@ -28,9 +28,9 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.arrays.array_episodes import split_bytes
 from rlds_beam.formats.arrays.leaves import (
     LeafColumn,
-    columns_of,
     field_json,
     is_text,
+    make_columns,
     not_representable,
     text_values,
 )
@@ -282,7 +282,7 @@ def _storable_fields(
         if of_episode and field.holds_image_files:
             left_out[field.path] = "an image of the episode"
         else:
-            kept += [field] if is_text(field) else [leaf.field for leaf in columns_of([field], left_out)]
+            kept += [field] if is_text(field) else [leaf.field for leaf in make_columns([field], left_out)]
     prefix = "episode_metadata/" if of_episode else "observation/"
     short = [_name(field.path.removeprefix(prefix)) for field in kept]
     taken = Counter(short)

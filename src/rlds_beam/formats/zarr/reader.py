@@ -16,7 +16,7 @@ from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
 from rlds_beam.formats.arrays.hdf5_reader import UNREADABLE
 from rlds_beam.formats.arrays.parts import pngs
 from rlds_beam.formats.zarr.arrays import CodecError, ZarrArray, decode_chunk, most_encoded, read_array
-from rlds_beam.formats.zarr.stores import ENDS, ZarrStore, is_zip, open_store, root_of, version_of
+from rlds_beam.formats.zarr.stores import ENDS, ZarrStore, is_zip, open_store, read_version, store_root
 from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
@@ -110,7 +110,7 @@ _MAX_EPISODE_BYTES = 4 << 30
 """Maximum bytes of an episode: those of a record."""
 
 
-def array_of(store: ZarrStore, key: str) -> ZarrArray:
+def read_array_metadata(store: ZarrStore, key: str) -> ZarrArray:
     """The metadata of an array. Raises OSError if there is none."""
     array = read_array(store, key)
     if array is None:
@@ -124,7 +124,7 @@ def read_ends(store: ZarrStore) -> Array:
     Raises:
       OSError: they are not ascending numbers from 0.
     """
-    array = array_of(store, ENDS)
+    array = read_array_metadata(store, ENDS)
     if array.dtype.kind not in "iu" or len(array.shape) != 1:
         raise OSError(f"{ENDS} holds {array.dtype}{list(array.shape)}, expected a whole number for each episode")
     if array.shape[0] > _MAX_ENDS:
@@ -143,7 +143,7 @@ def read_ends(store: ZarrStore) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class ZarrFormat(ArrayFormat):
-    """Zarr stores with episodes. A store's path is that of `stores.path_of`.
+    """Zarr stores with episodes. A store's path is that of `stores.shard_path`.
 
     Attributes:
       steps: the keys of the arrays with a row for each step.
@@ -157,16 +157,16 @@ class ZarrFormat(ArrayFormat):
     name = "zarr"
 
     def count(self, path: str) -> int:
-        version = version_of(path) if is_zip(path) else None
+        version = read_version(path) if is_zip(path) else None
         return _count(path, self.steps, version) if version else _count.__wrapped__(path, self.steps, None)
 
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
-        with open_store(root_of(path)) as store:
+        with open_store(store_root(path)) as store:
             ends = read_ends(store)
             readers: dict[str, RowReader | OSError] = {}
             for key in (*self.steps, *self.of_episode):
                 try:
-                    readers[key] = RowReader(store, array_of(store, key))
+                    readers[key] = RowReader(store, read_array_metadata(store, key))
                 except OSError as error:
                     readers[key] = error
             for i in range(start, stop):
@@ -197,7 +197,7 @@ class ZarrFormat(ArrayFormat):
 def _count(path: str, steps: tuple[str, ...], version: object) -> int:
     del version
     try:
-        with open_store(root_of(path)) as store:
+        with open_store(store_root(path)) as store:
             ends = read_ends(store)
             arrays = [read_array(store, key) for key in steps]
     except (BucketError, *UNREADABLE) as error:

@@ -32,12 +32,12 @@ from rlds_beam.formats.arrays.array_episodes import (
     encoded_images,
     number_field,
 )
-from rlds_beam.formats.arrays.array_files import SourceOfFiles, find_files, no_features, splits_of
+from rlds_beam.formats.arrays.array_files import SourceOfFiles, find_files, no_features, select_splits
 from rlds_beam.formats.arrays.hdf5_reader import UNREADABLE
 from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.format_options import ZarrSourceOptions
 from rlds_beam.formats.zarr.arrays import ZarrArray, attributes, read_array
-from rlds_beam.formats.zarr.reader import ZarrFormat, array_of
+from rlds_beam.formats.zarr.reader import ZarrFormat, read_array_metadata
 from rlds_beam.formats.zarr.stores import (
     ENDS,
     METADATA,
@@ -46,8 +46,8 @@ from rlds_beam.formats.zarr.stores import (
     ZarrStore,
     is_zip,
     open_store,
-    path_of,
-    root_of,
+    shard_path,
+    store_root,
 )
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.options import Options
@@ -149,7 +149,7 @@ class ZarrSource(SourceOfFiles):
         no_features("zarr", features)
         name, roots = _stores(input)
         first = next(iter(roots.values()))[0]
-        path_of(first)  # says what is missing
+        shard_path(first)  # says what is missing
         try:
             with open_store(first) as store:
                 fields = tuple(_fields(store))
@@ -172,7 +172,7 @@ class ZarrSource(SourceOfFiles):
             f"{name}/1.0.0",
             schema,
             ZarrDecoder(schema, fields),
-            splits_of(shards, split, name),
+            select_splits(shards, split, name),
             files,
             (),
             meaning.fps,
@@ -195,7 +195,7 @@ class ZarrSource(SourceOfFiles):
         return ", ".join([super().describe(), *self.notes])
 
     def companions(self, shard: Shard) -> list[str]:
-        return [] if is_zip(shard.path) else [path for path in _files(root_of(shard.path)) if path != shard.path]
+        return [] if is_zip(shard.path) else [path for path in _files(store_root(shard.path)) if path != shard.path]
 
 
 def _files(root: str) -> list[str]:
@@ -216,7 +216,7 @@ def _stores(input: str | Sequence[str]) -> tuple[str, Mapping[str, tuple[str, ..
     if not roots:
         raise UsageError(f"{','.join(paths)}: no such file or directory")
     for root in roots:
-        path_of(root)
+        shard_path(root)
     name = storage.split(roots[0].rstrip("/"))[1]
     for ending in (".zip", ".zarr"):
         name = name.removesuffix(ending)
@@ -230,7 +230,7 @@ def _is_store(path: str) -> bool:
 def _shards(files: ZarrFormat, roots: Sequence[str]) -> tuple[Shard, ...]:
     shards = []
     for i, root in enumerate(roots):
-        path = path_of(root)
+        path = shard_path(root)
         try:
             episodes: int | None = files.count(path)
         except OSError:
@@ -253,12 +253,12 @@ def _fields(store: ZarrStore) -> Iterator[ZarrField]:
     if OWN in (found := attributes(store)):
         yield from _own_fields(found[OWN], f"{store.root}: {OWN}")
         return
-    episodes = array_of(store, ENDS).shape[0]
+    episodes = read_array_metadata(store, ENDS).shape[0]
     keys = store.arrays("data")
     if not keys:
         raise OSError("it has no arrays below data")
     for key in keys:
-        yield _field(array_of(store, key), False)
+        yield _field(read_array_metadata(store, key), False)
     for key in store.arrays("meta"):
         try:
             array = read_array(store, key)
@@ -323,7 +323,7 @@ def _own_fields(about: Any, where: str) -> Iterator[ZarrField]:
 
 def _notes(store: ZarrStore, fields: Sequence[ZarrField]) -> Iterator[str]:
     """What the data lacks. Raises OSError if arrays claim far more values than are stored."""
-    arrays = [array_of(store, field.key) for field in fields]
+    arrays = [read_array_metadata(store, field.key) for field in fields]
     used = {array.key: store.usage(array.key) for array in arrays}
     claimed, size = sum(a.row_bytes * a.shape[0] for a in arrays), sum(usage.size for usage in used.values())
     if claimed > _UNSTORED + _MAX_RATIO * size:

@@ -180,11 +180,11 @@ def open_store(root: str) -> Iterator[ZarrStore]:
     if not is_zip(root):
         yield DirectoryStore(root)
         return
-    version = version_of(root)
+    version = read_version(root)
     yield ZipStore(root, _open_cached(root, version) if version else _zip_file(root))
 
 
-def version_of(path: str) -> object:
+def read_version(path: str) -> object:
     """Changes if a zip file does; empty if its store has no checksums."""
     return storage.stamp(path) if storage.scheme(path) is None else storage.checksum(path)
 
@@ -207,7 +207,7 @@ def _open_cached(path: str, version: object) -> zipfile.ZipFile:
     return _zip_file(path)
 
 
-def path_of(root: str) -> str:
+def shard_path(root: str) -> str:
     """The file that represents a store: the zip file, or the metadata of `meta/episode_ends`.
 
     Raises:
@@ -224,8 +224,8 @@ def path_of(root: str) -> str:
     raise UsageError(f"{root} is not a zarr store with episodes: it has no {ENDS}")
 
 
-def root_of(path: str) -> str:
-    """The inverse of `path_of`."""
+def store_root(path: str) -> str:
+    """The inverse of `shard_path`."""
     if is_zip(path):
         return path
     for _ in range(1 + ENDS.count("/") + 1):

@@ -80,14 +80,14 @@ def read_tables(checkpoint: str) -> dict[str, TableInfo]:
         raise UsageError(f"{checkpoint} is not a complete Reverb checkpoint: {TABLES}: {error}") from error
 
 
-def sizes_of(tables: Mapping[str, TableInfo]) -> dict[str, int]:
+def read_sizes(tables: Mapping[str, TableInfo]) -> dict[str, int]:
     """The number of items in each table."""
     return {name: table.current_size for name, table in tables.items()}
 
 
 def check_sizes(where: str, tables: Mapping[str, TableInfo], expected: Mapping[str, int]) -> None:
     """Raises NotVerifiedError if a table is missing or does not have the expected number of items."""
-    sizes = sizes_of(tables)
+    sizes = read_sizes(tables)
     for name, size in expected.items():
         if name not in sizes:
             raise NotVerifiedError(f"{where} has no table {name!r}; it has: {', '.join(sizes) or 'none'}")

@@ -89,7 +89,7 @@ def parse_tables(texts: Sequence[str], priority_exponent: float = 1.0) -> tuple[
     return tuple(tables)
 
 
-def kind_of(table: TableInfo) -> str:
+def table_kind(table: TableInfo) -> str:
     """The kind of a server's table, or a description if it is none of our kinds."""
     traits = table.sampler, table.remover, max(0, table.max_times_sampled)
     times = f", each item {traits[2]} times" if traits[2] else ""

@@ -22,7 +22,7 @@ from rlds_beam.reverb.serving import checkpoints
 from rlds_beam.reverb.serving import process as server_process
 from rlds_beam.reverb.serving.loopback import EVERYWHERE, LOOPBACK
 from rlds_beam.reverb.serving.process import ServerConfig
-from rlds_beam.reverb.serving.served_tables import ServedTable, kind_of
+from rlds_beam.reverb.serving.served_tables import ServedTable, table_kind
 from rlds_beam.trajectories.spec import TrajectorySpec
 
 START_SECONDS = 120.0
@@ -129,7 +129,7 @@ class EmbeddedServer:
         connection = Connection(f"127.0.0.1:{self._started.answer(timeout)}")
         info = connection.info(max(1.0, deadline - time.monotonic()))
         checkpoints.check_sizes(
-            f"the server that loaded {self.loaded_from}", info.tables, checkpoints.sizes_of(self.loaded)
+            f"the server that loaded {self.loaded_from}", info.tables, checkpoints.read_sizes(self.loaded)
         )
         self._connection = connection
         return info
@@ -176,8 +176,8 @@ class EmbeddedServer:
     def _check_table(self, asked: ServedTable, actual: TableInfo) -> None:
         """Compares a table of the checkpoint, whose settings would win, with the requested one."""
         differences = []
-        if kind_of(actual) != asked.kind:
-            differences.append(f"is {kind_of(actual)}, not {asked.kind}")
+        if table_kind(actual) != asked.kind:
+            differences.append(f"is {table_kind(actual)}, not {asked.kind}")
         if asked.max_size not in (None, actual.max_size):
             differences.append(f"has room for {actual.max_size:,} items, not {asked.max_size:,}")
         if self._spec is not None and actual.signature != signature_leaves(self._spec):

@@ -20,17 +20,17 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.headers import UndecodableImageError, read_image_header
 from rlds_beam.reading.base import Source, VideoSpan
-from rlds_beam.reading.reader import read_episode, shard_of
+from rlds_beam.reading.reader import find_shard, read_episode
 from rlds_beam.terminal.tables import thin
 from rlds_beam.viewing.browser.episodes import EpisodeCache, OpenedEpisode
-from rlds_beam.viewing.browser.frames import cameras_of
+from rlds_beam.viewing.browser.frames import find_cameras
 from rlds_beam.viewing.browser.index import EpisodeIndex
 from rlds_beam.viewing.browser.learner_view import Maker
 from rlds_beam.viewing.browser.rows import RowsSource
 from rlds_beam.viewing.browser.scan import Table, TableOptions
 from rlds_beam.viewing.browser.table import LISTED, METADATA, Query, TableRows
 from rlds_beam.viewing.browser.values import column_values, json_value
-from rlds_beam.viewing.facts import Curve, curves_of, stored_instruction
+from rlds_beam.viewing.facts import Curve, find_curves, stored_instruction
 
 Json = dict[str, Any]
 
@@ -105,7 +105,7 @@ class BrowsedDataset:
     def about(self) -> Json:
         """The dataset in `/api/datasets`."""
         schema, videos, rows = self.source.schema, self._video_sizes(), self.table.rows
-        images = {field.path: field.shape for field in cameras_of(self.readable.schema)}
+        images = {field.path: field.shape for field in find_cameras(self.readable.schema)}
         return {
             "id": self.id,
             "name": self.source.dataset,
@@ -124,7 +124,7 @@ class BrowsedDataset:
                 "steps": list(map(_field, schema.steps.values())),
                 "metadata": list(map(_field, schema.metadata.values())),
             },
-            "columns": [] if rows is None else columns_of(rows),
+            "columns": [] if rows is None else list_columns(rows),
             "rules": {} if rows is None else rows.rules,
             "signals": [] if rows is None else [name for name in SIGNALS if rows.is_known(name)],
             "scan": self.table.progress(),
@@ -195,7 +195,7 @@ class BrowsedDataset:
             "fps": self.source.fps,
             "instruction": json_value(stored_instruction(episode), _MAX_TEXT_CHARACTERS)[0],
             "metadata": {path: self._value(value, path) for path, value in episode.metadata.items()},
-            "curves": [_curve(curve) for curve in curves_of(episode, names=self.source.schema.names)],
+            "curves": [_curve(curve) for curve in find_curves(episode, names=self.source.schema.names)],
             "cameras": [*_image_cameras(opened), *(_video_camera(*item) for item in videos.items())],
             "texts": [
                 {"path": path, "runs": _runs(column)} for path, column in episode.steps.items() if is_text(column)
@@ -272,7 +272,7 @@ class BrowsedDataset:
 
     def _spans(self, key: EpisodeKey) -> Mapping[str, VideoSpan]:
         """The videos of an episode; raises UsageError if there is no such shard."""
-        return self.source.video_spans(shard_of(self.source, key), key.position) if self.source.videos else {}
+        return self.source.video_spans(find_shard(self.source, key), key.position) if self.source.videos else {}
 
     def _video_sizes(self) -> Mapping[str, tuple[int | None, ...]]:
         """The (height, width, channels) of each video camera."""
@@ -298,7 +298,7 @@ class BrowsedDataset:
         return json_value(value, _MAX_TEXT_CHARACTERS)[0]
 
 
-def columns_of(rows: TableRows) -> list[Json]:
+def list_columns(rows: TableRows) -> list[Json]:
     """The columns that the list can be sorted and filtered by."""
     columns = []
     for name in rows.names:

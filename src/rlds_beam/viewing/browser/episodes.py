@@ -19,12 +19,12 @@ from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.errors import Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Source
-from rlds_beam.reading.reader import read_episode, shard_of
+from rlds_beam.reading.reader import find_shard, read_episode
 from rlds_beam.viewing.browser.frames import (
     CameraFrames,
     HeldFrames,
     StoredFrames,
-    cameras_of,
+    find_cameras,
     has_stored_frames,
     stored_frames,
 )
@@ -125,7 +125,7 @@ class EpisodeCache:
         return str(self._stamp(key))
 
     def _stamp(self, key: EpisodeKey) -> Hashable:
-        shard = shard_of(self._source, key)
+        shard = find_shard(self._source, key)
         if storage.scheme(shard.path) is not None:
             return None
         paths = self._paths.setdefault(shard.path, ()) or (shard.path, *self._source.companions(shard))
@@ -151,7 +151,7 @@ class EpisodeCache:
             violations = verdict.violations
             rejected = None if verdict.rejected is None else verdict.rejected.rule
         frames: dict[str, CameraFrames] = {}
-        cameras = {field.path: field for field in cameras_of(self._source.schema)}
+        cameras = {field.path: field for field in find_cameras(self._source.schema)}
         stored = (self._stored_frames(key) or {}) if len(episode) else {}
         for path, field in cameras.items():
             if path in stored:

@@ -21,7 +21,7 @@ from rlds_beam.images.codecs import encode_png, encode_zeros
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.decoding import EpisodeDecoder
-from rlds_beam.reading.reader import shard_of
+from rlds_beam.reading.reader import find_shard
 
 _MIN_SIDE_PIXELS = 8
 """The least height and width of raw pixels; smaller arrays are numbers."""
@@ -99,7 +99,7 @@ def is_camera(field: Field) -> bool:
     )
 
 
-def cameras_of(schema: Schema) -> list[Field]:
+def find_cameras(schema: Schema) -> list[Field]:
     """The step fields that are images."""
     return [field for field in schema.steps.values() if is_camera(field)]
 
@@ -117,7 +117,7 @@ def stored_frames(source: Source, key: EpisodeKey) -> Mapping[str, StoredFrames]
     Returns:
       Frames by field; None if there is no intact record, or the format does not store images this way.
     """
-    path = shard_of(source, key).path
+    path = find_shard(source, key).path
     if not has_stored_frames(source) or storage.scheme(path) is not None or not storage.exists(path):
         return None
     if not source.files.is_splittable(path):
@@ -134,7 +134,7 @@ def stored_frames(source: Source, key: EpisodeKey) -> Mapping[str, StoredFrames]
         try:
             features = parse_example(cast(bytes, _Window(file, start, length)))
             frames = {}
-            for field in cameras_of(source.schema):
+            for field in find_cameras(source.schema):
                 feature = features.get(f"steps/{field.path}")
                 if field.holds_image_files and feature is not None and feature.kind == "bytes":
                     starts, stops = (np.array(places, np.int64) + start for places in feature.spans()[:2])

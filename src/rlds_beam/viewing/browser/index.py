@@ -81,7 +81,7 @@ class EpisodeIndex:
             if number >= starts[-1]:
                 break
             i = int(np.searchsorted(starts, number, side="right")) - 1
-            positions, first = self._positions_of(i), int(starts[i])
+            positions, first = self._find_positions(i), int(starts[i])
             if self._starts()[i + 1] != starts[i + 1]:
                 continue  # the shard has another number of records than dataset_info.json says
             place = self._places[i]
@@ -95,7 +95,7 @@ class EpisodeIndex:
         i = self._numbers.get((key.split, key.shard))
         if i is None or key.dataset != self._source.dataset:
             return None
-        positions = self._positions_of(i)
+        positions = self._find_positions(i)
         at = int(np.searchsorted(positions, key.position))
         if at == len(positions) or positions[at] != key.position:
             return None
@@ -108,7 +108,7 @@ class EpisodeIndex:
     def check(self, place: int, records: int) -> None:
         """Reads the framing of a shard that has another number of records than expected."""
         if place >= 0 and not self._places[place].low and self._counts[place] != records:
-            self._positions_of(place)
+            self._find_positions(place)
 
     def numbers(self, places: Positions, ranks: Positions) -> Positions:
         """The number of each episode, by its shard (`place`) and its number in it; -1 if it is not shown."""
@@ -121,10 +121,10 @@ class EpisodeIndex:
     def _starts(self) -> Positions:
         """The number of each shard's first episode, then the total."""
         for i in np.flatnonzero(self._counts < 0).tolist():
-            self._positions_of(i)
+            self._find_positions(i)
         return np.concatenate([[0], np.cumsum(self._counts)])
 
-    def _positions_of(self, i: int) -> Positions:
+    def _find_positions(self, i: int) -> Positions:
         with self._lock:
             if i not in self._positions:
                 place = self._places[i]

@@ -47,11 +47,11 @@ class Comparison:
             return None, f"{self.output.path} keeps no episode keys, and some episodes were left out or split"
         how = "by the order of the accepted episodes"
         if dataset is self.output:
-            return self._key_of(self.source, int(order[number]) if number < len(order) else None), how
+            return self._find_key(self.source, int(order[number]) if number < len(order) else None), how
         at = int(np.searchsorted(order, number))
         if at == len(order) or order[at] != number:
             return None, "the conversion rejected or dropped this episode"
-        return self._key_of(self.output, at), how
+        return self._find_key(self.output, at), how
 
     def _by_key(self, dataset: BrowsedDataset, key: EpisodeKey, number: int) -> tuple[EpisodeKey | None, str]:
         how = f"by the {EPISODE_KEY} that {self.output.path} keeps"
@@ -61,10 +61,10 @@ class Comparison:
             except (IndexError, ValueError):
                 return None, f"its {EPISODE_KEY} is missing or malformed"
         found = self._numbers.get(str(key))
-        return self._key_of(self.output, found), how if found is not None else "the output has no such episode"
+        return self._find_key(self.output, found), how if found is not None else "the output has no such episode"
 
     @staticmethod
-    def _key_of(dataset: BrowsedDataset, number: int | None) -> EpisodeKey | None:
+    def _find_key(dataset: BrowsedDataset, number: int | None) -> EpisodeKey | None:
         keys = [] if number is None else dataset.index.keys(number, number + 1)
         return keys[0] if keys else None
 

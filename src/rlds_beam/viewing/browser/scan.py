@@ -20,7 +20,7 @@ from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.text import shorten
 from rlds_beam.viewing.browser.index import EpisodeIndex
-from rlds_beam.viewing.browser.table import MappedTable, TableRows, dataset_of, map_parquet
+from rlds_beam.viewing.browser.table import MappedTable, TableRows, find_dataset, map_parquet
 
 SIGNALS_FILE = "signals.parquet"
 _MIN_SECONDS, _SHARE = 1.0, 10
@@ -32,7 +32,7 @@ class TableOfFile:
     """The table that `rlds-beam check` wrote."""
 
     def __init__(self, path: str, source: Source, index: EpisodeIndex):
-        named = dataset_of(path)
+        named = find_dataset(path)
         if named not in (None, source.dataset):
             raise UsageError(f"{path} is about {shorten(named, 80)}, not about {source.dataset}")
         table = map_parquet(path)

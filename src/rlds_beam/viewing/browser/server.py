@@ -101,7 +101,7 @@ from rlds_beam.viewing.browser.dataset import BrowsedDataset
 from rlds_beam.viewing.browser.origins import compare
 from rlds_beam.viewing.browser.rows import RowsSource, opens_as_rows
 from rlds_beam.viewing.browser.scan import TableOptions
-from rlds_beam.viewing.browser.table import dataset_of
+from rlds_beam.viewing.browser.table import find_dataset
 
 HOST = "127.0.0.1"
 _START_SECONDS = 30
@@ -197,7 +197,7 @@ def open_datasets(config: Any) -> list[BrowsedDataset]:
     """
     check = dataclasses.replace(CheckOptions.of(with_preset(config)), fail=())
     opened: list[BrowsedDataset] = []
-    measured = None if config.signals is None else dataset_of(config.signals)
+    measured = None if config.signals is None else find_dataset(config.signals)
     for number, path in enumerate(config.path):
         name, source = _open(path, config)
         signals = config.signals if len(config.path) == 1 or source.dataset == measured else None

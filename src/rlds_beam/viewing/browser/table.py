@@ -90,7 +90,7 @@ class TableRows:
 
     def __init__(self, table: MappedTable, index: EpisodeIndex, complete: bool = True):
         self._mapped, self._table, self._complete = table, table.table, complete
-        self.numbers = numbers = numbers_of(self._table, index, complete)
+        self.numbers = numbers = find_numbers(self._table, index, complete)
         self.changes = index.changes
         shown = np.flatnonzero(numbers >= 0)
         self._rows: Numbers = shown[np.argsort(numbers[shown], kind="stable")].astype(np.int32)
@@ -306,7 +306,7 @@ def _spread(passed: Any, codes: Any) -> Mask:
     return spread
 
 
-def numbers_of(table: pa.Table, index: EpisodeIndex, complete: bool = True) -> Numbers:
+def find_numbers(table: pa.Table, index: EpisodeIndex, complete: bool = True) -> Numbers:
     """The number of each row's episode in the dataset's order; -1 if the index does not show it.
 
     The table has all records of a shard, or its first ones if it is not `complete`.
@@ -375,7 +375,7 @@ def map_parquet(path: str) -> MappedTable:
         raise UsageError(f"{path} is damaged: {shorten(error)}") from error
 
 
-def dataset_of(path: str) -> str | None:
+def find_dataset(path: str) -> str | None:
     """The dataset of a table's first key; None if it has no rows.
 
     Raises:

@@ -196,7 +196,7 @@ class Plot:
     rows: tuple[Row, ...]
 
 
-def plots_of(episode: EpisodeView) -> list[Plot]:
+def make_plots(episode: EpisodeView) -> list[Plot]:
     """The plots of an episode, all with the same x axis."""
     paths = {series.path for series in episode.curves}
     last = max(episode.steps - 1, 0)
@@ -209,13 +209,13 @@ def plots_of(episode: EpisodeView) -> list[Plot]:
     ]
 
 
-def constants_of(episode: EpisodeView) -> list[tuple[str, str]]:
+def find_constants(episode: EpisodeView) -> list[tuple[str, str]]:
     """The fields without a plot, because their values stay the same, and these values as text."""
-    shown = {plot.series.path for plot in plots_of(episode)}
+    shown = {plot.series.path for plot in make_plots(episode)}
     return [(series.path, _constant(series)) for series in episode.curves if series.path not in shown]
 
 
-def plot_of(series: Series) -> Plot:
+def make_plot(series: Series) -> Plot:
     """A plot without marks and other plots."""
     return _plot(series, max(series.steps, default=0), [])
 

@@ -17,7 +17,7 @@ from rlds_beam.connectors.dry_run import Probed
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics, LeafStatistics
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.schema import Field, Schema, dimension_labels, kind_of, shown_dimensions
+from rlds_beam.episodes.schema import Field, Schema, describe_type, dimension_labels, shown_dimensions
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import is_image
@@ -28,12 +28,18 @@ from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.text import printable
 from rlds_beam.typing import Array
-from rlds_beam.viewing.facts import Curve, curves_of
-from rlds_beam.viewing.report.distributions import MAX_DISTRIBUTIONS, Weighted, distribution_of, edges_of, round_number
+from rlds_beam.viewing.facts import Curve, find_curves
+from rlds_beam.viewing.report.distributions import (
+    MAX_DISTRIBUTIONS,
+    Weighted,
+    choose_edges,
+    make_distribution,
+    round_number,
+)
 from rlds_beam.viewing.report.document import ComparisonSection, Drift, Measure, SchemaDifference
-from rlds_beam.viewing.report.episodes import Limits, picture_of, series_of
+from rlds_beam.viewing.report.episodes import Limits, make_picture, thin_curve
 from rlds_beam.viewing.report.sections import BeforeAfter
-from rlds_beam.viewing.report.signals import counts_of, text_columns
+from rlds_beam.viewing.report.signals import count_values, text_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,8 +131,8 @@ def _drifts(first: EpisodeStatistics, second: EpisodeStatistics, names: Mapping[
 
 def _drift(path: str, label: str, one: LeafStatistics, other: LeafStatistics, dimension: int) -> Drift:
     values = [leaf.distribution.weighted(dimension) for leaf in (one, other)]
-    edges = edges_of(*values)
-    first, second = (distribution_of(leaf, dimension, label, edges) for leaf in (one, other))
+    edges = choose_edges(*values)
+    first, second = (make_distribution(leaf, dimension, label, edges) for leaf in (one, other))
     return Drift(path, label, _known(ks_distance(*values)), _known(stability_index(*values)), first, second)
 
 
@@ -141,7 +147,7 @@ def _differences(first: Schema, second: Schema) -> Iterator[SchemaDifference]:
     )
     for level, one, other in levels:
         for path in sorted({*one, *other}):
-            kinds = [kind_of(fields[path]) if path in fields else "" for fields in (one, other)]
+            kinds = [describe_type(fields[path]) if path in fields else "" for fields in (one, other)]
             if kinds[0] != kinds[1]:
                 yield SchemaDifference(path, level, *kinds)
 
@@ -150,7 +156,7 @@ def _texts(first: pa.Table, second: pa.Table) -> Iterator[tuple[str, float, str]
     """The L-infinity distance of each text field of both datasets, and the text that differs most."""
     columns, others = text_columns(first), text_columns(second)
     for field in sorted(columns.keys() & others.keys()):
-        counts, other = counts_of(columns[field]), counts_of(others[field])
+        counts, other = count_values(columns[field]), count_values(others[field])
         if not counts or not other:
             continue
         total, of_other = sum(counts.values()), sum(other.values())
@@ -205,7 +211,7 @@ def first_episodes(source: Source, most: int) -> Iterator[Episode]:
         yield from itertools.islice(reader.read(split, Segment(shard)), each)
 
 
-def examples_of(
+def find_examples(
     episodes: Iterable[Episode], check: CheckOptions, connecting: ConnectorRunner, most: int
 ) -> Iterator[BeforeAfter]:
     """The fields that connectors change in up to `most` of these records."""
@@ -227,7 +233,7 @@ def examples_of(
 def _find_changes(before: Episode, after: Episode, probed: Probed) -> Iterator[BeforeAfter]:
     names = probed.given.names, {path: names for schema in probed.schemas for path, names in schema.names.items()}
     both = zip((before, after), names, strict=True)
-    curves = [{curve.path: curve for curve in curves_of(episode, names=of_fields)} for episode, of_fields in both]
+    curves = [{curve.path: curve for curve in find_curves(episode, names=of_fields)} for episode, of_fields in both]
     for path in dict.fromkeys([*before.steps, *after.steps]):
         old, new = before.steps.get(path), after.steps.get(path)
         if old is not None and new is not None and same(old, new):
@@ -258,8 +264,8 @@ def same(one: Column, other: Column) -> bool:
 
 
 def _middle(episode: Episode, path: str) -> Any:
-    return picture_of(episode, path, len(episode) // 2, _LIMITS.height)
+    return make_picture(episode, path, len(episode) // 2, _LIMITS.height)
 
 
 def _series(curve: Curve | None) -> Any:
-    return None if curve is None else series_of(curve, _LIMITS)
+    return None if curve is None else thin_curve(curve, _LIMITS)

@@ -33,7 +33,7 @@ from rlds_beam.processing.report import Report, left_out_lines
 from rlds_beam.text import count, printable
 from rlds_beam.trajectories.items import REASONS
 from rlds_beam.viewing.report.dataset import field_row
-from rlds_beam.viewing.report.distributions import distributions_of
+from rlds_beam.viewing.report.distributions import make_distributions
 from rlds_beam.viewing.report.document import (
     ConnectorEffect,
     ConversionSection,
@@ -44,7 +44,7 @@ from rlds_beam.viewing.report.document import (
     SplitRow,
     UnusedRow,
 )
-from rlds_beam.viewing.report.episodes import Limits, view_of
+from rlds_beam.viewing.report.episodes import Limits, make_view
 from rlds_beam.viewing.report.sections import BeforeAfter, Facts
 
 _MAX_CHARACTERS = 300
@@ -79,7 +79,7 @@ def read_report(path: str) -> Report:
     return Report.from_json(load_json(file), file)
 
 
-def conversion_of(path: str, held: Holding, report: Report) -> ConversionSection:
+def describe_conversion(path: str, held: Holding, report: Report) -> ConversionSection:
     """What a finished conversion did.
 
     Args:
@@ -194,7 +194,7 @@ def items_part(path: str, held: Holding, samples: int) -> DatasetPart:
     rows = sum(map(len, blocks))
     starts = _spread(len(dataset), samples)
     views = [
-        view_of(episode, Limits())
+        make_view(episode, Limits())
         for episode in (_show(dataset, held, start) for start in starts)
         if episode is not None
     ]
@@ -205,7 +205,7 @@ def items_part(path: str, held: Holding, samples: int) -> DatasetPart:
     return DatasetPart(
         facts=_facts(path, held, dataset, manifest),
         samples=tuple(episodes),
-        distributions=distributions_of(_statistics(dataset, blocks)),
+        distributions=make_distributions(_statistics(dataset, blocks)),
         episodes=episodes,
         notes=tuple(notes),
     )

@@ -21,11 +21,11 @@ from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source, Split
 from rlds_beam.reading.reader import read_episode
 from rlds_beam.text import printable, shape_text
-from rlds_beam.viewing.report.distributions import distributions_of
+from rlds_beam.viewing.report.distributions import make_distributions
 from rlds_beam.viewing.report.document import DatasetFacts, DatasetPart, FieldRow, SplitRow
 from rlds_beam.viewing.report.episodes import Limits, Shelf, accepted_keys, sample_keys
 from rlds_beam.viewing.report.sections import Facts, Mark, RejectedSample, RuleSection, SignalSection
-from rlds_beam.viewing.report.signals import signals_of, texts_of
+from rlds_beam.viewing.report.signals import collect_signals, count_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,18 +96,18 @@ class Settings:
     budget: int = BUDGET
 
 
-def part_of(source: Source, gathered: Gathered, settings: Settings) -> DatasetPart:
+def make_section(source: Source, gathered: Gathered, settings: Settings) -> DatasetPart:
     """The part of a report about one dataset; reads the episodes that it shows."""
     statistics = gathered.statistics.whole
     keys = sample_keys(accepted_keys(gathered.table), max(GRID, settings.samples))
     samples = keys[: settings.samples]
-    signals = signals_of(gathered.table, settings.worst, settings.thresholds, settings.list_command)
+    signals = collect_signals(gathered.table, settings.worst, settings.thresholds, settings.list_command)
     rejected = [str(key) for counts in gathered.report.rules.values() if counts.rejected for key, _ in counts.samples]
     shelf = Shelf(
         lambda key: read_episode(source, key),
         lambda episode: _broken(episode, settings.check, source.schema.names),
         settings.budget,
-        _marks_of(signals),
+        _make_marks(signals),
         source.schema.names,
     )
     for key in samples:
@@ -117,14 +117,14 @@ def part_of(source: Source, gathered: Gathered, settings: Settings) -> DatasetPa
     for key in list(dict.fromkeys(others))[:MAX_VIEWS]:
         shelf.show(key, SMALL)
     return DatasetPart(
-        facts=facts_of(source, settings.path, settings.format, gathered.report),
+        facts=collect_facts(source, settings.path, settings.format, gathered.report),
         grid=grid,
         samples=tuple(samples),
-        distributions=distributions_of(statistics, source.schema.names),
-        texts=texts_of(gathered.table),
+        distributions=make_distributions(statistics, source.schema.names),
+        texts=count_texts(gathered.table),
         signals=signals,
         findings=gathered.findings,
-        rules=rules_of(gathered.report, shelf.steps, settings.convert),
+        rules=collect_rules(gathered.report, shelf.steps, settings.convert),
         episodes=dict(sorted(shelf.views.items())),
         notes=(*settings.notes, *shelf.notes(), *_unmeasured(gathered.table, source, settings.decode)),
     )
@@ -147,7 +147,7 @@ def _broken(episode: Episode, check: CheckOptions, names: Mapping[str, tuple[str
     ]
 
 
-def _marks_of(signals: Iterable[SignalSection]) -> dict[str, list[Mark]]:
+def _make_marks(signals: Iterable[SignalSection]) -> dict[str, list[Mark]]:
     """key -> a mark for each signal; only for its worst episodes beyond the threshold."""
     marks: dict[str, list[Mark]] = {}
     for signal in signals:
@@ -172,7 +172,7 @@ _CARD = ("description", "citation", "releaseNotes", "version")
 _PROVENANCE = "provenance.json"
 
 
-def facts_of(source: Source, path: str, format: str, report: Report) -> DatasetFacts:
+def collect_facts(source: Source, path: str, format: str, report: Report) -> DatasetFacts:
     """What a dataset is, and what was read of it.
 
     Args:
@@ -206,7 +206,7 @@ def facts_of(source: Source, path: str, format: str, report: Report) -> DatasetF
     )
 
 
-def rules_of(
+def collect_rules(
     report: Report, steps: Mapping[tuple[str, str], int | None], command: tuple[str, ...]
 ) -> tuple[RuleSection, ...]:
     """The broken rules.

@@ -26,7 +26,7 @@ Weighted = tuple[Array, Array]
 """Distinct finite values, ascending, and their counts."""
 
 
-def distributions_of(statistics: EpisodeStatistics, names: Mapping[str, Sequence[str]] = {}) -> Distributions:
+def make_distributions(statistics: EpisodeStatistics, names: Mapping[str, Sequence[str]] = {}) -> Distributions:
     """The distributions of accepted episodes, within the limits for dimensions, with the names of their values."""
     room, fields = MAX_DISTRIBUTIONS, []
     for path in sorted(statistics.leaves, key=_rank):
@@ -37,8 +37,8 @@ def distributions_of(statistics: EpisodeStatistics, names: Mapping[str, Sequence
             fields.append(_of_field(path, leaf, shown, names.get(path, ())))
             room -= shown
     return Distributions(
-        length=None if statistics.lengths is None else distribution_of(statistics.lengths, 0, ""),
-        total=None if statistics.returns is None else distribution_of(statistics.returns, 0, ""),
+        length=None if statistics.lengths is None else make_distribution(statistics.lengths, 0, ""),
+        total=None if statistics.returns is None else make_distribution(statistics.returns, 0, ""),
         fields=tuple(fields),
         left_out=len(statistics.leaves) - len(fields),
     )
@@ -53,14 +53,16 @@ def _of_field(path: str, leaf: LeafStatistics, shown: int, names: Sequence[str])
     labels = dimension_labels(leaf.shape, shown, names)
     return FieldDistribution(
         path,
-        tuple(distribution_of(leaf, i, label) for i, label in enumerate(labels)),
+        tuple(make_distribution(leaf, i, label) for i, label in enumerate(labels)),
         left_out=math.prod(leaf.shape) - shown,
         constant=int(np.count_nonzero(leaf.low == leaf.high)),
         error=0.0 if leaf.distribution.exact else RELATIVE_ERROR,
     )
 
 
-def distribution_of(leaf: LeafStatistics, dimension: int, label: str, edges: Array | None = None) -> NumberDistribution:
+def make_distribution(
+    leaf: LeafStatistics, dimension: int, label: str, edges: Array | None = None
+) -> NumberDistribution:
     """The distribution of one dimension.
 
     Args:
@@ -76,19 +78,19 @@ def distribution_of(leaf: LeafStatistics, dimension: int, label: str, edges: Arr
         least=_finite(leaf.low[dimension]),
         most=_finite(leaf.high[dimension]),
         quantiles=tuple((name, _finite(value)) for name, value in zip(QUANTILES, quantiles, strict=True)),
-        histogram=histogram_of(values, leaf.count, edges),
+        histogram=count_bins(values, leaf.count, edges),
     )
 
 
-def histogram_of(values: Weighted, count: int, edges: Array | None = None) -> Histogram:
+def count_bins(values: Weighted, count: int, edges: Array | None = None) -> Histogram:
     """Counts values between edges; what is below or above all edges is in the outermost bins.
 
     Args:
       values: distinct finite values, ascending, and their counts.
       count: the number of values with those that are not finite.
-      edges: chosen by `edges_of` if None.
+      edges: chosen by `choose_edges` if None.
     """
-    edges = edges_of(values) if edges is None else edges
+    edges = choose_edges(values) if edges is None else edges
     if not len(edges):
         return Histogram(outside=count)
     numbers, counts = values
@@ -97,7 +99,7 @@ def histogram_of(values: Weighted, count: int, edges: Array | None = None) -> Hi
     return Histogram(tuple(map(round_number, edges.tolist())), tuple(total.tolist()), count - int(total.sum()))
 
 
-def edges_of(*values: Weighted) -> Array:
+def choose_edges(*values: Weighted) -> Array:
     """Edges of equal bins that suit all these values together; no edges without values.
 
     A few whole numbers get a bin each. Far tails share the outermost bins.

@@ -14,11 +14,11 @@ import numpy as np
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import shown_dimensions
 from rlds_beam.errors import Violation
-from rlds_beam.images.thumbnails import Thumbnail, image_of, spread, thumbnail
+from rlds_beam.images.thumbnails import Thumbnail, find_image, spread, thumbnail
 from rlds_beam.terminal.tables import thin
 from rlds_beam.text import printable
-from rlds_beam.viewing.facts import MAX_TEXT_CHARACTERS, Curve, curves_of, instruction_of
-from rlds_beam.viewing.pictures import cameras_of
+from rlds_beam.viewing.facts import MAX_TEXT_CHARACTERS, Curve, find_curves, find_instruction
+from rlds_beam.viewing.pictures import find_cameras
 from rlds_beam.viewing.report.sections import CameraStrip, EpisodeView, Facts, GridCell, Mark, Picture, Series
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Limits:
         return dataclasses.replace(limits, curves=0) if curves else limits
 
 
-def view_of(
+def make_view(
     episode: Episode,
     limits: Limits,
     marks: Sequence[Mark] = (),
@@ -70,37 +70,37 @@ def view_of(
         return EpisodeView(
             str(episode.key), 0, marks=tuple(marks), note=note, excerpt=hex_dump(episode.payload[:_EXCERPT])
         )
-    cameras, curves = cameras_of(episode), _sort_marked_first(curves_of(episode, names=names), marks)
-    shown = tuple(strip_of(episode, path, limits) for path in cameras[: limits.cameras])
+    cameras, curves = find_cameras(episode), _sort_marked_first(find_curves(episode, names=names), marks)
+    shown = tuple(make_strip(episode, path, limits) for path in cameras[: limits.cameras])
     return EpisodeView(
         str(episode.key),
         len(episode),
         total=_total(episode),
         instruction=instruction,
-        metadata=metadata_of(episode),
+        metadata=format_metadata(episode),
         cameras=shown,
-        curves=tuple(series_of(curve, limits) for curve in curves[: limits.curves]),
+        curves=tuple(thin_curve(curve, limits) for curve in curves[: limits.curves]),
         marks=tuple(marks),
         note=_left_out_text(len(cameras) - limits.cameras, len(curves) - limits.curves),
     )
 
 
-def cell_of(episode: Episode, height: int, instruction: str = "") -> GridCell | None:
+def make_cell(episode: Episode, height: int, instruction: str = "") -> GridCell | None:
     """The first and last frame of the first camera; None without a camera."""
-    cameras = cameras_of(episode) if len(episode) else []
+    cameras = find_cameras(episode) if len(episode) else []
     if not cameras:
         return None
-    first, last = (picture_of(episode, cameras[0], step, height) for step in (0, len(episode) - 1))
+    first, last = (make_picture(episode, cameras[0], step, height) for step in (0, len(episode) - 1))
     return GridCell(str(episode.key), len(episode), cameras[0], first, last, instruction)
 
 
-def strip_of(episode: Episode, path: str, limits: Limits) -> CameraStrip:
+def make_strip(episode: Episode, path: str, limits: Limits) -> CameraStrip:
     """Frames of one camera, evenly spaced."""
     steps = spread(len(episode), limits.frames)
-    return CameraStrip(path, tuple(picture_of(episode, path, step, limits.height) for step in steps))
+    return CameraStrip(path, tuple(make_picture(episode, path, step, limits.height) for step in steps))
 
 
-def series_of(curve: Curve, limits: Limits) -> Series:
+def thin_curve(curve: Curve, limits: Limits) -> Series:
     """A curve, thinned to the points of the limits."""
     kept = curve.values[:, : shown_dimensions(curve.values.shape[1] + curve.left_out)]
     with np.errstate(invalid="ignore"):
@@ -114,7 +114,7 @@ def series_of(curve: Curve, limits: Limits) -> Series:
     )
 
 
-def metadata_of(episode: Episode) -> Facts:
+def format_metadata(episode: Episode) -> Facts:
     """The episode's fields as text."""
     return tuple((path, _as_text(value)) for path, value in sorted(episode.metadata.items()))
 
@@ -129,7 +129,7 @@ def hex_dump(data: bytes) -> str:
     return "\n".join(lines)
 
 
-def size_of(view: EpisodeView) -> int:
+def estimate_size(view: EpisodeView) -> int:
     """The bytes that a view takes in a page, about."""
     pictures = sum(len(frame.jpeg) for camera in view.cameras for frame in camera.frames) * 4 // 3
     numbers = sum(len(series.steps) * (1 + len(series.values)) for series in view.curves) * 9
@@ -137,9 +137,9 @@ def size_of(view: EpisodeView) -> int:
     return pictures + numbers + texts
 
 
-def picture_of(episode: Episode, path: str, step: int, height: int) -> Picture:
+def make_picture(episode: Episode, path: str, step: int, height: int) -> Picture:
     """The frame of a step as a thumbnail."""
-    made: Thumbnail = thumbnail(image_of(episode.steps[path], step), height)
+    made: Thumbnail = thumbnail(find_image(episode.steps[path], step), height)
     return Picture(bytes(made), step, made.fault is not None)
 
 
@@ -216,16 +216,16 @@ class Shelf:
         for violation in broken:
             self.steps.setdefault((key, violation.rule), violation.step)
         marks = (*map(_mark, broken), *self.marks.get(key, ()))
-        view = view_of(episode, cut, marks, instruction_of(episode), self.names)
+        view = make_view(episode, cut, marks, find_instruction(episode), self.names)
         self.views[key] = view
-        self._used += size_of(view)
+        self._used += estimate_size(view)
 
     def grid(self, keys: Iterable[str]) -> tuple[GridCell, ...]:
         """The first and last frames of episodes; empty without cameras."""
         cells: list[GridCell] = []
         for key in keys:
             episode = self.read(EpisodeKey.parse(key))
-            cell = cell_of(episode, _GRID_HEIGHT, instruction_of(episode))
+            cell = make_cell(episode, _GRID_HEIGHT, find_instruction(episode))
             if cell is None:
                 break
             cells.append(cell)

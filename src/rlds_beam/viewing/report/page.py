@@ -17,7 +17,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam.viewing.report import charts, page_text
-from rlds_beam.viewing.report.charts import COLORS, constants_of, plot_of, plots_of
+from rlds_beam.viewing.report.charts import COLORS, find_constants, make_plot, make_plots
 from rlds_beam.viewing.report.document import ConversionSection, DatasetPart, ReportDocument
 from rlds_beam.viewing.report.sections import EpisodeView, SignalSection
 
@@ -167,7 +167,7 @@ def _environment() -> jinja2.Environment:
     )
     filters: Mapping[str, Any] = {
         "code": page_text.code,
-        "constants": constants_of,
+        "constants": find_constants,
         "compact": page_text.compact,
         "flow": _flow,
         "duration": page_text.duration,
@@ -178,8 +178,8 @@ def _environment() -> jinja2.Environment:
         "one_line": page_text.one_line,
         "ours": Markup,
         "percent": page_text.percent,
-        "plot": plot_of,
-        "plots": plots_of,
+        "plot": make_plot,
+        "plots": make_plots,
         "size": page_text.size,
     }
     environment.filters.update(filters)

@@ -16,7 +16,7 @@ from rlds_beam.output.manifest import load_manifest
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Segment, Shard, Source
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.viewing.report.dataset import BUDGET, SMALL, rules_of
+from rlds_beam.viewing.report.dataset import BUDGET, SMALL, collect_rules
 from rlds_beam.viewing.report.document import DatasetPart
 from rlds_beam.viewing.report.episodes import Shelf
 from rlds_beam.viewing.report.sections import EpisodeView, RejectedSample
@@ -86,7 +86,7 @@ def add_rejected(
             shelf.show(key, SMALL)
     rules = (
         dataclasses.replace(rule, samples=tuple(map(_move, rule.samples)))
-        for rule in rules_of(report, shelf.steps, convert)
+        for rule in collect_rules(report, shelf.steps, convert)
     )
     return dataclasses.replace(
         part,

@@ -23,9 +23,9 @@ from rlds_beam.processing.report import Report
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.viewing.report.comparison import compare, examples_of, first_episodes
-from rlds_beam.viewing.report.conversion import conversion_of, items_part, read_report, with_examples
-from rlds_beam.viewing.report.dataset import Gathered, Settings, part_of
+from rlds_beam.viewing.report.comparison import compare, find_examples, first_episodes
+from rlds_beam.viewing.report.conversion import describe_conversion, items_part, read_report, with_examples
+from rlds_beam.viewing.report.dataset import Gathered, Settings, make_section
 from rlds_beam.viewing.report.document import ComparisonSection, ConversionSection, DatasetPart, Made, ReportDocument
 from rlds_beam.viewing.report.rejected_records import add_rejected
 
@@ -74,7 +74,7 @@ class Input:
         """Its part of the report; reads the episodes that it shows."""
         counts = check_counts(self.source, gathered.report.shards, self.settings.check)
         whole = self.dataset_report.merge(gathered.report, counts)
-        return part_of(self.source, gathered._replace(report=whole), self.settings)
+        return make_section(self.source, gathered._replace(report=whole), self.settings)
 
 
 class WrittenReport(NamedTuple):
@@ -116,11 +116,11 @@ class ConversionView:
 
     def section(self) -> ConversionSection:
         """What the conversion did; reads a few episodes of the input, if it is given."""
-        section = conversion_of(self.path, self.held, read_report(self.path))
+        section = describe_conversion(self.path, self.held, read_report(self.path))
         if self.source is None or self.connecting is None or not section.connectors:
             return section
         episodes = first_episodes(self.source, _TRIED)
-        return with_examples(section, list(examples_of(episodes, self.settings.check, self.connecting, _EXAMPLES)))
+        return with_examples(section, list(find_examples(episodes, self.settings.check, self.connecting, _EXAMPLES)))
 
     def parts(self, parts: list[DatasetPart], output: Source | None) -> list[DatasetPart]:
         """Adds the items of the output, if no source reads it, and the rejected records."""

@@ -12,7 +12,7 @@ import numpy as np
 from rlds_beam.checking.signals.base import GROUPS, SIGNALS, Signal
 from rlds_beam.checking.signals.results import findings
 from rlds_beam.text import printable
-from rlds_beam.viewing.report.distributions import histogram_of, round_number
+from rlds_beam.viewing.report.distributions import count_bins, round_number
 from rlds_beam.viewing.report.episodes import worst_rows
 from rlds_beam.viewing.report.sections import SignalSection, TextCount, TextTable, WorstEpisode
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def signals_of(
+def collect_signals(
     table: pa.Table, worst: int, thresholds: Mapping[str, float], check: Sequence[str]
 ) -> tuple[SignalSection, ...]:
     """The signals that could be measured, by group.
@@ -36,7 +36,7 @@ def signals_of(
     for signal in sorted(SIGNALS.values(), key=lambda signal: GROUPS.index(signal.group)):
         if signal.name not in table.column_names:
             continue
-        values = numbers_of(table[signal.name])
+        values = to_numbers(table[signal.name])
         if not np.isnan(values).all():
             rows = worst_rows(values, keys, worst, below=signal.below)
             threshold = thresholds.get(signal.name, signal.threshold)
@@ -61,7 +61,7 @@ def _section(
         signal.relative,
         len(known),
         beyond,
-        histogram_of((numbers, counts), len(known)),
+        count_bins((numbers, counts), len(known)),
         tuple(worst),
         signal.remedy,
         command=shlex.join([*check, f"--reject={condition}", "--write_exclude=exclude.txt"]) if beyond else "",
@@ -88,14 +88,14 @@ MAX_FIELDS = 20
 _MAX_CHARACTERS = 300
 
 
-def texts_of(table: pa.Table) -> tuple[TextTable, ...]:
+def count_texts(table: pa.Table) -> tuple[TextTable, ...]:
     """The instructions and the metadata of accepted episodes, by how many episodes have them.
 
     A metadata field in which each episode has its own value, such as an id, is left out.
     """
     tables = []
     for field, column in text_columns(table).items():
-        made = _table_of(field, column)
+        made = _make_table(field, column)
         unique = made.distinct == len(column) > 1
         if made.distinct and not (unique and field != "instruction"):
             tables.append(made)
@@ -112,7 +112,7 @@ def text_columns(table: pa.Table) -> dict[str, Any]:
     return {name.removeprefix("metadata/"): table[name].filter(accepted) for name in names}
 
 
-def counts_of(column: Any) -> dict[str, int]:
+def count_values(column: Any) -> dict[str, int]:
     """How many rows have each text; empty texts are missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -123,7 +123,7 @@ def counts_of(column: Any) -> dict[str, int]:
     return {text: episodes for text, episodes in pairs if text}
 
 
-def numbers_of(column: Any) -> np.ndarray[Any, Any]:
+def to_numbers(column: Any) -> np.ndarray[Any, Any]:
     """A numeric column as float64; NaN for null."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -131,8 +131,8 @@ def numbers_of(column: Any) -> np.ndarray[Any, Any]:
     return np.asarray(pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy(zero_copy_only=False))
 
 
-def _table_of(field: str, column: Any) -> TextTable:
-    pairs = sorted(counts_of(column).items(), key=lambda pair: (-pair[1], pair[0]))
+def _make_table(field: str, column: Any) -> TextTable:
+    pairs = sorted(count_values(column).items(), key=lambda pair: (-pair[1], pair[0]))
     shown = tuple(TextCount(printable(text, _MAX_CHARACTERS), episodes) for text, episodes in pairs[:MAX_TEXTS])
     known = sum(episodes for _, episodes in pairs)
     return TextTable(
