@@ -352,7 +352,8 @@ def example(directory: Path, **options: Unpack[keywords.Example]) -> str:
       options: the fields of `ExampleConfig`.
 
     Returns:
-      The dataset directory: `directory/point_mass/1.0.0`, or `point_mass_camera/1.0.0` with `camera=True`.
+      The dataset directory: `directory/point_mass/1.0.0`; `point_mass_camera/1.0.0` with `camera=True`,
+      `planar_arm/1.0.0` with `robot=True`.
 
     Raises:
       UsageError: the dataset already exists or cannot be written.

@@ -126,6 +126,7 @@ class ExampleConfig(TypedDict, total=False):
     shards: int
     seed: int
     camera: bool
+    robot: bool
 
 class InspectConfig(TypedDict, total=False):
     sample_bytes: int
@@ -228,7 +229,7 @@ class Check(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, Print
 class Convert(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, OutputOptions, ConvertOptions, PrintOptions, DataflowOptions, FlinkOptions, RunOptions, FromFormats, ToFormats, total=False):
     pass
 
-class Example(ExampleConfig, total=False):
+class Example(PrintOptions, ExampleConfig, total=False):
     pass
 
 class Inspect(SourceOptions, CheckOptions, MeaningOptions, ConnectorOptions, OutputOptions, InspectConfig, FromFormats, ToFormats, total=False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -30,10 +31,10 @@ def test_the_first_validate_and_convert_succeed(tmp_path: Path, capsys: pytest.C
     assert report["items_written"] == report["steps"] - 32 > 300
 
 
-@pytest.mark.parametrize("camera", [False, True])
-def test_the_same_options_give_the_same_files(tmp_path: Path, camera: bool) -> None:
+@pytest.mark.parametrize("options", [{}, {"camera": True}, {"robot": True}])
+def test_the_same_options_give_the_same_files(tmp_path: Path, options: dict[str, bool]) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        example(ExampleConfig(str(tmp_path / name), seed=seed, camera=camera, episodes=4))
+        example(ExampleConfig(str(tmp_path / name), seed=seed, episodes=4, **options))
     assert files(tmp_path / "a") == files(tmp_path / "b") != files(tmp_path / "c")
 
 
@@ -91,9 +92,25 @@ def test_tfds_reads_it(tmp_path: Path) -> None:
     assert lengths == [len(episode) for episode in make_episodes(4)]
 
 
+def test_the_next_commands_of_the_robot_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["example", "data", "--robot", "--episodes=4", "--broken=1", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["path"], said["episodes"], said["shards"]) == ("data/planar_arm/1.0.0", 4, 2)
+    assert [main(shlex.split(command)[1:]) for command in said["next"]] == [0, 0, 0]
+    assert (tmp_path / "strip.png").exists() and (tmp_path / "lerobot" / "meta" / "info.json").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"broken": 5, "episodes": 4}, "--broken=5"), ({"shards": 0}, "--shards=0"), ({"seed": -1}, "--seed=-1")],
+    [
+        ({"broken": 5, "episodes": 4}, "--broken=5"),
+        ({"shards": 0}, "--shards=0"),
+        ({"seed": -1}, "--seed=-1"),
+        ({"camera": True, "robot": True}, "--camera and --robot"),
+    ],
 )
 def test_impossible_options_are_refused(options: dict[str, int], message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):

@@ -1,0 +1,123 @@
+"""The episodes of `rlds-beam example --robot`: an arm, a gripper, two cameras."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rlds_beam
+from rlds_beam.jobs.example_robot import JOINTS, draw_front, draw_wrist, forward, inverse, make_episodes, simulate
+from rlds_beam.pipelines.example import ExampleConfig, example
+
+
+@pytest.fixture(scope="module")
+def episodes() -> list[rlds_beam.Episode]:
+    return list(make_episodes(16))
+
+
+def digest(*arrays: np.ndarray) -> str:
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()[:16]
+
+
+def test_the_bytes_are_the_same_on_every_machine() -> None:
+    """Encoded images are left out: their bytes are those of the installed libjpeg."""
+    steps = next(make_episodes(1, seed=7)).steps
+    assert digest(steps["observation/state"], steps["action"], steps["reward"]) == "4e794d41543ef584"
+    states, blocks = simulate(np.tile([0.9, -1.2, 0.5], (2, 1)), 0.25)
+    scene = states[:1], blocks[:1], "red", ("blue", 0.36)
+    assert digest(draw_front(*scene)) == "50d02eeabef90b3f"
+    assert digest(draw_wrist(*scene)) == "488b66ef3e6fffde"
+
+
+@given(radius=st.floats(0.05, 0.515), angle=st.floats(-1.2, 1.5))
+def test_inverse_kinematics_inverts_forward_kinematics(radius: float, angle: float) -> None:
+    x, z = forward(0, 0)
+    x, z = radius * math.cos(angle), z + radius * math.sin(angle)  # about the shoulder
+    shoulder, elbow = inverse(x, z)
+    assert -math.pi <= elbow <= 0
+    np.testing.assert_allclose(forward(shoulder, elbow), (x, z), atol=1e-7)
+
+
+def test_a_point_out_of_reach_stretches_the_arm_towards_it() -> None:
+    _, height = forward(0, 0)
+    shoulder, elbow = inverse(3, height + 3)
+    np.testing.assert_allclose((shoulder, elbow), (math.pi / 4, 0), atol=1e-7)
+
+
+def test_replayed_actions_give_the_recorded_states(episodes: list[rlds_beam.Episode]) -> None:
+    """A policy that repeats the actions moves the hand along the recorded path, and a held block stops the gripper."""
+    for episode in episodes:
+        states, actions = episode.steps["observation/state"], episode.steps["action"]
+        replayed, held = [states[0].astype(float)], 0
+        for action, state in zip(actions, states[1:], strict=False):
+            replayed.append(replayed[-1] + 0.8 * (action - replayed[-1]))
+            if replayed[-1][2] < state[2] - 1e-3:
+                assert state[2] == pytest.approx(0.06 / 0.09)
+                replayed[-1][2], held = state[2], held + 1
+        np.testing.assert_allclose(replayed, states, atol=1e-5)
+        hands, recorded = ([forward(*state[:2]) for state in path] for path in (replayed, states))
+        np.testing.assert_allclose(hands, recorded, atol=1e-5)
+        assert (held > 10) == bool(episode.metadata["success"])
+
+
+def test_some_episodes_succeed_and_some_fail(episodes: list[rlds_beam.Episode]) -> None:
+    succeeded = [bool(episode.metadata["success"]) for episode in episodes]
+    assert 8 < sum(succeeded) < 16
+    for episode, success in zip(episodes, succeeded, strict=True):
+        steps = episode.steps
+        end = np.arange(len(episode)) == len(episode) - 2
+        assert 30 <= len(episode) <= 60
+        np.testing.assert_array_equal(steps["reward"], end & success)
+        np.testing.assert_array_equal(steps["discount"], ~(end & success))
+        assert steps["is_last"][-1] and steps["is_terminal"][-1] == success
+    assert len({episode.steps["language_instruction"][0] for episode in episodes}) > 5
+
+
+def test_the_motion_is_smooth_and_within_reach(episodes: list[rlds_beam.Episode]) -> None:
+    for episode in episodes:
+        joints = episode.steps["observation/state"][:, :2]
+        assert np.abs(np.diff(joints, axis=0)).max() < 0.45  # radians in 0.1 s
+        hands = np.array([forward(*state) for state in joints.tolist()])
+        assert hands[:, 1].min() > 0 and hands[:, 0].min() > 0.05
+
+
+def test_the_cameras_see_the_block_move_with_the_hand(episodes: list[rlds_beam.Episode]) -> None:
+    success = next(
+        episode for episode in episodes if episode.steps["language_instruction"][0].startswith(b"put the blue")
+    )
+    for camera in ("front", "wrist"):
+        images = success.steps[f"observation/images/{camera}"].decode().astype(int)
+        assert images.shape == (len(success), 128, 128, 3)
+        blue = images[..., 2] - images[..., :2].max(-1) > 60
+        column = [np.argwhere(image)[:, 1].mean() for image in blue]
+        grip = success.steps["observation/state"][:, 2] < 0.7
+        moved = np.ptp(np.array(column)[grip])
+        assert moved > 15 if camera == "front" else moved < 3
+
+
+def test_broken_episodes_are_set_aside_with_the_reason(tmp_path: Path) -> None:
+    dataset = example(ExampleConfig(str(tmp_path / "data"), robot=True, broken=1, episodes=4))
+    outcome = rlds_beam.convert(dataset, tmp_path / "out", to="lerobot")
+    assert (outcome.report.rejected, list(outcome.report.rules)) == (1, ["missing_is_last"])
+    (rejected,) = (tmp_path / "out" / "rejected").glob("*.jsonl")
+    assert "missing_is_last" in rejected.read_text()
+    assert not next(make_episodes(4, broken=1)).steps["is_last"].any()
+
+
+def test_names_rate_and_robot_reach_lerobot(tmp_path: Path) -> None:
+    dataset = example(ExampleConfig(str(tmp_path / "data"), robot=True, episodes=4))
+    assert dataset == str(tmp_path / "data" / "planar_arm" / "1.0.0")
+    rlds_beam.convert(dataset, tmp_path / "out", to="lerobot")
+    info = json.loads((tmp_path / "out" / "meta" / "info.json").read_text())
+    assert (info["fps"], info["robot_type"], info["total_episodes"]) == (10, "planar_arm", 4)
+    for feature in ("action", "observation.state"):
+        assert info["features"][feature]["names"] == [*JOINTS]
+    assert {"observation.images.front", "observation.images.wrist"} < set(info["features"])
+    assert info["total_frames"] == sum(map(len, make_episodes(4)))  # the actions of last steps are real
