@@ -23,7 +23,7 @@ from memory_store import memory_store
 from processes import DEADLINE
 
 from rlds_beam.cli.main import main
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.output.directory import lock_output
 from rlds_beam.output.manifest import read_manifest
@@ -40,9 +40,14 @@ OUTPUTS: dict[str, dict[str, Any]] = {
     "rlds": {"to": "rlds"},
     "array_record": {"to": "rlds", "array_record_beside": True},
     "lerobot": {"to": "lerobot", "fps": 10, "image_samples": 1000},
+    "numpy": {"to": "numpy"},
+    "numpy jpeg": {"to": "numpy", "images": "jpeg"},
+    "zarr": {"to": "zarr"},
     "lerobot 2.1": {"to": "lerobot", "fps": 10, "image_samples": 1000, "lerobot_version": "2.1"},
 }
-REFUSED = ("numpy", "zarr", "minari", "scope_rl")
+MERGED = ("numpy", "zarr")
+"""Outputs of a few files, which get the new episodes at their end."""
+REFUSED = ("minari", "scope_rl")
 PLAIN = ("trajectories", "episodes", "scope_rl")
 """Outputs that get episodes without images and texts."""
 SHARDS = 4
@@ -96,7 +101,7 @@ def read(output: Path, name: str) -> Any:
     reader = EpisodeReader(source)
     works = [(work.split, segment) for work in plan_ranges(source) for segment in work.segments]
     found = [episode_content(episode) for split, segment in works for episode in reader.read(split, segment)]
-    assert not any(content["faults"] for content in found)
+    assert not any(content["faults"] for content in found), [c["faults"] for c in found]
     return [{key: value for key, value in content.items() if key != "key"} for content in found]
 
 
@@ -120,7 +125,8 @@ def test_it_is_what_one_conversion_gives(tmp_path: Path, shards: dict[bool, list
 
     assert read(out, name) == read(whole, name)
     data = {shard["file"] for shard in json.loads(old["manifest.json"])["shards"]}
-    assert all((out / file).read_bytes() == old[file] for file in data)
+    kept = files_in(whole) if name.startswith(MERGED) else old
+    assert all((out / file).read_bytes() == kept[file] for file in data)
     assert not (out / "_append").exists()
     cut = ("plan_sha256", "shards", "rejected", "bytes", "appends")
     manifest, expected = read_manifest(str(out)), read_manifest(str(whole))
@@ -192,7 +198,7 @@ def test_twice_adds_nothing(
     assert files_in(out) == before
 
 
-@pytest.mark.parametrize("name", ["trajectories", "columns", "rlds", "lerobot", "lerobot 2.1"])
+@pytest.mark.parametrize("name", ["trajectories", "columns", "rlds", "lerobot", "lerobot 2.1", "numpy", "zarr"])
 def test_killed_at_any_change(tmp_path: Path, shards: dict[bool, list[Path]], name: str) -> None:
     """The old dataset or the new one is there, whole; the same command ends with the bytes of an undisturbed one."""
     every, begun = paths(shards, name), tmp_path / "begun"
@@ -222,6 +228,34 @@ def test_killed_at_any_change(tmp_path: Path, shards: dict[bool, list[Path]], na
         append(every, out, options)
         assert files_in(out) == whole, last
         shutil.rmtree(out)
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_a_split_that_does_not_grow_is_kept(tmp_path: Path, name: str) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for data, split, seeds in ((old, "train", (0, 1)), (old, "val", (2, 3)), (new, "train", (4, 5))):
+        write_dataset(data, [make_episode(3, seed=i) for i in seeds], split=split)
+    out, own = tmp_path / "out", tmp_path / "own"
+    convert_here(str(old), out, {"to": name})
+    before, first = files_in(out), read(out, name)
+    append([str(new)], out, {"to": name})
+    convert_here(str(new), own, {"to": name})
+    kept = [file for file in files_in(out) if file.startswith("val")]
+    assert kept and all((out / file).read_bytes() == before[file] for file in kept)
+    assert read(out, name) == first[:2] + read(own, name) + first[2:]
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_a_damaged_file_is_not_copied(tmp_path: Path, shards: dict[bool, list[Path]], name: str) -> None:
+    every, out = paths(shards, name), tmp_path / "out"
+    begin(shards, name, out)
+    file = next(path for path in out.rglob("*") if path.suffix in (".npy", ".zip"))
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(NotVerifiedError, match=f"{file.name} has another checksum than .*manifest.json") as error:
+        append(every, out, OUTPUTS[name])
+    check_error(error.value)
 
 
 @pytest.mark.parametrize("name", REFUSED)

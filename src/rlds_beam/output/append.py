@@ -27,7 +27,7 @@ from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.base import EarlierOutput, Output
 from rlds_beam.output.commits import find_problems, read_commits, sizes
 from rlds_beam.output.files import APPEND, COMMITS, LOCK, MANIFEST, PLAN, REJECTED, listdir
-from rlds_beam.output.manifest import load_manifest
+from rlds_beam.output.manifest import is_merged, load_manifest
 from rlds_beam.output.plans import OutputPlan, differences, read_plan, refuse_links, write_plan
 from rlds_beam.output.removal import remove_leftovers, remove_output, remove_temporary
 from rlds_beam.reading.base import Segment
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 _COMPARED = ("format", "to", "check", "connectors", "functions", "to_options")
 """Entries of a plan that an append must share, besides those of the output."""
 
-_INDEXES = ("dataset_info.json", "meta/info.json")
-"""The files in which a format lists its other files."""
+_INDEXES = (".offsets.npy", "/episode_offsets.npy", "dataset_info.json", "meta/info.json")
+"""The ends of the files in which a format lists other files, or their rows: replaced last, in this order."""
 
 _RECENT_SECONDS, _PAUSE_SECONDS = 60.0, 1.0
 """A file that changed this recently is looked at again after this pause."""
@@ -79,7 +79,9 @@ def open_earlier(directory: str) -> EarlierOutput | None:
     names = [name for content in (plan.content, *plan.appended) for name in content["ranges"]]
     lost = [MANIFEST] if manifest is None else [f"{COMMITS}/{name}.json" for name in names if name not in commits]
     wrong = [f"{name} is missing" for name in lost]
-    if manifest is not None and "merged" not in manifest:
+    if manifest is not None and "merged" in manifest:
+        wrong += [] if is_merged(manifest, there.get) else ["a file is missing or cut short"]
+    elif manifest is not None:
         wrong += [text for commit in commits.values() for text in find_problems(there.get, commit, complete=True)]
     if manifest is None or wrong:
         raise UsageError(f"--append: {directory} is damaged ({some(wrong)}): convert again with --overwrite")
@@ -309,13 +311,18 @@ def publish(directory: str) -> None:
     for folder in sorted({storage.split(file)[0] for file in files} - {""}):
         storage.makedirs(storage.below(directory, folder))
     replaced = {file for file in files if storage.exists(storage.below(directory, file))}
-    files.sort(key=lambda file: (file in replaced, file.endswith(_INDEXES), file))
+    files.sort(key=lambda file: (file in replaced, _place(file), file))
     for file in (*files, *(f"{COMMITS}/{name}" for name in _files(place, COMMITS))):
         storage.rename(storage.below(place, file), storage.below(directory, file))
     _sync(directory, [PLAN, COMMITS, *{storage.split(file)[0] for file in files}])  # `_append/` is on the disk already
     storage.rename(storage.below(place, MANIFEST), storage.below(directory, MANIFEST))
     _sync(directory, [""])
     _remove_staging(directory)
+
+
+def _place(file: str) -> int:
+    """1 for the first of `_INDEXES`, 2 for the second, ...; 0 for a file that lists nothing."""
+    return next((i for i, end in enumerate(_INDEXES, 1) if file.endswith(end)), 0)
 
 
 def _sync(directory: str, names: Iterable[str]) -> None:

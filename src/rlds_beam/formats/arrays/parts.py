@@ -17,8 +17,8 @@ import functools
 import io
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -27,10 +27,11 @@ from rlds_beam.connectors.base import Batch
 from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
-from rlds_beam.errors import BadEpisode, UsageError
-from rlds_beam.output.base import FileRangeWriter
+from rlds_beam.errors import BadEpisode, NotVerifiedError, UsageError
+from rlds_beam.output.base import EarlierOutput, FileRangeWriter
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.completion import MergedFile, MergesRanges
+from rlds_beam.output.files import compute_checksum
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.typing import Array
@@ -160,6 +161,10 @@ class Part:
         """The number of episodes."""
         return len(self.rows)
 
+    def total(self, column: int) -> int:
+        """The number of rows of a column."""
+        return int(self.rows[:, column].sum())
+
     def stretches(self, column: int) -> Iterator[Stretch]:
         """The location of a column's rows, block by block."""
         ends = [*self._blocks[1:, 0], len(self)]
@@ -175,7 +180,7 @@ class Part:
                 for i, column in enumerate(self.columns):
                     stops = np.cumsum(self.rows[first:end, i])
                     shape = int(stops[-1]), column.row_bytes
-                    data = b"".join(_read(file, offsets[i], shape[0] * shape[1]))
+                    data = b"".join(read_pieces(file, offsets[i], shape[0] * shape[1]))
                     columns.append(np.split(np.frombuffer(data, np.uint8).reshape(shape), stops[:-1]))
                 yield from zip(*columns, strict=True)
 
@@ -184,17 +189,56 @@ class Part:
         row_bytes = self.columns[column].row_bytes
         with storage.open_read(self.path) as file:
             for offset, rows in self.stretches(column):
-                yield from _read(file, offset, int(rows.sum()) * row_bytes)
+                yield from read_pieces(file, offset, int(rows.sum()) * row_bytes)
 
     def blocks(self, column: int) -> Iterator[tuple[bytes, Array]]:
         """A column's rows block by block, with the number of rows of each episode."""
         row_bytes = self.columns[column].row_bytes
         with storage.open_read(self.path) as file:
             for offset, rows in self.stretches(column):
-                yield b"".join(_read(file, offset, int(rows.sum()) * row_bytes)), rows
+                yield b"".join(read_pieces(file, offset, int(rows.sum()) * row_bytes)), rows
+
+    def block_bytes(self, column: int) -> Iterator[bytes]:
+        """A column's rows block by block; the blocks of all columns hold the same episodes."""
+        return (data for data, _ in self.blocks(column))
 
 
-def _read(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
+class StoredColumn(NamedTuple):
+    """A column of a `StoredPart`.
+
+    Attributes:
+      rows: the number of rows.
+      read: reads the rows in pieces. Those of the two columns of values of varying length belong together.
+    """
+
+    rows: int
+    read: Callable[[], Iterator[bytes]]
+
+
+class StoredPart(Part):
+    """The episodes of files that an earlier conversion merged, as a part that `convert --append` merges again.
+
+    It has `len`, `total`, `column_bytes`, and `block_bytes`, which is what outputs that can be appended to use.
+    """
+
+    def __init__(self, episodes: int, stored: Sequence[StoredColumn]):
+        self._episodes, self._stored = episodes, stored
+
+    def __len__(self) -> int:
+        return self._episodes
+
+    def total(self, column: int) -> int:
+        return self._stored[column].rows
+
+    def column_bytes(self, column: int) -> Iterator[bytes]:
+        return self._stored[column].read()
+
+    def block_bytes(self, column: int) -> Iterator[bytes]:
+        return self._stored[column].read()
+
+
+def read_pieces(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
+    """Reads `size` bytes of a file from an offset, at most 1 MiB at a time."""
     file.seek(offset)
     while size:
         piece = file.read(min(size, _READ))
@@ -250,9 +294,13 @@ class MergedOutput(MergesRanges):
 
     Attributes:
       splits: the names of the dataset's splits.
+      earlier: the output that is appended to.
+      appends: whether `stored` is implemented, so that it can be appended to.
     """
 
     splits: tuple[str, ...]
+    earlier: EarlierOutput | None = None
+    appends: ClassVar[bool] = False
 
     @property
     @abc.abstractmethod
@@ -273,6 +321,15 @@ class MergedOutput(MergesRanges):
     @abc.abstractmethod
     def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
         """Writes the files of a split. Empty parts are not passed."""
+
+    def stored(self, split: str) -> StoredPart:
+        """The episodes of a split in the files of `earlier`."""
+        raise NotImplementedError
+
+    def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> Self | None:
+        """See `Output.append_to`. The files of splits that grow are copied, with the new episodes at their end."""
+        del ranges
+        return dataclasses.replace(self, directory=directory, earlier=earlier) if self.appends else None  # type: ignore[type-var]
 
     def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
         """Writes other files; returns the manifest's entry."""
@@ -300,13 +357,42 @@ class MergedOutput(MergesRanges):
         return PartRangeWriter(self, storage.below(self.directory, self.file(work)))
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
+        known = {commit.range for commit in self.earlier.commits} if self.earlier is not None else {}
         parts: dict[str, list[Part]] = {}
         for commit in commits:
-            if commit.items:
+            if commit.items and commit.range not in known:
                 part = Part(storage.join(self.directory, commit.files[0].file))
                 parts.setdefault(commit.split, []).append(part)
-        merged = [file for split, some in parts.items() for file in self.merge(split, some)]
+        there = self._earlier_files()
+        merged: list[MergedFile] = []
+        for split in dict.fromkeys([*there, *parts]):
+            if split not in parts:
+                merged += there[split]
+            elif split not in there:
+                merged += self.merge(split, parts[split])
+            else:
+                self._verify(there[split])
+                merged += self.merge(split, [self.stored(split), *parts[split]])
         return {**self.describe_merged(parts), "merged": merged}
+
+    def _earlier_files(self) -> dict[str, list[MergedFile]]:
+        """The files of each split of `earlier`."""
+        files: dict[str, list[MergedFile]] = {}
+        for entry in self.earlier.manifest["shards"] if self.earlier is not None else ():
+            shard = ShardInfo(**{field.name: entry[field.name] for field in dataclasses.fields(ShardInfo)})
+            files.setdefault(entry["split"], []).append(MergedFile(entry["file"], entry["split"], shard))
+        return files
+
+    def _verify(self, files: Sequence[MergedFile]) -> None:
+        """Raises NotVerifiedError if an earlier file has changed: its copy would get a new, valid checksum."""
+        assert self.earlier is not None
+        for file in files:
+            path = storage.below(self.earlier.directory, file.file)
+            if compute_checksum(path) != file.shard.checksum:
+                raise NotVerifiedError(
+                    f"--append: {path} has another checksum than {self.earlier.directory}/manifest.json says: it was "
+                    "changed or damaged; convert again with --overwrite"
+                )
 
 
 class PartRangeWriter:

@@ -20,8 +20,8 @@ from rlds_beam.formats.arrays.array_files import no_features, select_splits
 from rlds_beam.formats.arrays.leaves import field_from_json
 from rlds_beam.formats.numpy.output import OFFSETS
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.output.files import MANIFEST
-from rlds_beam.output.manifest import read_manifest
+from rlds_beam.output.files import APPEND, MANIFEST
+from rlds_beam.output.manifest import load_manifest, read_manifest
 from rlds_beam.reading.base import LastAction, Shard, Source, Split
 from rlds_beam.reading.changes import files_in
 from rlds_beam.reading.directory_listing import names_below, names_in
@@ -190,15 +190,21 @@ class NumpySource(Source):
             fields = tuple(NumpyField.of(entry, where) for entry in manifest["numpy"]["fields"])
             meaning = Meaning.from_json(manifest["numpy"].get(KEY, {}), where)
         shards: dict[str, tuple[Shard, ...]] = {}
-        for entry in manifest["shards"]:
+        entries = {entry["file"]: entry for entry in manifest["shards"]}
+        appended = load_manifest(storage.join(input, APPEND))  # there while an append replaces files, the offsets last
+        for entry in appended["shards"] if appended is not None else ():
+            path = storage.below(input, entry["file"])
+            if storage.exists(path) and storage.size(path) == entry["bytes"]:
+                entries[entry["file"]] = entry
+        for entry in entries.values():
             folder, name = storage.split(entry["file"])
             if name == f"{OFFSETS}.npy":
-                size = sum(other["bytes"] for other in manifest["shards"] if other["split"] == entry["split"])
+                size = sum(other["bytes"] for other in entries.values() if other["split"] == entry["split"])
                 shards[entry["split"]] = (Shard(0, storage.join(input, folder, name), size, entry["records"]),)
         steps = by_path((field.field for field in fields if not field.of_episode), input)
         schema = Schema(steps, by_path((field.field for field in fields if field.of_episode), input))
         splits = select_splits(shards, split, manifest["name"])
-        checksums = {entry["file"]: entry["checksum"] for entry in manifest["shards"]}
+        checksums = {file: entry["checksum"] for file, entry in entries.items()}
         decoder = NumpyDecoder(schema, fields)
         return cls(
             f"{manifest['name']}/1.0.0",
