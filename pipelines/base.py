@@ -100,12 +100,12 @@ def run_ranges(
         with Progress(total, config.progress, job.committed_since(finished)).show() as progress:
             if finished and not config.json:
                 progress.say(f"resumed: {finished:,} of {count(len(job.ranges), 'range')} were finished")
-            if not config.json and (size := job.bytes_of(pending)):
+            if not config.json and (size := job.estimate_bytes(pending)):
                 progress.say(f"writing about {format_size(size)} to {job.target}")
             return run_pipeline(build, config, job.seconds(pending), progress)
     except DiskError as error:
         left = len(pending) - job.committed_since(finished)().ranges
-        size = job.bytes_of(range(left))
+        size = job.estimate_bytes(range(left))
         room = f"Free about {format_size(size)}" if size else "Free some space"
         remedy = f"{room} and run the same command again." if error.is_full else "Run the same command again to resume."
         text = f"{_disk(str(error), job.directory)}; {job.progress()} and kept. {remedy}"

@@ -154,7 +154,7 @@ class ConvertJob:
         """The predicted bytes of the output, from a sample of the input; None if unknown (`predict_size`)."""
         return predict_size(self.source, self.ranges, self.check, self.connecting, self.output)
 
-    def bytes_of(self, pending: Sized) -> int | None:
+    def estimate_bytes(self, pending: Sized) -> int | None:
         """The estimated output bytes of these ranges; None if unknown."""
         return None if self.size is None else self.size * len(pending) // max(1, len(self.ranges))
 

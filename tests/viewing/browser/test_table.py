@@ -134,7 +134,7 @@ def test_rows_have_the_values_of_the_table(rows: TableRows, table: pa.Table) -> 
         assert row["signals"].get("outlier_length") == known["outlier_length"]
     assert rows.rules == {one["values"]: one["counts"] for one in table["rule"].drop_null().value_counts().to_pylist()}
     assert [rows.row(i)["position"] for i in range(60)] == table["position"].to_pylist()  # type: ignore[index]
-    assert rows.row(60) is None and not len(rows.rows_of(59, 61)) and len(rows.rows_of(5, 9)) == 4
+    assert rows.row(60) is None and not len(rows.rows_between(59, 61)) and len(rows.rows_between(5, 9)) == 4
 
 
 def test_queries_about_other_columns_are_refused(rows: TableRows) -> None:

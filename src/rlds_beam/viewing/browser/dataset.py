@@ -151,7 +151,7 @@ class BrowsedDataset:
             return {"total": len(found), "offset": offset, "rows": rows, "scanned": complete}
         first, stop = self.index.split_range(query.split) if query.split else (0, len(self.index))
         start, end = min(first + offset, stop), min(first + offset + limit, stop)
-        if table is not None and len(known := table.rows_of(start, end)):
+        if table is not None and len(known := table.rows_between(start, end)):
             rows = self._rows_json(table, known)
         else:
             rows = [self._shown_key(start + i, key) for i, key in enumerate(self.index.keys(start, end))]
@@ -173,7 +173,7 @@ class BrowsedDataset:
     def _shown_key(self, number: int, key: EpisodeKey) -> Json:
         """A row of the list, from the table if it has the episode."""
         table = self.table.rows
-        if table is not None and len(row := table.rows_of(number, number + 1)):
+        if table is not None and len(row := table.rows_between(number, number + 1)):
             return self._rows_json(table, row)[0]
         source = self.source
         return _row(number, key, source.steps_of(key) if isinstance(source, RowsSource) else None)

@@ -133,7 +133,7 @@ class TableRows:
         counts = np.bincount(codes[self._rows][codes[self._rows] >= 0], minlength=len(rules)).tolist()
         return {rule: count for rule, count in zip(rules.to_pylist(), counts, strict=True) if count}
 
-    def rows_of(self, start: int, stop: int) -> Numbers:
+    def rows_between(self, start: int, stop: int) -> Numbers:
         """The rows of the episodes with these numbers; empty if one is missing."""
         low, high = np.searchsorted(self._in_order, [start, stop])
         rows: Numbers = self._rows[low:high]
@@ -272,7 +272,7 @@ class TableRows:
 
     def row(self, number: int) -> Mapping[str, Any] | None:
         """All columns of one episode."""
-        rows = self.rows_of(number, number + 1)
+        rows = self.rows_between(number, number + 1)
         return None if not len(rows) else self._take(rows, self.names)[0]
 
 
