@@ -228,12 +228,7 @@ def test_a_push_of_items_in_a_bucket(data: Data, bucket: str) -> None:
 
     there = upload(data.exported("trajectories"), f"{bucket}/pairs")
     table = reverb.Table(
-        "t",
-        reverb.selectors.Fifo(),
-        reverb.selectors.Fifo(),
-        100,
-        reverb.rate_limiters.MinSize(1),
-        max_times_sampled=1,
+        "t", reverb.selectors.Fifo(), reverb.selectors.Fifo(), 100, reverb.rate_limiters.MinSize(1), max_times_sampled=1
     )
     running = reverb.Server([table])
     try:

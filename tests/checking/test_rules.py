@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_beam.checking.rules import ADVICE, REPAIRABLE, RULES, VALUE_RULES, CheckOptions
+from rlds_beam.checking.rules import REPAIRABLE, VALUE_RULES, CheckOptions
 from rlds_beam.checking.validation import find_violations, repair_episode, validate_episode
 from rlds_beam.checking.verdicts import Verdict
 from rlds_beam.episodes.episode import Episode, EpisodeKey
@@ -253,11 +253,6 @@ def test_repairs(flags: str, repair: str, expected: str | None) -> None:
     assert [str(e.key) for e in verdict.episodes] == [
         "testing/1.0.0:train:00000@9" + (f".{part}" if part else "") for part in range(len(verdict.episodes))
     ]
-
-
-def test_every_rule_has_advice_and_repairs_are_advised() -> None:
-    assert list(ADVICE) == list(RULES)
-    assert all(f"--repair={rule}" in ADVICE[rule] for rule in REPAIRABLE)
 
 
 # Properties

@@ -12,7 +12,7 @@ import pytest
 from rlds_beam.checking.rules import ADVICE, RULE_GROUPS, RULES
 from rlds_beam.cli.flags import WIDTH
 from rlds_beam.cli.main import main
-from rlds_beam.cli.parsers import COMMANDS, JOBS, exit_codes
+from rlds_beam.cli.parsers import COMMANDS, JOBS
 from rlds_beam.cli.topics import SEARCHABLE, TOPICS, list_names
 from rlds_beam.connectors import CONNECTORS
 from rlds_beam.connectors.catalog import SECTIONS
@@ -70,18 +70,6 @@ def test_options_of_a_runner_are_shown_with_it_only(show: Show, command: str) ->
     assert flags("--runner=dataflow") == plain | dataflow
     assert flink <= set(re.findall(r"^  --(\w+)", show("help", "flink"), re.MULTILINE))
     assert dataflow <= set(re.findall(r"^  --(\w+)", show("help", "dataflow"), re.MULTILINE))
-
-
-@pytest.mark.parametrize("command", JOBS)
-def test_a_command_lists_its_own_exit_codes(show: Show, command: str) -> None:
-    listed = show(command, "--help").partition("exit codes:\n")[2]
-    assert [int(code) for code in re.findall(r"^  (\d+)  ", listed, re.MULTILINE)] == list(exit_codes(command))
-
-
-def test_which_exit_codes_a_command_has() -> None:
-    assert exit_codes("doctor") == {0: "no problems found", 1: "at least one problem found", 2: "wrong usage"}
-    assert list(exit_codes("example")) == list(exit_codes("inspect")) == [0, 1, 2]
-    assert list(exit_codes("convert")) == [0, 1, 2, 3, 4]
 
 
 def test_the_topics(show: Show) -> None:
@@ -163,11 +151,3 @@ def test_help_on_a_format_has_its_options(capsys: pytest.CaptureFixture[str]) ->
     out = capsys.readouterr().out
     assert "--from=zarr; recognized by meta/episode_ends" in out and "\n  write     --to=zarr\n" in out
     assert "options of --from=zarr:\n  --raw_images" in out and "options of --to=zarr:\n  --compressor" in out
-
-
-def test_each_rule_is_in_one_group() -> None:
-    assert sorted(rule for rules in RULE_GROUPS.values() for rule in rules) == sorted(RULES)
-
-
-def test_each_connector_is_in_one_section() -> None:
-    assert sorted(module for modules in SECTIONS.values() for module in modules) == sorted(set(CONNECTORS.values()))

@@ -23,7 +23,6 @@ import rlds_beam
 from rlds_beam import worker_status
 from rlds_beam.cli.main import JOBS, main
 from rlds_beam.cli.parsers import job_parser
-from rlds_beam.options import SYNONYMS, nearest_option
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.pipelines.inspect import InspectConfig
 from rlds_beam.pipelines.validate import ValidateConfig
@@ -155,11 +154,6 @@ def test_wrong_values_are_refused(run, source, tmp_path, flags, mentioned):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("arguments", [(), ("only_input",)])
-def test_missing_arguments(run, arguments):
-    refused(run("convert", *arguments), "OUTPUT")
-
-
 @pytest.mark.parametrize("command", [["validate"], ["inspect"], ["convert", "out"]])
 def test_wrong_path(run, tmp_path, command):
     name, *output = command
@@ -228,13 +222,6 @@ def test_validate_writes_nothing_but_the_report(run, broken, tmp_path, monkeypat
     assert run("validate", broken, "--report=report.json")[0] == 3
     assert json.loads((empty / "report.json").read_text())["rejected"] == 2
     assert sorted(broken.iterdir()) == before
-
-
-def test_inspect(run, source):
-    code, out, err = run("inspect", source, "--items=sequences", "--sequence_length=3")
-    assert (code, err) == (0, "")
-    for text in ("testing/1.0.0", "── observation  float32 (3,)", "\ntrain       2         6", "18 items of 30 steps"):
-        assert text in out
 
 
 # Beam's flags, dry runs, --max_rejected
@@ -392,14 +379,6 @@ def test_verbose_shows_the_logs_of_beam(source, tmp_path):
     assert worker_status.VERBOSE not in os.environ
 
 
-@pytest.mark.parametrize("command", JOBS)
-def test_help_starts_with_three_examples(run, command):
-    _, out, _ = run(command, "--help")
-    examples = [line for line in out.splitlines() if line.startswith(f"  rlds-beam {command}")]
-    assert len(examples) == (2 if command == "doctor" else 3)
-    assert out.index("examples:") < out.index("options:")
-
-
 def test_a_flag_of_another_command_is_not_treated_as_a_typo(capsys):
     assert main(["validate", "data", "--fps=10"]) == 2
     said = capsys.readouterr().err
@@ -461,15 +440,6 @@ def test_words_of_other_programs_lead_to_ours(run, source, words, hint):
     code, out, err = run(words[0], source, *words[1:])
     assert (code, out) == (2, "")
     assert hint in err and ("mean" in hint or "mean" not in err)
-
-
-def test_every_synonym_is_of_an_option():
-    configs = [job_parser(job, {}).config_class for job in JOBS]
-    for meant, words in SYNONYMS.items():
-        for word in words.split():
-            near = [one for config in configs if (one := nearest_option(config, word))]
-            name, _, value = meant.partition("=")
-            assert any((one.name, one.value) == (name, value) for one in near), word
 
 
 @pytest.mark.parametrize(

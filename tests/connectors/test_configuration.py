@@ -71,10 +71,7 @@ def test_a_mapping_sets_the_fields(tmp_path):
         ("- NStepReturns: {n: true}", "NStepReturns: n: expected an int, got True"),
         ("- NStepReturns: {n_step: 3}", "NStepReturns: there is no argument n_step; it takes n, gamma"),
         ("- ResizeImages: {height: [1], width: 2}", "ResizeImages: height: expected an int, got [1]"),
-        (
-            "- DropNoOpSteps: {threshold: 1e-4}",
-            "expected a number, got '1e-4' (YAML reads 1e-4 as text; write 1.0e-4)",
-        ),
+        ("- DropNoOpSteps: {threshold: 1e-4}", "expected a number, got '1e-4' (YAML reads 1e-4 as text; write 1.0e-4)"),
         ("- DropFields: {fields: 3}", "DropFields: fields: expected a list, got 3"),
         ("- ShiftAlignment: {recorded: x}", "learner.yaml: ShiftAlignment: recorded=x, expected sar, ars or rsa"),
         ("- SelectEpisodes: {where: null}", "SelectEpisodes: where: expected text, got None"),

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from checkout import ROOT
 from processes import DEADLINE
 
 from rlds_beam.testing import make_episode, write_dataset
@@ -103,26 +101,3 @@ def test_the_import_of_beam_says_nothing_of_other_packages(here: Path) -> None:
     logged, warned, *source = done.stderr.splitlines()
     assert logged == "WARNING:root:the user still sees warnings" and "FutureWarning: and these" in warned
     assert all("warnings.warn('and these'" in line for line in source), source  # shown since Python 3.13
-
-
-def test_our_tests_print_no_warnings_of_googles_packages(tmp_path: Path) -> None:
-    (tmp_path / "test_import.py").write_text("import apache_beam\n\ndef test(): pass\n")
-    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider", "-n0"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    done = subprocess.run(
-        [*command, "--rootdir", str(tmp_path), str(tmp_path)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=DEADLINE,
-    )
-    assert done.returncode == 0 and "1 passed" in done.stdout and "warning" not in done.stdout, done.stdout
-
-
-@pytest.mark.parametrize("page", sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]), ids=lambda p: p.name)
-def test_the_pages_import_our_transforms_before_beam(page: Path) -> None:
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-        if "import apache_beam" in block and "from rlds_beam.transforms" in block:
-            assert block.index("from rlds_beam.transforms") < block.index("import apache_beam")

@@ -67,18 +67,6 @@ def test_encode_example_equals_tfds(tmp_path: Path) -> None:
         assert example["episode_metadata"]["file"].numpy() == b"a/b.hdf5"
 
 
-def test_example_bytes_equal_tensorflow() -> None:
-    tf = pytest.importorskip("tensorflow")
-    for length in (0, 1, 5):
-        episode = _rich(length)
-        example = tf.train.Example.FromString(encode_example(episode))
-        state = example.features.feature["steps/observation/state"].float_list.value
-        np.testing.assert_array_equal(state, episode.steps["observation/state"].ravel())
-        count = example.features.feature["steps/observation/count"].int64_list.value
-        np.testing.assert_array_equal(count, episode.steps["observation/count"].ravel())
-        assert len(example.SerializeToString()) == len(encode_example(episode))
-
-
 def test_flags_in_letters() -> None:
     episode = make_episode("F M L | FLT")
     assert episode.steps["is_first"].tolist() == [True, False, False, True]

@@ -48,9 +48,7 @@ def run(here: Path, command: list[str], *arguments: str) -> subprocess.Completed
 
 
 @pytest.mark.parametrize(
-    ("command", "workers"),
-    [([SCRIPT], 2), ([*RLDS_BEAM], 1)],
-    ids=["script, two workers", "python -m"],
+    ("command", "workers"), [([SCRIPT], 2), ([*RLDS_BEAM], 1)], ids=["script, two workers", "python -m"]
 )
 def test_only_the_named_module_comes_from_the_current_directory(here: Path, command: list[str], workers: int) -> None:
     done = run(

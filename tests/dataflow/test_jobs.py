@@ -33,10 +33,7 @@ from rlds_beam.testing import make_episode, write_dataset
 
 pytestmark = [pytest.mark.install, pytest.mark.timeout(900)]
 
-STEPS, EPISODES = (
-    12,
-    8,
-)  # equal shards; a file in a bucket is not cut, so a local copy has the same ranges
+STEPS, EPISODES = (12, 8)  # equal shards; a file in a bucket is not cut, so a local copy has the same ranges
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 from directories import bytes_of
-from own_formats import committed_times, options, run
-from processes import kill, running, wait_until
+from own_formats import run
 
 import rlds_beam
 from rlds_beam.connectors.learner.columns import AddObservationsFromEpisodesToBatch
@@ -122,31 +121,6 @@ def test_convert(data, tmp_path):
     assert not {name for name in names if name.endswith((".spec", ".tfrecord", "features.json"))} - {
         name for name in names if name.startswith("rejected/")
     }
-
-
-def test_a_rerun_after_a_kill_gives_the_same_output(data, tmp_path):
-    flags = (OWN, "--shards=5")
-    assert run("convert", data, tmp_path / "undisturbed", *flags, "--workers=1")[0] == 3
-    output = tmp_path / "out"
-    with running(["convert", data, output, *flags, "--workers=2"], **options(**{HOLD: "2"})) as process:
-        wait_until(lambda: len(list(output.glob("_commits/*.json"))) >= 2, process)
-        kill(process)
-    assert not (output / "manifest.json").exists()
-    finished = committed_times(output)
-    assert run("convert", data, output, *flags, "--workers=1")[0] == 3
-    assert bytes_of(output) == bytes_of(tmp_path / "undisturbed")
-    assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in finished.items())
-
-
-def test_another_output_changes_the_plan_and_overwrite_removes_it(data, tmp_path):
-    output = tmp_path / "out"
-    assert run("convert", data, output, OWN)[0] == 3
-    code, _, err = run("convert", data, output)
-    assert code == 2
-    assert "this command would write trajectories (--items=pairs). Choose another directory" in err
-    assert run("convert", data, output, "--overwrite")[0] == 3
-    assert run("convert", data, tmp_path / "clean")[0] == 3
-    assert set(bytes_of(output)) == set(bytes_of(tmp_path / "clean"))
 
 
 @pytest.mark.parametrize(
@@ -259,11 +233,7 @@ def test_the_output_of_these_tests_is_valid(dataset: Path, tmp_path: Path) -> No
         ("plan", failing, "its create, plan, or describe raised ValueError: no such thing"),
         ("plan", lambda _: ["lines"], "its create, .* raised TypeError: 'list' object is not a mapping"),
         ("plan", lambda _: {"lines": {1}}, "its create, .* raised TypeError: Object of type set is not JSON"),
-        (
-            "describe",
-            lambda _: (["key"], {}),
-            "its create, .* 'tuple' object has no attribute 'fields'",
-        ),
+        ("describe", lambda _: (["key"], {}), "its create, .* 'tuple' object has no attribute 'fields'"),
         ("file", failing, "its file names raised ValueError: no such thing"),
         ("file", lambda *_: 3, "2 files have the name 3: "),
         ("file", lambda *_: "same.txt", "2 files have the name 'same.txt': `file` must return a name per range"),

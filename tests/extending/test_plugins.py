@@ -201,11 +201,7 @@ def test_ours_are_never_replaced(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_cannot_be_used_is_refused_in_a_line(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, named in {
-        (
-            "validate",
-            "robot",
-            "--from=gone",
-        ): "GONE (entry point rlds_beam.formats of rlds-beam-logs 2.5)",
+        ("validate", "robot", "--from=gone"): "GONE (entry point rlds_beam.formats of rlds-beam-logs 2.5)",
         ("validate", "robot", "--from=odd"): "not a rlds_beam.formats.Format",
         ("notajob", "robot"): "names a module without notajob",
         ("convert", "robot", "out", "--to=robot_log"): "robot_log can only be read",

@@ -22,18 +22,7 @@ import reverb
 from call_timeouts import calls_end_within
 from processes import DEADLINE, run, running
 from proxy import Proxy
-from pushes import (
-    PAIRS,
-    STREAM_BYTES,
-    WAITING,
-    Ran,
-    arguments,
-    due,
-    held,
-    one_table,
-    size,
-    wait_for_items,
-)
+from pushes import PAIRS, STREAM_BYTES, WAITING, Ran, arguments, due, held, one_table, size, wait_for_items
 from servers import ServerProcess, free_port, tight
 
 from rlds_beam.reverb.connection import Connection

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exchanging import export, read_back
+from hdf5_robots import robomimic
 from lerobot_data import images, robot_episode
 
 from rlds_beam import storage
@@ -71,13 +72,21 @@ def virtual_in_a_fifo(h5py: Any, file: Any, name: str, secret: Path) -> None:
 
 
 FOREIGN = [external_link, soft_link_to_one, external_storage, virtual, virtual_in_a_fifo]
-FIRST = {"minari": "episode_0/observations", "d3rlpy": "observations_0", "d4rl": "observations"}
-FILES = {"minari": "data/main_data.hdf5", "d3rlpy": "testing-train.h5", "d4rl": "d4rl.hdf5"}
+FIRST = {
+    "minari": "episode_0/observations",
+    "d3rlpy": "observations_0",
+    "d4rl": "observations",
+    "hdf5": "data/demo_1/actions",
+}
+FILES = {"minari": "data/main_data.hdf5", "d3rlpy": "testing-train.h5", "d4rl": "d4rl.hdf5", "hdf5": "low_dim.hdf5"}
 
 
 def hdf5_dataset(dataset: Path, directory: Path, kind: str) -> Path:
     """The dataset in an HDF5 format."""
     h5py = pytest.importorskip("h5py")
+    if kind == "hdf5":
+        robomimic(directory, [3, 3, 3])
+        return directory
     if kind != "d4rl":
         export(dataset, directory, kind)
         if kind == "d3rlpy":  # as written by d3rlpy itself
@@ -119,11 +128,12 @@ def test_values_in_another_file_are_refused(dataset, tmp_path, capsys, kind, for
 def test_soft_links_in_the_file_are_followed_and_loops_are_errors(dataset, tmp_path, capsys, kind):
     h5py = pytest.importorskip("h5py")
     path = hdf5_dataset(dataset, tmp_path / "h5", kind)
-    wanted = [episode.steps["observation"].tolist() for episode in read_back(path, kind)]
+    column = "action" if kind == "hdf5" else "observation"
+    wanted = [episode.steps[column].tolist() for episode in read_back(path, kind)]
     with h5py.File(path / FILES[kind], "r+") as file:
         file.move(FIRST[kind], "moved" if kind != "minari" else "episode_0/moved")
         file[FIRST[kind]] = h5py.SoftLink("/moved" if kind != "minari" else "moved")
-    assert [episode.steps["observation"].tolist() for episode in read_back(path, kind)] == wanted
+    assert [episode.steps[column].tolist() for episode in read_back(path, kind)] == wanted
     with h5py.File(path / FILES[kind], "r+") as file:
         del file[FIRST[kind]]
         file[FIRST[kind]] = h5py.SoftLink(f"/{FIRST[kind]}")

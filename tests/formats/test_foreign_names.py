@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ from directories import bytes_of
 from exchanging import export, open_job
 from lerobot_data import images, robot_episode
 
-import rlds_beam
-from rlds_beam import naming, pipelines, runners, storage, transforms
+from rlds_beam import naming, storage
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.inputs import open_source
@@ -27,7 +25,6 @@ from rlds_beam.output import plans
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.testing import make_episode, write_dataset
 
-ROOTS = [Path(package.__path__[0]) for package in (rlds_beam, pipelines, runners, transforms)]
 EVIL = ["a/../../victim/testing-train", "/{victim}/testing-train", "..", "a\n", "a\\b", ".a", "", "x" * 300, "\ud800"]
 OPTIONS: dict[str, dict[str, Any]] = {
     **{to: {} for to in OUTPUTS if to != "keep_ranges"},
@@ -296,43 +293,3 @@ def test_only_files_are_written_through_to_the_disk(tmp_path):
 
 
 # Every written path comes from `storage.below`
-
-WRITES = {
-    "open_write",
-    "open_update",
-    "write_text",
-    "write_bytes",
-    "makedirs",
-    "remove",
-    "remove_files",
-    "remove_empty",
-    "rename",
-    "ShardWriter",
-    "RejectedWriter",
-    "TrajectoryWriter",
-    "PartWriter",
-    "LocalFile",
-    "VideoFile",
-    "open_record_file",
-    "open_row_file",
-    "write_merged",
-    "renumber",
-    "open_range",
-}
-
-
-def test_functions_that_write_do_not_join_paths():
-    """`storage.join` does not check names: it is for reading."""
-    found = []
-    files = {file.resolve() for root in ROOTS for file in root.rglob("*.py")}
-    assert {"storage.py", "shared_values.py", "doctor.py"} <= {file.name for file in files}
-    for file in sorted(files):
-        for function in functions(ast.parse(file.read_text())) if file.name != "storage.py" else ():
-            called = {ast.unparse(node.func): node.lineno for node in ast.walk(function) if isinstance(node, ast.Call)}
-            if WRITES & {name.rpartition(".")[2] for name in called} and "storage.join" in called:
-                found.append(f"{file}:{called['storage.join']}")
-    assert found == []
-
-
-def functions(tree: ast.AST) -> Iterator[ast.AST]:
-    return (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))

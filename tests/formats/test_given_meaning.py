@@ -70,14 +70,6 @@ def test_flags_give_names_of_several_fields(arm: Path, tmp_path: Path) -> None:
     assert texts_of(tmp_path / "out") == [{"fold it"}] * 4
 
 
-def test_what_is_given_survives_rlds(arm: Path, tmp_path: Path) -> None:
-    export(arm, tmp_path / "rlds", "rlds", names={"action": JOINTS}, robot_type="arm", task="fold it")
-    export(tmp_path / "rlds", tmp_path / "out", "lerobot", fps=10)
-    info = info_of(tmp_path / "out")
-    assert (info["features"]["action"]["names"], info["robot_type"]) == (JOINTS, "arm")
-    assert texts_of(tmp_path / "rlds") == texts_of(tmp_path / "out") == [{"fold it"}] * 4
-
-
 class Cut:
     def __call__(self, batch: Any) -> Any:
         episodes = (e.with_columns({"action": np.asarray(e.steps["action"])[:, :2] * 2}) for e in batch.episodes)
@@ -178,14 +170,6 @@ def test_an_empty_task_is_refused(arm: Path, tmp_path: Path) -> None:
         rlds_beam.convert(arm, tmp_path / "out", to="rlds", task=" ")
     with pytest.raises(UsageError, match="give a text or a table"):
         FillLanguage()
-
-
-@pytest.mark.parametrize(
-    ("flag", "meant"), [("--taks=x", "--task"), ("--rob=x", "--robot_type"), ("--worker=2", "--workers")]
-)
-def test_a_mistyped_or_shortened_flag_is_suggested(flag: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["convert", "a", "b", flag]) != 0
-    assert f"did you mean {meant}?" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

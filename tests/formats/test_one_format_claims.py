@@ -101,7 +101,7 @@ WRITERS: dict[str, tuple[str, Write]] = {
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_one_format_claims_it(tmp_path: Path, writer: str) -> None:
+def test_one_format_claims_it(tmp_path: Path, writer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, write = WRITERS[writer]
     path = write(tmp_path)
     claimed = {name: why for name in SOURCES if (why := source_class(name).recognize(str(path))) is not None}
@@ -111,12 +111,6 @@ def test_one_format_claims_it(tmp_path: Path, writer: str) -> None:
         assert recognize(path / "data").format == "minari"
     if path.is_file():
         assert recognize([path, path]).format == expected
-
-
-@pytest.mark.parametrize("writer", WRITERS)
-def test_relative_paths(tmp_path: Path, writer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, write = WRITERS[writer]
-    path = write(tmp_path)
     monkeypatch.chdir(path.parent)
     assert recognize(path.name).format == recognize(f"./{path.name}").format == expected
 

@@ -20,11 +20,10 @@ from exchanging import export
 import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.formats import recognition, registry
+from rlds_beam.formats import recognition
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.recognition import recognize
-from rlds_beam.formats.registry import OUTPUTS, SOURCES
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
@@ -50,36 +49,11 @@ def outputs(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def without_plan(path: Path, to: Path) -> Path:
-    """A copy of an output as other programs pass it on: without rlds-beam's own files."""
-    shutil.copytree(path, to)
-    for name in ("plan.json", "manifest.json", "_commits"):
-        if (to / name).is_dir():
-            shutil.rmtree(to / name)
-        else:
-            (to / name).unlink(missing_ok=True)
-    return to
-
-
 @pytest.mark.parametrize("to", ["rlds", "trajectories", "lerobot", "numpy", "minari", "d3rlpy"])
 def test_our_outputs_are_read_without_from(outputs: Path, to: str) -> None:
     found = recognize(outputs / to)
     assert (found.format, found.why, found.problem) == (to, "plan.json of rlds-beam convert", None)
     assert rlds_beam.validate(outputs / to).records == 3
-
-
-@pytest.mark.parametrize(
-    ("to", "why"),
-    [
-        ("rlds", "features.json"),
-        ("trajectories", ".tfrecord-00000-of-00001.spec"),
-        ("lerobot", "meta/info.json"),
-        ("d3rlpy", "num_episodes and version in "),
-    ],
-)
-def test_files_of_other_programs_are_recognized(outputs: Path, tmp_path: Path, to: str, why: str) -> None:
-    found = recognize(without_plan(outputs / to, tmp_path / "copy"))
-    assert found.format == to and why in found.why
 
 
 def test_parts_of_outputs_are_recognized(outputs: Path) -> None:
@@ -236,10 +210,6 @@ def test_the_error_lists_what_was_looked_for(tmp_path: Path) -> None:
         recognize(tmp_path / "a" / "notes.txt")
 
 
-def test_what_is_known_by_is_documented() -> None:
-    assert {name for name in SOURCES if not registry.FORMATS[name].known_by} <= {"merged"}
-
-
 def test_two_formats_are_both_named(dataset: Path, tmp_path: Path) -> None:
     both = tmp_path / "both"
     shutil.copytree(dataset, both)
@@ -315,7 +285,3 @@ def test_the_plan_has_the_recognized_format(outputs: Path, tmp_path: Path) -> No
     assert json.loads((tmp_path / "out" / "plan.json").read_text())["plan"]["from"] == "minari"
     outcome = rlds_beam.convert(outputs / "minari", tmp_path / "out", from_="minari")
     assert outcome.report.records == 3  # the same plan
-
-
-def test_outputs_have_names() -> None:
-    assert "columns" in OUTPUTS and "columns" not in SOURCES

@@ -82,13 +82,14 @@ def test_minari_data_format(tmp_path: Path, kind: object) -> None:
     assert len(refused(path, "minari")) < 1000
 
 
-@pytest.mark.parametrize("source", ["d3rlpy", "d4rl", "minari"])
+@pytest.mark.parametrize("source", ["d3rlpy", "d4rl", "hdf5", "minari"])
 def test_hdf5_values_missing_in_the_file(tmp_path: Path, source: str) -> None:
     """A shape and a fill value take a few bytes, whatever they claim."""
     h5py = pytest.importorskip("h5py")
-    path = made(tmp_path, source)
+    path = made(tmp_path, "hdf5_robomimic" if source == "hdf5" else source)
     (file,) = [*path.rglob("*.h5"), *path.rglob("*.hdf5")]
-    name = {"d3rlpy": "rewards_1", "d4rl": "rewards", "minari": "episode_1/rewards"}[source]
+    names = {"d3rlpy": "rewards_1", "d4rl": "rewards", "hdf5": "data/demo_1/rewards", "minari": "episode_1/rewards"}
+    name = names[source]
     with h5py.File(file, "a") as opened:
         del opened[name]
         opened.create_dataset(name, (10**11,), "f4", fillvalue=1, chunks=(1000,))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
-import math
 
 import pytest
-from checkout import ROOT
 from exchanging import export
 from hypothesis import given
 from hypothesis import strategies as st
@@ -200,28 +198,3 @@ def test_videos_are_worth_workers(tmp_path):
     assert open_source(str(tmp_path / "copied"), from_="lerobot").decode_seconds() == 0
     whole, third = (open_source(str(tmp_path / "videos"), split=s, from_="lerobot") for s in (None, "train[:1]"))
     assert whole.decode_seconds() > 0 and whole.decode_seconds() == pytest.approx(4 * third.decode_seconds())
-
-
-def test_the_cost_equals_the_measured_rates():
-    """The rates for step pairs and for Reverb are within a third of `benchmarks/rates.json`."""
-    measured = json.loads((ROOT / "benchmarks" / "rates.json").read_text())
-
-    def a_mega(kind: str) -> float:
-        step = measured["convert"][kind]
-        return step["cpu_us"] / step["input_bytes"]
-
-    def of_both(*seconds: float) -> float:
-        return math.sqrt(math.prod(seconds))
-
-    pairs = ItemOptions()
-    for encoding, images, expected in (
-        ("none", "raw", a_mega("state")),
-        ("png", "raw", a_mega("png")),
-        ("jpeg", "raw", of_both(a_mega("jpeg"), a_mega("jpeg256"))),
-        ("jpeg", "jpeg", of_both(a_mega("jpeg, --images=jpeg"), a_mega("jpeg256, --images=jpeg"))),
-    ):
-        assert convert_seconds(source_of(10**6, encoding), effort(pairs, images)) == pytest.approx(
-            expected, rel=0.34
-        ), encoding
-    wall = measured["push"]["state"]["wall_us"] / measured["convert"]["state"]["input_bytes"]
-    assert push_seconds(source_of(10**6)) == pytest.approx(wall, rel=0.34)

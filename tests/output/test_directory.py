@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output import directory
 from rlds_beam.output.commits import commit_range, read_commit, read_commits
 from rlds_beam.output.manifest import commit_dataset, load_manifest
-from rlds_beam.output.plans import OutputPlan, read_plan
+from rlds_beam.output.plans import OutputPlan
 from rlds_beam.output.shards import ShardWriter, WrittenFile
 from rlds_beam.processing.report import Report
 from rlds_beam.reading.plan import WorkRange
@@ -72,14 +71,6 @@ def test_overwriting_removes_only_our_files(output: Path) -> None:
     directory.open_output(str(output), OutputPlan.of({"another": 1}), overwrite=True)
     assert sorted(str(p.relative_to(output)) for p in output.rglob("*") if p.is_file()) == ["b/mine", "plan.json"]
     assert not (output / "a").exists()
-
-
-@pytest.mark.parametrize("name", ["../x", "a//c", "/x", "a/../x", "a/", "_commits/x", "rejected/x"])
-def test_a_plan_that_names_other_places_is_rejected(output: Path, name: str) -> None:
-    content = json.loads((output / "plan.json").read_text())
-    (output / "plan.json").write_text(json.dumps({**content, "files": [name]}))
-    with pytest.raises(UsageError, match=r"plan\.json is damaged or not written by rlds-beam"):
-        read_plan(str(output))
 
 
 def test_a_link_in_place_of_a_directory_is_rejected(output: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import json
 import textwrap
 from pathlib import Path
@@ -20,7 +19,7 @@ from rlds_beam.cli.main import main
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.convert import prepare
-from rlds_beam.pipelines.convert import ConvertConfig, convert, define_pipeline
+from rlds_beam.pipelines.convert import ConvertConfig, define_pipeline
 from rlds_beam.testing import make_episode, read_items, read_payloads, read_rejected, shard_paths, write_dataset
 from rlds_beam.trajectories.frames import Frames, to_frames
 from rlds_beam.trajectories.items import Items, Windows, item_count
@@ -149,44 +148,6 @@ def test_splits(tmp_path, episodes):
     assert states(run(source, tmp_path / "test", "--items=frames", "--split=test")) == goals(episodes[4:])
     both = run(source, tmp_path / "named", "--items=frames", "--split=test+train")
     assert sorted(states(both)) == sorted(goals(episodes))
-
-
-@pytest.mark.parametrize(
-    ("split", "chosen"),
-    [
-        ("train[:2]", slice(0, 2)),
-        ("train[2:5]", slice(2, 5)),
-        ("train[-2:]", slice(5, 7)),
-        ("train[:50%]", slice(0, 4)),
-    ],
-)
-def test_slices_count_episodes(tmp_path, source, episodes, split, chosen):
-    assert states(run(source, tmp_path / "out", "--items=frames", f"--split={split}")) == goals(episodes[chosen])
-
-
-def test_envlogger_names(tmp_path, episodes):
-    source = write_dataset(tmp_path / "data", episodes, shards=3, numbered=False)
-    assert shard_paths(source)[0].name == "testing-train.tfrecord-00000"
-    assert states(run(source, tmp_path / "out", "--items=frames")) == goals(episodes)
-
-
-def test_files_by_name(tmp_path, source, episodes):
-    pattern = source / "testing-train.tfrecord-0000?-of-*"
-    assert states(run(pattern, tmp_path / "glob", "--items=frames")) == goals(episodes)
-    second = shard_paths(source)[1]
-    assert states(run(second, tmp_path / "one", "--items=frames")) == goals(episodes[3:])
-    moved = tmp_path / "elsewhere.tfrecord"
-    moved.write_bytes(second.read_bytes())
-    features = f"--features={source / 'features.json'}"
-    assert states(run(moved, tmp_path / "moved", "--items=frames", features)) == goals(episodes[3:])
-
-
-def test_gzip(tmp_path, source, episodes):
-    for path in shard_paths(source):
-        path.write_bytes(gzip.compress(path.read_bytes()))
-    assert states(run(source, tmp_path / "out", "--items=frames", "--shards=2")) == goals(episodes)
-    with pytest.raises(UsageError, match="cannot be cut"):
-        convert(ConvertConfig.create(str(source), str(tmp_path / "three"), shards=3))
 
 
 def test_array_record(tmp_path, source, episodes):

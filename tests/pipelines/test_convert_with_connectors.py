@@ -197,12 +197,7 @@ def test_push_columns(tmp_path):
         address = f"localhost:{server.port}"
         for _ in range(2):  # the second writes nothing new
             done = rlds_beam.push(
-                own,
-                reverb=address,
-                table="t",
-                columns=True,
-                allow_blocking=True,
-                connectors=tmp_path / "columns.yaml",
+                own, reverb=address, table="t", columns=True, allow_blocking=True, connectors=tmp_path / "columns.yaml"
             )
         assert done.report.items_written == 2  # 6 transitions in sequences of 4
         client = reverb.Client(address)

@@ -12,7 +12,7 @@ import pytest
 import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.jobs.example import draw, instruction, make_episodes
+from rlds_beam.jobs.example import make_episodes
 from rlds_beam.pipelines.example import ExampleConfig, example
 
 
@@ -74,16 +74,6 @@ def test_with_a_camera_the_episodes_are_the_same(tmp_path: Path) -> None:
         assert other.steps["observation/image"].decode().shape == (len(other), 96, 96, 3)
 
 
-def test_the_camera_sees_the_point_and_the_goal() -> None:
-    image = draw(np.array([[-1, 0.5]]), np.array([[0.5, 1]]))[0].astype(int)
-    blue, green = (np.argwhere(image.argmax(-1) == channel) for channel in (2, 1))
-    point = blue[np.abs(image[tuple(blue.T)].sum(-1)) < 300].mean(0)  # the background is bright
-    np.testing.assert_allclose(point, [28.5, 9.5], atol=0.5)  # row and column, of 96
-    np.testing.assert_allclose(green.mean(0), [9.5, 66.5], atol=0.5)
-    assert instruction([0.5, 1]) == "push the point to the goal at the top right"
-    assert instruction([-0.5, -1]) == "push the point to the goal at the bottom left"
-
-
 def test_tfds_reads_it(tmp_path: Path) -> None:
     tfds = pytest.importorskip("tensorflow_datasets")
     example(ExampleConfig(str(tmp_path), episodes=4))
@@ -124,25 +114,3 @@ def test_an_existing_dataset_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="already exists"):
         example(ExampleConfig(str(tmp_path), seed=1))
     assert files(tmp_path) == before
-
-
-@pytest.mark.parametrize("items", ["pairs", "sequences", "episodes", "frames"])
-def test_load_items_gives_what_was_written(items: str, tmp_path: Path) -> None:
-    dataset = example(ExampleConfig(str(tmp_path / "data"), episodes=4))
-    length = {"sequence_length": 4} if items == "sequences" else {}
-    outcome = rlds_beam.convert(dataset, tmp_path / items, items=items, **length)
-    read = list(rlds_beam.load_items(tmp_path / items))
-    assert len(read) == outcome.report.items_written
-    frames = [len(episode) for episode in make_episodes(4)]
-    shapes = {item["observation/goal"].shape for item in read}
-    assert (
-        shapes
-        == {
-            "pairs": {(2, 2)},
-            "sequences": {(4, 2)},
-            "frames": {(2,)},
-            "episodes": {(n, 2) for n in frames},
-        }[items]
-    )
-    first = next(make_episodes(1)).steps["observation/goal"][0]
-    np.testing.assert_array_equal(read[0]["observation/goal"].reshape(-1, 2)[0], first)

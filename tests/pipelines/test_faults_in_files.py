@@ -262,11 +262,3 @@ def test_10_field_that_no_record_has(tmp_path, convert):
     schema = default_schema(make_episode(2, columns={"observation_2": np.zeros((2, 3), np.float32)}))
     (source / "features.json").write_text(json.dumps(features_json(schema)))
     convert(source).assert_nothing_done("schema_mismatch", "observation_2")
-
-
-def test_10_path_that_leaves_the_dataset(tmp_path, convert):
-    source = dataset(tmp_path)
-    info = json.loads((source / "dataset_info.json").read_text())
-    info["splits"][0]["filepathTemplate"] = "../../{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-    (source / "dataset_info.json").write_text(json.dumps(info))
-    convert(source).assert_nothing_done("dataset_info.json")

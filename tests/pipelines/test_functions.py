@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect as introspection
 import json
 import pydoc
 import re
@@ -104,13 +103,6 @@ def test_a_config_takes_text_for_lists_and_counts() -> None:
     assert config.accept == ("duplicate_episode", "non_finite")
     assert config.to_options.cast == ("action=float64",)
     assert config.max_rejected == 0.05
-
-
-def test_the_signature_names_the_options() -> None:
-    parameters = introspection.signature(rlds_beam.convert).parameters
-    assert list(parameters)[:2] == ["input", "output"]
-    assert parameters["sequence_length"].default == 2
-    assert "dry_run" not in parameters and "options" not in parameters
 
 
 def test_the_help_lists_the_options_in_groups_and_all_formats() -> None:

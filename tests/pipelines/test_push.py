@@ -30,7 +30,6 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.jobs.push import open_input
 from rlds_beam.pipelines import rlds_to_reverb
-from rlds_beam.pipelines.push import PushConfig, define_pipeline
 from rlds_beam.reverb.pushers import EpisodePusher
 from rlds_beam.reverb.serving.server import EmbeddedServer
 from rlds_beam.testing import make_episode, read_items, read_rejected, write_dataset
@@ -151,16 +150,6 @@ def test_a_converted_dataset_is_pushed_unchanged(push, server, data, tmp_path, c
     assert items_of(server) == expected
     code, _, said = push(tmp_path / "out", server, "--items=episodes")
     assert (code, "is already converted" in said) == (2, True)
-
-
-def test_an_output_in_another_format_is_named(push, server, data, tmp_path) -> None:
-    assert main(["convert", str(data), str(tmp_path / "out"), "--to=columns", "--progress=none"]) == 0
-    code, _, said = push(tmp_path / "out", server)
-    assert (code, "rows written by rlds-beam convert from" in said, "rlds_beam.open_dataset(" in said) == (
-        2,
-        True,
-        True,
-    )
 
 
 def test_pushing_again_writes_nothing_twice(push, server, data) -> None:
@@ -386,13 +375,6 @@ def _with_zero_reward(items: Items) -> Items:
 def _check_written(verified: Any) -> None:
     (check,) = verified.checks
     assert (check.predicted, check.acknowledged, check.size) == (PAIRS, PAIRS, PAIRS)
-
-
-def test_the_pipeline_can_be_built_by_hand(server, data, tmp_path) -> None:
-    config = PushConfig(str(data), reverb=(server,), table=("t",))
-    with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([])) as root:
-        define_pipeline(root, config)
-    assert items_of(server) == converted(data, tmp_path / "out")
 
 
 def test_embedded_leaves_a_checkpoint_that_a_server_loads(data, tmp_path) -> None:

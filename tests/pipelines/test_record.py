@@ -151,13 +151,6 @@ def test_another_seed_is_another_recording(tmp_path):
     assert not np.array_equal(first["steps/observation"][0], second["steps/observation"][0])
 
 
-def test_a_changed_seed_is_reported_once(tmp_path):
-    recorded(tmp_path / "a")
-    with pytest.raises(UsageError, match="another plan") as caught:
-        recorded(tmp_path / "a", seed=1)
-    assert str(caught.value).count("seed was 0 and is now 1") == 1
-
-
 @pytest.mark.parametrize(
     ("env", "message"),
     [

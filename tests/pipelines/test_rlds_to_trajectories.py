@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 from beam_runners import RUNNERS, new_pipeline, runner_flags
-from checkout import ROOT
 
 from rlds_beam import CheckOptions
 from rlds_beam.cli.main import main as rlds_beam
@@ -96,8 +95,3 @@ def test_rate_robot_names_and_metadata_are_those_of_convert(tmp_path: Path, conn
     assert {**manifest, "plan_sha256": ""} == {**expected, "plan_sha256": ""}
     for file in ("features.json", "dataset_info.json"):
         assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "expected" / file).read_bytes()
-
-
-def test_each_pipeline_fits_on_a_screen() -> None:
-    for name in ("rlds_to_trajectories", "rlds_to_reverb"):
-        assert len((ROOT / "pipelines" / f"{name}.py").read_text().splitlines()) <= 60

@@ -101,7 +101,7 @@ def test_both_orders_need_a_picture(camera: str, show: Show, tmp_path: Path) -> 
     assert "has no images" in show(numbers, "--both_orders", "-o", tmp_path / "a.png", fails=True)
 
 
-@pytest.mark.parametrize("to", ["lerobot", "minari", "numpy", "d3rlpy", "zarr", "columns", "trajectories", "rlds"])
+@pytest.mark.parametrize("to", ["lerobot", "columns", "trajectories"])
 def test_outputs_of_convert_need_no_from(camera: str, show: Show, tmp_path: Path, to: str) -> None:
     if to in ("minari", "d3rlpy"):
         pytest.importorskip("h5py")

@@ -62,13 +62,6 @@ def test_rejected_episodes_do_not_count(tmp_path, capsys):
     assert printed["rejected"] == 1
 
 
-def test_a_table_is_printed(source, capsys):
-    assert main(["stats", str(source), "--runner=FnApiRunner"]) == 0
-    printed = capsys.readouterr().out
-    assert "observation/state[3]" in printed
-    assert "episode_return" in printed
-
-
 def test_formats_of_other_projects(source, tmp_path):
     own = run(source, tmp_path)
     flags = ("--proprio=observation/state",)

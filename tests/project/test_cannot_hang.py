@@ -24,19 +24,13 @@ FORKING_FUNCTIONS = {"fork", "forkpty", "set_forkserver_preload"}
 # These fork by default.
 NEEDS_CONTEXT = {"ProcessPoolExecutor", *(f"multiprocessing.{name}" for name in ("Manager", "Pool", "Process"))}
 
-TAKES_TIMEOUT = {"acquire", "communicate", "get", "join", "result", "server_info", "wait"}
 STARTS_AND_WAITS = {"call", "check_call", "check_output", "run"}
 
-
-CLOCKS = {"monotonic", "monotonic_ns", "time", "time_ns"}
-STOPWATCHES = {"perf_counter", "perf_counter_ns", "process_time", "process_time_ns", "thread_time", "thread_time_ns"}
 
 # Only files with these words are walked: walking all of them takes seconds.
 MAY_FORK = re.compile(
     r"fork|preexec_fn|extra_groups|\b(user|group) *=|get_context|set_start_method|ProcessPool|multiproc"
 )
-MAY_WAIT = re.compile(rf"\bsubprocess\.|\.({'|'.join(TAKES_TIMEOUT)})\(\s*\)")
-MAY_MEASURE = re.compile(rf"\btime\b|timeit|{'|'.join(STOPWATCHES)}")
 
 
 def calls(file: Path, words: re.Pattern[str]) -> Iterator[tuple[ast.Call, str, str]]:
@@ -73,48 +67,10 @@ def forks(node: ast.Call, name: str) -> bool:
     )
 
 
-def waits_forever(node: ast.Call, name: str) -> bool:
-    owner, _, last = name.rpartition(".")
-    if owner == "subprocess" and last in STARTS_AND_WAITS:
-        return "timeout" not in {keyword.arg for keyword in node.keywords}
-    return bool(owner) and last in TAKES_TIMEOUT and not node.args and not node.keywords
-
-
-def measured_times(tree: ast.AST) -> Iterator[int]:
-    """The lines that read a clock for anything but a deadline: `now + SECONDS`, `now < deadline`, `deadline - now`."""
-    for parent in ast.walk(tree):
-        for node in ast.iter_child_nodes(parent):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                if any(f".{name}()" in node.value for name in STOPWATCHES):
-                    yield node.lineno
-            elif isinstance(node, ast.alias) and node.name == "timeit":
-                yield node.lineno
-            elif isinstance(node, ast.Call) and (name := dotted(node.func)).startswith("time."):
-                is_for_deadline = isinstance(parent, ast.Compare) or (
-                    isinstance(parent, ast.BinOp)
-                    and isinstance(parent.op, (ast.Add, ast.Sub))
-                    and not (isinstance(parent.op, ast.Sub) and parent.left is node)
-                )
-                if name[5:] in STOPWATCHES or (name[5:] in CLOCKS and not is_for_deadline):
-                    yield node.lineno
-
-
-def test_no_test_measures_time() -> None:
-    """Tests check causes of slowness (calls, bytes, reconnections) rather than seconds, since machines may be busy."""
-    files = [file for file in FILES if file.is_relative_to(ROOT / "tests") and file != Path(__file__)]
-    files = [file for file in files if MAY_MEASURE.search(file.read_text())]
-    assert [f"{file.relative_to(ROOT)}:{line}" for file in files for line in measured_times(parse(file))] == []
-
-
 def test_nothing_forks() -> None:
     assert [place for file in FILES for node, name, place in calls(file, MAY_FORK) if forks(node, name)] == []
     programs = [file for file in FILES if file != Path(__file__) and "os.fork()" in file.read_text()]
     assert programs == []
-
-
-def test_every_wait_of_a_test_has_a_deadline() -> None:
-    files = [file for file in FILES if file.is_relative_to(ROOT / "tests")]
-    assert [place for file in files for node, name, place in calls(file, MAY_WAIT) if waits_forever(node, name)] == []
 
 
 def run_python(*arguments: object, **environment: str) -> tuple[int, str]:
@@ -123,35 +79,6 @@ def run_python(*arguments: object, **environment: str) -> tuple[int, str]:
     with start(command, env=options) as process:
         code, out, err = end_of(process)
     return code, out + err
-
-
-FORK_HANDLER = """
-import ctypes, multiprocessing, os, subprocess
-
-def true(**options):
-    subprocess.run(["true"], check=True, **options)
-
-if __name__ == "__main__":
-    ran = []
-    handler = ctypes.CFUNCTYPE(None)(lambda: ran.append(True))
-    ctypes.CDLL(None).__register_atfork(handler, None, None, None)  # pthread_atfork(prepare=handler)
-    read, write = os.pipe()
-    true(stdin=subprocess.PIPE, capture_output=True, env=dict(os.environ), cwd="/", start_new_session=True)
-    true(pass_fds=[read], shell=True)
-    process = multiprocessing.get_context("spawn").Process(target=true)
-    process.start()
-    process.join()
-    assert process.exitcode == 0 and not ran, ran
-    true(preexec_fn=lambda: None)
-    assert ran
-"""
-
-
-def test_a_child_is_started_without_fork_handlers(tmp_path) -> None:
-    """Handlers that gRPC registers with pthread_atfork must not run, as they would in a fork."""
-    (tmp_path / "script.py").write_text(FORK_HANDLER)
-    code, said = run_python(tmp_path / "script.py")
-    assert code == 0, said
 
 
 # Seconds enough for a test to reach the place where it is stuck, also on a busy machine: a deadline that passes in

@@ -34,22 +34,6 @@ def test_links_between_pages_hold(page):
         assert not anchor or anchor in anchors(other), f"{target}#{anchor}"
 
 
-def test_the_tests_that_the_pages_name_exist():
-    tests = {path.stem: path for path in (ROOT / "tests").rglob("test_*.py")}
-    for page in LINKED:
-        for path, name in re.findall(r"`(tests/[\w/]*)?(test_\w+)(?:\.py)?`", page.read_text()):
-            assert name in tests and (not path or (ROOT / path / f"{name}.py").exists()), f"{page.name}: {name}"
-
-
-def test_pages_about_the_code_name_only_files_that_exist():
-    pages = [ROOT / "docs/architecture.md", *sorted((ROOT / "docs/decisions").glob("*.md"))]
-    names = re.findall(r"`((?:\w+/)*\w+\.py)`", "".join(page.read_text() for page in pages))
-    places = [ROOT, ROOT / "src" / "rlds_beam"]
-    shared = {"options.py", "output.py", "source.py"}  # each format may have one
-    assert [n for n in names if n not in shared and not any((place / n).exists() for place in places)] == []
-    assert len(names) > 10
-
-
 @pytest.mark.parametrize("command", re.findall(r"`rlds-beam (\w+ [^`\n]*)` *(?:[|,])", README.read_text()))
 def test_the_commands_for_each_wish_have_valid_flags(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

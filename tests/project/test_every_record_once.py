@@ -26,14 +26,7 @@ from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.convert import ConvertConfig
-from rlds_beam.testing import (
-    make_episode,
-    read_items,
-    read_payloads,
-    read_rejected,
-    shard_paths,
-    write_dataset,
-)
+from rlds_beam.testing import make_episode, read_items, read_payloads, read_rejected, shard_paths, write_dataset
 from rlds_beam.trajectories.items import item_count
 from rlds_beam.trajectories.options import ItemOptions
 

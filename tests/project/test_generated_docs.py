@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -11,12 +10,6 @@ from checkout import ROOT
 from doc_scripts import script
 
 from rlds_beam.checking.rules import POLICIES, RULES
-from rlds_beam.checking.signals import SIGNALS
-from rlds_beam.cli.parsers import JOBS, exit_codes, job_parser
-from rlds_beam.connectors import CONNECTORS
-from rlds_beam.formats.registry import OUTPUTS, output_group
-from rlds_beam.options import flag_name
-from rlds_beam.runners.base import DataflowOptions, FlinkOptions
 
 REFERENCE = ROOT / "docs" / "reference"
 
@@ -44,44 +37,6 @@ def test_each_file_is_what_its_script_writes(name: str) -> None:
     assert written
     stale = [path.name for path, text in written.items() if not path.exists() or path.read_text() != text]
     assert stale == [], f"run `make docs`, or python docs/{name}.py"
-
-
-def flags_of(options_class: type) -> set[str]:
-    fields = [field for field in dataclasses.fields(options_class) if not field.metadata.get("hidden")]
-    return {f"`--{flag_name(field.name)}" for field in fields if not field.metadata.get("positional")}
-
-
-def missing(options_class: type, text: str) -> list[str]:
-    return [flag for flag in sorted(flags_of(options_class)) if f"\n- {flag}" not in text]
-
-
-@pytest.mark.parametrize("command", JOBS)
-def test_each_option_and_exit_code_of_a_command_is_on_its_page(command: str) -> None:
-    text = (REFERENCE / "commands" / f"{command}.md").read_text()
-    elsewhere = flags_of(FlinkOptions) | flags_of(DataflowOptions)
-    assert {*missing(job_parser(command, {}).config_class, text)} <= elsewhere
-    assert [code for code in exit_codes(command) if f"\n- **{code}**: " not in text] == []
-    assert "\n- **3**: " not in text or 3 in exit_codes(command)
-
-
-def test_each_option_of_a_format_or_runner_is_on_its_page() -> None:
-    formats = (REFERENCE / "commands" / "format_options.md").read_text()
-    for name in OUTPUTS:
-        section = formats.partition(f"\n## `--to={name}`\n")[2].partition("\n## ")[0]
-        assert missing(output_group(name).options_class, section) == []
-    runners = (REFERENCE / "commands" / "runner_options.md").read_text()
-    assert missing(FlinkOptions, runners) + missing(DataflowOptions, runners) == []
-
-
-def test_no_page_of_a_command_is_left_over() -> None:
-    pages = {path for path in script("command_reference").pages() if path.parent.name == "commands"}
-    assert {*(REFERENCE / "commands").iterdir()} == pages
-
-
-@pytest.mark.parametrize(("page", "names"), [("connectors.md", CONNECTORS), ("signals.md", SIGNALS)])
-def test_each_connector_and_signal_is_on_its_page(page: str, names: Mapping[str, object]) -> None:
-    headings = [line[4:].strip("`") for line in (REFERENCE / page).read_text().splitlines() if line.startswith("### ")]
-    assert {*names} <= {*headings} and len(headings) == len({*headings})
 
 
 @pytest.mark.parametrize("rule", RULES)

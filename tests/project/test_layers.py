@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import pytest
 from checkout import ROOT
 
 CORE = ROOT / "src" / "rlds_beam"
@@ -167,15 +166,6 @@ def test_no_circles() -> None:
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
-def test_no_two_modules_have_a_public_class_of_the_same_name() -> None:
-    homes: dict[str, list[str]] = {}
-    for name, tree in modules().items():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                homes.setdefault(node.name, []).append(name)
-    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
-
-
 def test_no_module_binds_a_name_twice() -> None:
     """The second constant or function of a name would silently replace the first."""
     twice = []
@@ -199,43 +189,6 @@ def test_every_import_points_down() -> None:
 def test_every_package_is_in_the_table() -> None:
     packages = {folder.parent.name for folder in CORE.glob("*/__init__.py")} | {top.name for top in FOLDERS.values()}
     assert packages - {"rlds_beam"} - LAYERS.keys() == set()
-
-
-def test_the_architecture_page_states_the_table() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text().partition("## Four contracts")[0]
-    stated = {
-        package: {*re.findall(r"`(\w+)`", cell)}
-        for package, cell in re.findall(r"^\| `(\w+)` \|.*\| *(.*?) *\|$", page, re.MULTILINE)
-    }
-    packages = [name for name in BELOW if (CORE / name).is_dir() or (ROOT / name).is_dir()]
-    assert stated == {package: {*BELOW[package].split()} for package in packages}
-
-
-def test_the_top_level_modules() -> None:
-    names = {file.stem for file in CORE.glob("*.py")} - {"__init__", "__main__"}
-    assert {name for name in names if f"rlds_beam.{name}" not in ALIASES} == FLOOR
-    assert len(FLOOR) <= 11
-
-
-def is_re_export(statement: ast.stmt) -> bool:
-    """Whether it is a docstring, an import, or an assignment of what `import` and `__getattr__` need."""
-    if isinstance(statement, ast.If):
-        return ast.unparse(statement.test) == "TYPE_CHECKING" and all(map(is_re_export, statement.body))
-    if isinstance(statement, ast.Assign):
-        return set(re.findall(r"\w+", ast.unparse(statement.targets[0]))) <= {
-            "__all__",
-            "__dir__",
-            "__getattr__",
-            "__version__",
-        }
-    return isinstance(statement, (ast.Import, ast.ImportFrom)) or (
-        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-    )
-
-
-@pytest.mark.parametrize("name", sorted(ALIASES))
-def test_an_alias_contains_only_re_exports(name: str) -> None:
-    assert [ast.unparse(statement) for statement in modules()[name].body if not is_re_export(statement)] == []
 
 
 def test_nothing_imports_through_an_alias() -> None:

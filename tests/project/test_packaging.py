@@ -92,12 +92,6 @@ def test_wheel_holds_every_module_and_nothing_else(wheel_names: set[str]) -> Non
     assert {name.split("/")[0] for name in wheel_names if ".dist-info/" not in name} == {"rlds_beam"}
 
 
-def test_every_folder_with_modules_is_a_package() -> None:
-    """find_packages skips folders without __init__.py, so their modules would silently be missing."""
-    folders = {file.parent for folder in FOLDERS.values() for file in folder.rglob("*.py")}
-    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
-
-
 def test_wheel_is_typed_and_licensed(wheel_names: set[str]) -> None:
     assert {"rlds_beam/py.typed", "rlds_beam/keywords.pyi"} <= set(wheel_names)
     assert any(name.endswith("/licenses/LICENSE") for name in wheel_names)
@@ -174,11 +168,6 @@ def test_the_core_imports_neither_beam_nor_tensorflow(tmp_path: Path) -> None:
     assert (
         modules & {"apache_beam", "ray", "torch", "tensorflow", "tensorflow_datasets", "tf_agents", "reverb"} == set()
     )
-
-
-def test_our_top_level_folders_are_not_top_level_modules(tmp_path: Path) -> None:
-    modules = imported("import rlds_beam.transforms, rlds_beam.pipelines, rlds_beam.runners", tmp_path)
-    assert modules & {"transforms", "pipelines", "runners"} == set()
 
 
 def test_a_users_modules_of_the_same_names_are_left_alone(tmp_path: Path) -> None:

@@ -66,15 +66,3 @@ def test_only_these_modules_write_to_a_terminal() -> None:
     assert using("raw_stream") == UNESCAPED.keys()
     assert using("import rich") == RICH
     assert using("apply_style", "print_styled") <= STYLED
-
-
-def test_commands_print_json_in_one_way() -> None:
-    printed = [
-        f"{path}:{node.lineno}"
-        for path, tree in modules()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print" and path.startswith("pipelines/")
-        for argument in ast.walk(node)
-        if isinstance(argument, ast.Call) and ast.unparse(argument.func) == "json.dumps"
-    ]
-    assert printed == []

@@ -17,13 +17,7 @@ from recorded_environments import q_function, slide, towards_zero, walk
 
 from rlds_beam import NotVerifiedError, UsageError
 from rlds_beam.recording.environments import as_environment
-from rlds_beam.recording.heads import (
-    EpsilonGreedyHead,
-    GaussianHead,
-    OnlineHead,
-    SoftmaxHead,
-    TruncatedGaussianHead,
-)
+from rlds_beam.recording.heads import EpsilonGreedyHead, GaussianHead, OnlineHead, SoftmaxHead, TruncatedGaussianHead
 from rlds_beam.recording.policies import Random, UniformOver
 from rlds_beam.recording.policy_distributions import EpsilonGreedy, Gaussian, SoftmaxDistribution, TruncatedGaussian
 from rlds_beam.recording.policy_loader import load_policies

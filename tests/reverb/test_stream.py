@@ -311,12 +311,7 @@ def test_chunks_are_never_empty_and_bounded(frame_bytes: int, item_length: int |
 
 def test_shapes_that_the_server_does_not_check_are_checked() -> None:
     encoder = ItemEncoder([(np.dtype("float32"), (2,))], ["t0"], 4)
-    rest: dict[str, Any] = {
-        "priorities": np.ones(4),
-        "seeds": [1],
-        "chunk_seed": 1,
-        "episode_id": 1,
-    }
+    rest: dict[str, Any] = {"priorities": np.ones(4), "seeds": [1], "chunk_seed": 1, "episode_id": 1}
     for columns in (np.zeros((5, 2)), np.zeros((5, 3), np.float32), np.zeros((4, 2), np.float32)):
         with pytest.raises(ValueError, match="the items need float32"):
             encoded(encoder, [columns], Windows(0, 4, 2, 1, 5), **rest)

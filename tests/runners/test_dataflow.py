@@ -138,11 +138,7 @@ SHUFFLES = {
     "convert": {**DUPLICATES, "OpenOutput/Spread": "OpenOutput/Open", "CommitDataset/Done": "ConvertRanges/Convert"},
     "validate": {
         f"CheckDataset/{step}": f"CheckDataset/{source}"
-        for step, source in {
-            **DUPLICATES,
-            **RANGES,
-            "Merge": "Summarize",
-        }.items()
+        for step, source in {**DUPLICATES, **RANGES, "Merge": "Summarize"}.items()
     },
     "push": {**DUPLICATES, **RANGES, "VerifyTables/Add": "PushRanges/Push"},
     "count": {**DUPLICATES, **RANGES, "CountItems/Add": "CountItems/Count"},

@@ -238,12 +238,7 @@ def _shown(tab: Tab, step: int) -> None:
 
 
 def test_items_show_padding(browser: Any, example: str) -> None:
-    options = {
-        "items": "sequences",
-        "sequence_length": 12,
-        "pad_end_of_episodes": True,
-        "tile_end_of_episodes": True,
-    }
+    options = {"items": "sequences", "sequence_length": 12, "pad_end_of_episodes": True, "tile_end_of_episodes": True}
     with opened(browser, example, no_scan=True, **options) as tab:
         tab.listed()
         tab.open(1)

@@ -112,10 +112,7 @@ def serving(scheme: str, **environment: str) -> Iterator[Server]:
         ],
     }
     with start(
-        arguments[scheme],
-        env={**os.environ, **environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        arguments[scheme], env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
         _wait(f"http://127.0.0.1:{port}", process)
         yield Server(scheme, f"http://127.0.0.1:{port}")

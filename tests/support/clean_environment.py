@@ -46,12 +46,7 @@ def run(command, cwd: Path, env=None, **kwargs):
     """Runs a command outside the checkout; fails with its output."""
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     # Compiling every module would take most of the installation time, and few of them are imported.
-    clean |= {
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "PIP_ROOT_USER_ACTION": "ignore",
-        "PIP_COMPILE": "0",
-        **(env or {}),
-    }
+    clean |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore", "PIP_COMPILE": "0", **(env or {})}
     done = subprocess.run(
         command, cwd=cwd, env=clean, capture_output=True, text=True, check=False, timeout=600, **kwargs
     )

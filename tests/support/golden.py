@@ -146,42 +146,6 @@ READINGS = (
     f"inspect broken {_REPAIR}",
 )
 
-USAGE = (
-    "convert",
-    "convert plain",
-    "convert nowhere out",
-    "convert plain out --items=pair",
-    "convert plain out --sequence_length=3",
-    "convert plain out --items=sequences --tile_end_of_episodes",
-    "convert plain out --repair=non_finite",
-    "convert plain out --fail=no_such_rule",
-    "convert plain out --max_rejected=2.5",
-    "convert plain out --split=trian",
-    "convert plain out --split=train[0:2",
-    "convert plain out --shards=0",
-    "convert plain out --shards=2 --items=sequences --across_episodes",
-    "convert gzip out --shards=3",
-    "convert plain out --policy_info_fn=no_such_module:f",
-    "convert plain out --no_such_flag",
-    "convert plain out --cast=reward=complex64",
-    "convert plain out --workers=0",
-    "convert plain out extra",
-    "convert plain plain",
-    "validate",
-    "validate missing_shard",
-    "inspect nowhere",
-    "push plain --table=t",
-    "push plain --reverb=127.0.0.1:1",
-    "push plain --reverb=nowhere --table=t",
-    "push plain --reverb=embedded --table=t",
-    "push plain --reverb=127.0.0.1:1 --table=t --chunk_length=0",
-    "push plain --reverb=127.0.0.1:1 --table=t --timeout=1",
-    "no_such_command",
-    "--version",
-    "--help",
-    "convert --help",
-)
-
 
 class Push(NamedTuple):
     """A push.
@@ -253,13 +217,6 @@ def record_reading(case: str, datasets: Datasets, directory: Path) -> Record:
     return {"exit": code, **{n: p if is_short[n] else _digest(_canonical(p)) for n, p in parts.items()}}
 
 
-def record_usage(case: str, datasets: Datasets, directory: Path) -> Record:
-    """Returns only the exit code."""
-    paths = {"out": directory / "out", "nowhere": directory / "nowhere"}
-    paths |= {name: datasets[name] for name in ("plain", "gzip", "missing_shard") if name in case.split()}
-    return {"exit": _run([str(paths.get(word, word)) for word in case.split()])[0]}
-
-
 def record_push(case: Push, datasets: Datasets, directory: Path) -> Record:
     """Returns the exit code of a push, each table's items as `key priority digest`, and the rejected-record files."""
     dataset, *flags = case.flags.replace("--rejected=out", f"--rejected={directory / 'rejected'}").split()
@@ -293,7 +250,6 @@ def record_everything(directory: Path) -> dict[str, dict[str, Record]]:
 CASES: dict[str, tuple[tuple[Any, ...], Callable[[Any, Datasets, Path], Record]]] = {
     "convert": (CONVERSIONS, record_conversion),
     "read": (READINGS, record_reading),
-    "usage": (USAGE, record_usage),
     "push": (PUSHES, record_push),
 }
 """Maps a kind to its cases and the function that records one, given the datasets and an empty directory."""

@@ -81,11 +81,7 @@ def robomimic(directory: Path, steps: list[int], *, next_obs: bool = True) -> Wr
             {
                 "env_name": "Lift",
                 "type": 1,
-                "env_kwargs": {
-                    "control_freq": 20,
-                    "robots": ["Panda"],
-                    "controller_configs": {"type": "OSC_POSE"},
-                },
+                "env_kwargs": {"control_freq": 20, "robots": ["Panda"], "controller_configs": {"type": "OSC_POSE"}},
             }
         )
         group.attrs["model_file"] = "<mujoco/>"

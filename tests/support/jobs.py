@@ -9,12 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlds_beam.episodes.episode import EpisodeKey
-from rlds_beam.testing import (
-    make_episode,
-    read_items,
-    read_rejected,
-    write_dataset,
-)
+from rlds_beam.testing import make_episode, read_items, read_rejected, write_dataset
 
 STEPS = 5
 EPISODES = 6

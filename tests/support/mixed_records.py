@@ -10,10 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from rlds_beam.encoding.tfds.rlds_dataset import encode_example
-from rlds_beam.testing import (
-    BREAKABLE,
-    make_episode,
-)
+from rlds_beam.testing import BREAKABLE, make_episode
 
 KINDS = ("sound", *BREAKABLE, "empty_record", "text", "torn_example", "missing_field", "unequal_lengths", "wrong_shape")
 

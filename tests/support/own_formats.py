@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,17 +16,13 @@ from checkout import SUPPORT
 from rlds_beam.cli.main import main
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.formats.rlds.source import RldsSource
-from rlds_beam.output.commits import RangeCommit
 
 _MODULES = SUPPORT.with_name("extending")
 
 
 def options(**environment: str) -> dict[str, Any]:
     """Options for `processes.running`."""
-    return {
-        "cwd": _MODULES,
-        "env": {**os.environ, "PYTHONPATH": str(SUPPORT), **environment},
-    }
+    return {"cwd": _MODULES, "env": {**os.environ, "PYTHONPATH": str(SUPPORT), **environment}}
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
@@ -39,14 +33,6 @@ def run(*arguments: object) -> tuple[int, str, str]:
         patch.setenv("PYTHONPATH", str(SUPPORT))  # for its workers
         code = main([*map(str, arguments)])
     return code, out.getvalue(), err.getvalue()
-
-
-def committed_times(output: Path) -> dict[Path, int]:
-    """Modification times, in ns, of the files of finished ranges."""
-    commits = [
-        RangeCommit.from_json(json.loads(path.read_text()), str(path)) for path in output.glob("_commits/*.json")
-    ]
-    return {output / name: (output / name).stat().st_mtime_ns for commit in commits for name in commit.names}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -87,8 +87,17 @@ def test_a_terminal_has_a_live_line(data, tmp_path, gate) -> None:
     assert b"\x1b[32m" in seen and not seen.rpartition(b"\x1b[2K")[2].count(b"\x1b[32m")
 
 
-@pytest.mark.parametrize("ends", ["", "error", "KeyboardInterrupt"])
-@pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}, {"PYTHONIOENCODING": "ascii"}], ids=str)
+@pytest.mark.parametrize(
+    ("ends", "variables"),
+    [
+        ("", {}),
+        ("error", {}),
+        ("KeyboardInterrupt", {}),
+        ("", {"NO_COLOR": "1"}),
+        ("error", {"TERM": "dumb"}),
+        ("", {"PYTHONIOENCODING": "ascii"}),
+    ],
+)
 def test_nothing_of_the_bar_stays(ends: str, variables: dict[str, str]) -> None:
     script = (
         "import sys\n"
@@ -204,12 +213,6 @@ def test_none_prints_nothing(data, gate, convert, monkeypatch, eager, flag) -> N
     ran = convert(data, *FLAGS, flag)
     assert (ran.code, ran.err) == (0, "")
     assert (ran.out == "") == (flag != "--progress=none")
-
-
-def test_validate_and_a_short_job(data, validate) -> None:
-    code, report, err = validate(data)
-    assert (code, err) == (0, "")
-    assert report["records"] == 40
 
 
 def line(total: Total, *ticks: tuple[float, Done]) -> str:

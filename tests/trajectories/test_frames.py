@@ -38,21 +38,12 @@ def builder_episode(length: int, terminal: bool = True) -> Episode:
     """An episode as the rlds_dataset_builder template writes it: discount 1 throughout, reward 1 on the last step."""
     reward = np.zeros(length, np.float32)
     reward[-1] = 1
-    return make_episode(
-        length,
-        terminal=terminal,
-        columns={"discount": np.ones(length, np.float32), "reward": reward},
-    )
+    return make_episode(length, terminal=terminal, columns={"discount": np.ones(length, np.float32), "reward": reward})
 
 
 @pytest.mark.parametrize(
     ("length", "types", "following"),
-    [
-        (1, [2], [2]),
-        (2, [0, 2], [2, 0]),
-        (3, [0, 1, 2], [1, 2, 0]),
-        (5, [0, 1, 1, 1, 2], [1, 1, 1, 2, 0]),
-    ],
+    [(1, [2], [2]), (2, [0, 2], [2, 0]), (3, [0, 1, 2], [1, 2, 0]), (5, [0, 1, 1, 1, 2], [1, 1, 1, 2, 0])],
 )
 def test_step_types(length: int, types: list[int], following: list[int]) -> None:
     frames = to_frames(make_episode(length), DROP)

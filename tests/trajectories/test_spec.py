@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
 import sys
 import types
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from checkout import REAL_DATA
-from processes import DEADLINE
 
 from rlds_beam.encoding.tfds.features import DEFAULT_DISCOUNT, parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema
@@ -186,23 +183,6 @@ def test_bfloat16_and_pickling() -> None:
     assert pickle.loads(pickle.dumps(spec)) == spec
 
 
-def test_nothing_heavy_is_imported() -> None:
-    source = Path(sys.modules[TrajectorySpec.__module__].__file__ or "").parents[2]
-    code = (
-        "import sys, rlds_beam.trajectories.spec, rlds_beam.trajectories.items;"
-        "sys.exit(', '.join({'tensorflow', 'apache_beam', 'tf_agents', 'reverb'} & set(sys.modules)) or 0)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=DEADLINE,
-        env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 # TF-Agents
 
 
@@ -351,13 +331,3 @@ def test_equals_create_trajectory_data_spec():
 def test_a_leaf_outside_of_a_trajectory_is_refused():
     with pytest.raises(UsageError, match="language"):
         encode_spec([*fields(FLAT), Field("language", "float32", (2,))])
-
-
-def test_needs_no_tensorflow():
-    modules = "rlds_beam.trajectories.record_encoding, rlds_beam.trajectories.spec"
-    code = f"import sys, {modules}; print('tensorflow' in sys.modules)"
-    env = {"PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env, timeout=DEADLINE
-    )
-    assert done.stdout.strip() == "False"

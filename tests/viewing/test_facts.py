@@ -79,9 +79,3 @@ def test_thin_with_stretches_of_nan_and_infinity() -> None:
     values[20:] = np.inf
     thinned = thin(values, 4)[1][:, 0]
     np.testing.assert_array_equal(thinned, [np.nan, np.nan, np.inf, np.inf])
-
-
-def test_few_steps_are_not_thinned() -> None:
-    values = np.ones((4, 2))
-    steps, same = thin(values, 4)
-    assert same is values and steps.tolist() == [0, 1, 2, 3]

@@ -157,11 +157,7 @@ def test_subsampling_keeps_the_last_step_and_sums_rewards(transitions, kept, rew
 
 @pytest.mark.parametrize(
     ("recorded", "actions", "rewards"),
-    [
-        ("sar", [10, 11, 12], [1, 2, 4]),
-        ("ars", [11, 12, 0], [2, 4, 0]),
-        ("rsa", [10, 11, 12], [2, 4, 0]),
-    ],
+    [("sar", [10, 11, 12], [1, 2, 4]), ("ars", [11, 12, 0], [2, 4, 0]), ("rsa", [10, 11, 12], [2, 4, 0])],
 )
 def test_alignments(recorded, actions, rewards):
     shifted = edited(ShiftAlignment(recorded), episode(2))

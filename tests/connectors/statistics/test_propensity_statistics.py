@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import cases
 from logged_propensities import ACTIONS, EPSILON, always_one, logged, recorded
 
 from rlds_beam.cli.main import main
@@ -50,7 +51,7 @@ class TestStatistics:
     def test_correct_propensities_pass_even_if_they_vary_a_lot(self, spread, transitions):
         """Softmax policies of Gaussian logits: the standard error alone raises an alarm for most of the wider ones."""
         deviations = []
-        for seed in range(60):
+        for seed in range(cases(60)):
             rng = np.random.default_rng([seed, spread])
             policy = np.exp(spread * rng.normal(size=(transitions, 5)))
             policy /= policy.sum(axis=1, keepdims=True)

@@ -84,9 +84,7 @@ VARINTS = (b"\x05", b"\xac\x02", b"\xff" * 9 + b"\x01")
 
 
 @given(st.lists(st.tuples(st.sampled_from(("a", "b")), st.lists(wire_features(), max_size=2)), min_size=1, max_size=3))
-def test_any_wire_form_equals_protobuf_or_is_malformed(
-    entries: list[tuple[str, list[tuple[bytes, bool]]]],
-) -> None:
+def test_any_wire_form_equals_protobuf_or_is_malformed(entries: list[tuple[str, list[tuple[bytes, bool]]]]) -> None:
     from tensorflow_datasets.proto import tf_example_pb2
 
     wire = b"".join(

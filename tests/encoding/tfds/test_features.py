@@ -69,10 +69,6 @@ def test_no_steps() -> None:
         parse_features(features_dict(steps=dataset(tensor())), "features.json")
 
 
-def legacy(name: str, content: Any, **more: Any) -> dict[str, Any]:
-    return {"type": "evil." + name, "content": content} | more
-
-
 @pytest.mark.parametrize(
     "planted",
     [

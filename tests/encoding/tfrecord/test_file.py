@@ -239,12 +239,6 @@ def test_rows_same_bytes_as_tensorflow(tf: Any, tmp_path: Path, count: int, leng
         assert memoryview(room.finish()).tobytes() == expected
 
 
-def test_read_back_by_tf_data(tf: Any, tmp_path: Path) -> None:
-    payloads = [b"one", b"", b"three" * 1000]
-    (tmp_path / "a").write_bytes(frame_all(payloads))
-    assert list(tf.data.TFRecordDataset(str(tmp_path / "a")).as_numpy_iterator()) == payloads
-
-
 def test_open_detects_gzip_by_bytes_not_by_name(tf: Any, tmp_path: Path) -> None:
     random = np.random.default_rng(2)
     payloads = [random.bytes(300_000), b"", b"last" * 50_000]

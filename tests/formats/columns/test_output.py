@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from exchanging import export
-from own_formats import run
 
 import rlds_beam
 from rlds_beam.connectors import (
@@ -100,16 +99,6 @@ def test_rows_match_the_connectors(outputs, kind):
             assert found.columns[path].dtype == column.dtype
 
 
-def test_overwriting_removes_other_columns(data, tmp_path):
-    output = tmp_path / "out"
-    export(data, output, "columns", connectors=CONNECTORS)
-    with pytest.raises(UsageError, match="holds the output of another plan"):
-        rlds_beam.convert(data, output, to="columns")
-    rlds_beam.convert(data, output, to="columns", format="parquet", overwrite=True)
-    assert sorted(p.name for p in output.iterdir() if p.is_dir()) == ["_commits", "default_policy", "rejected"]
-    assert [p.suffix for p in (output / "default_policy").iterdir()] == [".parquet"]
-
-
 def test_a_row_is_a_transition_by_default_or_a_sequence(data, tmp_path):
     export(data, tmp_path / "plain", "columns")
     plain = rlds_beam.open_dataset(tmp_path / "plain")
@@ -140,21 +129,6 @@ def test_a_module_name_that_cannot_be_a_directory_is_refused(data, tmp_path, nam
     with pytest.raises(UsageError, match="cannot be the name of a directory"):
         rlds_beam.convert(data, tmp_path / "out", to="columns", connectors=pieces)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ({"to": "columns", "items": "frames"}, "--items is an option of --to=trajectories"),
-        ({"to": "columns", "images": "jpeg"}, "--images is an option of --to=trajectories"),
-        ({"format": "parquet"}, "--format is an option of --to=rlds and --to=columns"),
-        ({"to": "columns", "format": "csv"}, "expected one of tfrecord, array_record, parquet"),
-        ({"to": "column"}, "did you mean columns?"),
-    ],
-)
-def test_incompatible_options_are_refused(data, tmp_path, flags, said):
-    with pytest.raises(UsageError, match=said.replace("?", r"\?")):
-        rlds_beam.convert(data, tmp_path / "out", **flags)
 
 
 def test_a_connector_may_not_change_its_columns(data, tmp_path):
@@ -234,12 +208,6 @@ def test_tfds_reads_both_record_formats(outputs):
             np.testing.assert_array_equal(found[i]["actions"], wanted["actions"][i])
             assert found[i]["terminateds"] == wanted["terminateds"][i]
             assert found[i]["agent_id"] == b"a"
-
-
-def test_columns_cannot_be_pushed_yet(outputs):
-    code, _, err = run("push", outputs["parquet"], "--reverb=127.0.0.1:1", "--table=t")
-    assert code == 2
-    assert "rows written by rlds-beam convert" in err and "rlds_beam.open_dataset" in err
 
 
 def test_written_rows_are_compared_with_the_prediction(tmp_path, data, monkeypatch):

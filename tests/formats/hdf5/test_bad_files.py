@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exchanging import export, read_back
-from hdf5_robots import BUILDERS, aloha, robomimic, robotwin
+from hdf5_robots import aloha, robomimic, robotwin
 
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
@@ -19,11 +19,8 @@ from rlds_beam.formats.arrays.hdf5_reader import open_hdf5, read_array
 from rlds_beam.formats.format_options import Hdf5Options
 from rlds_beam.formats.hdf5.source import Hdf5Source
 from rlds_beam.formats.inputs import open_source
-from rlds_beam.formats.profiles.catalog import shipped_profiles
 from rlds_beam.formats.profiles.model import parse_profile
 from rlds_beam.images.codecs import encode_jpeg
-
-DOCS = Path(__file__).parents[3] / "docs/how_to/hdf5.md"
 
 
 def edit(path: Path, change: Callable[[Any], Any]) -> None:
@@ -107,45 +104,6 @@ def test_a_group_of_many_is_damaged(tmp_path: Path) -> None:
     assert "low_dim.hdf5: data/demo_1 has no obs/robot0_eef_pos" in str(bad[0].faults) and len(bad) == 1
 
 
-def external_link(h5py: Any, root: Any, name: str, secret: Path) -> None:
-    root[name] = h5py.ExternalLink(str(secret), "values")
-
-
-def external_storage(h5py: Any, root: Any, name: str, secret: Path) -> None:
-    root.create_dataset(name, (5, 7), "f8", external=[(str(secret), 0, 5 * 7 * 8)])
-
-
-def virtual(h5py: Any, root: Any, name: str, secret: Path) -> None:
-    layout = h5py.VirtualLayout((5, 7), "f8")
-    layout[:] = h5py.VirtualSource(str(secret), "values", (5, 7))
-    root.create_virtual_dataset(name, layout)
-
-
-def claimed(h5py: Any, root: Any, name: str, secret: Path) -> None:
-    root.create_dataset(name, (10**11, 7), "f8", chunks=(1000, 7))
-
-
-def cycle(h5py: Any, root: Any, name: str, secret: Path) -> None:
-    root[name] = h5py.SoftLink("/data")
-
-
-@pytest.mark.parametrize("fault", [external_link, external_storage, virtual, claimed, cycle])
-def test_hostile_episodes(tmp_path: Path, fault: Callable[..., None]) -> None:
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "secret", "w") as root:
-        root["values"] = np.full((5, 7), 42.0)
-    robomimic(tmp_path / "in", [4, 5, 6])
-    for demo in (0, 1):
-        with h5py.File(tmp_path / "in/low_dim.hdf5", "a") as root:
-            del root[f"data/demo_{demo}/actions"]
-            fault(h5py, root, f"data/demo_{demo}/actions", tmp_path / "secret")
-        if demo == 0:  # the schema cannot be read
-            with pytest.raises(UsageError, match=r"low_dim\.hdf5"):
-                open_source(str(tmp_path / "in"), from_="hdf5", options=Hdf5Options(profile="robomimic"))
-            robomimic(tmp_path / "in", [4, 5, 6])
-    assert [bool(one.faults) for one in read_back(tmp_path / "in", "hdf5")] == [False, True, False]
-
-
 def test_an_unknown_file_gets_a_proposal_that_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "my robot.h5", "w") as root:
@@ -221,24 +179,6 @@ def test_text_next_to_the_data_is_part_of_the_fingerprint(tmp_path: Path) -> Non
     (tmp_path / "instructions/episode1.json").write_text(json.dumps({"seen": []}))
     first, second = read_back(tmp_path, "hdf5")
     assert all(first.steps["language_instruction"]) and not any(second.steps["language_instruction"])
-
-
-def test_others_hdf5_files_are_not_claimed(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "d4rl.hdf5", "w") as root:
-        for name in ("observations", "actions", "rewards", "terminals"):
-            root[name] = np.zeros((4, 2))
-    assert Hdf5Source.recognize(str(tmp_path)) is None
-
-
-def test_the_page_lists_the_profiles() -> None:
-    rows = [line for line in DOCS.read_text().splitlines() if line.startswith("| `")]
-    for name, profile in shipped_profiles().items():
-        per = "a file each" if profile.per_file else f"`{profile.episodes}`"
-        ends = f"`{profile.terminal}`" if profile.terminal else "truncated"
-        reward = f"`{profile.reward}`" if profile.reward else "0"
-        assert f"| `{name}` | {profile.about} | {per} | {reward} | {ends} |" in rows, name
-    assert set(BUILDERS) == set(shipped_profiles())
 
 
 LARGE = 100_000

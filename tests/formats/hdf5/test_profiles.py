@@ -82,21 +82,6 @@ def test_rlds_reads_as_the_source(made: tuple[str, Path, Any], tmp_path: Path) -
             )
 
 
-def test_tfds_reads_it(made: tuple[str, Path, Any], tmp_path: Path) -> None:
-    tfds = pytest.importorskip("tensorflow_datasets")
-    name, directory, written = made
-    output = tmp_path / name / "1.0.0"
-    export(directory, output, "rlds", from_="hdf5")
-    builder = tfds.builder_from_directory(str(output))
-    for episode in builder.as_dataset(split="train").take(1):
-        steps = next(iter(episode["steps"].batch(100).as_numpy_iterator()))
-        action = steps["action"]
-        action = next(iter(action.values())) if isinstance(action, dict) else action
-        values = next(values for path, values in written[0].items() if path.startswith("action"))
-        assert action.dtype == values.dtype
-        assert np.array_equal(action[: len(values)], values) or isinstance(steps["action"], dict)
-
-
 def test_filter_keys_are_splits(tmp_path: Path) -> None:
     robomimic(tmp_path, STEPS)
     source = open_source(str(tmp_path), from_="hdf5")

@@ -74,10 +74,7 @@ def test_differences_are_refused_by_field(two, tmp_path):
         "count: int32() in one/1.0.0, float32() in",
     ):
         assert text in str(refused.value)
-    for given, message in (
-        ([str(two[0])], "expected two or more datasets"),
-        ([str(two[0]), str(two[0])], None),
-    ):
+    for given, message in (([str(two[0])], "expected two or more datasets"), ([str(two[0]), str(two[0])], None)):
         if message is None:
             assert open_source(given, from_="merged").episodes == 8
         else:

@@ -7,13 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from npz_data import (
-    d4rl_arrays,
-    exorl_transitions,
-    load_ogbench,
-    ogbench_arrays,
-    write_exorl,
-)
+from npz_data import d4rl_arrays, exorl_transitions, load_ogbench, ogbench_arrays, write_exorl
 
 import rlds_beam
 from rlds_beam.errors import UsageError

@@ -42,10 +42,7 @@ def test_a_damaged_frame_costs_its_episode(tmp_path):
     assert [[fault.rule for fault in episode.faults] for episode in found] == [[], [], ["corrupt_record"], [], [], []]
     assert [len(episode) for episode in found] == [4, 2, 0, 1, 4, 4]
     report = export(file, tmp_path / "again", "rlds", from_="trajectories")
-    assert (report.items_written, report.rejected) == (
-        3,
-        3,
-    )  # the rest of the second has no end or beginning
+    assert (report.items_written, report.rejected) == (3, 3)  # the rest of the second has no end or beginning
 
 
 def test_what_tf_agents_recorded(tmp_path):

@@ -192,11 +192,7 @@ def test_records_of_another_program(numbers):
     ("leaf", "frames", "message"),
     [
         (SpecLeaf("observation", "float32", (4,)), 3, "step_type has 3 frames, expected 2"),
-        (
-            SpecLeaf("observation", "int64", (4,)),
-            2,
-            "observation is a list of float, but int64 needs a list of int64",
-        ),
+        (SpecLeaf("observation", "int64", (4,)), 2, "observation is a list of float, but int64 needs a list of int64"),
         (SpecLeaf("observation/state", "float32", (4,)), 2, "observation/state is missing"),
         (SpecLeaf("observation", "float32", (3,)), 2, r"8 values, which is not a multiple of frames of \[3\]"),
         (SpecLeaf("observation", "float32", (2,)), 2, "observation has 4 frames, expected 2"),

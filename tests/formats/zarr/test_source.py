@@ -9,9 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 from exchanging import export, plain, read_back
-from zarr_data import change_metadata, episode_arrays, open_zip, write_buffer, write_version_3, zipped
+from zarr_data import change_metadata, episode_arrays, open_zip, write_buffer, write_version_3
 
-import rlds_beam
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import ZarrSourceOptions
 from rlds_beam.formats.inputs import open_source
@@ -190,14 +189,6 @@ def test_several_stores_are_shards(tmp_path):
     assert open_source(named, from_="zarr").episodes == 8
 
 
-def test_recognition(tmp_path):
-    path = write_buffer(tmp_path / "x.zarr.zip", episode_arrays(LENGTHS), LENGTHS)
-    assert ZarrSource.recognize(str(path)) == "a .zarr.zip file"
-    assert ZarrSource.recognize(str(tmp_path / "x.zarr")) == "meta/episode_ends"
-    assert ZarrSource.recognize(str(tmp_path)) is None
-    assert ZarrSource.recognize(str(tmp_path / "none.zarr.zip")) is None
-
-
 def test_data_without_actions(tmp_path):
     arrays = episode_arrays(LENGTHS)
     del arrays["action"]
@@ -206,19 +197,6 @@ def test_data_without_actions(tmp_path):
     assert "no action (see NextStateAsAction)" in source.describe()
     assert "action" not in source.schema.steps
     assert_buffer(path, arrays)
-
-
-def test_zip_packs_what_the_directory_holds(tmp_path):
-    arrays = episode_arrays(LENGTHS)
-    write_buffer(tmp_path / "x.zarr", arrays, LENGTHS)
-    again = zipped(tmp_path / "x.zarr", tmp_path / "y.zip")
-    assert [e.payload for e in read_back(again, "zarr")] == [e.payload for e in read_back(tmp_path / "x.zarr", "zarr")]
-
-
-def test_convert_says_what_the_data_lack(tmp_path):
-    write_buffer(tmp_path / "a.zarr", episode_arrays((3, 4)), (3, 4))
-    done = rlds_beam.convert(tmp_path / "a.zarr", tmp_path / "out", to="numpy")
-    assert "note      no reward is recorded: it is 0" in str(done).splitlines()
 
 
 zarr = pytest.importorskip("zarr")

@@ -12,9 +12,9 @@ import pytest
 import report_documents as documents
 
 from rlds_beam.viewing.report import charts, page_text
-from rlds_beam.viewing.report.document import DatasetPart, ReportDocument
+from rlds_beam.viewing.report.document import ReportDocument
 from rlds_beam.viewing.report.page import render
-from rlds_beam.viewing.report.page_text import MAX_CHARACTERS, code, json_data, visible
+from rlds_beam.viewing.report.page_text import MAX_CHARACTERS, json_data, visible
 from rlds_beam.viewing.report.sections import Histogram
 
 TEMPLATES = Path(render.__code__.co_filename).parent / "templates"
@@ -101,12 +101,6 @@ def test_each_episode_is_shown_once() -> None:
     assert len(shown) == len(document.datasets[0].episodes) == 8
 
 
-def test_what_only_the_whole_dataset_shows_is_a_list() -> None:
-    text = " ".join(Page(render(documents.one())).text)
-    assert text.count("'widowx' in all 24") == text.count("check it") == 9
-    assert "1 more" in text
-
-
 def test_images_have_texts_and_sizes() -> None:
     page = Page(render(documents.one()))
     assert len(page.images) > 100
@@ -133,19 +127,6 @@ def test_the_parts_of_a_conversion_add_up() -> None:
     assert "The counts do not add up" not in html
 
 
-def test_equal_documents_are_equal_bytes() -> None:
-    assert render(documents.everything()) == render(documents.everything())
-
-
-def test_the_frame_of_the_page_is_small() -> None:
-    empty = DatasetPart(documents.part().facts)
-    html = render(ReportDocument("toy/1.0.0", (empty,), documents.one().made))
-    assert Page(html).data == []
-    assert len(html) < 120_000
-    assert "leeoniya/uPlot" in html
-    assert "Content-Security-Policy" in html
-
-
 def test_a_report_without_datasets() -> None:
     Page(render(ReportDocument("an output", (), documents.one().made, documents.conversion())))
 
@@ -165,19 +146,6 @@ def test_data_cannot_end_its_script() -> None:
     assert json.loads(text) == value
     assert text.isascii()
     assert not set("<>&") & set(text)
-
-
-def test_backticks_become_code() -> None:
-    assert code("use `--a <b>`") == "use <code>--a &lt;b&gt;</code>"
-    assert code("one ` <b>") == "one ` &lt;b&gt;"
-
-
-def test_flags_are_not_divided_at_their_dashes() -> None:
-    assert code("a <b> --keep=x, or --pad; a--b") == (
-        'a &lt;b&gt; <code class="flag">--keep=</code>x, or <code class="flag">--pad</code>; a--b'
-    )
-    page = render(documents.everything())
-    assert "code.flag { white-space: nowrap; }" in page
 
 
 def test_hidden_characters_become_visible() -> None:

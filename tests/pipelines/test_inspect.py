@@ -1,0 +1,40 @@
+"""What `inspect` predicts and refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlds_beam.cli.main import main
+from rlds_beam.testing import make_episode, write_dataset
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_dataset(tmp_path / "data", [make_episode(5, seed=i) for i in range(6)], shards=2)
+
+
+def test_inspect_takes_no_beam_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "anything", "--", "--direct_num_workers=2"]) == 2
+    assert "it takes no flags after --" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [(), ("--accept=duplicate_episode",), ("--items=episodes",), ("--split=train[1:7]",)])
+def test_inspect_predicts_what_convert_writes_with_duplicates(tmp_path, capsys, flags):
+    """Four episodes occur four times each; the three copies of each give no items."""
+    episodes = [make_episode(2, seed=i % 4) for i in range(16)]
+    path = str(write_dataset(tmp_path / "twice", episodes, shards=3))
+    assert main(["inspect", path, "--json", *flags]) == 0
+    found = json.loads(capsys.readouterr().out)
+    main(["convert", path, str(tmp_path / "out"), *flags])
+    capsys.readouterr()
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert found["complete"] and found["items"] == report["items_written"]
+    assert found["sampled"]["rules"] == report["rules"]
+
+
+def test_inspect_says_that_it_did_not_look_for_duplicates_in_a_sample(source, capsys):
+    assert main(["inspect", str(source), "--sample_bytes=1"]) == 0
+    assert "a sample was read; duplicates were not checked" in capsys.readouterr().out
