@@ -122,8 +122,6 @@ def test_unknown_flag_names_the_nearest(run, source, tmp_path, flag, near):
 @pytest.mark.parametrize(
     ("flags", "mentioned"),
     [
-        (["--items=pair"], "pairs"),
-        (["--sequence_length=three"], "--sequence_length"),
         (["--sequence_length=3"], "--items=sequences"),
         (["--items=sequences", "--stride_length=0"], "--stride_length"),
         (["--items=sequences", "--tile_end_of_episodes"], "--pad_end_of_episodes"),
@@ -132,13 +130,8 @@ def test_unknown_flag_names_the_nearest(run, source, tmp_path, flag, near):
         (["--fail=no_such_rule"], "unknown rule"),
         (["--max_rejected=2.5"], "--max_rejected"),
         (["--max_rejected=-1"], "--max_rejected"),
-        (["--max_rejected=many"], "--max_rejected"),
         (["--split=trian"], "did you mean train"),
         (["--split=train[0:2"], "--split"),
-        (["--shards=0"], "--shards"),
-        (["--shards=-2"], "--shards"),
-        (["--workers=0"], "--workers"),
-        (["--workers=-1"], "--workers"),
         (["--images=gif"], "raw"),
         (["--observation_fields=camera"], "--observation_fields"),
         (["--policy_info_fields=rewad"], "reward"),
@@ -398,18 +391,17 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize("words", UNKNOWN, ids=" ".join)
 @pytest.mark.parametrize("command", JOBS)
-def test_a_mistyped_flag_is_no_path(command, words, source, tmp_path, monkeypatch, capsys):
+def test_a_mistyped_flag_is_no_path(command, source, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    before = {"convert": [source], "record": [], "upload": [source], "example": []}.get(command, [source])
-    assert main([command, *map(str, before), *words]) == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
-    out, err = capsys.readouterr()
-    assert out == "" and len(err.splitlines()) == 1
-    fields = job_parser(command, {}).config_class.__dataclass_fields__
-    if words[-1] == "--splt=a b" and "split" in fields:
-        assert f"{command} has no flag --splt; did you mean --split?" in err
+    before = [] if command in ("record", "example") else [str(source)]
+    for words in UNKNOWN:
+        assert main([command, *before, *words]) == 2, words
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+        out, err = capsys.readouterr()
+        assert out == "" and len(err.splitlines()) == 1, words
+        if words[-1] == "--splt=a b" and "split" in job_parser(command, {}).config_class.__dataclass_fields__:
+            assert f"{command} has no flag --splt; did you mean --split?" in err
 
 
 def test_a_value_may_have_spaces_and_dashes(source, tmp_path, monkeypatch, capsys):

