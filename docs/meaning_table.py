@@ -161,7 +161,7 @@ def row(title: str, says: str, path: Path, folder: Path, **options: Any) -> str:
     return f"| {' | '.join([title, *cells])} |\n"
 
 
-def row_of(title: str, folder: Path) -> str:
+def make_row(title: str, folder: Path) -> str:
     """The row of a dataset, made in an empty folder."""
     if title == BRIDGE_TITLE:
         return row(title, "task text; no rate, no names", BRIDGE, folder, repair="missing_is_last")
@@ -177,7 +177,7 @@ def page() -> str:
         for number, title in enumerate((*DATASETS, *([BRIDGE_TITLE] if BRIDGE.exists() else []))):
             folder = Path(directory) / str(number)
             folder.mkdir()
-            rows.append(row_of(title, folder))
+            rows.append(make_row(title, folder))
     if not BRIDGE.exists() and PAGE.exists():
         rows += [line + "\n" for line in PAGE.read_text().splitlines() if line.startswith(f"| {BRIDGE_TITLE}")]
     return HEAD + "".join(rows)
