@@ -49,7 +49,7 @@ class Job(Protocol):
 
 
 def as_html(*parts: Callable[[Any], str]) -> str | None:
-    """What a notebook shows: each part is made with `viewing.tables`; None, so the text, without that package."""
+    """The HTML for a notebook, made with `viewing.tables`; None without that package, so that the text is shown."""
     try:
         from rlds_beam.viewing import tables
     except ModuleNotFoundError:

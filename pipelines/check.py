@@ -198,7 +198,7 @@ def check(config: CheckConfig, *, keep_table: bool = False) -> CheckOutcome:
 
 
 def _writer(config: CheckConfig) -> SignalsWriter:
-    """What the last step writes.
+    """The last step: the writer of the result.
 
     Raises:
       UsageError: an option names no signal, or is of no use.
@@ -234,7 +234,7 @@ def main(config: CheckConfig) -> int:
 
 
 def _written_lines(config: CheckConfig, done: CheckOutcome) -> list[str]:
-    """What was written, and the command that uses it."""
+    """The written files, and the command that uses them."""
     from rlds_beam.text import count
 
     lines = [] if config.output is None else [f"written   {config.output}: {count(done.rows, 'row')}"]

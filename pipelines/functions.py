@@ -59,7 +59,7 @@ class _Signature(introspection.Signature):
         return str(introspection.Signature([*paths, options], return_annotation=self.return_annotation))
 
     def format(self, **layout: Any) -> str:
-        """What `help` prints on Python 3.13 and later."""
+        """The text that `help` prints on Python 3.13 and later."""
         del layout
         return str(self)
 

@@ -118,7 +118,7 @@ def extras() -> Iterator[Diagnosis]:
 
 
 def entry_points() -> Iterator[Diagnosis]:
-    """What other packages declare as entry points, and whether it can be imported."""
+    """The entry points of other packages, and whether they can be imported."""
     for kind in plugins.KINDS:
         for name in plugins.names(kind):
             where, check = ", ".join(plugins.packages(kind, name)), f"{kind.removesuffix('s')} {name}"

@@ -121,7 +121,7 @@ class WorkerProcesses:
         return sum((note.done for note in self.notes()), Done())
 
     def notes(self) -> list[Note]:
-        """What each worker is doing."""
+        """The current task of each worker."""
         return read_notes(self.home)
 
     def _last_words(self, dead: list[subprocess.Popen[bytes]], why: str) -> RldsBeamError:

@@ -96,7 +96,7 @@ class _ConvertFn(beam.DoFn):
 def choose_input(
     spec: TrajectorySpec | Schema, frames: FrameOptions | None, items: ItemOptions | None, keep: Sequence[str] = ()
 ) -> tuple[TrajectorySpec, ConvertToTrajectories | None]:
-    """What a writer of items takes: items of a spec, or episodes of a schema, which it converts first.
+    """The input of a writer of items: items of a spec, or episodes of a schema, which it converts first.
 
     Returns:
       The spec of the items, and what converts episodes; None if the input has items.

@@ -44,7 +44,7 @@ class WriteDatasetReport(beam.PTransform):
 
 
 class _Found(NamedTuple):
-    """What a pass over one dataset finds, and its place in the report."""
+    """The results of a pass over one dataset, and their place in the report."""
 
     place: int
     summary: Shared[RangeSummary]

@@ -127,7 +127,7 @@ def _split(line: str) -> list[str]:
 
 
 def complete(words: Sequence[str]) -> list[Word]:
-    """What the last of `words` may become; nothing if it may be a file."""
+    """The completions of the last of `words`; none if it may be a file."""
     *before, word = words or [""]
     if not before:
         found = [*commands().items(), ("--help", ""), ("--version", "")]

@@ -110,7 +110,7 @@ def new_parser(prog: str, description: str, **kwargs: Any) -> argparse.ArgumentP
 
 
 def choices(config_class: type[Options], argv: Sequence[str], *, lenient: bool = False) -> dict[str, Any]:
-    """What on the command line decides which options exist: `{"to": "lerobot"}`, and what the input is recognized as.
+    """The arguments that decide which options exist: `{"to": "lerobot"}`, and the recognized format of the input.
 
     The input is looked at only if options of some input's format are given, also of another package's, or to list these
     options.

@@ -184,7 +184,7 @@ def _formats(word: str) -> str:
 
 
 def _format(name: str) -> str:
-    """What a format is, how it is named and recognized, and its options."""
+    """The help on a format: its names, its recognition, and its options."""
     known = formats()[name]
     recognized = f"recognized by {known.known_by}" if known.known_by else "only if --from names it"
     needs = f"the extra {known.extra}{f' for {known.extra_for}' if known.extra_for else ''}" if known.extra else ""

@@ -75,7 +75,7 @@ class Configuration:
         return dataclasses.replace(self, connectors=tuple(own))
 
     def plan(self) -> dict[str, Any]:
-        """What the result depends on besides the episodes, as JSON: names, arguments, and versions of user code."""
+        """The configuration that the result depends on, as JSON: names, arguments, and versions of user code."""
         return {
             "connectors": [describe_connector(connector) for connector in self.connectors],
             "fields": dataclasses.asdict(self.fields),

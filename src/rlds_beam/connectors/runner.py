@@ -102,7 +102,7 @@ class ConnectorRunner:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What users should know about what the connectors do to this dataset."""
+        """Notes for the user about the effects of the connectors on this dataset."""
         return tuple(note for connector in self.connectors if (note := getattr(connector, "note", None)))
 
     def source_after(self, source: Source) -> Source:
@@ -167,7 +167,7 @@ class ConnectorRunner:
         return batch.replace(connected=tuple(connected))
 
     def _difference(self, batch: Batch) -> str | None:
-        """How the result differs from the dry run on zeros, as the end of a sentence; None if it does not."""
+        """The difference from the dry run on zeros, as the end of a sentence; None if there is none."""
         for episode in batch.episodes:
             differences = [difference(episode.steps, schema.steps, str(episode.key)) for schema in self.probed.schemas]
             if None not in differences:
@@ -240,7 +240,7 @@ class ConnectorRunner:
 
 
 def difference(columns: Mapping[str, Column], fields: Mapping[str, Field], where: str) -> str | None:
-    """How columns differ from the fields found in the dry run on zeros; None if they do not.
+    """The difference between columns and the fields found in the dry run on zeros; None if there is none.
 
     Args:
       where: the episode, for the message.

@@ -200,7 +200,7 @@ class VideoWriter:
         self.scales: dict[str, Any] = {}
 
     def places(self, frames: VideoFrames) -> Array:
-        """Where the frames of a column are, `PLACE` [T], but for the numbers of the videos. Reads their packets."""
+        """The places of a column's frames, `PLACE` [T], but for the numbers of the videos. Reads their packets."""
         places = np.zeros(len(frames), PLACE)
         places["offset"] = frames.numbers
         for which in np.unique(frames.which).tolist():
@@ -287,6 +287,6 @@ class IndexedVideos(Sequence[Video]):
         return self._opened[number]
 
     def scale(self, path: str) -> Scale | None:
-        """How the frames of a column are converted."""
+        """The scaling of a column's frames."""
         scale = self._index.content["scales"].get(path)
         return None if scale is None else Depth(**scale)

@@ -110,7 +110,7 @@ class Recipe:
 
 
 def _version(path: str) -> Any:
-    """What changes with a file's content: its stamp, or an object's checksum."""
+    """The version of a file's content: its stamp, or an object's checksum."""
     return storage.stamp(path) if storage.scheme(path) is None else storage.checksum(path)
 
 
@@ -329,7 +329,7 @@ class _Builder:
 
 @dataclasses.dataclass(frozen=True)
 class _Origin:
-    """What an episode was made from.
+    """The origin of an episode.
 
     Attributes:
       read: the record as read.

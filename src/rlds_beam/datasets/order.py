@@ -75,7 +75,7 @@ class Drawn(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How rows become batches.
+    """The plan by which rows become batches.
 
     Attributes:
       counts: the number of rows of each dataset.
@@ -149,7 +149,7 @@ class Plan:
         return self.batches - drawn - without
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same to resume: the ranks may differ if their batches have as many rows together."""
+        """The facts that must be equal to resume: the ranks may differ if their batches have as many rows together."""
         return {
             "rows": list(self.counts),
             "global_batch_size": self.together,
@@ -169,7 +169,7 @@ class Sampler:
         self._blocks: dict[int, tuple[tuple[int, int], Indices]] = {}
 
     def state(self) -> dict[str, Any]:
-        """How far it is, as JSON."""
+        """The position, as JSON."""
         return {"batches": self._step, "used": list(self._used)}
 
     def restore(self, state: Mapping[str, Any]) -> None:

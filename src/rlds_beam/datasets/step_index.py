@@ -135,7 +135,7 @@ class IndexedColumn:
 
 
 def storage_kind(field: Field) -> Kind:
-    """How the values of a field are stored."""
+    """The storage of a field's values."""
     if field.holds_image_files:
         return "images"
     if field.dtype == "string":

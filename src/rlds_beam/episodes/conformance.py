@@ -87,7 +87,7 @@ def _unequal_lengths(steps: Mapping[str, Column]) -> Iterator[Violation]:
 
 
 def _column_difference(column: Column, field: Field) -> str | None:
-    """How a column differs from its field; None if it does not."""
+    """The difference between a column and its field; None if there is none."""
     if isinstance(column, EncodedImages):
         if field.holds_image_files and (column.dtype, column.shape) == (field.dtype, field.shape):
             return None
@@ -102,7 +102,7 @@ def _column_difference(column: Column, field: Field) -> str | None:
 
 
 def _value_difference(value: Any, field: Field) -> str | None:
-    """How a value of the episode differs from its field; None if it does not."""
+    """The difference between a value of the episode and its field; None if there is none."""
     if isinstance(value, (str, bytes)):
         if (field.dtype == "string" and not field.shape) or field.holds_image_files:
             return None

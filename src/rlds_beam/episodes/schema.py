@@ -264,7 +264,7 @@ _MAX_NAME = 40
 
 
 def shown_dimensions(number: int) -> int:
-    """How many dimensions of a field a view shows: all up to `MAX_UNFOLDED`, and the first of more."""
+    """The number of dimensions of a field that a view shows: all up to `MAX_UNFOLDED`, and the first of more."""
     return number if number <= MAX_UNFOLDED else _FOLDED
 
 

@@ -89,7 +89,7 @@ class SourceOptions(Options):
 
     @classmethod
     def imply(cls, values: Mapping[str, Any], *, look: bool = False) -> dict[str, Any]:
-        """What the input is recognized as, if options of its format are given, or `look`."""
+        """The recognized format of the input, if options of its format are given, or `look`."""
         from rlds_beam.formats.recognition import recognize
 
         given = values.get(cls.reads)

@@ -220,7 +220,7 @@ def _claims(path: str, known: Mapping[str, Format]) -> tuple[dict[str, str], lis
 
 
 def _recognize_written(path: str) -> Holding | None:
-    """What rlds-beam wrote; None if it did not, or if its plan cannot be read."""
+    """The format in which rlds-beam wrote it; None if it did not, or if its plan cannot be read."""
     try:
         held = holding(path) if PLAN in names_in(path) else None
     except OSError:
@@ -242,7 +242,7 @@ def _is_readable(held: Holding) -> bool:
 
 
 def written_by_convert(input: str | Sequence[str], from_: str) -> str | None:
-    """How to read a directory that rlds-beam wrote; None if it did not, or if it is RLDS or `from_`."""
+    """The way to read a directory that rlds-beam wrote; None if it did not, or if it is RLDS or `from_`."""
     if not isinstance(input, str) or not storage.isdir(input):
         return None
     held = holding(input)
@@ -250,7 +250,7 @@ def written_by_convert(input: str | Sequence[str], from_: str) -> str | None:
 
 
 def _how_to_read(path: str, held: Holding) -> str:
-    """What a directory that rlds-beam wrote holds, and how to read it."""
+    """The content of a directory that rlds-beam wrote, and the way to read it."""
     written = _writer(held) + (f" from {held.dataset}" if held.command == "convert" else "")
     if held.items is None:
         return f"{path} holds the unfinished output of {written}; run it again"
@@ -317,7 +317,7 @@ def _is_read_with(found: Recognized, other: Recognized) -> bool:
 
 
 def _first_in(directory: str) -> list[Recognized]:
-    """What a directory or a file is, or the first dataset below it; nothing if that is unknown."""
+    """The format of a directory or a file, or of the first dataset below it; nothing if it is unknown."""
     try:
         if (found := _recognize_one(directory)) is not None:
             return [found]
@@ -328,7 +328,7 @@ def _first_in(directory: str) -> list[Recognized]:
 
 
 def _below(directory: str, levels: int, seen: set[object]) -> Iterator[Recognized | UsageError | None]:
-    """What is below a directory, and what each is; looks into directories that are no datasets.
+    """The datasets below a directory, with their formats; looks into directories that are no datasets.
 
     Args:
       seen: the identities of what was looked at: links may lead to the same place, or in circles.

@@ -76,7 +76,7 @@ def _check_image(
 
 
 def _size_detail(size: tuple[int, int], step: int, declared: tuple[int | None, ...], max_pixels: int) -> str:
-    """What is wrong with the (height, width) of an image; empty if nothing is."""
+    """The fault in the (height, width) of an image; empty if there is none."""
     height, width = size
     if height * width > max_pixels:
         return f"{height}x{width} pixels at step {step}, but at most {max_pixels} are allowed"

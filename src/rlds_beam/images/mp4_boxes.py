@@ -79,7 +79,7 @@ def _boxes(file: BinaryIO, start: int, stop: int, depth: int = 0) -> Iterator[tu
 
 
 class _Tables:
-    """What the tables of a file claim together."""
+    """The claims of a file's tables together."""
 
     def __init__(self, size: int):
         self._size = size

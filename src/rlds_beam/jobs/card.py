@@ -27,7 +27,7 @@ _FILES = {"hdf5": "HDF5", "tfrecord": "TFRecord", "array_record": "ArrayRecord",
 def card_lines(
     source: Source, overview: Overview, format: str, last_steps: LastSteps | None, next_command: str
 ) -> list[str]:
-    """What the dataset is, what it lacks for learners, and the next command.
+    """The card: the kind of dataset, what it lacks for learners, and the next command.
 
     Args:
       source, overview, format: see `Survey`; empty for an unknown format.

@@ -233,7 +233,7 @@ def _split_lines(source: Source) -> list[str]:
 
 
 def _last_steps(source: Source) -> LastSteps | None:
-    """What last steps are; None if it would take a look at more of a remote dataset, or if there are no actions."""
+    """The kind of last steps; None if it would take a look at more of a remote dataset, or if there are no actions."""
     remote = any(storage.scheme(shard.path) for split in source.splits for shard in split.shards)
     if not any(map(is_action, source.schema.steps)) or (remote and source.last_action == "unknown"):
         return None

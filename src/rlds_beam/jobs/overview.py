@@ -98,7 +98,7 @@ class Overview:
 
     @property
     def seconds(self) -> float | None:
-        """How long the recordings are; None if the rate is not known."""
+        """The length of the recordings in seconds; None if the rate is not known."""
         return self.steps / self.fps if self.fps else None
 
     @property
@@ -110,7 +110,7 @@ class Overview:
         return [value for value in self.values if value.field.path.split("/")[0] == "observation"]
 
     def missing(self) -> dict[str, list[str]]:
-        """What learners need and the data lacks, by learner; empty lists if nothing."""
+        """The fields that learners need and the data lacks, by learner; empty lists if none."""
         if not self.cameras:
             return {learner: ["no images"] for learner in ("ACT", "diffusion policy", "pi0", "SmolVLA", "GR00T")}
         lacks = [] if self.states else ["no state"]

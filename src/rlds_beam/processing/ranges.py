@@ -129,7 +129,7 @@ class RangeFitter:
     ignored: IgnoredValues
 
     def gather(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any]) -> Accumulator:
-        """What the first connector without a result needs from the range.
+        """The range's values for the first connector without a result.
 
         Args:
           results: the results of the connectors before it.

@@ -269,7 +269,7 @@ class Source(Viewable, abc.ABC):
 
     @property
     def videos(self) -> Mapping[str, Mapping[str, Any]]:
-        """What is said of each step field that is stored as videos (`{"video.codec": "av1", ...}`), by path."""
+        """The facts about each step field that is stored as videos (`{"video.codec": "av1", ...}`), by path."""
         return {}
 
     def image_spans(self, shard: Shard, position: int) -> Mapping[str, Sequence[Span]]:

@@ -59,7 +59,7 @@ class LastSteps:
 
 
 def find_last_steps(source: Source) -> LastSteps:
-    """What the source says of last steps. If it does not know, looks at the first episodes of some shards.
+    """The source's statement about last steps. If it has none, looks at the first episodes of some shards.
 
     Last actions are assumed to be void if at least half of those seen are zeros, not finite, or repeat the action
     before, in episodes that mostly have other actions. RLDS defines that they are void, but many converters of robot
@@ -80,7 +80,7 @@ _NEW = "a new value"
 
 
 def _kind(episode: Episode) -> str | None:
-    """What the last action of an episode is; None if the episode does not tell."""
+    """The kind of an episode's last action; None if the episode does not tell."""
     if len(episode) < 2:
         return None
     columns = [np.asarray(column) for path, column in episode.steps.items() if is_action(path) and is_numeric(column)]
@@ -175,7 +175,7 @@ class RowRule:
         return without_last(episode) if self.left_out and ends(episode) and not other else episode
 
     def to_json(self) -> dict[str, Any]:
-        """What the rows depend on, for a plan."""
+        """The rule as an entry of a plan."""
         found = {} if self.last_steps is None else {key: v for key, v in vars(self.last_steps).items() if v}
         found |= {"kept_void": True} if self.kept_void else {}
         found |= {"only_of": [*self.only_of]} if self.only_of is not None else {}
@@ -216,13 +216,13 @@ class Meaning:
 
     @classmethod
     def of(cls, schema: Schema, source: Source) -> Meaning:
-        """What is known of the episodes of a source, written with this schema."""
+        """The meaning of the episodes of a source, written with this schema."""
         names = {path: field.names for path, field in schema.steps.items() if field.names}
         return dataclasses.replace(cls.of_dataset(source), names=names)
 
     @classmethod
     def of_dataset(cls, source: Source) -> Meaning:
-        """What is known of a dataset, for formats that store the names with the fields."""
+        """The meaning of a dataset, for formats that store the names with the fields."""
         robot = source.robot if source.robot and _is_robot(source.robot) else None
         return cls(source.fps, robot, last_action=source.last_action)
 

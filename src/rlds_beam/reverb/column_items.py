@@ -77,7 +77,7 @@ class ColumnItemConversion:
         return IgnoredValues()
 
     def salt(self) -> dict[str, Any]:
-        """What the keys of items depend on besides their episodes."""
+        """The inputs of the items' keys besides their episodes."""
         return {"module": self.module}
 
     def count(self, batch: Batch) -> tuple[int, int]:

@@ -64,7 +64,7 @@ class ReverbTarget:
 
 
 def make_salt(conversion: ItemConversion, configuration: Configuration | None = None) -> str:
-    """What the keys of items depend on besides their episodes: the options of the conversion."""
+    """The inputs of the items' keys besides their episodes: the options of the conversion."""
     salt: dict[str, Any] = {"format": KEY_FORMAT, **conversion.salt()}
     if configuration is not None and configuration.connectors:
         salt["connectors"] = configuration.plan()

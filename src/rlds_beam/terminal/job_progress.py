@@ -135,7 +135,7 @@ class Progress:
         }
 
     def _phase(self, done: Done, ranges: int | None) -> str:
-        """What the job is doing: planning, looking for duplicates, starting, running, or completing."""
+        """The phase of the job: planning, looking for duplicates, starting, running, or completing."""
         if done.records + done.ranges:
             return "completing" if ranges is not None and ranges == self._total.ranges else "running"
         known = _at_the_start(done).partition(",")[0].partition(" (")[0]

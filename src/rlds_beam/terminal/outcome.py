@@ -1,4 +1,4 @@
-"""How a job ends: what it prints, and its exit code."""
+"""The end of a job: its last lines, and its exit code."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def failure(report: Report, options: ReportOptions, place: str = "") -> str | No
 
 
 def _too_many(report: Report, options: ReportOptions, place: str) -> str:
-    """How many records were rejected, and which options allow or repair that."""
+    """The number of rejected records, and the options that allow or repair them."""
     broken = [r for r, counts in report.rules.items() if counts.rejected and r not in DATASET_RULES]
     given = getattr(with_preset(options), "repair", ())
     repaired = [rule for rule in broken if rule in REPAIRABLE and rule not in given]

@@ -91,7 +91,7 @@ def is_chosen(path: str, fields: Sequence[str]) -> bool:
 
 
 def _fitting(numbers: Mapping[str, int], size: tuple[int, int] | None) -> dict[str, int]:
-    """How many rows of each field to print: no field of up to `MAX_UNFOLDED` dimensions is cut.
+    """The number of rows of each field to print: no field of up to `MAX_UNFOLDED` dimensions is cut.
 
     Lengths, returns, and the first fields are always printed, the others if a screen has room; of a field with more
     dimensions the first ones, in the room that is left.
@@ -184,7 +184,7 @@ def signal_lines(signals: Mapping[str, Summary]) -> list[str]:
 
 
 def worst_lines(name: str, summary: Summary) -> list[str]:
-    """What a signal means, and its worst episodes.
+    """The meaning of a signal, and its worst episodes.
 
     Args:
       name: the signal.

@@ -51,13 +51,13 @@ class ItemConversion(Protocol):
     def ignored_values(self) -> IgnoredValues: ...
 
     def salt(self) -> dict[str, Any]:
-        """What the keys of items depend on besides their episodes."""
+        """The inputs of the items' keys besides their episodes."""
 
     def count(self, batch: Any) -> tuple[int, int]:
         """The numbers of items and frames of a `connectors.base.Batch`; items across episodes count later."""
 
     def converter(self, encode: Callable[[Items], T]) -> ItemConverter[T]:
-        """What converts a range; `encode` encodes items for the sink."""
+        """The converter of a range; `encode` encodes items for the sink."""
 
 
 class ItemConverter(Protocol[T]):
@@ -123,7 +123,7 @@ class WindowItemConversion:
         return WindowItemConverter(self, encode)
 
     def plan(self) -> dict[str, Any]:
-        """What the bytes of the items depend on besides the episodes, as JSON."""
+        """The inputs of the items' bytes besides the episodes, as JSON."""
         return {
             "frames": dataclasses.asdict(self.frames),
             "items": dataclasses.asdict(self.items),

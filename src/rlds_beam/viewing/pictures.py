@@ -116,7 +116,7 @@ _CELL_WIDTH = 8
 def protocol_for(
     environment: Mapping[str, str], *, is_terminal: bool, encoding: str, images: Images
 ) -> Protocol | None:
-    """How a terminal shows pictures; None if it cannot, or is not known to.
+    """The protocol by which a terminal shows pictures; None if it cannot, or is not known to.
 
     Args:
       environment: the environment variables.

@@ -143,7 +143,7 @@ def on_interrupt(
 
 
 def interrupts() -> int:
-    """How many signals of `on_interrupt` came: a `KeyboardInterrupt` is lost where a library or finalizer drops it."""
+    """The number of signals of `on_interrupt`: a `KeyboardInterrupt` is lost where a library or finalizer drops it."""
     return _interrupts
 
 

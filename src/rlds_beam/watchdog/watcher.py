@@ -54,7 +54,7 @@ class Watch:
             self._limit = _READ_SECONDS
 
     def stuck(self) -> str | None:
-        """What is wrong if a read does not end, or takes much memory.
+        """The fault if a read does not end, or takes much memory.
 
         Call it every second or so: it counts no time of a stopped process.
         """

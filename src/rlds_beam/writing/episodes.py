@@ -35,7 +35,7 @@ _VOID = ("action", "reward", "discount")
 
 
 class _Content(NamedTuple):
-    """What a dict holds: step fields, the episode's fields, and how it ended."""
+    """The content of a dict: step fields, the episode's fields, and its ending."""
 
     steps: dict[str, Any]
     metadata: dict[str, Any]

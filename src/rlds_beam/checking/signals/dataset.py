@@ -109,7 +109,7 @@ def _of_motion(rows: SignalRows, names: Mapping[str, Sequence[str]]) -> Iterator
 
 
 def _normalize(field: Mapping[str, Array], steps: Array, known: Array, low: Array, high: Array) -> str:
-    """How a field seems to have been normalized; empty if it was not.
+    """The apparent normalization of a field; empty if there is none.
 
     More than half of the dimensions that move, and at least two, have the bounds -1 and 1; or at least three have
     mean 0 and standard deviation 1.

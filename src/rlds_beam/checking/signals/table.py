@@ -110,7 +110,7 @@ class EpisodeTable:
         return _table(rows, columns)
 
     def dataset_findings(self) -> list[DatasetFinding]:
-        """What is worth a look in the dataset as a whole: constant metadata, normalized values, mixed scales, ..."""
+        """Findings about the dataset as a whole: constant metadata, normalized values, mixed scales, ..."""
         return find_findings(self._rows(), self.context.names)
 
     def _rows(self) -> SignalRows:

@@ -117,7 +117,7 @@ def scalars(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def wrong_numbers(values: Mapping[str, Any], steps: int) -> int:
-    """How many numbers of the metadata are NaN or infinite, or are named like the length but differ from it."""
+    """The count of numbers in the metadata that are NaN or infinite, or named like the length but different from it."""
     wrong = 0
     for name, value in values.items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):

@@ -154,7 +154,7 @@ class Resample(EpisodeConnector):
 
     @property
     def note(self) -> str | None:
-        """What a user should know before the episodes are resampled."""
+        """A note for the user before the episodes are resampled."""
         new = self.rate_after(None)
         if new is None or self.recorded_fps is None or new <= self.recorded_fps:
             return None
@@ -209,7 +209,7 @@ class Resample(EpisodeConnector):
         return len(value_names(self.rotation or ""))
 
     def _modes(self, episode: Episode, action: str) -> Modes:
-        """How each value that is not held is resampled."""
+        """The resampling of each value that is not held."""
         modes: Modes = {}
         for mode in _MODES:
             for entry in _entries(getattr(self, mode)):
@@ -224,7 +224,7 @@ class Resample(EpisodeConnector):
         return modes
 
     def _starts(self, episode: Episode, action: str, argument: str) -> list[tuple[str, int]]:
-        """Where rotations or positions begin: the field of each, and the index there."""
+        """The beginnings of rotations or positions: the field of each, and the index there."""
         size, found = self._size if argument == "at" else 3, []
         for entry in _entries(getattr(self, argument)):
             path, start = (entry, 0) if isinstance(entry, str) else (action, entry)
@@ -351,7 +351,7 @@ def _width(episode: Episode, path: str, argument: str) -> int:
 
 
 def _common_mode(modes: Modes, place: Place, size: int) -> Mode | None:
-    """How a rotation or a position is resampled; None: it is held."""
+    """The resampling of a rotation or a position; None: it is held."""
     path, start = place
     found = {modes.get((path, i)) for i in range(start, start + size)}
     if len(found) > 1:

@@ -163,7 +163,7 @@ def value_names(representation: str) -> tuple[str, ...]:
 
 
 def _prefix(names: Sequence[str]) -> str:
-    """What names have in common, up to a separator: `left_` of left_roll and left_pitch."""
+    """The common prefix of names, up to a separator: `left_` of left_roll and left_pitch."""
     pairs = zip(min(names), max(names), strict=False)
     shared = "".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
     return re.sub(r"[^_./]*$", "", shared)

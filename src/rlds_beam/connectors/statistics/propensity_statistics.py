@@ -163,7 +163,7 @@ class PropensityStatistics:
         return {**_mean_and_error(whole), "count": moments.count}
 
     def _deviation(self, mean: float, error: float) -> float:
-        """How far a mean of 1 / propensity is from 1: x of the empirical Bernstein bound.
+        """The distance of a mean of 1 / propensity from 1: x of the empirical Bernstein bound.
 
         The mean of N values in [0, b] is off by at most `x error + 7 x^2 b / (6 (N - 1))`, except with probability
         `2 exp(-x^2 / 2)` on either side (Maurer and Pontil 2009, theorem 4, with x^2 = 2 ln(2 / delta)); b is the

@@ -358,7 +358,7 @@ def _encoder_options(options: LerobotOptions) -> list[str]:
 
 
 def _copied_videos(features: FeatureMap, source: Source, options: LerobotOptions) -> dict[str, Mapping[str, Any]]:
-    """What the source says of the videos to copy, by path; none if encoding or images are asked for."""
+    """The source's facts about the videos to copy, by path; none if encoding or images are asked for."""
     if options.images == "copy" or _encoder_options(options):
         return {}
     cameras = [f for f in features.images if f.is_video and f.depth is None and not (f.shape[0] % 2 or f.shape[1] % 2)]

@@ -175,7 +175,7 @@ def _parts(feature: LerobotFeature) -> dict[str, Any]:
 
 
 def _problem(content: Any, features: FeatureMap, videos: Sequence[LerobotFeature]) -> str | None:
-    """How a modality file contradicts the features; None if it does not."""
+    """The contradiction between a modality file and the features; None if there is none."""
     sections = (*_VECTORS, "video", "annotation")
     if not isinstance(content, dict) or not all(isinstance(part, dict) for part in content.values()):
         return f"expected an object with {', '.join(sections)}, each an object"

@@ -179,7 +179,7 @@ def _numbers(statistics: Any, key: str, size: int) -> list[float]:
 
 
 def _about_video(feature: Mapping[str, Any]) -> dict[str, Any]:
-    """What info.json says of a video feature in single values."""
+    """The single values of a video feature in info.json."""
     about = feature.get("info") or feature.get("video_info")
     entries = list(about.items())[:_MAX_ENTRIES] if isinstance(about, dict) else []
     return {name: value for name, value in entries if isinstance(value, (str, int, float, bool))}

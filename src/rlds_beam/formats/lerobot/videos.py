@@ -85,7 +85,7 @@ class Encoding:
         return {"g": str(self.gop), "crf": str(self.crf), "preset": self.preset, **own}
 
     def info(self) -> dict[str, Any]:
-        """What info.json says of the encoding."""
+        """The entries of info.json about the encoding."""
         return {
             "video.channels": 3,
             "video.g": self.gop,
@@ -110,7 +110,7 @@ class DepthEncoding:
         return _DEPTH_OPTIONS
 
     def info(self) -> dict[str, Any]:
-        """What info.json says of the encoding."""
+        """The entries of info.json about the encoding."""
         scale = {f"video.{key}": getattr(self.depth, name) for name, key in DEPTH_KEYS.items()}
         return {
             "video.channels": 1,

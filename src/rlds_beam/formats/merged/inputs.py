@@ -180,7 +180,7 @@ def open_inputs(
 
 
 def _differences(paths: Sequence[str]) -> list[str]:
-    """What tells paths apart: without the folders at the beginning and the end that all have, or their number."""
+    """Short distinct names of paths: without the folders at both ends that all have, or their number."""
     parts = [path.strip("/").split("/") for path in paths]
     while all(len(own) > 1 and own[0] == parts[0][0] for own in parts):
         parts = [own[1:] for own in parts]

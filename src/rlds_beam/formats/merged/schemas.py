@@ -39,7 +39,7 @@ class DatasetsDifferError(UsageError):
 
 @dataclasses.dataclass(frozen=True)
 class Merge:
-    """How the episodes of several datasets become those of one.
+    """The mapping of the episodes of several datasets to those of one.
 
     Attributes:
       schema: the schema of all.
@@ -123,7 +123,7 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> Merge:
 
 
 def _contradictions(inputs: Sequence[MergedInput]) -> list[str]:
-    """What the datasets say of their steps, if it differs."""
+    """The datasets' statements about their steps, if they differ."""
     rates = [member.fps for member in inputs]
     known = {rate for rate in rates if rate is not None}
     if len(known) < 2:

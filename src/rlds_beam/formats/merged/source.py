@@ -148,7 +148,7 @@ class MergedSource(Source):
 
     @functools.cached_property
     def _last_actions(self) -> list[LastAction]:
-        """That of each dataset; if only some say it, what the first episodes of the others look like."""
+        """The last action of each dataset; if only some state it, that of the first episodes of the others."""
         said = [member.source.last_action for member in self.inputs]
         if len({*said}) == 1:
             return said
@@ -156,7 +156,7 @@ class MergedSource(Source):
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What the datasets say, and what is left out because they contradict each other."""
+        """The notes of the datasets, and the facts left out because they contradict each other."""
         own = dict.fromkeys(note for member in self.inputs for note in member.source.notes)
         facts: dict[str, list[str | None]] = {
             "the rate": [f"{member.fps:g} Hz" if member.fps else None for member in self.inputs],
@@ -192,7 +192,7 @@ class MergedSource(Source):
 
     @property
     def videos(self) -> Mapping[str, Mapping[str, Any]]:
-        """What all datasets say of a video, so that equal ones can be copied; none of what a connector may change."""
+        """The facts about a video that all datasets share; none if connectors may change it. Equal ones are copied."""
         if any(member.connecting.connectors for member in self.inputs):
             return {}
         said = [member.source.videos for member in self.inputs]

@@ -238,7 +238,7 @@ def where(container: Container) -> str:
 
 
 def fits(profile: Profile, container: Container) -> str | None:
-    """What a profile recognizes in an episode; None if it does not fit, or recognizes nothing."""
+    """The fields that a profile recognizes in an episode; None if it does not fit, or recognizes nothing."""
     if not (profile.has or profile.any_of) or any(map(container.has, profile.lacks)):
         return None
     found = [name for name in profile.any_of if container.has(name)][:1]

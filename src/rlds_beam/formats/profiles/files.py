@@ -148,7 +148,7 @@ def _cached_starts(files: type[ProfileFormat], path: str, stamp: Any, ends: tupl
 
 
 def find_starts(whole: Container, ends: tuple[str, ...]) -> tuple[Array, Array]:
-    """Where the episodes of a flat file begin. Raises OSError if the arrays that end episodes are missing or wrong."""
+    """The first steps of the episodes of a flat file. Raises OSError if the arrays of ends are missing or wrong."""
     names = [name for name in ends if name in whole.leaves]
     if not names:
         raise OSError(f"it has no {ends[0]}, which marks the ends of episodes")

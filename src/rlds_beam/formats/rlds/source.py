@@ -282,7 +282,7 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def known_meaning(name: str, schema: Schema) -> Meaning | None:
-    """What is known of a dataset of this name; None if nothing is. Names that do not fit the schema are left out."""
+    """The known facts about a dataset of this name, if any. Names that do not fit the schema are left out."""
     name = name.removesuffix(_ENDING)
     known = next((row.split(" ", 2) for row in _ROWS if row.split(" ", 1)[0] == name), None)
     if known is None:

@@ -174,7 +174,7 @@ def _repeat(sizes: Sizes, count: int) -> Sizes:
 
 
 def _row(parts: Parts, count: int | None) -> Parts:
-    """How to skip `count` values; None if their number precedes them."""
+    """A skip of `count` values; None if their number precedes them."""
     if not parts or (len(parts) == 1 and parts[0].length == 1 and parts[0].sizes):
         sizes = (parts[0].sizes if parts else None) or _NO_BYTES
         return (ValueRun(None, sizes) if count is None else ValueRun(1, _repeat(sizes, count)),)

@@ -50,7 +50,7 @@ class Ros2Format(ArrayFormat):
         return len(self.windows(path))
 
     def windows(self, path: str) -> tuple[BagWindow, ...]:
-        """Where the episodes of a bag are. Raises OSError if it cannot be read."""
+        """The windows of a bag's episodes. Raises OSError if it cannot be read."""
         return _windows(path, self.mapping, self.distribution, _stamps_of_files(path))
 
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:

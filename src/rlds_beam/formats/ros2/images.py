@@ -31,7 +31,7 @@ _FIELDS = {
 
 
 class PixelLayout(NamedTuple):
-    """How an Image's encoding stores a pixel; `swap` is True for BGR."""
+    """The layout of a pixel in an Image's encoding; `swap` is True for BGR."""
 
     dtype: str
     channels: int

@@ -105,7 +105,7 @@ def _table(facts: Sequence[TopicFacts]) -> list[str]:
 
 
 def _card(bag: Bag, facts: Sequence[TopicFacts], definitions: Definitions, driver: TopicFacts | None) -> list[str]:
-    """What is known of a bag before its topics are mapped; `definitions` are those of joint states."""
+    """The facts about a bag before its topics are mapped; `definitions` are those of joint states."""
     there = [fact for fact in facts if fact.messages]
     times = np.concatenate([bag.times(topic.name) for topic in there] or [np.zeros(1)])
     seconds = float(times.max() - times.min()) / 1e9

@@ -224,7 +224,7 @@ def _shard(index: int, path: str, files: Ros2Format) -> Shard:
 
 
 def _readers(paths: Sequence[str], mapping: TopicMapping, distribution: str, where: str) -> tuple[FieldReader, ...]:
-    """How each field is read, by the first message of its topic in any bag.
+    """The reader of each field, by the first message of its topic in any bag.
 
     Raises:
       UsageError: no bag has such a topic or message field, or no bag can be read.

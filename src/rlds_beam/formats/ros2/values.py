@@ -134,7 +134,7 @@ class BoundReader:
 
 
 def field_reader(field: TopicField, topic: Topic, definitions: Definitions, first: memoryview) -> FieldReader:
-    """How a field is read, by the first message of its topic.
+    """The reader of a field, by the first message of its topic.
 
     Raises:
       UsageError: the message has no such field, or its type cannot become a step field.

@@ -304,7 +304,7 @@ _OWN_FIELD = {
 
 
 def _meaning(store: ZarrStore) -> Meaning:
-    """What `--to=zarr` wrote about the dataset."""
+    """The facts that `--to=zarr` wrote about the dataset."""
     about = attributes(store).get(OWN)
     own = about.get(KEY) if isinstance(about, dict) else None
     return Meaning() if own is None else Meaning.from_json(own, f"{store.root}: {OWN}")
@@ -322,7 +322,7 @@ def _own_fields(about: Any, where: str) -> Iterator[ZarrField]:
 
 
 def _notes(store: ZarrStore, fields: Sequence[ZarrField]) -> Iterator[str]:
-    """What the data lacks. Raises OSError if arrays claim far more values than are stored."""
+    """Notes on missing data. Raises OSError if arrays claim far more values than are stored."""
     arrays = [read_array_metadata(store, field.key) for field in fields]
     used = {array.key: store.usage(array.key) for array in arrays}
     claimed, size = sum(a.row_bytes * a.shape[0] for a in arrays), sum(usage.size for usage in used.values())

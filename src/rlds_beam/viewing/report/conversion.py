@@ -80,7 +80,7 @@ def read_report(path: str) -> Report:
 
 
 def describe_conversion(path: str, held: Holding, report: Report) -> ConversionSection:
-    """What a finished conversion did.
+    """The description of a finished conversion.
 
     Args:
       path: its output directory.
@@ -151,7 +151,7 @@ def _options(plan: Mapping[str, Any]) -> Facts:
 
 
 def _items(held: Holding, report: Report, plan: Mapping[str, Any]) -> ItemUse:
-    """How items use the steps; frames are known if all items have the same length."""
+    """The use of steps by items; frames are known if all items have the same length."""
     options = plan.get("items")
     options = options if isinstance(options, dict) else {}
     length = {"pairs": 2, "frames": 1, "sequences": options.get("sequence_length")}.get(str(options.get("items")))

@@ -61,7 +61,7 @@ class Gathered(NamedTuple):
 
     @classmethod
     def of(cls, summary: RangeSummary) -> Gathered:
-        """What a pass over all ranges found."""
+        """The results of a pass over all ranges."""
         signals = summary.signals
         assert signals is not None
         return cls(summary.report, summary.statistics, signals.finish(), tuple(signals.dataset_findings()))
@@ -131,7 +131,7 @@ def make_section(source: Source, gathered: Gathered, settings: Settings) -> Data
 
 
 def _unmeasured(table: pa.Table, source: Source, decoded: int) -> list[str]:
-    """Which signals have no value, and why, one note for each reason."""
+    """The signals without values: a note for each reason."""
     context = Context.of(source.schema, fps=source.fps, decoded=decoded)
     return [
         f"signals not measured ({label}): {text}" for label, text in group_reasons(reasons_unmeasured(table, context))
@@ -173,7 +173,7 @@ _PROVENANCE = "provenance.json"
 
 
 def collect_facts(source: Source, path: str, format: str, report: Report) -> DatasetFacts:
-    """What a dataset is, and what was read of it.
+    """The facts about a dataset, and the extent of the reading.
 
     Args:
       path: the path as given.

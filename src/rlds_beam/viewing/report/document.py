@@ -289,7 +289,7 @@ class ComparisonSection:
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """How the report was made: the command to make it again, and the version of rlds-beam."""
+    """The origin of the report: the command to make it again, and the version of rlds-beam."""
 
     command: str
     version: str

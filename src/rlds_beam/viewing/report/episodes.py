@@ -233,7 +233,7 @@ class Shelf:
         return tuple(cells)
 
     def notes(self) -> tuple[str, ...]:
-        """What was left out to keep the report small."""
+        """The views left out to keep the report small."""
         note = f"{self._cut} episodes are shown without frames or curves, to keep the report small"
         return (note,) if self._cut else ()
 

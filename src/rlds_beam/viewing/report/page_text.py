@@ -108,7 +108,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def duration(steps: int, fps: float | None) -> str:
-    """How long steps take: `3.2 s`, `2 min 05 s`, `1 h 12 min`; empty if the rate is unknown."""
+    """The duration of steps: `3.2 s`, `2 min 05 s`, `1 h 12 min`; empty if the rate is unknown."""
     if not fps or not math.isfinite(fps) or fps <= 0:
         return ""
     seconds = steps / fps

@@ -115,7 +115,7 @@ class ConversionView:
     connecting: ConnectorRunner | None = None
 
     def section(self) -> ConversionSection:
-        """What the conversion did; reads a few episodes of the input, if it is given."""
+        """The section on the conversion; reads a few episodes of the input, if it is given."""
         section = describe_conversion(self.path, self.held, read_report(self.path))
         if self.source is None or self.connecting is None or not section.connectors:
             return section

@@ -113,7 +113,7 @@ def text_columns(table: pa.Table) -> dict[str, Any]:
 
 
 def count_values(column: Any) -> dict[str, int]:
-    """How many rows have each text; empty texts are missing."""
+    """The number of rows with each text; empty texts are missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
