@@ -125,7 +125,7 @@ class ScopeRlOptions(Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrajectoryOptions(FrameOptions, ItemOptions, ImageOptions):
-    """Options for values that an item stores besides the trajectory."""
+    """Values that an item stores besides the trajectory."""
 
     keep: tuple[str, ...] = option(
         (), "text, episode fields, or episode_key to store in each item (comma separated)", metavar="FIELDS"
