@@ -68,7 +68,9 @@ def test_the_job_writes_what_the_function_without_beam_gives(camera: Path, tmp_p
 def test_it_shows_frames_curves_and_the_step_that_broke_a_rule(camera: Path) -> None:
     found = part(camera)
     assert (found.facts.records, found.facts.accepted, found.facts.rejected) == (20, 18, 2)
-    assert len(found.grid) == 18
+    assert len(found.grid) == 20
+    assert {cell.marks[0].kind for cell in found.grid[:2]} == {"rule"}
+    assert not any(mark.kind == "rule" for cell in found.grid[2:] for mark in cell.marks)
     assert len(found.samples) == 6
     view = found.episodes[found.samples[0]]
     assert [strip.path for strip in view.cameras] == ["observation/image"]

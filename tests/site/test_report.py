@@ -99,6 +99,30 @@ def test_any_text_is_harmless(opened: Opened, text: str, device: str) -> None:
     assert page.evaluate("getComputedStyle(document.querySelector('h1')).display") == "block"
 
 
+def test_episodes_are_seen_first_and_play(opened: Opened) -> None:
+    page = opened(documents.one())
+    film = page.locator("svg.film").first
+    assert film.bounding_box()["y"] < 500
+    playing = "(film) => getComputedStyle(film.querySelector('image')).animationName"
+    assert film.evaluate(playing) == "none"
+    film.hover()
+    assert film.evaluate(playing) == "film"
+    page.emulate_media(reduced_motion="reduce")
+    assert film.evaluate(playing) == "none"
+    phone = opened(documents.one(), "phone")
+    first, second = (phone.locator("svg.film").nth(i).bounding_box() for i in range(2))
+    assert first["y"] == second["y"]
+    assert first["width"] > 150
+
+
+def test_signals_without_episodes_beyond_are_folded(opened: Opened) -> None:
+    page = opened(documents.one())
+    calm = page.locator("#signals details.block", has_text="1 signal, not beyond its threshold")
+    assert not calm.locator(".signal", has_text="frozen_camera").is_visible()
+    calm.locator("summary").first.click()
+    assert calm.locator(".signal", has_text="frozen_camera").is_visible()
+
+
 def test_without_a_script_everything_else_is_there(opened: Opened) -> None:
     page = opened(documents.one(), java_script_enabled=False)
     assert page.locator("svg.chart").first.is_visible()
@@ -186,7 +210,7 @@ def test_the_focus_is_seen(opened: Opened) -> None:
 
 def test_a_link_opens_its_block(opened: Opened) -> None:
     page = opened(documents.one())
-    signal = page.locator("details.signal").nth(1)
+    signal = page.locator("details.signal").first
     assert signal.get_attribute("open") is None
     page.locator(".outstanding a", has_text="jump").click()
     signal.locator(".worst table").wait_for()

@@ -27,6 +27,7 @@ from rlds_beam.viewing.report.document import (
     UnusedRow,
 )
 from rlds_beam.viewing.report.sections import (
+    FILM_FRAMES,
     BeforeAfter,
     CameraStrip,
     Distributions,
@@ -211,7 +212,14 @@ def part(name: str = "bridge_dataset/1.0.0", text: str = "", episodes: int = 8, 
         TextTable("success", (TextCount("true", 400), TextCount("false", 100)), 2),
     )
     grid = tuple(
-        GridCell(key, 60, "observation/image_0", picture(i), picture(i, 59), text or "put the carrot on the plate")
+        GridCell(
+            key,
+            60,
+            "observation/image_0",
+            picture(i, width=80 * FILM_FRAMES),
+            text or "put the carrot on the plate",
+            (Mark("rule", "nonfinite"),) * (i == 0),
+        )
         for i, key in enumerate(keys)
     )
     return DatasetPart(

@@ -21,7 +21,7 @@ TEMPLATES = Path(render.__code__.co_filename).parent / "templates"
 VOID = frozenset({"meta", "link", "img", "br"})
 TAGS = """
 a article b bdi body br button caption code details div dl dt dd figcaption figure footer h1 h2 h3 head header html i
-img li line link main meta nav ol output p path pre rect script section small span style summary svg table tbody td th
+image img li line link main meta nav ol output p path pre rect script section small span style summary svg table tbody td th
 thead title tr ul
 """
 ALLOWED = frozenset(TAGS.split())
@@ -47,7 +47,8 @@ class Page(HTMLParser):
         named = dict(attributes)
         assert tag in ALLOWED, tag
         assert not any(name.startswith("on") or name == "style" for name in named), named
-        assert (named.get("href") or "#").startswith(("#", "data:image/svg+xml,")), named
+        allowed = "data:image/jpeg;base64," if tag == "image" else ("#", "data:image/svg+xml,")
+        assert (named.get("href") or "#").startswith(allowed), named
         assert (named.get("src") or "data:image/jpeg;base64,").startswith("data:image/jpeg;base64,"), named
         if "id" in named:
             self.ids.append(str(named["id"]))

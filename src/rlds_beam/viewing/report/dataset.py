@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 GRID = 24
-"""The number of episodes in the grid of first and last frames."""
+"""The number of episodes in the grid of moving thumbnails; a third of them may be rejected or have marks."""
 
 MAX_VIEWS = 90
 """Maximum episodes with frames and curves, besides the samples."""
@@ -99,8 +99,6 @@ class Settings:
 def make_section(source: Source, gathered: Gathered, settings: Settings) -> DatasetPart:
     """The part of a report about one dataset; reads the episodes that it shows."""
     statistics = gathered.statistics.whole
-    keys = sample_keys(accepted_keys(gathered.table), max(GRID, settings.samples))
-    samples = keys[: settings.samples]
     signals = collect_signals(gathered.table, settings.worst, settings.thresholds, settings.list_command)
     rejected = [str(key) for counts in gathered.report.rules.values() if counts.rejected for key, _ in counts.samples]
     shelf = Shelf(
@@ -110,11 +108,13 @@ def make_section(source: Source, gathered: Gathered, settings: Settings) -> Data
         _make_marks(signals),
         source.schema.names,
     )
+    others = list(dict.fromkeys([*rejected, *_worst_first(signals)]))[:MAX_VIEWS]
+    keys = sample_keys(accepted_keys(gathered.table), GRID + settings.samples + len(others))
+    samples = [key for key in keys if key not in others][: settings.samples]
     for key in samples:
         shelf.show(key, Limits())
-    grid = shelf.grid(keys[:GRID])
-    others = [*rejected, *_worst_first(signals)]
-    for key in list(dict.fromkeys(others))[:MAX_VIEWS]:
+    grid = shelf.grid([*others[: GRID // 3], *keys], GRID)
+    for key in others:
         shelf.show(key, SMALL)
     return DatasetPart(
         facts=collect_facts(source, settings.path, settings.format, gathered.report),

@@ -106,7 +106,7 @@ class DatasetPart:
 
     Attributes:
       facts: name, schema, splits, counts.
-      grid: first and last frames of some episodes.
+      grid: some episodes as moving thumbnails.
       samples: the keys of episodes chosen at random; their frames and curves are in `episodes`.
       distributions: lengths, returns, and fields.
       texts: instructions and metadata.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,23 @@ import numpy as np
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import shown_dimensions
 from rlds_beam.errors import Violation
-from rlds_beam.images.thumbnails import Thumbnail, find_image, spread, thumbnail
+from rlds_beam.images.codecs import encode_jpeg
+from rlds_beam.images.resizing import resize_colors
+from rlds_beam.images.thumbnails import QUALITY, Thumbnail, find_image, small_pixels, spread, thumbnail
 from rlds_beam.terminal.tables import thin
 from rlds_beam.text import printable
 from rlds_beam.viewing.facts import MAX_TEXT_CHARACTERS, Curve, find_curves, find_instruction
 from rlds_beam.viewing.pictures import find_cameras
-from rlds_beam.viewing.report.sections import CameraStrip, EpisodeView, Facts, GridCell, Mark, Picture, Series
+from rlds_beam.viewing.report.sections import (
+    FILM_FRAMES,
+    CameraStrip,
+    EpisodeView,
+    Facts,
+    GridCell,
+    Mark,
+    Picture,
+    Series,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,13 +97,17 @@ def make_view(
     )
 
 
-def make_cell(episode: Episode, height: int, instruction: str = "") -> GridCell | None:
-    """The first and last frame of the first camera; None without a camera."""
+def make_cell(episode: Episode, height: int, instruction: str = "", marks: Sequence[Mark] = ()) -> GridCell | None:
+    """The film of the first camera; None without a camera."""
     cameras = find_cameras(episode) if len(episode) else []
     if not cameras:
         return None
-    first, last = (make_picture(episode, cameras[0], step, height) for step in (0, len(episode) - 1))
-    return GridCell(str(episode.key), len(episode), cameras[0], first, last, instruction)
+    steps = np.linspace(0, len(episode) - 1, FILM_FRAMES).round().astype(int).tolist()
+    made = [small_pixels(find_image(episode.steps[cameras[0]], step), height) for step in steps]
+    rows, width = made[0][0].shape[:2]
+    frames = [p if p.shape[:2] == (rows, width) else resize_colors(p[None], rows, width)[0] for p, _ in made]
+    film = Picture(encode_jpeg(np.concatenate(frames, axis=1)[None], QUALITY)[0], 0, any(fault for _, fault in made))
+    return GridCell(str(episode.key), len(episode), cameras[0], film, instruction, tuple(marks))
 
 
 def make_strip(episode: Episode, path: str, limits: Limits) -> CameraStrip:
@@ -177,7 +193,7 @@ def _as_text(value: Any) -> str:
     return printable(value, MAX_TEXT_CHARACTERS)
 
 
-_GRID_HEIGHT = 72
+_GRID_HEIGHT = 120
 
 
 @dataclasses.dataclass
@@ -220,16 +236,18 @@ class Shelf:
         self.views[key] = view
         self._used += estimate_size(view)
 
-    def grid(self, keys: Iterable[str]) -> tuple[GridCell, ...]:
-        """The first and last frames of episodes; empty without cameras."""
+    def grid(self, keys: Iterable[str], count: int) -> tuple[GridCell, ...]:
+        """Up to `count` of these episodes as moving thumbnails; empty without cameras."""
         cells: list[GridCell] = []
-        for key in keys:
+        for key in itertools.islice(dict.fromkeys(keys), 2 * count):
             episode = self.read(EpisodeKey.parse(key))
-            cell = make_cell(episode, _GRID_HEIGHT, find_instruction(episode))
-            if cell is None:
+            marks = (*map(_mark, self.broken(episode)), *self.marks.get(key, ()))
+            cell = make_cell(episode, _GRID_HEIGHT, find_instruction(episode), marks)
+            if cell is not None and len(cells) < count:
+                cells.append(cell)
+            elif len(episode):  # no cameras
                 break
-            cells.append(cell)
-        self._used += sum(len(cell.first.jpeg) + len(cell.last.jpeg) for cell in cells) * 4 // 3
+        self._used += sum(len(cell.film.jpeg) for cell in cells) * 4 // 3
         return tuple(cells)
 
     def notes(self) -> tuple[str, ...]:

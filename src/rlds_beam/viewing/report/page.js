@@ -64,7 +64,7 @@
   let current = null;
   function follow() {
     const line = innerHeight * 0.3;
-    const passed = sections.findLast((one) => one.getBoundingClientRect().top <= line) ?? sections[0];
+    const passed = (scrollY > 0 && sections.findLast((one) => one.getBoundingClientRect().top <= line)) || sections[0];
     const atEnd = scrollY > 0 && scrollY + innerHeight >= root.scrollHeight - 2;
     const link = (atEnd && (links.get(location.hash.slice(1)) ?? links.get(sections.at(-1).id))) || links.get(passed?.id || "main");
     if (!link || link === current) return;

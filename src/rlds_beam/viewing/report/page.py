@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam.viewing.report import charts, page_text
 from rlds_beam.viewing.report.charts import COLORS, find_constants, make_plot, make_plots
 from rlds_beam.viewing.report.document import ConversionSection, DatasetPart, ReportDocument
-from rlds_beam.viewing.report.sections import EpisodeView, SignalSection
+from rlds_beam.viewing.report.sections import FILM_FRAMES, EpisodeView, GridCell, SignalSection
 
 if TYPE_CHECKING:
     import jinja2
@@ -82,10 +82,15 @@ class PagePart:
         """The anchor of a signal."""
         return f"{self.prefix}signal-{self.data.signals.index(signal) + 1}"
 
+    def groups(self, beyond: bool) -> list[tuple[str, list[SignalSection]]]:
+        """The signals with (or without) episodes beyond their threshold by group, in the order of the document."""
+        some = [signal for signal in self.data.signals if bool(signal.beyond) == beyond]
+        return [(name, list(own)) for name, own in itertools.groupby(some, lambda signal: signal.group)]
+
     @property
-    def groups(self) -> list[tuple[str, list[SignalSection]]]:
-        """The signals by group, in the order of the document."""
-        return [(name, list(some)) for name, some in itertools.groupby(self.data.signals, lambda signal: signal.group)]
+    def worst_keys(self) -> list[str]:
+        """The keys of the worst episodes beyond thresholds."""
+        return [worst.key for signal in self.data.signals for worst in signal.worst[: signal.beyond]]
 
     @property
     def broken(self) -> list[SignalSection]:
@@ -112,13 +117,21 @@ def render(document: ReportDocument) -> str:
 
 def _sections(document: ReportDocument) -> Iterator[PageSection]:
     several = len(document.datasets) > 1
+    parts = [
+        PagePart(data, f"{'ab'[place]}-" if several else "", data.facts.name if several else "")
+        for place, data in enumerate(document.datasets)
+    ]
+    for part in parts:
+        if part.data.grid:
+            yield PageSection(f"{part.prefix}frames", "Episodes", "frames.html", f"{len(part.data.grid):,}", part)
+    if any(data.rules or data.signals for data in document.datasets):
+        yield PageSection("outstanding", "What stands out", "outstanding.html")
     if document.conversion is not None:
         yield PageSection("conversion", "Conversion", "conversion.html")
     if document.comparison is not None:
         yield PageSection("comparison", "Comparison", "comparison.html", f"{len(document.comparison.drifts):,}")
-    for place, data in enumerate(document.datasets):
-        prefix = f"{'ab'[place]}-" if several else ""
-        yield from _dataset_sections(PagePart(data, prefix, data.facts.name if several else ""))
+    for part in parts:
+        yield from _dataset_sections(part)
 
 
 def _dataset_sections(part: PagePart) -> Iterator[PageSection]:
@@ -136,8 +149,6 @@ def _dataset_sections(part: PagePart) -> Iterator[PageSection]:
         yield section("signals", "Quality signals", len(part.broken))
     if data.samples:
         yield section("samples", "Sample episodes", len(data.samples))
-    if data.grid:
-        yield section("frames", "First and last frames", len(data.grid))
     distributions = data.distributions
     if distributions.length or distributions.total or distributions.fields:
         yield section("distributions", "Distributions", len(distributions.fields))
@@ -169,6 +180,7 @@ def _environment() -> jinja2.Environment:
         "code": page_text.code,
         "constants": find_constants,
         "compact": page_text.compact,
+        "film": _film,
         "flow": _flow,
         "duration": page_text.duration,
         "image_data": page_text.image_data,
@@ -191,6 +203,12 @@ def _flow(conversion: ConversionSection) -> list[tuple[str, int]]:
     """The records that were read, by what became of them."""
     dropped = [(f"dropped-{place % 3}", row.records) for place, row in enumerate(conversion.dropped)]
     return [("written", conversion.written), ("rejected", conversion.rejected), *dropped]
+
+
+def _film(cell: GridCell) -> tuple[int, int, int]:
+    """The width of a film and of one of its frames, and the height."""
+    width, height = _image_size(cell.film.jpeg)
+    return width, width // FILM_FRAMES, height
 
 
 def _image_size(jpeg: bytes) -> tuple[int, int]:

@@ -205,6 +205,10 @@ class Picture:
         return f"data:image/jpeg;base64,{base64.b64encode(self.jpeg).decode()}"
 
 
+FILM_FRAMES = 10
+"""The number of frames of a film: page.css moves by as many steps."""
+
+
 @dataclasses.dataclass(frozen=True)
 class CameraStrip:
     """Frames of one camera, evenly spaced over the episode, with the first and the last."""
@@ -283,14 +287,23 @@ class EpisodeView:
 
 @dataclasses.dataclass(frozen=True)
 class GridCell:
-    """The first and last frame of one episode by one camera; it may have an `EpisodeView`."""
+    """One episode by one camera; it may have an `EpisodeView`.
+
+    Attributes:
+      key: the episode's key.
+      steps: the number of steps.
+      camera: the field of the frames.
+      film: `FILM_FRAMES` frames side by side, evenly spaced from the first to the last.
+      instruction: the instruction or task; empty if there is none.
+      marks: rules broken and signals beyond their thresholds.
+    """
 
     key: str
     steps: int
     camera: str
-    first: Picture
-    last: Picture
+    film: Picture
     instruction: str = ""
+    marks: tuple[Mark, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
