@@ -21,8 +21,8 @@ TEMPLATES = Path(render.__code__.co_filename).parent / "templates"
 VOID = frozenset({"meta", "link", "img", "br"})
 TAGS = """
 a article b bdi body br button caption code details div dl dt dd figcaption figure footer h1 h2 h3 head header html i
-image img li line link main meta nav ol output p path pre rect script section small span style summary svg table tbody td th
-thead title tr ul
+image img li line link main meta nav ol output p path pre rect script section small span style summary svg table tbody
+td th thead title tr ul
 """
 ALLOWED = frozenset(TAGS.split())
 
