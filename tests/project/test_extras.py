@@ -82,7 +82,7 @@ def test_older_pips_see_the_bounds_of_tensorflow_first() -> None:
 
 TOGETHER = {
     "3.11": "all,arrayrecord,azure,gcp,gcs,lerobot,s3",
-    "3.13": "arrayrecord,azure,browse,gcp,gcs,hdf5,hub,lerobot,loading,record,rerun,rllib,ros,s3",
+    "3.13": "arrayrecord,azure,browse,gcp,gcs,hdf5,hub,lance,lerobot,loading,record,rerun,rllib,ros,s3",
 }
 """Python -> extras that go together; `all` includes what it says."""
 

@@ -106,9 +106,9 @@ def test_a_feature_of_an_unknown_type_is_left_out_with_a_note(annotated, tmp_pat
     assert report.valid == len(LENGTHS) and set(report.left_out) == {"observation.cloud", "notes"}
 
 
-def test_lance_is_refused_in_one_line(annotated):
+def test_an_unknown_storage_is_refused_in_one_line(annotated):
     info = data.meta(annotated, "info")
     del info["data_path"]
-    (annotated / "meta/info.json").write_text(json.dumps({**info, "storage_format": "lance"}))
-    with pytest.raises(UsageError, match=r"storage_format is 'lance'.*use the dataset with Parquet files"):
+    (annotated / "meta/info.json").write_text(json.dumps({**info, "storage_format": "vortex"}))
+    with pytest.raises(UsageError, match=r"storage_format is 'vortex'.*use the dataset with Parquet files"):
         open_source(str(annotated), from_="lerobot")
