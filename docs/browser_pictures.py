@@ -1,32 +1,32 @@
-"""Makes the pictures of the page of `rlds-beam browse`, with Chromium and episodes of `rlds-beam example`.
+"""Makes the pictures of `rlds-beam browse` and `rlds-beam report`, with Chromium and episodes of `rlds-beam example`.
 
     python docs/browser_pictures.py
 
-Run it after a change of the page; fonts differ between machines, so `make docs` does not.
+Run it after a change of the pages; fonts differ between machines, so `make docs` does not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from rlds_beam.jobs.example import make_episodes
+import rlds_beam
 from rlds_beam.pipelines.browse import BrowseConfig, browse
-from rlds_beam.testing import write_dataset
 
-PICTURES = Path(__file__).parent / "pictures"
+PICTURES = Path(__file__).parent.resolve() / "pictures"
 SIZE = {"width": 1120, "height": 640}
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        episodes = list(make_episodes(64, broken=6, camera=True))
-        path = write_dataset(Path(directory), episodes, name="point_mass_camera")
-        config = BrowseConfig.create([str(path)], no_open=True)
+    with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
+        path = rlds_beam.example("data", robot=True, broken=2)
+        rlds_beam.report(path)
+        config = BrowseConfig.create([path], no_open=True)
         with browse(config) as server, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
             page = browser.new_page(viewport=SIZE)
@@ -36,14 +36,23 @@ def main() -> None:
             page.wait_for_timeout(2000)
             page.keyboard.press("ArrowDown")
             save(page, "browse-list")
+            page.keyboard.press("g")
+            page.wait_for_timeout(3000)
+            save(page, "browse-grid")
+            page.keyboard.press("g")
             page.get_by_label("Rules").select_option("missing_is_last")
             page.wait_for_timeout(1000)
-            page.locator("#row-0").click()
-            page.locator("canvas[data-step]").wait_for()
-            for _ in range(7):
+            page.locator("#row-1").click()
+            page.locator("canvas[data-step]").first.wait_for()
+            for _ in range(22):
                 page.keyboard.press("ArrowRight")
             page.wait_for_timeout(1000)
             save(page, "browse-episode")
+            page.set_viewport_size({"width": 1120, "height": 800})
+            page.goto(f"file://{directory}/report.html#rejected")
+            page.wait_for_timeout(1000)
+            page.evaluate("scrollBy({top: 44, behavior: 'instant'})")
+            save(page, "report")
             browser.close()
 
 

@@ -17,14 +17,15 @@ import numpy as np
 import svg
 
 from rlds_beam.images.codecs import encode_jpeg
+from rlds_beam.jobs import example_robot
 from rlds_beam.jobs.example import make_episodes
 
 DOCS = Path(__file__).parent
 WIDTH = 560
 
-CAMERA = svg.PICTURES / "camera.jpg"
+CAMERA, ROBOT = svg.PICTURES / "camera.jpg", svg.PICTURES / "robot.jpg"
 IMAGES = 6
-"""Images in the strip of the camera."""
+"""Images in the strip of a camera."""
 
 
 def camera() -> np.ndarray:
@@ -34,6 +35,16 @@ def camera() -> np.ndarray:
     images = episode.steps["observation/image"][chosen].decode().copy()
     images[1:, :, :3] = 255  # a line between them
     return np.concatenate(list(images), axis=1)
+
+
+def robot() -> np.ndarray:
+    """Returns the images of both cameras for six steps of an episode, uint8 [128 * 2, 128 * 6, 3]."""
+    episode = list(example_robot.make_episodes(4))[3]
+    chosen = np.linspace(4, len(episode) - 1, IMAGES).round().astype(int)
+    rows = [episode.steps[f"observation/images/{name}"][chosen].decode().copy() for name in ("front", "wrist")]
+    for images in rows:
+        images[1:, :, :2] = images[:, :1] = 255  # lines between them
+    return np.concatenate([np.concatenate(list(images), axis=1) for images in rows])
 
 
 def paths() -> svg.Picture:
@@ -145,8 +156,9 @@ def pictures() -> dict[Path, str]:
 
 def main() -> None:
     svg.write(pictures())
-    (jpeg,) = encode_jpeg(camera()[None])
-    CAMERA.write_bytes(jpeg)
+    for path, image in ((CAMERA, camera()), (ROBOT, robot())):
+        (jpeg,) = encode_jpeg(image[None])
+        path.write_bytes(jpeg)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def digest(*arrays: np.ndarray) -> str:
 def test_the_bytes_are_the_same_on_every_machine() -> None:
     """Encoded images are left out: their bytes are those of the installed libjpeg."""
     steps = next(make_episodes(1, seed=7)).steps
-    assert digest(steps["observation/state"], steps["action"], steps["reward"]) == "4e794d41543ef584"
+    assert digest(steps["observation/state"], steps["action"], steps["reward"]) == "371c1d66b65248f7"
     states, blocks = simulate(np.tile([0.9, -1.2, 0.5], (2, 1)), 0.25)
     scene = states[:1], blocks[:1], "red", ("blue", 0.36)
     assert digest(draw_front(*scene)) == "50d02eeabef90b3f"
@@ -55,15 +55,17 @@ def test_replayed_actions_give_the_recorded_states(episodes: list[rlds_beam.Epis
     """A policy that repeats the actions moves the hand along the recorded path, and a held block stops the gripper."""
     for episode in episodes:
         states, actions = episode.steps["observation/state"], episode.steps["action"]
-        replayed, held = [states[0].astype(float)], 0
+        replayed, held = [actions[0].astype(float)], 0
         for action, state in zip(actions, states[1:], strict=False):
-            replayed.append(replayed[-1] + 0.8 * (action - replayed[-1]))
-            if replayed[-1][2] < state[2] - 1e-3:
-                assert state[2] == pytest.approx(0.06 / 0.09)
-                replayed[-1][2], held = state[2], held + 1
-        np.testing.assert_allclose(replayed, states, atol=1e-5)
+            move = 0.8 * (action - replayed[-1])
+            move[2] = np.clip(action[2] - replayed[-1][2], -0.12, 0.12)
+            replayed.append(replayed[-1] + move)
+            if replayed[-1][2] < state[2] - 0.01:
+                assert state[2] == pytest.approx(0.06 / 0.09, abs=0.0021)
+                replayed[-1][2], held = 0.06 / 0.09, held + 1
+        np.testing.assert_allclose(replayed, states, atol=0.0021)  # the noise of the sensors
         hands, recorded = ([forward(*state[:2]) for state in path] for path in (replayed, states))
-        np.testing.assert_allclose(hands, recorded, atol=1e-5)
+        np.testing.assert_allclose(hands, recorded, atol=0.003)  # meters
         assert (held > 10) == bool(episode.metadata["success"])
 
 
@@ -97,7 +99,7 @@ def test_the_cameras_see_the_block_move_with_the_hand(episodes: list[rlds_beam.E
         assert images.shape == (len(success), 128, 128, 3)
         blue = images[..., 2] - images[..., :2].max(-1) > 60
         column = [np.argwhere(image)[:, 1].mean() for image in blue]
-        grip = success.steps["observation/state"][:, 2] < 0.7
+        grip = success.steps["observation/state"][:, 2] < 0.67
         moved = np.ptp(np.array(column)[grip])
         assert moved > 15 if camera == "front" else moved < 3
 

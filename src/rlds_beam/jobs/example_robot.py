@@ -31,9 +31,12 @@ PLACES = {"left tray": 0.14, "right tray": 0.475}
 """Place -> its x."""
 
 _SHOULDER_Z, _UPPER, _FORE, _HAND = 0.23, 0.26, 0.26, 0.09
-_SERVO = 0.8
-"""The part of the way to its target that a joint moves in a step."""
+_SERVO, _GRIPPER_SPEED = 0.8, 0.12
+"""A joint moves this part of the way to its target in a step; the gripper opens and closes by at most this."""
 _OPENING, _BLOCK, _TRAY_WIDTH, _TRAY_FLOOR = 0.09, 0.06, 0.13, 0.012
+_SQUEEZE = 0.6
+"""The opening that closes the gripper on a block, which is 0.67 wide."""
+_SENSOR_NOISE = 0.002
 _BLOCK_PLACES = (0.25, 0.36)
 _MISSES = 0.2
 """The share of episodes in which the gripper closes above the block."""
@@ -89,9 +92,11 @@ def _episode(rng: np.random.Generator, number: int, interrupted: bool) -> Episod
     success = bool(abs(blocks[-1][0] - PLACES[place]) < _TRAY_WIDTH / 2)
     steps = len(actions) * 3 // 5 if interrupted else len(actions)
     done = success & (np.arange(steps) == len(actions) - 2)
+    measured = (states + rng.uniform(-_SENSOR_NOISE, _SENSOR_NOISE, states.shape)).round(6)
+    measured[:, 2] = measured[:, 2].clip(0, 1)
     scene = states[:steps], blocks[:steps], target, (other, spots[1])
     columns: dict[str, Any] = {
-        "observation/state": states[:steps].astype(np.float32),
+        "observation/state": measured[:steps].astype(np.float32),
         "observation/images/front": _encode(draw_front(*scene)),
         "observation/images/wrist": _encode(draw_wrist(*scene)),
         "action": actions[:steps].astype(np.float32),
@@ -110,15 +115,16 @@ def _plan(rng: np.random.Generator, block: float, place: float, missed: bool) ->
     above, carry, away = rng.uniform((0.1, 0.13, 0.11), (0.14, 0.17, 0.15)).tolist()
     drop = _TRAY_FLOOR + grasp + rng.uniform(0.003, 0.008)
     x, release = block + rng.uniform(-0.006, 0.006), place + rng.uniform(-0.016, 0.016)
-    at = (rng.uniform(0.2, 0.42), rng.uniform(0.14, 0.2), 1.0)
-    way = [(x, above, 1.0), (x, grasp, 1.0), (x, grasp, 0.0), (x, carry, 0.0)]
-    way += [(release, carry, 0.0), (release, drop, 0.0), (release, drop, 1.0), (release, away, 1.0)]
-    path = [at]
-    for to in way:
+    at = (rng.uniform(0.2, 0.42), rng.uniform(0.14, 0.2))
+    way = [(x, above, 1.0), (x, grasp, 1.0), (x, grasp, _SQUEEZE), (x, carry, _SQUEEZE)]
+    way += [(release, carry, _SQUEEZE), (release, drop, _SQUEEZE), (release, drop, 1.0), (release, away, 1.0)]
+    path = [(*at, 1.0)]
+    for *to, gripper in way:
         seconds = 0.35 + 1.8 * math.sqrt((to[0] - at[0]) ** 2 + (to[1] - at[1]) ** 2) + rng.uniform(0, 0.15)
         time = np.arange(1, round(10 * seconds) + 1)[:, None] / round(10 * seconds)
-        path += (np.array(at) + time**3 * (10 - 15 * time + 6 * time**2) * (np.array(to) - at)).tolist()
-        at = to
+        points = np.array(at) + time**3 * (10 - 15 * time + 6 * time**2) * (np.array(to) - at)
+        path += [(x, z, gripper) for x, z in points.tolist()]
+        at = (to[0], to[1])
     targets = np.array([(*inverse(x, z), gripper) for x, z, gripper in path])
     targets[:, :2] += rng.normal(0, 0.003, (len(targets), 2))
     return targets.round(6)
@@ -137,7 +143,9 @@ def simulate(actions: Array, block: float) -> tuple[Array, Array]:
     state, center, offset = np.array(actions[0], np.float64), (block, _BLOCK / 2), None
     states, centers = [state], [center]
     for action in actions[:-1]:
-        before, state = state, state + _SERVO * (action - state)
+        before, move = state, _SERVO * (action - state)
+        move[2] = np.clip(action[2] - state[2], -_GRIPPER_SPEED, _GRIPPER_SPEED)
+        state = state + move
         x, z = forward(state[0], state[1])
         width = _BLOCK / _OPENING
         near = abs(x - center[0]) < (_OPENING - _BLOCK) / 2 and abs(z - center[1]) < _BLOCK / 2
