@@ -109,7 +109,7 @@ def test_brackets_open_the_neighbors_in_the_list(browser: Any, example: str) -> 
         tab.page.get_by_role("button", name="steps", exact=True).click()
         tab.until("document.querySelector('[aria-sort=descending]') && !document.querySelector('.row.waiting')")
         tab.listed(3)
-        numbers = tab.column(1)
+        numbers = tab.column("#")
         tab.open(0)
         for key, position in (("]", 1), ("]", 2), ("[", 1)):
             tab.page.keyboard.press(key)
@@ -219,6 +219,29 @@ def test_videos_follow_the_scrubber(browser: Any, videos: tuple[str, str]) -> No
         tab.page.get_by_role("tab", name="Compare").click()
         tab.page.locator(".compare canvas[data-step]").first.wait_for()
         tab.screenshot("compare")
+        tab.check()
+
+
+def test_videos_are_in_the_list_and_play_in_the_grid(browser: Any, videos: tuple[str, str]) -> None:
+    with opened(browser, videos[1]) as tab:
+        tab.scanned()
+        tab.until("[...document.querySelectorAll('.row video')].filter((one) => one.readyState >= 2).length >= 2")
+        tab.page.keyboard.press("g")
+        tab.until("[...document.querySelectorAll('.tile video')].filter((one) => one.readyState >= 2).length >= 2")
+        second = "document.querySelectorAll('.tile video')[1]"
+        first = tab.page.evaluate(f"{second}.currentTime")
+        ranges = tab.page.evaluate(
+            "fetch('/api/episodes?dataset=0').then((a) => a.json()).then((a) => fetch('/api/videos?dataset=0&key=' +"
+            " encodeURIComponent(a.rows[1].key))).then((a) => a.json())"
+        )
+        start, stop = min((video["from"], video["to"]) for video in ranges)
+        assert start <= first < start + 0.01
+        tab.page.locator("#row-1").hover()
+        tab.until(f"{second}.currentTime > {start} + 0.05")
+        assert tab.page.evaluate(f"{second}.currentTime") <= stop + 0.5
+        tab.page.mouse.move(0, 0)
+        tab.until(f"{second}.paused && {second}.currentTime < {start} + 0.01")
+        tab.screenshot("video-grid")
         tab.check()
 
 

@@ -14,8 +14,6 @@ from rlds_beam.pipelines.browse import REDIRECT
 from rlds_beam.testing import write_dataset
 
 pytestmark = pytest.mark.timeout(300)
-STEPS, RULE = 2, 4
-"""Columns of the list."""
 FIRST = "Math.min(...[...document.querySelectorAll('.virtual-body > .row')].map((one) => one.ariaRowIndex - 2))"
 """The first row that is rendered."""
 
@@ -44,15 +42,15 @@ def test_the_list_is_sorted_and_filtered(browser: Any, example: str) -> None:
         tab.until("document.querySelector('[aria-sort=descending]')")
         tab.until("!document.querySelector('.row.waiting')")
         tab.listed(10)
-        steps = [int(text) for text in tab.column(STEPS)]
+        steps = [int(text) for text in tab.column("steps")]
         assert steps == sorted(steps, reverse=True)
         tab.page.locator("#filter").fill(f"steps >= {steps[0]}")
         tab.until("document.querySelector('.toolbar [role=status]').textContent.includes(' of 200')")
-        assert set(tab.column(STEPS)) == {str(steps[0])}
+        assert set(tab.column("steps")) == {str(steps[0])}
         assert "filter=steps" in tab.page.url
         tab.page.reload()  # the address holds the list's state
         tab.listed()
-        assert set(tab.column(STEPS)) == {str(steps[0])}
+        assert set(tab.column("steps")) == {str(steps[0])}
         assert tab.page.locator("#filter").input_value() == f"steps >= {steps[0]}"
         tab.page.go_back()
         tab.check()
@@ -64,7 +62,7 @@ def test_the_search_looks_into_instructions(browser: Any, example: str) -> None:
         tab.page.keyboard.press("/")
         tab.page.keyboard.type("top right")
         tab.until("document.querySelector('.toolbar [role=status]').textContent.includes(' of 200')")
-        assert all("top right" in text for text in tab.column(5))
+        assert all("top right" in text for text in tab.column("instruction"))
         tab.page.locator("#search").fill("no such words")
         tab.page.get_by_text("No episode matches").wait_for()
         tab.page.get_by_role("button", name="Show all episodes").click()
@@ -90,7 +88,7 @@ def test_rejected_episodes_are_chosen_by_rule(browser: Any, hostile: str) -> Non
         tab.until("document.querySelectorAll('.virtual-body > .row').length === 3")
         tab.page.get_by_label("Rules").select_option("missing_is_last")
         tab.until("document.querySelectorAll('.virtual-body > .row').length === 1")
-        assert tab.column(RULE) == ["missing_is_last"]
+        assert tab.column("rule") == ["missing_is_last"]
         tab.check()
 
 
@@ -157,6 +155,10 @@ def test_the_grid_shows_first_frames(browser: Any, example: str) -> None:
         tab.until(loaded)
         tab.screenshot("grid")
         assert "view=grid" in tab.page.url
+        tab.page.locator("#row-0").hover()  # it plays
+        tab.until("!document.querySelector('#row-0 img').src.includes('step=0&')")
+        tab.page.mouse.move(0, 0)
+        tab.until("document.querySelector('#row-0 img').src.includes('step=0&')")
         tab.page.keyboard.press("ArrowRight")
         tab.page.keyboard.press("Enter")
         tab.page.locator("main.episode h1", has_text="Episode 1").wait_for()
@@ -185,7 +187,7 @@ def test_a_million_episodes(browser: Any, million: tuple[str, str]) -> None:
         tab.page.get_by_role("button", name="steps", exact=True).click()
         tab.until("document.querySelector('[aria-sort=descending]')")
         tab.until("document.querySelector('#row-3:not(.waiting)')")
-        assert tab.column(STEPS)[0] == "1,000"
+        assert tab.column("steps")[0] == "1,000"
         tab.page.locator("#filter").fill("steps <= 1")
         tab.until("document.querySelector('.toolbar').innerText.includes('1,000 of 1,000,000')")
         tab.open(0)

@@ -111,8 +111,10 @@ class Tab:
         pixels: str = self.page.evaluate("i => document.querySelectorAll('.left canvas')[i].toDataURL()", camera)
         return pixels
 
-    def column(self, number: int) -> list[str]:
+    def column(self, name: str) -> list[str]:
         """The texts of a column of the list, in the order of the rows that are shown."""
+        heads = self.page.locator(".head [role=columnheader]").all_inner_texts()
+        number = [head.rstrip(" ↑↓") for head in heads].index(name)
         texts: list[str] = self.page.evaluate(
             """n => [...document.querySelectorAll(".virtual-body > .row")]
               .sort((a, b) => a.ariaRowIndex - b.ariaRowIndex).map((row) => row.children[n].textContent.trim())""",

@@ -148,6 +148,7 @@ def test_videos_are_sent_as_files_in_parts(convert: Convert) -> None:
         first, second = (browser.json("/api/episode", key=key) for key in keys[:2])
         (camera,) = second["cameras"]
         assert (camera["path"], camera["kind"], camera["frames"]) == (CAMERA, "video", second["steps"])
+        assert browser.json("/api/videos", key=keys[1]) == [camera]
         assert camera["from"] == pytest.approx(first["steps"] / 10)
         assert camera["to"] - camera["from"] == pytest.approx(second["steps"] / 10)
         query = {"key": keys[1], "camera": CAMERA}

@@ -108,6 +108,7 @@ def create_app(
         "/api/episode": lambda q: q.dataset.episode(q.key),
         "/api/made": lambda q: q.dataset.made(q.key, q.number("offset", 0), q.number("limit", MAX_ITEMS, MAX_ITEMS)),
         "/api/counterpart": lambda q: q.dataset.counterpart(q.key),
+        "/api/videos": lambda q: q.dataset.videos(q.key),
         "/api/step": lambda q: q.dataset.step(q.key, q.number("step")),
     }
     routes = [Route(path, _endpoint(datasets, functools.partial(_json, answer))) for path, answer in answers.items()]

@@ -256,6 +256,10 @@ class BrowsedDataset:
         except (LookupError, UsageError) as error:
             raise MissingError(f"{key}: there is no image of {camera} at step {step}") from error
 
+    def videos(self, key: EpisodeKey) -> list[Json]:
+        """`/api/videos`."""
+        return [_video_camera(*item) for item in self._videos(key).items()]
+
     def video(self, key: EpisodeKey, camera: str) -> VideoSpan:
         """`/video`: the file with a camera's video."""
         span = self._videos(key).get(camera)

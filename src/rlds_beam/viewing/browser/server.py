@@ -59,6 +59,8 @@ step, or image), or 405. Texts come from datasets and may contain anything; the 
     readable      false for a damaged record: no steps, curves, or cameras; `violations` say why
     previous, next  the keys of its neighbors in the dataset's order, or null
 
+`/api/videos?dataset=&key=` -> the videos among `cameras` of `/api/episode`, without reading the episode
+
 `/api/step?dataset=&key=&step=` -> {step, values: [{path, dtype, shape, value, cut}]}
     `value` is a (nested) list, number, bool, or text; at most 1,000 numbers or characters, else `cut` is true. Images
     have {"image": "jpeg", "bytes": n} as value.

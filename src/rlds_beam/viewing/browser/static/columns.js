@@ -1,13 +1,16 @@
 // What the list can show of an episode, and how its cells look.
 import { html, useState } from "./lib.js";
 import { Dialog } from "./dialogs.js";
-import { cell, line, number, shortKey } from "./text.js";
+import { Film, mainCamera } from "./grid.js";
+import { cell, duration, line, number, shortKey } from "./text.js";
 
 const FIXED = [
+  { name: "picture", label: "", kind: "text", group: "Episode", summary: "The first frame of a camera; it plays under the pointer", wide: 76 },
   { name: "index", label: "#", kind: "number", group: "Episode", summary: "The number in the dataset's order", wide: 72 },
   { name: "key", label: "key", kind: "text", group: "Episode", summary: "Split, shard, and position", wide: 190 },
   { name: "split", label: "split", kind: "text", group: "Episode", wide: 84 },
   { name: "steps", label: "steps", kind: "number", group: "Episode", wide: 78 },
+  { name: "duration", label: "duration", kind: "number", group: "Episode", summary: "The steps at the declared rate", wide: 92 },
   { name: "return", label: "return", kind: "number", group: "Episode", wide: 92 },
   { name: "rule", label: "rule", kind: "text", group: "Episode", summary: "The rule that rejects it", wide: 150 },
   { name: "instruction", label: "instruction", kind: "text", group: "Episode", wide: 240, stretch: true },
@@ -31,7 +34,11 @@ export function shownColumns(dataset, { columns: chosen, sort, filter }) {
     const names = chosen.split(",");
     return all.filter((one) => names.includes(one.name));
   }
-  const own = ["index", "steps", "return", "rule", "instruction", ...(dataset.splits.length > 1 ? ["split"] : [])];
+  const without = (name) => dataset.scanned && dataset.columns.length && !dataset.columns.some((one) => one.name === name);
+  const own = ["index", "steps", ...["return", "rule", "instruction"].filter((name) => !without(name))];
+  if (dataset.cameras.length) own.push("picture");
+  if (dataset.fps) own.push("duration");
+  if (dataset.splits.length > 1) own.push("split");
   if (dataset.signals.length) own.push("signals");
   const asked = filter.split(/[\s,;<>=!]+/);
   return all.filter((one) => own.includes(one.name) || one.name === sort || asked.includes(one.name));
@@ -54,13 +61,22 @@ export function beyond(value, column) {
 
 export function Cell({ row, column, dataset }) {
   if (column.name === "signals") return html`<div role="gridcell" class="cell txt"><${Signals} row=${row} dataset=${dataset} /></div>`;
-  const value = valueOf(row, column);
+  if (column.name === "picture") return html`<${PictureCell} row=${row} dataset=${dataset} />`;
+  const value = column.name === "duration" ? dataset.fps && row.steps !== null ? duration(row.steps / dataset.fps) : null : valueOf(row, column);
   const kind = column.kind === "number" ? "num" : "txt";
   let content = html`<bdi>${cell(value)}</bdi>`;
   if (column.name === "key") content = html`<bdi>${shortKey(value)}</bdi>`;
   else if (column.name === "rule" && value) content = html`<span class="badge bad" title=${line(row.detail)}><bdi>${line(value, 60)}</bdi></span>`;
   else if (beyond(value, column)) content = html`<span class="badge warn"><bdi>${cell(value)}</bdi></span>`;
   return html`<div role="gridcell" class="cell ${kind}" title=${kind === "txt" ? line(value) : undefined}>${content}</div>`;
+}
+
+/** The first frame of an episode; it plays under the pointer. */
+export function PictureCell({ row, dataset }) {
+  const [pointed, point] = useState(false);
+  const camera = mainCamera(dataset.cameras);
+  return html`<div role="gridcell" class="cell film" onMouseEnter=${() => point(true)} onMouseLeave=${() => point(false)}>
+    ${camera && html`<${Film} key=${row.key} dataset=${dataset.id} row=${row} camera=${camera} height="96" moving=${pointed} />`}</div>`;
 }
 
 const MOST_BADGES = 3;

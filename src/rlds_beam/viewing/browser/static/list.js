@@ -1,6 +1,6 @@
 // The episode list: rows or a grid of first frames, sorted and filtered by the server.
 import { html, useCallback, useEffect, useRef, useState, useStore, useKeys, useMedia, clamp } from "./lib.js";
-import { Cell, Columns, columnsOf, shownColumns } from "./columns.js";
+import { Cell, Columns, PictureCell, columnsOf, shownColumns } from "./columns.js";
 import { flagsOf } from "./flags.js";
 import { Tile, tilesOf } from "./grid.js";
 import { route } from "./route.js";
@@ -19,7 +19,7 @@ export function ListPage({ state, dataset }) {
   const range = useRef([0, 0]);
   const control = useRef(null);
   const total = rows.total ?? 0;
-  const grid = state.view === "grid" && dataset.cameras.some((one) => one.kind === "image");
+  const grid = state.view === "grid" && dataset.cameras.length > 0;
   const tiles = tilesOf(width, grid);
 
   const onRange = useCallback((first, stop) => {
@@ -75,7 +75,7 @@ export function ListPage({ state, dataset }) {
     ${dataset.problems.map((one) => html`<p class="error"><bdi>${line(one, 500)}</bdi></p>`)}
     ${rows.total === 0 && html`<p class="empty">No episode matches. <button class="link" onClick=${() => route.go(NOTHING)}>Show all episodes</button></p>`}
     <${Virtual} label="Episodes" role="grid" tabindex="0" aria-rowcount=${total + 1} aria-activedescendant=${`row-${current}`}
-      rows=${grid ? Math.ceil(total / tiles.across) : total} height=${grid ? tiles.height : narrow ? 58 : 32}
+      rows=${grid ? Math.ceil(total / tiles.across) : total} height=${grid ? tiles.height : narrow ? 58 : columns.some((one) => one.name === "picture") ? 52 : 32}
       head=${head} render=${render} onRange=${onRange} control=${control} />
     ${choosing && html`<${Columns} dataset=${dataset} state=${state} onChange=${(columns) => route.go({ columns }, true)} onClose=${() => choose(false)} />`}
   </main>`;
@@ -122,7 +122,7 @@ function Toolbar({ state, dataset, rows, grid, narrow, choose }) {
     <span class="muted" role="status">${rows.total === null ? "…" : filtered
       ? `${number(rows.total)} of ${count(dataset.episodes, dataset.unit === "rows" ? "page" : dataset.unit)}` : count(rows.total, dataset.unit === "rows" ? "page" : dataset.unit)}</span>
     ${!grid && !narrow && html`<button onClick=${() => choose(true)}>Columns</button>`}
-    ${dataset.cameras.some((one) => one.kind === "image") && html`<button aria-pressed=${grid} title="g" onClick=${() => route.go({ view: grid ? "" : "grid" })}>Grid</button>`}
+    ${dataset.cameras.length > 0 && html`<button aria-pressed=${grid} title="g" onClick=${() => route.go({ view: grid ? "" : "grid" })}>Grid</button>`}
   </div>`;
 }
 
@@ -198,9 +198,10 @@ function Row(props) {
 }
 
 function NarrowRow(props) {
-  const { row, style, flags, position } = props;
-  return html`<div class="row narrow ${row ? "" : "waiting"}" ...${rowProps(props)} style=${style}>
+  const { row, style, flags, position, dataset } = props;
+  return html`<div class="row narrow ${row ? "" : "waiting"} ${dataset.cameras.length ? "pictured" : ""}" ...${rowProps(props)} style=${style}>
     <div role="gridcell">${row && html`<${FlagButton} flags=${flags} row=${row} />`}</div>
+    ${dataset.cameras.length > 0 && (row ? html`<${PictureCell} row=${row} dataset=${dataset} />` : html`<div role="gridcell" class="cell film"></div>`)}
     <div role="gridcell" class="lines">${!row ? html`<i class="bone"></i>` : html`
       <div class="clip"><bdi>${row.instruction ? line(row.instruction) : shortKey(row.key)}</bdi></div>
       <div class="clip muted small">#${number(row.index ?? position)}${row.steps !== null && ` · ${count(row.steps, "step")}`}

@@ -51,6 +51,10 @@ export function seconds(value) {
   return `${minutes}:${(value - 60 * minutes).toFixed(2).padStart(5, "0")}`;
 }
 
+/** "4.8 s", "2 min 05 s". */
+export const duration = (value) =>
+  value < 60 ? `${Number(value.toPrecision(2))} s` : `${Math.floor(value / 60)} min ${String(Math.floor(value % 60)).padStart(2, "0")} s`;
+
 export const bytes = (n) =>
   n < 1000 ? `${n} B` : n < 1e6 ? `${(n / 1e3).toFixed(1)} KB` : `${(n / 1e6).toFixed(1)} MB`;
 
