@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import json
 
 import numpy as np
@@ -159,12 +157,6 @@ def test_columns_are_counted_but_not_in_the_summary(tmp_path):
     assert "connector" not in report.summary()
 
 
-@pytest.mark.parametrize("job", ["validate", "stats", "convert", "push", "inspect"])
-def test_all_commands_accept_presets_and_connectors(job):
-    parameters = inspect.signature(getattr(rlds_beam, job)).parameters
-    assert {"preset", "connectors"} <= set(parameters)
-
-
 def test_a_suggested_preset_works_in_every_command_that_checks(tmp_path, capsys):
     bridge = [make_episode(n, seed=n) for n in (4, 6)]
     ends = {"is_last": np.zeros, "is_terminal": np.zeros}
@@ -201,12 +193,3 @@ def test_statistics_of_columns_are_refused(data, tmp_path, capsys):
     assert main(["stats", data, f"--connectors={tmp_path / 'columns.yaml'}"]) == 2
     assert "connectors add obs" in capsys.readouterr().err
     assert main(["validate", data, f"--connectors={tmp_path / 'columns.yaml'}", "--max_rejected=1"]) == 0
-
-
-def test_counts_survive_json():
-    one = Connected("A", "n=1", 3, 2, 9, 6, 1, 2, ("action",), ("obs",))
-    report = Report(records=3, valid=3, episodes=3, steps=9, connectors=(one,))
-    assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
-    assert report.merge(report).connectors == (
-        dataclasses.replace(one, episodes_in=6, episodes_out=4, steps_in=18, steps_out=12, dropped=2, changed=4),
-    )

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import cases
 
 from rlds_beam.images.mp4_boxes import check_tables
 from rlds_beam.images.videos import Video
@@ -108,7 +109,7 @@ def test_compressed_and_deep_boxes() -> None:
             check_tables(io.BytesIO(content), len(content))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(cases(20)))
 def test_damaged_tables_raise_nothing_else(directory: Path, seed: int) -> None:
     rng: Any = np.random.default_rng(seed)
     content = bytearray((directory / "fragmented").read_bytes())

@@ -118,10 +118,10 @@ def queries() -> Iterator[Query]:
         yield Query(text=text)
 
 
-@pytest.mark.parametrize("query", queries(), ids=str)
-def test_a_query_shows_what_a_loop_would_show(rows: TableRows, table: pa.Table, query: Query) -> None:
-    shown = rows.show(rows.select(query), "testing/1.0.0", [])
-    assert [row["key"] for row in shown] == expected(table, query)
+def test_a_query_shows_what_a_loop_would_show(rows: TableRows, table: pa.Table) -> None:
+    for query in queries():
+        shown = rows.show(rows.select(query), "testing/1.0.0", [])
+        assert [row["key"] for row in shown] == expected(table, query), query
 
 
 def test_rows_have_the_values_of_the_table(rows: TableRows, table: pa.Table) -> None:
