@@ -1,7 +1,7 @@
 """A job that is killed or interrupted at any moment can be run again and ends with the bytes of an undisturbed run.
 
 These are the real commands, their workers, and signals; `rlds_beam.testing` kills a conversion of each source and to
-each output at any change of a file (`tests/formats/test_every_source.py`, `test_every_output.py`).
+each output at any change of a file (`tests/formats/test_every_source.py`).
 """
 
 from __future__ import annotations

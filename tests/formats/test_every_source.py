@@ -1,15 +1,23 @@
-"""The conformance tests of each source, on small datasets."""
+"""The conformance tests of each source and each output, on small datasets."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from exchanging import rich_episode
 from fuzzed_datasets import DATASETS
 
-from rlds_beam.formats.registry import SOURCES
-from rlds_beam.testing import SourceTests
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.formats.inputs import open_source
+from rlds_beam.formats.registry import OUTPUTS, SOURCES
+from rlds_beam.reading.plan import plan_ranges
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.testing import OutputTests, SourceTests
+from rlds_beam.testing.conversions import episode_content
 
 
 @pytest.fixture(scope="module")
@@ -32,3 +40,41 @@ class TestEverySource(SourceTests):
         named = dict(flag.removeprefix("--").split("=") for flag in flags)
         self.options = {name: value for name, value in named.items() if name != "from"}
         return given
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    **{to: {} for to in OUTPUTS},
+    "keep_ranges": {"velocity": "action", "episode_name": "{key}"},
+    "lerobot": {"fps": 10},
+    "lerobot 2.1": {"fps": 10, "lerobot_version": "2.1"},
+    "trajectories of episodes": {"items": "episodes"},
+    "minari with JPEGs": {"images": "jpeg"},
+}
+"""Output, and what is special about it -> its options."""
+PLAIN = ("keep_ranges", "scope_rl", "trajectories")
+"""Outputs that get episodes without images and texts."""
+MERGED = (".npy", ".h5", ".hdf5", ".zip")
+"""Files whose bytes do not depend on the ranges."""
+
+
+class TestEveryOutput(OutputTests):
+    @pytest.fixture(autouse=True, params=OPTIONS)
+    def _choose(self, request: pytest.FixtureRequest) -> None:
+        self.output, self.options = request.param.split()[0], OPTIONS[request.param]
+        self.can_be_read = self.output in SOURCES and request.param != "trajectories"  # items of two frames
+        if self.output in ("d3rlpy", "minari"):
+            pytest.importorskip("h5py")
+
+    def episodes(self) -> Sequence[Episode]:
+        if self.output in PLAIN:
+            return super().episodes()
+        return [rich_episode(2 + i % 7, i, terminal=i % 3 != 2) for i in range(7)]
+
+    def read(self, directory: Path) -> Any:
+        if not self.can_be_read:
+            return None
+        source = open_source(str(directory), from_=str(self.output))
+        reader, segments = EpisodeReader(source), [(w.split, s) for w in plan_ranges(source) for s in w.segments]
+        contents = [episode_content(episode) for split, segment in segments for episode in reader.read(split, segment)]
+        merged = {file.name: file.read_bytes() for file in directory.rglob("*") if file.suffix in MERGED}
+        return merged, [{name: value for name, value in content.items() if name != "key"} for content in contents]

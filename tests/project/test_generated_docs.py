@@ -1,13 +1,22 @@
-"""Generated pages, tables, pictures, and types are what their scripts write, and the pages are complete."""
+"""Generated pages, tables, pictures, notebooks, and types are what their scripts write; the notebooks run."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+import readme
 from checkout import ROOT
 from doc_scripts import script
+from processes import DEADLINE
 
 from rlds_beam.checking.rules import POLICIES, RULES
 
@@ -47,3 +56,81 @@ def test_each_rule_is_broken_and_repaired_or_accepted(rule: str) -> None:
     if "repair" in POLICIES[rule]:
         assert f"--repair={rule}" in others[-1] and " 1 repaired, 0 rejected" in others[-1]
     assert others or "**It cannot be repaired.**" in entry or rule == "schema_mismatch"
+
+
+PROGRAM = """\
+import rlds_beam
+
+rlds_beam.convert("data", "out", items="sequences", sequence_length=3, to="lerobot", fps=10, connectors=[len])
+rlds_beam.convert("data", "out", itmes="pairs")
+rlds_beam.convert("data", "out", items="pair")
+rlds_beam.push("data", reverb="localhost:8000", table="t", tabel="t")
+rlds_beam.open_dataset("data", unit="steps", accept="non_finite").batches(3, shuffle=True)
+rlds_beam.open_dataset("data", untis="steps")
+rlds_beam.open_dataset("data").batches(3, suffle=True)
+rlds_beam.show("data", 3, from_="zarr", raw_images="png")
+"""
+WRONG = {4: "itmes", 5: "items", 6: "tabel", 8: "untis", 9: "suffle"}
+"""Lines with an error, and the argument that it names."""
+
+
+def test_a_type_checker_knows_the_arguments_of_the_jobs(tmp_path: Path) -> None:
+    if importlib.util.find_spec("mypy") is None:
+        pytest.skip("mypy is not installed")
+    package = tmp_path / "path" / "rlds_beam"
+    package.mkdir(parents=True)
+    folders = (ROOT / top for top in ("pipelines", "runners", "transforms"))
+    for inner in (*(ROOT / "src" / "rlds_beam").iterdir(), *folders):
+        (package / inner.name).symlink_to(inner)
+    (tmp_path / "path" / "program.py").write_text(PROGRAM)
+    modules = ["", ".datasets.dataset", ".datasets.opening", ".keywords", ".options", ".pipelines.functions"]
+    modules = [*(f"--module=rlds_beam{module}" for module in (*modules, ".viewing.show")), "--module=program"]
+    command = [sys.executable, "-m", "mypy", "--follow-imports=skip", "--ignore-missing-imports", *modules]
+    command += ["--config-file=", f"--cache-dir={tmp_path / 'cache'}"]
+    environment = {**os.environ, "MYPYPATH": str(tmp_path / "path")}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    errors = [line for line in done.stdout.splitlines() if "program.py" in line and "error:" in line]
+    assert [int(line.split(":")[1]) for line in errors] == [*WRONG], done.stdout + done.stderr
+    assert all(f'"{name}"' in line for name, line in zip(WRONG.values(), errors, strict=True)), errors
+
+
+NOTEBOOKS = script("notebooks")
+PAGES = NOTEBOOKS.pages()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_notebook_is_its_page_cell_by_cell(name: str) -> None:
+    notebook = json.loads(NOTEBOOKS.notebook(PAGES[name]))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    made = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
+    code = [text for kind, text in made if kind == "code"]
+    blocks = [block.code.rstrip("\n") for block in readme.blocks(ROOT / "docs" / "tutorials" / f"{name}.md")]
+    assert len(code) == len(blocks)
+    for cell, block in zip(code, blocks, strict=True):
+        assert block in cell or cell == NOTEBOOKS.SCRATCH
+    text = re.sub(r"^```(python|sh)\n.*?^```$", "\n@@\n", PAGES[name], flags=re.DOTALL | re.MULTILINE)
+    parts = [part for part in map(NOTEBOOKS.markdown, text.split("@@")) if part]
+    assert parts == [cell for kind, cell in made if kind == "markdown"]
+    assert len({cell["id"] for cell in notebook["cells"]}) == len(made)
+
+
+def test_the_ten_minutes_run_as_a_notebook(tmp_path: Path) -> None:
+    """In a kernel, without the cells that install something or need TensorFlow."""
+    pytest.importorskip("ipykernel")
+    from jupyter_client.manager import start_new_kernel
+
+    page = PAGES["ten_minutes"].partition(f"## {readme.AGENTS}")[0]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    manager, client = start_new_kernel(env={**os.environ, "PATH": path, "TMPDIR": str(tmp_path)}, cwd=str(tmp_path))
+    try:
+        for kind, text in NOTEBOOKS.cells(page):
+            if kind == "code" and not text.startswith("%pip"):
+                reply = client.execute_interactive(text, timeout=DEADLINE, output_hook=lambda message: None)
+                assert reply["content"]["status"] == "ok", (text, reply["content"])
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    (scratch,) = (path for path in tmp_path.iterdir() if (path / "data").is_dir())
+    assert (scratch / "columns" / "manifest.json").is_file()

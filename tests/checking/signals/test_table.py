@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import itertools
 import pickle
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +15,27 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from robot_episodes import DEFECTS, STATE, changed, robot_episode
 
 from rlds_beam.checking.rules import CheckOptions
-from rlds_beam.checking.signals import SIGNALS, Context, EpisodeTable, findings, measure
+from rlds_beam.checking.signals import (
+    DATASET_CHECKS,
+    SIGNALS,
+    Condition,
+    Context,
+    EpisodeTable,
+    broken_conditions,
+    check_single,
+    context_for,
+    findings,
+    mask,
+    matches,
+    measure,
+    parse_conditions,
+)
 from rlds_beam.checking.validation import validate_episode
 from rlds_beam.episodes.episode import Episode, EpisodeKey
-from rlds_beam.errors import Violation
+from rlds_beam.errors import UsageError, Violation
 from rlds_beam.jobs.example import make_episodes
 from rlds_beam.testing import make_episode
 
@@ -154,3 +172,187 @@ def test_integer_actions_are_no_motion_but_are_compared() -> None:
     episodes = [make_episode(20, seed=i, columns={"action": action}) for i in range(12)]
     rows = table_of(*episodes, context=Context.of_episode(episodes[0])).finish().to_pylist()
     assert all("jump/action" not in row and row["duplicate_actions"] == 11 for row in rows)
+
+
+CLEAN = [robot_episode(seed, steps=30 + seed % 7) for seed in range(24)]
+
+
+def measured(episodes: list[Episode]) -> EpisodeTable:
+    table = EpisodeTable(Context.of_episode(episodes[0], fps=10))
+    for episode in episodes:
+        table.add(episode)
+    return table
+
+
+def metadata(value: Callable[[int], object]) -> list[Episode]:
+    return [e.replace(metadata={"made": value(i), "episode_id": np.int64(i)}) for i, e in enumerate(CLEAN)]
+
+
+def split(episodes: list[Episode], scale: float) -> list[Episode]:
+    """The second half in another split, with a scaled state."""
+    half = len(episodes) // 2
+    return [
+        e
+        if i < half
+        else changed(e, STATE, lambda v: v * scale).replace(key=dataclasses.replace(e.key, split="validation"))
+        for i, e in enumerate(episodes)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("check", "episodes", "detail"),
+    [
+        ("constant_metadata", metadata(lambda i: b"building"), "'building' in all 24 episodes"),
+        ("mixed_metadata", metadata(lambda i: b"two" if i == 3 else np.int64(2 + i)), "1 of 24 texts"),
+        (
+            "repeated_id",
+            [e.replace(metadata={"episode_id": np.int64(i // 2)}) for i, e in enumerate(CLEAN)],
+            "12 values",
+        ),
+        (
+            "constant_dimension",
+            [changed(e, STATE, lambda v: v.__setitem__((..., 2), 5)) for e in CLEAN],
+            r"2 \(always 5\)",
+        ),
+        ("normalized", [changed(e, STATE, lambda v: np.sign(v)) for e in CLEAN], "from -1 to 1 in 6 of"),
+        ("normalized", [make_episode(50, seed=i) for i in range(24)], "mean 0 and standard deviation 1"),
+        ("scale_mismatch", split(CLEAN, 57.3), r"'testing/1.0.0:train': 5\d\.\d times"),
+    ],
+)
+def test_finds_it(check: str, episodes: list[Episode], detail: str) -> None:
+    found = [one for one in measured(episodes).dataset_findings() if one.check == check]
+    assert found
+    assert re.search(detail, found[0].detail), found[0]
+
+
+def test_a_clean_dataset_has_one_constant_field_and_nothing_else() -> None:
+    found = measured(split(CLEAN, 1.1)).dataset_findings()
+    assert [(one.check, one.field) for one in found] == [("constant_metadata", "robot")]
+    assert {one.check for one in found} <= DATASET_CHECKS.keys()
+
+
+def test_episodes_of_another_scale_have_the_ratio_of_their_group() -> None:
+    rows = measured(split(CLEAN, 57.3)).finish().to_pylist()
+    assert all(40 < row[f"scale_mismatch/{STATE}"] < 80 for row in rows)
+    assert all(row["scale_mismatch/action"] < 2 for row in rows)
+
+
+def test_duplicates_with_other_images_and_other_instructions_are_found() -> None:
+    other = DEFECTS["generic instruction"].defect(CLEAN[3], np.random.default_rng(0))
+    copies = [e.replace(key=dataclasses.replace(e.key, shard=1)) for e in (other, CLEAN[5])]
+    rows = {row["key"]: row for row in measured([*CLEAN, *copies]).finish().to_pylist()}
+    doubled = {key for key, row in rows.items() if row["duplicate_actions"] > 0}
+    contradicting = {key for key, row in rows.items() if row["contradictory_instruction"] > 0}
+    assert doubled == {str(e.key) for e in (CLEAN[3], CLEAN[5], *copies)}
+    assert contradicting == {str(e.key) for e in (CLEAN[3], copies[0])}
+
+
+def test_idle_episodes_are_no_duplicates_and_have_no_jumps() -> None:
+    idle = [
+        make_episode(20, seed=i, columns={"action": np.zeros((20, 2)), "observation": np.ones((20, 3))})
+        for i in range(12)
+    ]
+    rows = measured(idle).finish().to_pylist()
+    for row in rows:
+        assert row["jump"] == row["duplicate_actions"] == row["stuck"] == 0
+        assert row["idle_share"] == 19 / 20
+
+
+def test_the_void_action_of_the_last_step_is_no_jump() -> None:
+    rng = np.random.default_rng(0)
+    episodes = []
+    for i in range(20):
+        action = 5 + 0.01 * rng.standard_normal((30, 2)).astype(np.float32)
+        action[-1] = 0
+        episodes.append(make_episode(30, seed=i, columns={"action": action}))
+    rows = measured(episodes).finish().to_pylist()
+    assert max(row["jump/action"] for row in rows) < 5
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("frozen_camera > 0.2", [Condition("frozen_camera", ">", 0.2)]),
+        ("jump/action>=8", [Condition("jump/action", ">=", 8.0)]),
+        ("steps < 10, return < 0", [Condition("steps", "<", 10.0), Condition("return", "<", 0.0)]),
+        ("jump", [Condition("jump", ">", SIGNALS["jump"].threshold)]),
+        ("gripper_range", [Condition("gripper_range", "<", SIGNALS["gripper_range"].threshold)]),
+        ("metadata/success == false", [Condition("metadata/success", "==", False)]),
+        ("instruction = 'open it, now'", [Condition("instruction", "==", "open it, now")]),
+        ("metadata/robot != widowx", [Condition("metadata/robot", "!=", "widowx")]),
+    ],
+)
+def test_parses(text: str, expected: list[Condition]) -> None:
+    assert list(parse_conditions(text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("frozen_camara > 1", "did you mean frozen_camera"),
+        ("jump > big", "is a number, but big is not"),
+        ("steps", "needs a comparison"),
+        ("", "there is no condition"),
+        ("> 3", "is not a condition"),
+        ("jump > 3 and steps < 5", "commas separate several"),
+        ("instruction > abc", "compared by == and !="),
+        ("jump > 3 steps", "is not a condition"),
+        ("x" * 100_000, "too long"),
+    ],
+)
+def test_says_what_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        parse_conditions(text)
+    assert len(str(error.value)) < 300
+
+
+@given(st.text())
+def test_any_text_is_parsed_or_refused(text: str) -> None:
+    try:
+        conditions = parse_conditions(text)
+    except UsageError:
+        return
+    assert all(parse_conditions(str(one)) for one in conditions)
+
+
+def test_rows_and_tables_agree() -> None:
+    table = EpisodeTable(Context.of_episode(next(iter(make_episodes(1, camera=True)))))
+    for episode in make_episodes(30, camera=True):
+        table.add(episode)
+    found = table.finish()
+    for text in (
+        "steps < 20",
+        "return > -10, metadata/episode_id == 3",
+        "lag > 3",
+        "instruction == 'push the point to the goal at the top left'",
+        "instruction != 3",
+        "metadata/nothing > 1",
+        "jitter > 0",
+        "rule == non_finite",
+    ):
+        conditions = parse_conditions(text)
+        expected = [matches(row, conditions) is not None for row in found.to_pylist()]
+        assert mask(found, conditions).tolist() == expected
+    assert mask(found, parse_conditions("steps < 20")).any()
+
+
+def test_a_conversion_refuses_what_compares_episodes_and_names_the_two_steps() -> None:
+    with pytest.raises(
+        UsageError, match=r"check INPUT --reject='jump > 8' --write_exclude=FILE.*convert with --exclude=FILE"
+    ):
+        check_single(parse_conditions("jump > 8"))
+    check_single(parse_conditions("frozen_camera > 0.2, steps < 3, idle_share"))
+
+
+def test_a_violation_names_the_field_and_the_step() -> None:
+    image = np.zeros((20, 32, 32, 3), np.uint8)
+    image[:, 0, :20] = np.eye(20, dtype=np.uint8)[..., None] * 200
+    image[8:15] = image[8]
+    conditions = parse_conditions("frozen_camera > 0.2")
+    frozen = make_episode(20, columns={"observation/image": image})
+    context = context_for(conditions, Context.of_episode(frozen))
+    violation = broken_conditions(frozen, conditions, context)
+    assert violation is not None
+    assert (violation.rule, violation.field, violation.step) == ("signal_limit", "observation/image", 8)
+    assert "0.3 (rejected by frozen_camera > 0.2)" in violation.detail
+    assert broken_conditions(make_episode(20), conditions, context) is None
