@@ -14,10 +14,11 @@ from rlds_beam.connectors.base import Batch, Columns, Connector, full_name, refu
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.fields import find_agent, find_module
 from rlds_beam.connectors.fitted_connector import FittedConnector
-from rlds_beam.connectors.given_meaning import fits, name_fields, names_after
+from rlds_beam.connectors.given_meaning import Label, fits, label_field, labels_after, name_fields
 from rlds_beam.connectors.learner.agents import by_module
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import PROBE, Column, Episode
+from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import Field, Schema, episode_flags, text_field
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
@@ -89,13 +90,13 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
         connector = _fit(connector, batches[0])
         connectors.append(connector)
         batches = [_after(connector, batch) for batch in batches]
-    names = _dimension_names(connectors, configuration, schema)
+    labels = _labels(connectors, configuration, schema)
     of_agent: dict[tuple[str, str], list[Episode]] = {}
     for episode in (episode for batch in batches for episode in batch.episodes):
         of_agent.setdefault((find_agent(episode), find_module(episode)), []).append(episode)
     schemas = tuple(
         Schema(
-            _with_names(_merge([_match_fields(episode.steps, schema.steps) for episode in episodes]), names),
+            _with_labels(_merge([_match_fields(episode.steps, schema.steps) for episode in episodes]), labels),
             _merge([_metadata(episode, schema.metadata) for episode in episodes]),
         )
         for episodes in of_agent.values()
@@ -106,36 +107,53 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
         name: [columns[name] for columns in by_batch if name in columns] for columns in by_batch for name in columns
     }
     fields = {
-        name: _with_names(_merge([_match_fields(columns, {}) for columns in parts]), names, name)
+        name: _with_labels(_merge([_match_fields(columns, {}) for columns in parts]), labels, name)
         for name, parts in modules.items()
     }
     made_of = {name: columns for name, columns in sorted(fields.items()) if columns}
     return Probed(schemas, made_of, tuple(connectors), schema)
 
 
-def _dimension_names(
+def _labels(
     connectors: Sequence[Connector], configuration: Configuration, schema: Schema
-) -> dict[tuple[str, str], tuple[str, ...]]:
-    """The names of the values of the columns that connectors return, by module and path; the module of steps is "".
+) -> dict[tuple[str, str], tuple[Label, ...]]:
+    """What is known of the values of the columns that connectors return, by module and path; the module of steps is "".
 
-    A connector with a method `dimension_names` says what it makes of the names before it; see `ConvertRotation`.
+    A connector with a method `dimension_names` or `represent` says what it makes of the names or of the representations
+    before it; see `ConvertRotation`.
     """
     start = 0
     for i, connector in enumerate(connectors):
-        declare = getattr(connector, "dimension_names", None)
-        if declare is None:
+        if not hasattr(connector, "dimension_names") and not hasattr(connector, "represent"):
             continue
         episode = _zeros(schema, _LENGTHS[0], _UNKNOWN[0])
-        before = names_after(schema, episode, functools.partial(_run, connectors[start:i], configuration))
-        names = declare({path: given for (module, path), given in before.items() if not module}, configuration.fields)
+        before = labels_after(schema, episode, functools.partial(_run, connectors[start:i], configuration))
         batch = Batch((episode,), fields=configuration.fields)
-        for each in connectors[start : i + 1]:
+        for each in connectors[start:i]:
             batch = _after(each, batch)
-        made = batch.episodes[0]
-        steps = {path: f.with_names(names.get(path, ())) for path, f in _match_fields(made.steps, schema.steps).items()}
-        schema, start = Schema(steps, _metadata(made, schema.metadata)), i + 1
+        given = _schema(batch.episodes[0], schema, before)
+        after = before
+        if not hasattr(connector, "dimension_names") or not hasattr(connector, "represent"):
+            after = labels_after(schema, episode, functools.partial(_run, connectors[start : i + 1], configuration))
+        schema, start = _schema(_after(connector, batch).episodes[0], schema, after), i + 1
+        names, known = schema.names, {path: schema.steps[path].dimensions for path in schema.representations}
+        if hasattr(connector, "dimension_names"):
+            names = connector.dimension_names(given.names, configuration.fields)
+        if hasattr(connector, "represent"):
+            vectors = {path: field.dimensions for path, field in given.steps.items() if field.is_vector}
+            known = connector.represent(vectors, configuration.fields)
+        steps = {
+            path: field.with_names(names.get(path, ())).with_representation(Representation.join(known.get(path, ())))
+            for path, field in schema.steps.items()
+        }
+        schema = dataclasses.replace(schema, steps=steps)
     episode = _zeros(schema, _LENGTHS[0], _UNKNOWN[0])
-    return names_after(schema, episode, functools.partial(_run, connectors[start:], configuration))
+    return labels_after(schema, episode, functools.partial(_run, connectors[start:], configuration))
+
+
+def _schema(episode: Episode, known: Schema, labels: Mapping[tuple[str, str], tuple[Label, ...]]) -> Schema:
+    """The schema of an episode that connectors returned, with what is known of its values."""
+    return Schema(_with_labels(_match_fields(episode.steps, known.steps), labels), _metadata(episode, known.metadata))
 
 
 def _run(
@@ -149,10 +167,10 @@ def _run(
     return [{**{("", path): c for path, c in e.steps.items()}, **modules} for e in batch.episodes]
 
 
-def _with_names(
-    fields: Mapping[str, Field], names: Mapping[tuple[str, str], tuple[str, ...]], module: str = ""
+def _with_labels(
+    fields: Mapping[str, Field], labels: Mapping[tuple[str, str], tuple[Label, ...]], module: str = ""
 ) -> dict[str, Field]:
-    return {path: field.with_names(names.get((module, path), ())) for path, field in fields.items()}
+    return {path: label_field(field, labels.get((module, path), ())) for path, field in fields.items()}
 
 
 def _fit(connector: Connector, batch: Batch) -> Connector:

@@ -13,6 +13,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.checked_json import parse_json, parse_yaml
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.representations import Dimension, Representation
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.reading.base import Source
@@ -118,51 +119,67 @@ def with_attributes(source: Source, **changes: Any) -> Source:
 
 
 Key = TypeVar("Key")
+Label = tuple[str | None, Dimension]
+"""What is known of one value of a vector: its name and how it is represented."""
 
 _SEEDS = (1, 2)
 """A coincidence, for example of clipped or rounded numbers, is not the same with other numbers."""
 
 
-def names_after(
+def labels_after(
     schema: Schema, episode: Episode, run: Callable[[Episode], Iterable[Mapping[Key, Column]]]
-) -> dict[Key, tuple[str, ...]]:
-    """The names of the values of the columns that connectors return; not of those that they change.
+) -> dict[Key, tuple[Label, ...]]:
+    """What is known of the values of the columns that connectors return; nothing of those that they change.
 
     Args:
       schema: the schema before the connectors.
       episode: an episode of the schema.
       run: runs the connectors on an episode, and returns the columns of each resulting episode.
     """
-    found: list[dict[Key, tuple[str, ...]]] = []
+    found: list[dict[Key, tuple[Label, ...]]] = []
     for seed in _SEEDS:
-        marked, names = _mark(schema, episode, np.random.default_rng(seed))
+        marked, labels = _mark(schema, episode, np.random.default_rng(seed))
         try:
-            found += [_read(result, names) for result in (run(marked) if names else ())]
+            found += [_read(result, labels) for result in (run(marked) if labels else ())]
         except RldsBeamError:  # they refuse such numbers
             return {}
-    common = set.intersection(*(set(names.items()) for names in found)) if found else set()
+    common = set.intersection(*(set(labels.items()) for labels in found)) if found else set()
     return dict(common)
 
 
-def _mark(schema: Schema, episode: Episode, random: np.random.Generator) -> tuple[Episode, dict[float, str]]:
-    """The episode with a number for each named dimension, and the names by number."""
+def label_field(field: Field, labels: Sequence[Label]) -> Field:
+    """The field with the names and the representation of its values, if they fit; without any others."""
+    names = [name for name, _ in labels if name is not None]
+    known = Representation.join([dimension for _, dimension in labels])
+    return field.with_names(names if len(names) == len(labels) else ()).with_representation(known)
+
+
+def _mark(schema: Schema, episode: Episode, random: np.random.Generator) -> tuple[Episode, dict[float, Label]]:
+    """The episode with a number for each dimension of which something is known, and what is known by number.
+
+    The values of other vectors of floats are also marked if there are representations: a field that is joined to one
+    with a representation need not have one.
+    """
     columns: dict[str, Any] = {}
-    names: dict[float, str] = {}
+    labels: dict[float, Label] = {}
     for path, field in schema.steps.items():
         column = episode.steps[path]
-        if not field.names or len(field.shape) != 1 or not is_numeric(column):
+        if len(field.shape) != 1 or not is_numeric(column):
             continue
         column = np.asarray(column)
-        small = column.dtype.kind in "iu"
-        row = random.integers(1, 127, len(field.names)) if small else random.uniform(0.1, 0.9, len(field.names))
+        if not field.names and not (schema.representations and column.dtype.kind == "f"):
+            continue
+        small, size = column.dtype.kind in "iu", column.shape[1]
+        row = random.integers(1, 127, size) if small else random.uniform(0.1, 0.9, size)
         row = row.astype(np.float32).astype(column.dtype)  # the same number after a cast to float32
         columns[path] = np.broadcast_to(row, column.shape)
-        names |= dict(zip(columns[path][0].tolist(), field.names, strict=True))
-    return episode.with_columns(columns), names
+        known = zip(field.names or [None] * size, field.dimensions, strict=False)
+        labels |= dict(zip(columns[path][0].tolist(), known, strict=True))
+    return episode.with_columns(columns), labels
 
 
-def _read(columns: Mapping[Key, Column], names: Mapping[float, str]) -> dict[Key, tuple[str, ...]]:
-    """The names of the columns whose values are all numbers of different names."""
+def _read(columns: Mapping[Key, Column], labels: Mapping[float, Label]) -> dict[Key, tuple[Label, ...]]:
+    """What is known of the columns whose values are all different marks."""
     found = {}
     for key, column in columns.items():
         if not is_numeric(column):
@@ -170,6 +187,6 @@ def _read(columns: Mapping[Key, Column], names: Mapping[float, str]) -> dict[Key
         rows = np.asarray(column)
         if rows.ndim == 2 and len(rows) and (rows == rows[:1]).all():
             values = rows[0].tolist()
-            if values and len(set(values)) == len(values) and all(value in names for value in values):
-                found[key] = tuple(names[value] for value in values)
+            if values and len(set(values)) == len(values) and all(value in labels for value in values):
+                found[key] = tuple(labels[value] for value in values)
     return found

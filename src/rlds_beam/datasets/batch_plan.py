@@ -121,6 +121,7 @@ def _check_relative(relative: RelativeActions, dataset: Loadable, windows: Mappi
     known = [dataset.fields[name] for name in (path, state)]
     action, other = (np.zeros((1, field.known_size), field.numpy_dtype) for field in known)
     relative.check(path, action, other)
+    relative.check_known(path, known[0].dimensions)
 
 
 def _next_observations(fields: Mapping[str, Field]) -> dict[str, str]:

@@ -47,8 +47,8 @@ def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
 def _arrow_field(field: Field) -> pa.Field:
     import pyarrow as pa
 
-    names = {"names": list(field.names)} if field.names else {}
-    facts = {"dtype": field.dtype, "shape": list(field.shape), "encoding": field.encoding, **names}
+    stored = {"dtype": field.dtype, "shape": list(field.shape), "encoding": field.encoding}
+    facts = {**stored, **field.meaning_json()}
     return pa.field(field.path, _arrow_type(field), nullable=False, metadata={METADATA: json.dumps(facts).encode()})
 
 

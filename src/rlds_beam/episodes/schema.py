@@ -1,4 +1,4 @@
-"""The schema of a dataset's episodes: path -> dtype, shape, encoding, names of dimensions."""
+"""The schema of a dataset's episodes: path -> dtype, shape, encoding, names and representation of dimensions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_beam.episodes.representations import Dimension, Representation
 from rlds_beam.errors import UsageError
 from rlds_beam.images.headers import IMAGE_FILES
 from rlds_beam.lazy import Viewable
@@ -55,6 +56,7 @@ class Field:
       fast: False if only TFDS's decoder can read it (ragged, video, optional).
       optional: True if a record may omit it.
       names: the names of the values along the last axis (`("shoulder_pan.pos", ...)`); empty if unknown.
+      representation: which of these values are rotations, and what they are relative to; None if unknown.
     """
 
     path: str
@@ -65,6 +67,7 @@ class Field:
     fast: bool = True
     optional: bool = False
     names: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    representation: Representation | None = dataclasses.field(default=None, compare=False)
 
     @functools.cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -104,14 +107,33 @@ class Field:
 
     def to_json(self) -> dict[str, Any]:
         """The field as JSON; an unknown dimension is null."""
-        names = {"names": list(self.names)} if self.names else {}
         stored = {"dtype": self.dtype, "shape": list(self.shape), "encoding": self.encoding, "feature": self.feature}
-        return {**stored, **names}
+        return {**stored, **self.meaning_json()}
+
+    def meaning_json(self) -> dict[str, Any]:
+        """The names and the representation of its values as JSON; empty if they are unknown."""
+        names = {"names": list(self.names)} if self.names else {}
+        return names | ({"representation": self.representation.to_json()} if self.representation else {})
 
     def with_names(self, names: Sequence[str]) -> Field:
         """A copy with these names; without any if they are not printable texts, one for each value of the last axis."""
         fits = bool(self.shape) and len(names) == self.shape[-1] and all(map(is_name, names))
         return dataclasses.replace(self, names=tuple(names) if fits else ())
+
+    def with_representation(self, representation: Representation | None) -> Field:
+        """A copy with this representation; without any if it does not fit, or this is no vector of floats."""
+        fits = representation is not None and self.is_vector and representation.fits(self.known_size)
+        return dataclasses.replace(self, representation=representation if fits else None)
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether its values are vectors of floats of one size, which can have a representation."""
+        return len(self.shape) == 1 and self.shape[0] is not None and "float" in self.dtype
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """How each value of a step is represented."""
+        return (self.representation or Representation()).split(self.known_size, self.path)
 
     def __str__(self) -> str:
         dims = ", ".join("?" if d is None else str(d) for d in self.shape)
@@ -172,6 +194,11 @@ class Schema(Viewable):
     def names(self) -> Mapping[str, tuple[str, ...]]:
         """The names of the values of step fields that have some, by path."""
         return {path: field.names for path, field in self.steps.items() if field.names}
+
+    @property
+    def representations(self) -> Mapping[str, Representation]:
+        """The representations of step fields that have one, by path."""
+        return {path: field.representation for path, field in self.steps.items() if field.representation is not None}
 
     def check_flags(self, where: str) -> None:
         """Raises UsageError, naming `where`, if a flag or the discount is text or an image."""
@@ -243,10 +270,11 @@ def fields_text(fields: Mapping[str, Field]) -> dict[str, str]:
 
 
 def describe_type(field: Field) -> str:
-    """The type of a value: `float32 (2,): x, y`, `uint8 (96, 96, 3) jpeg`, `text`."""
+    """The type of a value: `float32 (2,): x, y`, `float32 (6,); rotation 6d at 0`, `uint8 (96, 96, 3) jpeg`, `text`."""
     encoding = f" {field.encoding}" if field.encoding not in ("none", "text") else ""
     dtype = "text" if field.dtype == "string" else field.dtype
-    return f"{type_text(dtype, field.shape)}{encoding}{_names(field.names)}"
+    represented = f"; {field.representation}" if field.representation else ""
+    return f"{type_text(dtype, field.shape)}{encoding}{_names(field.names)}{represented}"
 
 
 def _names(names: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.checked_json import TEXT, Kind, check_json, parse_json
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import SOURCE_DATASET, Column, Episode
+from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import MAX_NAME, Schema, is_name
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import LastAction, Segment, Source
@@ -191,7 +192,14 @@ MAX_RATE = 1_000_000
 _RATE = Kind(f"a number above 0, up to {MAX_RATE:,}", lambda rate: type(rate) in (int, float) and 0 < rate <= MAX_RATE)
 _ROBOT = Kind(f"printable text of 1 to {MAX_NAME} characters", lambda text: isinstance(text, str) and _is_robot(text))
 _LAST_ACTION = Kind("real or void", lambda action: action in ("real", "void"))
-_CONTENT = {"fps?": _RATE, "robot?": _ROBOT, "last_action?": _LAST_ACTION, "names?": {"*": [TEXT]}}
+REPRESENTATION = Kind("a representation", lambda content: Representation.from_json(content) is not None)
+_CONTENT = {
+    "fps?": _RATE,
+    "robot?": _ROBOT,
+    "last_action?": _LAST_ACTION,
+    "names?": {"*": [TEXT]},
+    "representation?": {"*": REPRESENTATION},
+}
 
 
 def _is_robot(text: str) -> bool:
@@ -207,18 +215,20 @@ class Meaning:
       robot: the name of the robot.
       names: the names of the values of step fields, by path.
       last_action: see `Source`.
+      representations: the representations of the values of step fields, by path.
     """
 
     fps: float | None = None
     robot: str | None = None
     names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     last_action: LastAction = "unknown"
+    representations: Mapping[str, Representation] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, schema: Schema, source: Source) -> Meaning:
         """The meaning of the episodes of a source, written with this schema."""
-        names = {path: field.names for path, field in schema.steps.items() if field.names}
-        return dataclasses.replace(cls.of_dataset(source), names=names)
+        known = cls.of_dataset(source)
+        return dataclasses.replace(known, names=schema.names, representations=schema.representations)
 
     @classmethod
     def of_dataset(cls, source: Source) -> Meaning:
@@ -237,10 +247,12 @@ class Meaning:
         """The inverse of `to_json`. Raises UsageError, naming the file (`where`), if it is damaged."""
         check_json(content, _CONTENT, where)
         names = {field: tuple(names) for field, names in content.get("names", {}).items()}
-        return cls(content.get("fps"), content.get("robot"), names, content.get("last_action", "unknown"))
+        parts = {path: Representation.from_json(part) for path, part in content.get("representation", {}).items()}
+        known = {path: part for path, part in parts.items() if part is not None}
+        return cls(content.get("fps"), content.get("robot"), names, content.get("last_action", "unknown"), known)
 
     def name(self, schema: Schema) -> Schema:
-        """The schema with the names. Raises UsageError if a field has another number of values."""
+        """The schema with the names and the representations. Raises UsageError if they do not fit a field."""
         steps = dict(schema.steps)
         for path, names in self.names.items():
             if path in steps:
@@ -250,6 +262,11 @@ class Meaning:
                         f"{MEANING}: {path} has {len(names):,} names, but is {schema.steps[path]}: expected a "
                         f"printable name of up to {MAX_NAME} characters for each value"
                     )
+        for path, representation in self.representations.items():
+            if path in steps:
+                steps[path] = steps[path].with_representation(representation)
+                if steps[path].representation is None:
+                    raise UsageError(f"{MEANING}: {schema.steps[path]} cannot be represented as {representation}")
         return dataclasses.replace(schema, steps=steps)
 
     def entry(self) -> dict[str, Any]:
@@ -260,5 +277,7 @@ class Meaning:
         """The content of the file; empty if nothing is known."""
         names = {path: [*names] for path, names in self.names.items()}
         last = None if self.last_action == "unknown" else self.last_action
-        content = {"fps": self.fps, "robot": self.robot, "last_action": last, "names": names}
+        represented = {path: known.to_json() for path, known in self.representations.items()}
+        facts: dict[str, Any] = {"fps": self.fps, "robot": self.robot, "last_action": last}
+        content = {**facts, "names": names, "representation": represented}
         return {key: value for key, value in content.items() if value}

@@ -16,6 +16,7 @@ from rlds_beam.encoding.tfrecord.rows import frame
 from rlds_beam.encoding.wire import encode_delimited, integer, text
 from rlds_beam.episodes.columns import nest, nest_order
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
+from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import FLAGS, Field, Schema, episode_flags
 from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.images.encoded_images import EncodedImages
@@ -68,7 +69,7 @@ class TrajectorySpec:
       left_out: step and episode fields that are in no leaf -> a human-readable reason.
       frames, items: how episodes become these items; None if the items were not converted from episodes.
       keep: the fields that items carry besides their leaves.
-      names: the names of the values of leaves, by path, if known.
+      names, representations: those of the values of leaves, by path, if known.
     """
 
     leaves: tuple[SpecLeaf, ...]
@@ -78,6 +79,7 @@ class TrajectorySpec:
     items: ItemOptions | None = None
     keep: tuple[Kept, ...] = ()
     names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict, compare=False)
+    representations: Mapping[str, Representation] = dataclasses.field(default_factory=dict, compare=False)
 
     def __getitem__(self, path: str) -> SpecLeaf:
         return self._by_path[path]
@@ -97,23 +99,26 @@ class TrajectorySpec:
         """Returns a spec with more leaves, for items to which columns were added; leaves of the same path are replaced.
 
         Args:
-          fields: the path (`policy_info/speed`), dtype, shape, and names of a frame's value.
+          fields: the path (`policy_info/speed`), dtype, shape, names, and representation of a frame's value.
 
         Raises:
           UsageError: a path is not one of a trajectory or is below another leaf, or a field is text or has an unknown
             dimension.
         """
-        leaves, names = {leaf.path: leaf for leaf in self.leaves}, dict(self.names)
+        leaves = {leaf.path: leaf for leaf in self.leaves}
+        added = Schema({field.path: field for field in fields})
+        names = {path: own for path, own in self.names.items() if path not in added.steps}
+        known = {path: own for path, own in self.representations.items() if path not in added.steps}
         for field in fields:
             if field.path.split("/")[0] not in _GROUPS or field.dtype == "string" or None in field.shape:
                 raise UsageError(f"{field}: a trajectory holds numbers of a fixed shape below {', '.join(_GROUPS)}")
             shape = tuple(size for size in field.shape if size is not None)
             leaves[field.path] = SpecLeaf(field.path, field.dtype, shape, field.encoding)
-            names.pop(field.path, None)
-            names |= {field.path: field.names} if field.names else {}
         ordered = [path for group in _GROUPS for path in nest_order([p for p in leaves if p.split("/")[0] == group])]
         nest(dict.fromkeys(ordered))  # raises if a leaf is below another one
-        return dataclasses.replace(self, leaves=tuple(leaves[path] for path in ordered), names=names)
+        made = tuple(leaves[path] for path in ordered)
+        names, known = {**names, **added.names}, {**known, **added.representations}
+        return dataclasses.replace(self, leaves=made, names=names, representations=known)
 
     def check(self, frames: Frames) -> None:
         """Raises UsageError if the frames do not match this spec (takes some microseconds).
@@ -188,8 +193,9 @@ def trajectory_spec(
     item_shape: Shape = () if item_options.items == "frames" else (item_options.length,)
     left_out = _find_left_out(schema, set(sources.values()), frame_options)
     kept = keep_fields(keep, schema, (leaf.path for leaf in leaves))
-    names = {leaf.path: schema.names[leaf.path] for leaf in leaves if leaf.path in schema.names}
-    return TrajectorySpec(tuple(leaves), item_shape, left_out, frame_options, item_options, kept, names)
+    of_leaves = Schema({leaf.path: schema.steps[leaf.path] for leaf in leaves if leaf.path in schema.steps})
+    known = of_leaves.names, of_leaves.representations
+    return TrajectorySpec(tuple(leaves), item_shape, left_out, frame_options, item_options, kept, *known)
 
 
 def _find_left_out(schema: Schema, used: Iterable[str], options: FrameOptions) -> dict[str, str]:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam.connectors import ConvertRotation
-from rlds_beam.connectors.cleaning.rotations import value_names
 from rlds_beam.connectors.configuration import load
 from rlds_beam.connectors.dry_run import probe
+from rlds_beam.episodes.representations import value_names
 from rlds_beam.episodes.schema import Field, Schema, episode_flags
 from rlds_beam.errors import BadEpisode, UsageError
 

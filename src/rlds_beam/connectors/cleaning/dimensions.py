@@ -13,6 +13,7 @@ from rlds_beam.connectors.cleaning.selection import vectors
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.representations import Dimension, Dimensions
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean
 
@@ -176,6 +177,12 @@ class ArrangeDimensions(EpisodeConnector):
         new = kept if self.names is None and len(kept) == len(self.order) else tuple(self.names or ())
         return {**names, self.field: new}
 
+    def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
+        """How the values of vectors are represented after the connector, given how they are before it."""
+        old = values.get(self.field, ())
+        new = tuple(Dimension() if i is None else old[i] for i in self.order) if old else ()
+        return {**values, self.field: new}
+
 
 @dataclasses.dataclass(frozen=True)
 class ScaleDimensions(EpisodeConnector):
@@ -210,6 +217,13 @@ class ScaleDimensions(EpisodeConnector):
     ) -> Mapping[str, tuple[str, ...]]:
         """The names of the values of step fields: the same after the connector."""
         return names
+
+    def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
+        """How the values of vectors are represented after the connector: scaled ones are no rotation."""
+        old = values.get(self.field, ())
+        factors = np.broadcast_to(np.asarray(self.factor, np.float64), len(old)).tolist()
+        new = (v if factor == 1 else v.straighten() for v, factor in zip(old, factors, strict=True))
+        return {**values, self.field: tuple(new)}
 
 
 def _check_new(path: str, others: Mapping[str, Column], what: str) -> None:

@@ -11,15 +11,17 @@ import numpy as np
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.rotations import (
     are_rotations,
+    check_rotations,
     read_rotations,
     sound_rotations,
-    value_names,
+    turn_values,
     void_actions,
     write_rotations,
 )
 from rlds_beam.connectors.cleaning.selection import vectors
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.representations import Dimension, Dimensions, value_names
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.typing import Array
 
@@ -71,6 +73,34 @@ class _Actions(EpisodeConnector):
         kept = {*self.absolute}
         named = (name if i in kept else self._rename(name) for i, name in enumerate(names.get(path, ())))
         return {**names, path: tuple(named)}
+
+    def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
+        """How the values of vectors are represented after the connector, given how they are before it.
+
+        Raises:
+          UsageError: the data says that rotations or references are others than the arguments.
+        """
+        path = self.action or fields.actions
+        given, rotation = {**values}, self.rotation or ""
+        for field in dict.fromkeys((self.state, path)):
+            own = [*given.get(field, ())]
+            check_rotations(own, self._rotations, rotation, f"{type(self).__name__}: rotation", field)
+            if field == path:
+                self.check_known(path, own)
+                own = [v if i in self.absolute else self._represent(v).straighten() for i, v in enumerate(own)]
+            for start in self._rotations if own else ():
+                where = slice(start, start + len(value_names(rotation)))
+                own[where] = turn_values(own[where], rotation, f"{field}[{start}]")
+            given[field] = tuple(own)
+        return given
+
+    def check_known(self, path: str, values: Sequence[Dimension]) -> None:
+        """Raises UsageError if the data says of the action's values that they cannot be converted."""
+        raise NotImplementedError
+
+    def _represent(self, value: Dimension) -> Dimension:
+        """How a value that is not absolute is represented after the connector."""
+        raise NotImplementedError
 
     def _rename(self, name: str) -> str:
         """The name of a value that is not absolute, after the connector."""
@@ -202,6 +232,17 @@ class RelativeActions(_Actions):
         """The connector that converts back."""
         return AbsoluteActions(**_arguments(self))
 
+    def check_known(self, path: str, values: Sequence[Dimension]) -> None:
+        for i, value in enumerate(values):
+            if value.relative_to is not None and i not in self.absolute:
+                raise UsageError(
+                    f"RelativeActions: value {i} of {path} is already {_reference(value)}: leave the connector out, or "
+                    "convert back with AbsoluteActions before it"
+                )
+
+    def _represent(self, value: Dimension) -> Dimension:
+        return value._replace(relative_to=self.to, frame=self.frame if self.rotation else None)
+
     def _rename(self, name: str) -> str:
         return f"{DELTA}{name}"
 
@@ -248,6 +289,28 @@ class AbsoluteActions(_Actions):
         """The connector that converts back."""
         return RelativeActions(**_arguments(self))
 
+    def check_known(self, path: str, values: Sequence[Dimension]) -> None:
+        known = any(value.relative_to is not None for value in values)
+        turned = {i for start in self._rotations for i in range(start, start + len(value_names(self.rotation or "")))}
+        for i, value in enumerate(values):
+            if not known or i in self.absolute:
+                continue
+            if value.relative_to is None:
+                raise UsageError(f"AbsoluteActions: value {i} of {path} is absolute already: add {i} to absolute")
+            if value.relative_to != self.to or value.frame not in (None, self.frame):
+                raise UsageError(
+                    f"AbsoluteActions: to={self.to}, frame={self.frame}, but value {i} of {path} is "
+                    f"{_reference(value)}: give that"
+                )
+            if value.rotation is not None and i not in turned:
+                raise UsageError(
+                    f"AbsoluteActions: {path} has a rotation as {value.rotation} at {i - value.place}: give rotation "
+                    "and at"
+                )
+
+    def _represent(self, value: Dimension) -> Dimension:
+        return value._replace(relative_to=None, frame=None)
+
     def _rename(self, name: str) -> str:
         return name.removeprefix(DELTA)
 
@@ -284,6 +347,11 @@ class AbsoluteActions(_Actions):
                 place = slice(self._positions[i], self._positions[i] + 3)
                 made[:, place] = bases[:, place] + base.apply(actions[:, place])
         return made
+
+
+def _reference(value: Dimension) -> str:
+    """`relative (to=state, frame=hand)`."""
+    return f"relative (to={value.relative_to}{f', frame={value.frame}' if value.frame else ''})"
 
 
 def _arguments(connector: _Actions) -> dict[str, Any]:

@@ -12,11 +12,12 @@ import numpy as np
 from rlds_beam.checking.rates import is_clock
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning.relative_actions import DELTA
-from rlds_beam.connectors.cleaning.rotations import read_rotations, sound_rotations, value_names, write_rotations
+from rlds_beam.connectors.cleaning.rotations import read_rotations, sound_rotations, write_rotations
 from rlds_beam.connectors.cleaning.selection import merge_steps, vectors, with_value
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import all_below
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.representations import Dimensions, value_names
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Source
@@ -165,15 +166,30 @@ class Resample(EpisodeConnector):
     ) -> Mapping[str, tuple[str, ...]]:
         """The names of the values of step fields after the connector: those before it."""
         action = self.action or fields.actions
-        listed = _entries(self.relative)
         for path in all_below(names, action):
             for i, name in enumerate(names[path]):
-                if name.startswith(DELTA) and path not in listed and not (path == action and i in listed):
+                if name.startswith(DELTA) and not self._is_relative(path, i, action):
                     raise UsageError(
                         f"Resample: {name}, value {i} of {path}, is a difference, which must not be held: add {i} to "
                         "relative, or resample before RelativeActions"
                     )
         return names
+
+    def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
+        """How the values of vectors are represented after the connector: as before it."""
+        action = self.action or fields.actions
+        for path in all_below(values, action):
+            for i, value in enumerate(values[path]):
+                if value.relative_to is not None and not self._is_relative(path, i, action):
+                    raise UsageError(
+                        f"Resample: value {i} of {path} is relative, so it must not be held: add {i} to relative, or "
+                        "resample before RelativeActions"
+                    )
+        return values
+
+    def _is_relative(self, path: str, i: int, action: str) -> bool:
+        listed = _entries(self.relative)
+        return path in listed or (path == action and i in listed)
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         action = self.action or fields.actions

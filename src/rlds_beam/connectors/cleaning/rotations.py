@@ -15,23 +15,13 @@ from rlds_beam.connectors.cleaning.selection import vectors
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.representations import EULER, ROTATIONS, Dimension, Dimensions, value_names
 from rlds_beam.errors import BadEpisode, UsageError, Violation, needs
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
     from scipy.spatial.transform import Rotation
 
-_VALUES = {
-    "quaternion_xyzw": ("qx", "qy", "qz", "qw"),
-    "quaternion_wxyz": ("qw", "qx", "qy", "qz"),
-    "axis_angle": ("rx", "ry", "rz"),
-    "matrix": ("r00", "r01", "r02", "r10", "r11", "r12", "r20", "r21", "r22"),
-    "6d": ("r00", "r10", "r20", "r01", "r11", "r21"),
-    "6d_rows": ("r00", "r01", "r02", "r10", "r11", "r12"),
-}
-"""Representation -> the names of its values; `r01` is the matrix's row 0, column 1."""
-
-_EULER = re.compile(r"euler_([xyz]{3}|[XYZ]{3})(_degrees)?")
 _TOLERANCE = 1e-2
 """How far the norm of a quaternion may be from 1, and R R^T from the identity; float16 keeps 3 digits."""
 
@@ -85,7 +75,7 @@ class ConvertRotation(EpisodeConnector):
             if not value_names(name):
                 raise UsageError(
                     f"ConvertRotation: {name} is no representation; there are euler_xyz (any order of axes, XYZ for "
-                    f"intrinsic, _degrees at the end), {', '.join(_VALUES)}"
+                    f"intrinsic, _degrees at the end), {', '.join(ROTATIONS)}"
                 )
         starts, width = self._starts, len(value_names(self.from_))
         if not starts or min(starts) < 0 or any(b - a < width for a, b in itertools.pairwise(starts)):
@@ -126,6 +116,23 @@ class ConvertRotation(EpisodeConnector):
             parts += [_prefix(own) + name for name in value_names(self.to)] if rotation else own
         return {**names, self.field: tuple(parts)}
 
+    def represent(self, values: Dimensions, fields: StepFields) -> Dimensions:
+        """How the values of vectors are represented after the connector, given how they are before it.
+
+        Raises:
+          UsageError: the data says that the values are another representation than `from_`.
+        """
+        own = values.get(self.field, ())
+        check_rotations(own, self._starts, self.from_, "ConvertRotation: from", self.field)
+        made: list[Dimension] = []
+        for rotation, part in self._cut(np.arange(len(own))[None]):
+            old = [own[i] for i in part[0]]
+            if rotation:
+                same = len({(value.relative_to, value.frame) for value in old}) == 1
+                old = turn_values([old[0] if same else Dimension()], self.to, f"{self.field}[{len(made)}]")
+            made += old
+        return {**values, self.field: tuple(made)}
+
     def _check(self, values: Array) -> None:
         width = len(value_names(self.from_))
         if values.dtype.kind != "f":
@@ -153,20 +160,38 @@ class ConvertRotation(EpisodeConnector):
         return converted
 
 
-def value_names(representation: str) -> tuple[str, ...]:
-    """The names of the values of a representation; empty if there is no such representation."""
-    if euler := _EULER.fullmatch(representation):
-        axes = euler[1].lower()
-        same = any(a == b for a, b in itertools.pairwise(axes))  # scipy refuses xxy
-        return () if same else tuple(f"euler_{i}_{axis}" for i, axis in enumerate(axes))
-    return _VALUES.get(representation, ())
-
-
 def _prefix(names: Sequence[str]) -> str:
     """The common prefix of names, up to a separator: `left_` of left_roll and left_pitch."""
     pairs = zip(min(names), max(names), strict=False)
     shared = "".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
     return re.sub(r"[^_./]*$", "", shared)
+
+
+def turn_values(values: Sequence[Dimension], representation: str, which: str) -> list[Dimension]:
+    """The values as those of one rotation; a single one is repeated."""
+    size = len(value_names(representation))
+    values = [*values] * (size // len(values))
+    return [value.turn(representation, place, which) for place, value in enumerate(values)]
+
+
+def check_rotations(
+    values: Sequence[Dimension], starts: Sequence[int], representation: str, argument: str, field: str
+) -> None:
+    """Checks what is known of a vector against the arguments of a connector.
+
+    Args:
+      argument: the connector and its argument, for the message.
+
+    Raises:
+      UsageError: the values of a rotation are known to be those of another one.
+    """
+    for start in starts:
+        for place, value in enumerate(values[start : start + len(value_names(representation))]):
+            if value.rotation is not None and (value.rotation, value.place) != (representation, place):
+                raise UsageError(
+                    f"{argument}={representation}, at={start}, but {field} has a rotation as {value.rotation} at "
+                    f"{start + place - value.place}: give that"
+                )
 
 
 def void_actions(episode: Episode, values: Array) -> Array:
@@ -219,7 +244,7 @@ def read_rotations(values: Array, representation: str) -> Rotation:
     """The rotations of rows of sound values, (T, D)."""
     with needs("rotations", "ConvertRotation needs scipy"):
         from scipy.spatial.transform import Rotation
-    if euler := _EULER.fullmatch(representation):
+    if euler := EULER.fullmatch(representation):
         return Rotation.from_euler(euler[1], values, degrees=bool(euler[2]))
     if representation == "axis_angle":
         return Rotation.from_rotvec(values)
@@ -237,7 +262,7 @@ def read_rotations(values: Array, representation: str) -> Rotation:
 
 def write_rotations(rotations: Rotation, representation: str) -> Array:
     """The values of rotations in time order, (T, D)."""
-    if euler := _EULER.fullmatch(representation):
+    if euler := EULER.fullmatch(representation):
         angles = _continuous_euler(rotations.as_euler(euler[1]), euler[1].lower())
         return np.degrees(angles) if euler[2] else angles
     if representation == "axis_angle":

@@ -300,9 +300,9 @@ def _fields_without_names(connectors: ConnectorRunner) -> list[str]:
 
 
 def _columns_json(fields: Iterable[Field]) -> list[dict[str, Any]]:
-    """`fields_json`, with the names of values."""
+    """`fields_json`, with the names and the representation of values."""
     entries = zip(fields_json(fields), fields, strict=True)
-    return [{**entry, **({"names": list(field.names)} if field.names else {})} for entry, field in entries]
+    return [{**entry, **field.meaning_json()} for entry, field in entries]
 
 
 def fields_json(fields: Iterable[Field]) -> list[dict[str, Any]]:

@@ -12,11 +12,12 @@ from rlds_beam import storage
 from rlds_beam.encoding.checked_json import COUNT, FILE, TEXT, Kind, Maybe, check_json
 from rlds_beam.encoding.parquet_files import naming_damage, verified_parquet
 from rlds_beam.encoding.tfds.features import DTYPES
+from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import FORMATS
 from rlds_beam.output.files import MANIFEST
-from rlds_beam.reading.meaning import KEY, Meaning
+from rlds_beam.reading.meaning import KEY, REPRESENTATION, Meaning
 from rlds_beam.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _FIELD = {
     "shape": [Maybe(COUNT)],
     "encoding": Kind("the name of an encoding", lambda e: e in ("none", "bytes", "zlib", "text", "png", "jpeg")),
     "names?": [TEXT],
+    "representation?": REPRESENTATION,
 }
 _SCHEMA = {
     "format": Kind(f"one of {', '.join(FORMATS)}", lambda name: name in FORMATS),
@@ -60,7 +62,9 @@ class ColumnsManifest:
         check_json([*manifest["modules"]], [FILE], storage.join(path, MANIFEST))
         modules = {
             module: tuple(
-                Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]).with_names(f.get("names", ()))
+                Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"])
+                .with_names(f.get("names", ()))
+                .with_representation(Representation.from_json(f.get("representation")))
                 for f in fields
             )
             for module, fields in manifest["modules"].items()

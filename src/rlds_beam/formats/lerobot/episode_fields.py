@@ -20,6 +20,7 @@ from typing import Any
 
 from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, Maybe, check_json
 from rlds_beam.encoding.tfds.features import DTYPES
+from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import FLAGS, MAX_NAME, Field, Schema, by_path, is_name, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.leaves import field_from_json
@@ -142,7 +143,7 @@ def episode_fields(meta: Meta) -> EpisodeFields:
         else:
             fields = (_conventional(name, paths[name], kind, shape, info),)
         if kind == "number":
-            fields = _with_names(fields, _read_names(info))
+            fields = _with_representation(_with_names(fields, _read_names(info)), info.get("representation"))
         features.append(FeatureFields(name, kind, shape, fields, depth))
     there = {field.path for feature in features for field in feature.fields}
     missing = tuple(path for path in (*FLAGS, "reward", "discount") if path not in there)
@@ -204,6 +205,16 @@ def _with_names(fields: tuple[Field, ...], names: list[Any]) -> tuple[Field, ...
         field if part == default_names(field) else field.with_names(part)
         for field, part in zip(fields, own, strict=True)
     )
+
+
+def _with_representation(fields: tuple[Field, ...], content: Any) -> tuple[Field, ...]:
+    """The fields of a vector with the representation in `info.json`, if it has one that fits."""
+    known, stops = Representation.from_json(content), list(itertools.accumulate(f.known_size for f in fields))
+    if known is None or not known.fits(stops[-1]):
+        return fields
+    values = known.split(stops[-1], "")
+    parts = (values[stop - field.known_size : stop] for field, stop in zip(fields, stops, strict=True))
+    return tuple(f.with_representation(Representation.join(part)) for f, part in zip(fields, parts, strict=True))
 
 
 _IMAGES = ("image", "video", "depth")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.images.depth import UNITS, Depth
@@ -88,7 +89,11 @@ class LerobotFeature:
 
     def info(self) -> dict[str, Any]:
         """The entry in `info.json`; the shape of a single value is [1] there."""
-        return {"dtype": self.dtype, "shape": list(self.shape) or [1], "names": self._names()}
+        info = {"dtype": self.dtype, "shape": list(self.shape) or [1], "names": self._names()}
+        if not any(field.representation for field in self.fields):
+            return info
+        known = Representation.join([value for field in self.fields for value in field.dimensions])
+        return {**info, **({"representation": known.to_json()} if known else {})}  # LeRobot ignores this key
 
     def _names(self) -> list[str] | None:
         if self.kind == "image":

@@ -16,6 +16,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field, describe_type
 from rlds_beam.errors import BadEpisode, RldsBeamError
 from rlds_beam.formats.merged.inputs import MergedInput
+from rlds_beam.formats.merged.representations import propose_conversions
 from rlds_beam.formats.merged.schemas import MASK, DatasetsDifferError, describe_by_value
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.meaning import is_action
@@ -118,11 +119,14 @@ def compare(inputs: Sequence[MergedInput]) -> list[str]:
     for level in ("steps", "metadata"):
         fields: list[Mapping[str, Field]] = [getattr(member.schema, level) for member in inputs]
         for path in sorted({path for own in fields for path in own}):
-            kinds = [describe_type(own[path].with_names(())) if path in own else "" for own in fields]
-            names = [", ".join(own[path].names) if path in own else "" for own in fields]
-            rows.append(["*" if len({*kinds}) > 1 or len({*names}) > 1 else "", path, *kinds])
-            if any(names):
-                rows.append(["", "", *(shorten(text, 44) for text in names)])
+            rows_of = [own.get(path) for own in fields]
+            kinds = [describe_type(f.with_names(()).with_representation(None)) if f else "" for f in rows_of]
+            names = [", ".join(f.names) if f else "" for f in rows_of]
+            known = [str(field.representation or "") if field else "" for field in rows_of]
+            rows.append(["*" if any(len({*texts}) > 1 for texts in (kinds, names, known)) else "", path, *kinds])
+            for texts in (names, known):
+                if any(texts):
+                    rows.append(["", "", *(shorten(text, 44) for text in texts)])
             spans = [_span(own.get(path)) for own in ranges]
             if any(spans):
                 rows.append(["", "", *spans])
@@ -186,6 +190,8 @@ def _edits(own: Mapping[str, Field], fields: Sequence[Mapping[str, Field]]) -> l
     entries: list[str] = []
     for path in (path for path in own if all(path in other for other in fields)):
         field, others, name = own[path], [other[path] for other in fields], _yaml(path)
+        conversions = propose_conversions(name, field.representation, others[0].representation)
+        entries += [f"- {entry}" for entry in conversions]
         kinds = {other.numpy_dtype.kind for other in others}
         if "f" in kinds and kinds <= {"f", "i", "u", "b"} and field.numpy_dtype.kind != "f":
             entries.append(f"- CastFields: {{fields: [{name}], dtype: float32}}")
@@ -194,7 +200,7 @@ def _edits(own: Mapping[str, Field], fields: Sequence[Mapping[str, Field]]) -> l
             if len({*sizes}) > 1 and field.closed_shape[:2] != min(sizes):
                 height, width = min(sizes)
                 entries.append(f"- ResizeImages: {{height: {height}, width: {width}, fields: [{name}], minimum: 1}}")
-        elif all(map(_is_vector, others)) and len({other.shape for other in others}) > 1:
+        elif not conversions and all(map(_is_vector, others)) and len({other.shape for other in others}) > 1:
             size, most = field.closed_shape[0], max(other.closed_shape[0] for other in others)
             order = ", ".join([*map(str, range(size)), *["null"] * (most - size)])
             entries.append(f"- ArrangeDimensions: {{field: {name}, order: [{order}], mask: {_yaml(MASK + path)}}}")

@@ -20,6 +20,11 @@ from rlds_beam.episodes.episode import SOURCE_DATASET
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.merged.inputs import Fields, MergedInput
+from rlds_beam.formats.merged.representations import (
+    RepresentationsDifferError,
+    merge_representations,
+    propose_conversions,
+)
 from rlds_beam.text import printable, some
 
 FROM = Field(SOURCE_DATASET, "string", encoding="text", feature="Text")
@@ -119,7 +124,20 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> Merge:
     ]
     if unnamed := [path for path in unlike if not merged["steps"][path].names]:
         notes.append(f"the names of values are left out, because they are unknown in some: {some(unnamed)}")
+    said = {path: {_says(member.schema.steps.get(path)) for member in inputs} - {None} for path in kept}
+    if unsaid := [path for path, known in said.items() if len(known) > 1]:
+        notes.append(
+            f"the representation is left out, because it is unknown in some: {some(unsaid)}: check that it is the same"
+        )
     return Merge(Schema(merged["steps"], {**merged["metadata"], FROM.path: FROM}), tuple(places), masks, tuple(notes))
+
+
+def _says(field: Field | None) -> tuple[bool, bool] | None:
+    """Whether a dataset says which values of a field are rotations, and what they are relative to."""
+    if field is None:
+        return None
+    known = field.representation
+    return known is not None and bool(known.rotations), known is not None and known.relative_to is not None
 
 
 def _contradictions(inputs: Sequence[MergedInput]) -> list[str]:
@@ -169,8 +187,24 @@ def _merge_field(fields: Sequence[Field], inputs: Sequence[MergedInput], mode: F
     dtype = first.dtype if len(set(dtypes)) == 1 else np.result_type(*dtypes).name
     plain = "bytes" if dtype in ("bfloat16", "float64") else "none"
     encoding = first.encoding if len({field.encoding for field in fields}) == 1 else plain
+    known = [str(field.representation or "unknown") for field in fields]
+    for field, member in zip(fields, inputs, strict=True):
+        wanted = next((other.representation for other in fields if other.representation), None)
+        if entries := propose_conversions(first.path, field.representation, wanted):
+            raise _DifferError(
+                f"{describe_by_value(known, inputs)}: give {printable(member.name, 60)} the connectors "
+                f"{', '.join(f'- {entry}' for entry in entries)}"
+            )
     shape, names, places = _arrange(fields, inputs, mode, said)
-    return Field(first.path, dtype, shape, encoding, first.feature).with_names(names), places
+    try:
+        representation = merge_representations(fields, places)
+    except RepresentationsDifferError:
+        raise _DifferError(
+            f"{describe_by_value(known, inputs)}: ArrangeDimensions puts values in another order, RelativeActions and "
+            "AbsoluteActions make them relative and absolute"
+        ) from None
+    merged = Field(first.path, dtype, shape, encoding, first.feature).with_names(names)
+    return merged.with_representation(representation), places
 
 
 def _merge_images(fields: Sequence[Field], said: str) -> Field:

@@ -79,9 +79,14 @@ class TrajectoryOutput(Output):
         """
         conversion = WindowItemConversion.of(spec, images)
         if source is None:
-            return cls(directory, name, conversion, meaning=Meaning(names=spec.names))
-        meaning = Meaning.of_dataset(source)
-        meaning = dataclasses.replace(meaning, names=spec.names, last_action="unknown")
+            meaning = Meaning(names=spec.names, representations=spec.representations)
+            return cls(directory, name, conversion, meaning=meaning)
+        meaning = dataclasses.replace(
+            Meaning.of_dataset(source),
+            names=spec.names,
+            last_action="unknown",
+            representations=spec.representations,
+        )
         return cls(directory, name, conversion, f"Trajectories of {source.dataset}, made by rlds-beam.", meaning)
 
     @property

@@ -250,9 +250,10 @@ def _command(rule: str, command: tuple[str, ...]) -> str:
 
 
 def field_row(field: Field, level: Literal["step", "episode"]) -> FieldRow:
-    """A field of the schema, with its shape and storage as text."""
+    """A field of the schema, with its shape, storage, and representation as text."""
     stored = f"{field.encoding} {field.feature}" if field.encoding not in ("none", "text") else field.feature
-    return FieldRow(field.path, level, field.dtype, shape_text(field.shape), stored)
+    represented = f"; {field.representation}" if field.representation else ""
+    return FieldRow(field.path, level, field.dtype, shape_text(field.shape), stored + represented)
 
 
 def _split(split: Split) -> SplitRow:

@@ -42,7 +42,8 @@ class FieldRow:
       level: `step` or `episode`.
       dtype: `float32`, `string`.
       shape: `(7,)`, `(?, 3)`; `()` for a scalar.
-      stored: the encoding and the TFDS feature: `jpeg Image`.
+      stored: the encoding and the TFDS feature, and how the values are represented: `jpeg Image`,
+        `Tensor; rotation 6d at 3`.
     """
 
     path: str
