@@ -21,9 +21,10 @@ from own_formats import run
 import rlds_beam
 from rlds_beam import storage
 from rlds_beam.cli.main import main
-from rlds_beam.errors import MissingExtraError, UsageError
+from rlds_beam.errors import MissingExtraError, RldsBeamError, UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.formats.lerobot import layout
+from rlds_beam.formats.lerobot.lance_output import write_data_file
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, write_dataset
@@ -121,6 +122,7 @@ def test_meta_is_that_of_the_parquet_files(stored, twin):
     rows = table_of(stored, "meta").to_table().to_pylist()
     files = {str(file.relative_to(stored / "meta")): file for file in (stored / "meta").rglob("*") if file.is_file()}
     assert {row["path"]: row["data"] for row in rows} == {name: file.read_bytes() for name, file in files.items()}
+    assert "data_files" not in (stored / "README.md").read_text()
     assert not (stored / "data").exists() and not (stored / "_ranges").exists()
 
 
@@ -234,6 +236,13 @@ def test_what_it_cannot_hold_is_refused(source, tmp_path, options, message):
     with pytest.raises(UsageError, match=rf"--storage=lance: .*({message})") as error:
         prepare(ConvertConfig.create(source[0], str(tmp_path), to="lerobot", fps=10, storage="lance", **options))
     check_error(error.value)
+
+
+def test_what_lance_cannot_write_is_an_error_with_the_file(stored, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    for name, error in (("file/x.lance", FileExistsError), ("a\nb.lance", RldsBeamError)):
+        with pytest.raises(error, match=r"x\.lance|cannot write .*b\.lance"):
+            write_data_file(str(tmp_path / name), pa.schema([("a", pa.int64())]), ())
 
 
 def test_it_needs_an_extra(source, stored, tmp_path, monkeypatch):

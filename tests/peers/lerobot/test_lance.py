@@ -5,6 +5,7 @@ The reader needs torchcodec, and so FFmpeg, for videos.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from lerobot_peer import OPTIONS, opened
 
 import rlds_beam
 from rlds_beam.formats.lerobot import layout
+from rlds_beam.testing import make_episode, write_dataset
 
 torch = pytest.importorskip("torch")
 lancedb = pytest.importorskip("lancedb")
@@ -50,6 +52,17 @@ def test_every_frame_is_that_of_the_parquet_twin(source, tmp_path):
     twin, path = write_twins(source[0], tmp_path, map="-observation/image_0,-observation/depth")
     assert_same_items(path, twin)
     assert_same_items(path, twin, episodes=[1, 4], delta_timestamps=WINDOWS)
+
+
+def test_appended_frames_are_those_of_one_conversion(tmp_path):
+    episodes = [make_episode(3 + i % 4, seed=i, observation={"state": 4}, action=2) for i in range(8)]
+    files = sorted(write_dataset(tmp_path / "data", episodes, shards=4).glob("*tfrecord-0*"))
+    for path in files:
+        os.utime(path, (1e9, 1e9))
+    for given in (files[:2], files):
+        rlds_beam.convert([*map(str, given)], tmp_path / "lance", storage="lance", append=given is files, **OPTIONS)
+    rlds_beam.convert([*map(str, files)], tmp_path / "parquet", **OPTIONS)
+    assert_same_items(tmp_path / "lance", tmp_path / "parquet", delta_timestamps=WINDOWS)
 
 
 def test_every_frame_of_depth_videos(moving, tmp_path):

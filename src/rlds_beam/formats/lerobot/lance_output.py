@@ -8,17 +8,19 @@ blobs have equal bytes on every run; a manifest holds the time at which it was w
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.lerobot import lance_tables as tables
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.dataset_output import LerobotDatasetOutput
@@ -31,6 +33,7 @@ from rlds_beam.images.videos import Video
 from rlds_beam.output.scratch import ScratchDirectory
 from rlds_beam.output.shards import LocalFile, ShardInfo, WrittenFile
 from rlds_beam.reading.plan import WorkRange
+from rlds_beam.text import shorten
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
 
 _FILE_VERSION = "2.2"
 """The version of the data files: the first whose blobs are files."""
+
+_ERRNO = re.compile(r"\(os error (\d{1,9})\)")
+"""How Lance names the number of an OSError."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,10 +109,8 @@ class LerobotLanceOutput(LerobotDatasetOutput):
         numbers = facts.frame_numbers(RangeNumbers(**indices))
         schema, source = frame_columns(self.frames), storage.below(self.directory, data.file)
         frames_file, *videos_file = self._data_files(commit.split, commit.index)
-        written = []
-        with report_damage(source), storage.open_read(source) as file:
-            info = self._write_rows(frames_file, schema, frame_rows(file, schema, self.frames, numbers), data.shard)
-            written.append(dataclasses.replace(data, file=frames_file, shard=info))
+        info = self._write_rows(frames_file, schema, frame_rows(source, schema, self.frames, numbers), data.shard)
+        written = [dataclasses.replace(data, file=frames_file, shard=info)]
         if blobs:
             number = self._file_number(commit.split, commit.index)
             paths = [storage.below(self.directory, blob.file) for blob in blobs]
@@ -175,24 +179,27 @@ def frame_columns(frame_format: FrameFormat) -> pa.Schema:
 
 
 def frame_rows(
-    file: Any, schema: pa.Schema, frame_format: FrameFormat, numbers: Mapping[str, Array]
+    path: str, schema: pa.Schema, frame_format: FrameFormat, numbers: Mapping[str, Array]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a range's Parquet file with their final numbers, for each of `NUMBERED`."""
     import pyarrow as pa
     import pyarrow.parquet
 
-    features = {feature.name: feature for feature in frame_format.stored}
-    opened, first = pyarrow.parquet.ParquetFile(file), 0
-    for group in range(opened.num_row_groups):
-        table = opened.read_row_group(group, use_threads=False)
-        arrays = []
-        for name in table.column_names:
-            if name in numbers:
-                arrays.append(pa.array(numbers[name][first : first + table.num_rows]))
-            else:
-                arrays.append(_column(table[name].combine_chunks(), features.get(name)))
-        first += table.num_rows
-        yield from pa.Table.from_arrays(arrays, schema=schema).to_batches()
+    features, first = {feature.name: feature for feature in frame_format.stored}, 0
+    with contextlib.ExitStack() as stack:
+        with report_damage(path):
+            opened = pyarrow.parquet.ParquetFile(stack.enter_context(storage.open_read(path)))
+        for group in range(opened.num_row_groups):
+            with report_damage(path):
+                table = opened.read_row_group(group, use_threads=False)
+            arrays = []
+            for name in table.column_names:
+                if name in numbers:
+                    arrays.append(pa.array(numbers[name][first : first + table.num_rows]))
+                else:
+                    arrays.append(_column(table[name].combine_chunks(), features.get(name)))
+            first += table.num_rows
+            yield from pa.Table.from_arrays(arrays, schema=schema).to_batches()
 
 
 def _column(values: Any, feature: LerobotFeature | None) -> Any:
@@ -249,9 +256,27 @@ def meta_columns() -> pa.Schema:
 # Files
 
 
+@contextlib.contextmanager
+def _writing(path: str) -> Iterator[None]:
+    """Raises OSError, with its number and the file, or RldsBeamError, for what Lance raises in the block."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError) as error:
+        if isinstance(error, RldsBeamError) or getattr(error, "errno", None) is not None:
+            raise
+        if (match := _ERRNO.search(str(error))) is not None:
+            raise OSError(int(match[1]), os.strerror(int(match[1])), path) from error
+        raise RldsBeamError(f"cannot write {path}: {shorten(error)}") from error
+
+
 def write_data_file(path: str, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> None:
-    """Writes a local data file. Raises OSError if the disk is full."""
-    with tables.import_lance().file.LanceFileWriter(path, schema, version=_FILE_VERSION) as writer:
+    """Writes a local data file.
+
+    Raises:
+      OSError: the disk is full, for example.
+      RldsBeamError: Lance cannot write it.
+    """
+    with _writing(path), tables.import_lance().file.LanceFileWriter(path, schema, version=_FILE_VERSION) as writer:
         for batch in rows:
             writer.write_batch(batch)
 
@@ -267,7 +292,7 @@ def manifest(schema: pa.Schema, files: Sequence[tuple[str, ShardInfo]], version:
     import pyarrow as pa
 
     lance = tables.import_lance()
-    with ScratchDirectory() as scratch:
+    with ScratchDirectory() as scratch, _writing(scratch):
         empty = [pa.nulls(1, field.type) for field in schema if field.name != BLOB]
         empty += [lance.blob.blob_array([None])] if BLOB in schema.names else []
         nulls = pa.Table.from_arrays(empty, schema=pa.schema([field.with_nullable(True) for field in schema]))

@@ -147,10 +147,7 @@ tags:
 - rlds
 task_categories:
 - robotics
-configs:
-- config_name: default
-  data_files: data/*/*.parquet
----
+{configs}---
 
 # {name}
 
@@ -165,6 +162,12 @@ field of each feature, and `report.json` what was read, repaired and rejected.
 """
 
 
+_CONFIGS = """configs:
+- config_name: default
+  data_files: data/*/*.parquet
+"""
+
+
 def card(name: str, info: Mapping[str, Any], source: str, *, preview: bool = False) -> str:
     """The text of the card.
 
@@ -174,6 +177,7 @@ def card(name: str, info: Mapping[str, Any], source: str, *, preview: bool = Fal
     """
     shown = f"{SHOWN}\n\n" if preview else ""
     return _CARD.format(
+        configs="" if "storage_format" in info else _CONFIGS,
         name=name,
         preview=shown,
         episodes=count(info["total_episodes"], "episode"),
