@@ -8,12 +8,12 @@ from typing import Any
 
 import browser_data
 import pytest
-from browser_page import Tab, opened
+from browser_page import DRAWN_TEXTS, Tab, opened
 from checkout import REAL_DATA
 
 import rlds_beam
 from rlds_beam.jobs.example import make_episodes
-from rlds_beam.testing import record_offsets, shard_paths, write_dataset
+from rlds_beam.testing import make_episode, record_offsets, shard_paths, write_dataset
 
 pytestmark = pytest.mark.timeout(300)
 BRIDGE = REAL_DATA / "bridge_dataset" / "1.0.0"
@@ -100,6 +100,32 @@ def test_an_episode_plays_to_its_end(browser: Any, example: str) -> None:
         tab.until("document.querySelector('.scrubber').value === document.querySelector('.scrubber').max")
         tab.page.get_by_role("button", name="Play", exact=True).wait_for()
         tab.at(tab.step)
+        tab.check()
+
+
+def test_time_is_in_seconds(browser: Any, videos: tuple[str, str]) -> None:
+    with opened(browser, videos[1]) as tab:
+        tab.scanned()
+        tab.open(0)
+        tab.page.locator(".curve canvas").first.wait_for()
+        tab.page.evaluate(DRAWN_TEXTS)
+        tab.page.evaluate("window.dispatchEvent(new Event('theme'))")  # draws again
+        tab.until("window.texts.some((text) => /^[\\d.]+ s$/.test(text))")
+        tab.check()
+
+
+def test_constant_fields_are_folded(browser: Any, tmp_path: Path) -> None:
+    episode = make_episode(12)
+    episode.steps["discount"][:] = 1
+    with opened(browser, write_dataset(tmp_path, [episode])) as tab:
+        tab.scanned()
+        tab.page.locator("#row-0").click()
+        tab.page.locator(".curve canvas").first.wait_for()
+        constant = tab.page.locator(".curve", has_text="constant: 1")
+        assert constant.count() == 1
+        assert constant.locator("canvas").count() == 0
+        constant.locator("button.fold").click()
+        constant.locator("canvas").wait_for()
         tab.check()
 
 

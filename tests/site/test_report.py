@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import report_documents as documents
+from browser_page import DRAWN_TEXTS
 from checkout import ROOT
 
 from rlds_beam.viewing.report.document import ReportDocument
@@ -175,6 +176,15 @@ def test_a_plot_is_read_with_the_keyboard(opened: Opened) -> None:
     assert shown.evaluate_all("(frames) => frames.map((frame) => frame.dataset.step)") == ["0", "0"]
     box.press("Escape")
     assert figure.locator("output").first.inner_text() == ""
+
+
+def test_the_time_of_curves_is_in_seconds(opened: Opened) -> None:
+    page = opened(documents.one())
+    page.locator("#samples .canvas").first.scroll_into_view_if_needed()
+    page.locator("#samples .canvas canvas").first.wait_for()
+    page.evaluate(DRAWN_TEXTS)
+    page.locator("button.theme").click()  # draws again
+    page.wait_for_function("window.texts.includes('10 s')")
 
 
 def test_a_curve_can_be_hidden(opened: Opened) -> None:

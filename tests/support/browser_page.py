@@ -26,6 +26,15 @@ FLAGS = (
 )
 DEADLINE = 60_000
 """Milliseconds that the browser may take for one action on a busy machine."""
+DRAWN_TEXTS = """() => {
+  const { fillText } = CanvasRenderingContext2D.prototype;
+  window.texts = [];
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+    window.texts.push(text);
+    fillText.call(this, text, ...rest);
+  };
+}"""
+"""Keeps the texts that are drawn from now on in `window.texts`."""
 SCREENSHOTS = ROOT / "build" / "screenshots"
 
 

@@ -40,7 +40,7 @@ MAX_VIEWS = 90
 BUDGET = 6_000_000
 """Bytes of all frames and curves of a dataset; two of them fit into a report of 10 MB with `BUDGET / 2` each."""
 
-SMALL = Limits(frames=6, height=64, cameras=2, points=160, curves=6)
+SMALL = Limits(frames=6, height=96, cameras=2, points=160, curves=6)
 """For worst and rejected episodes."""
 
 

@@ -54,7 +54,7 @@ class Limits:
     """
 
     frames: int = 8
-    height: int = 80
+    height: int = 112
     cameras: int = 3
     points: int = 240
     curves: int = 10

@@ -151,6 +151,11 @@
     }
   }
 
+  /* In seconds if the rate is known, otherwise in steps. */
+  const SECONDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 36000];
+  const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6];
+  const time = (fps) => fps ? {incrs: SECONDS.map((one) => one * fps), values: (_, splits) => splits.map((one) => `${short(one / fps)} s`)} : {incrs: STEPS};
+
   function options(figure, episode, data, last) {
     const colors = {bad: color("bad"), warn: color("warn"), page: color("page")};
     const axis = {stroke: color("muted"), grid: {stroke: color("hair"), width: 1}, ticks: {show: false}, font: "11px system-ui, sans-serif"};
@@ -168,7 +173,7 @@
       },
       scales: {x: {time: false, range: () => (data.last ? [0, data.last] : [-0.5, 0.5])}, y: {range: span}},
       axes: [
-        {...axis, show: last, size: AXIS, gap: 3, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6]},
+        {...axis, show: last, size: AXIS, gap: 3, ...time(Number(episode.dataset.fps))},
         {...axis, size: gutter(), gap: 4, space: 28, values: (_, splits) => splits.map(short)},
       ],
       series: [{}, ...data.y.map((_, i) => ({

@@ -35,8 +35,17 @@ export class View extends Store {
   }
 }
 
-export function Curves({ episode, player, view, marks }) {
-  const [open, setOpen] = useState(() => new Set(episode.curves.slice(0, OPEN).map((one) => one.path)));
+const SECONDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 36000];
+const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6];
+
+/** The axis of time: in seconds if the rate is known, otherwise in steps. */
+const timeAxis = (fps) => (fps ? { incrs: SECONDS.map((one) => one * fps), values: (_, ticks) => ticks.map((tick) => `${number(tick / fps)} s`) } : { incrs: STEPS });
+
+const isConstant = (curve) => curve.values.every((values) => values.every((one) => one === values[0]));
+
+export function Curves({ episode, dataset, player, view, marks }) {
+  const [open, setOpen] = useState(() => new Set(episode.curves.filter((one) => !isConstant(one)).slice(0, OPEN).map((one) => one.path)));
+  const fps = episode.fps ?? dataset.fps;
   const toggle = (path) => setOpen((before) => {
     const after = new Set(before);
     if (!after.delete(path)) after.add(path);
@@ -48,8 +57,8 @@ export function Curves({ episode, player, view, marks }) {
     ${episode.curves.map((curve) => html`<section key=${curve.path} class="curve">
       <h3><button class="fold" aria-expanded=${open.has(curve.path)} onClick=${() => toggle(curve.path)}><bdi>${line(curve.path, 160)}</bdi></button>
         <span class="muted small">${curve.labels.length > 1 || curve.left_out ? `${curve.labels.length + (curve.left_out || 0)} dimensions` : ""}
-          ${curve.left_out ? `, the first ${curve.labels.length} shown` : ""}</span></h3>
-      ${open.has(curve.path) && html`<${Chart} ...${{ curve, player, view, marks }} />`}
+          ${curve.left_out ? `, the first ${curve.labels.length} shown` : ""}${isConstant(curve) ? ` constant: ${curve.values.slice(0, 8).map(([one]) => number(one)).join(", ")}` : ""}</span></h3>
+      ${open.has(curve.path) && html`<${Chart} ...${{ curve, player, view, marks, fps }} />`}
     </section>`)}
   </div>`;
 }
@@ -74,7 +83,7 @@ function indexOf(curve, step) {
   return low;
 }
 
-function Chart({ curve, player, view, marks }) {
+function Chart({ curve, player, view, marks, fps }) {
   const [box, width] = useSize();
   const [off, setOff] = useState(() => new Set());
   const [theme, setTheme] = useState(0);
@@ -93,7 +102,7 @@ function Chart({ curve, player, view, marks }) {
   const data = useMemo(() => [curve.steps ?? Array.from(curve.values[0] ?? [], (_, i) => i), ...curve.values], [curve]);
   useEffect(() => {
     if (!width) return;
-    const chart = new uPlot(optionsOf(curve, { player, view, marks, width, off }), data, box.current);
+    const chart = new uPlot(optionsOf(curve, { player, view, marks, fps, width, off }), data, box.current);
     plot.current = chart;
     head.current = document.createElement("div");
     head.current.className = "playhead";
@@ -140,14 +149,14 @@ function Legend({ curve, player, view, off, toggle }) {
     <i></i><bdi>${line(label, 40)}</bdi> <b>${number(curve.values[i]?.[at])}</b></button></li>`)}</ul>`;
 }
 
-function optionsOf(curve, { player, view, marks, width, off }) {
+function optionsOf(curve, { player, view, marks, fps, width, off }) {
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue(name).trim();
   const axis = { stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), size: 4 }, font: "11px system-ui" };
   return {
     width, height: HEIGHT, legend: { show: false }, padding: [6, 8, 0, 0],
     scales: { x: { time: false, auto: false, range: () => view.range }, y: { range: (_, low, high) => rangeOf(low, high) } },
-    axes: [{ ...axis, size: 24, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6] }, { ...axis, size: 52, space: 22, values: (_, ticks) => ticks.map((v) => number(v)) }],
+    axes: [{ ...axis, size: 24, ...timeAxis(fps) }, { ...axis, size: 52, space: 22, values: (_, ticks) => ticks.map((v) => number(v)) }],
     series: [{}, ...curve.labels.map((_, i) => ({
       show: !off.has(i), stroke: color(`--color-${i % COLORS}`), width: 1.5, dash: i >= COLORS ? [5, 3] : undefined,
       points: { show: (curve.values[i]?.length ?? 0) < 3 || undefined, size: 5 }, spanGaps: false,
