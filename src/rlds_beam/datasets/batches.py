@@ -298,7 +298,7 @@ def _relative(relative: RelativeActions, part: MixedDataset, rows: Indices, want
     flat, states = chunks.reshape(*wanted.shape, -1), np.asarray(part.rows.read(rows, [relative.state])[relative.state])
     starts = find_starts(part.rows)
     assert starts is not None  # checked by `plan_batches`
-    void = np.isin(wanted + 1, starts) & ~flat.any(axis=2)
+    void = np.isin(wanted + 1, starts) & ~flat.any(axis=2) & (relative.last_action != "real")
     try:
         return relative.chunks(flat, states.reshape(len(rows), -1), void).reshape(chunks.shape)
     except RldsBeamError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from rlds_beam.connectors import AbsoluteActions, ConvertRotation, RelativeActions
 from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.formats.inputs import open_source
+from rlds_beam.testing import make_episode, write_dataset
 
 transform = pytest.importorskip("scipy.spatial.transform", exc_type=ImportError)
 
@@ -122,6 +125,29 @@ def test_a_void_last_action_stays_zeros_and_zeros_are_no_motion():
     actions[1, 3:7] = 0
     with pytest.raises(BadEpisode, match="step 1 is no rotation"):
         actions_of(RelativeActions(**quaternions), actions, states)
+
+
+def test_a_real_last_action_of_zeros_is_converted(tmp_path):
+    actions, states = poses(5, 1), poses(5, 2)
+    actions[-1] = 0
+    made = actions_of(RelativeActions(**ARM, last_action="real"), actions, states)
+    np.testing.assert_allclose(made[-1, :3], -states[-1, :3])
+    quaternions = {**ARM, "rotation": "quaternion_xyzw", "absolute": [7]}
+    wrong, others = poses(5, 1, "quaternion_xyzw"), poses(5, 2, "quaternion_xyzw")
+    wrong[-1] = 0
+    for connector in (
+        RelativeActions(**quaternions, last_action="real"),
+        ConvertRotation("action", "quaternion_xyzw", "6d", 3, "real"),
+    ):
+        with pytest.raises(BadEpisode, match="step 4 is no rotation"):
+            actions_of(connector, wrong, others)
+    data = write_dataset(tmp_path, [make_episode(5, observation={"state": 7}, action=7)])
+    source = open_source(str(data))
+    for connector in (RelativeActions(), AbsoluteActions(), ConvertRotation("action", "axis_angle", "6d", 3)):
+        for said in ("real", "void", "unknown"):
+            known = connector.for_source(dataclasses.replace(source, last_action=said))
+            assert known.last_action == said and known.inverse.last_action == said
+        assert dataclasses.replace(connector, last_action="void").for_source(source).last_action == "void"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.representations import Dimension, Dimensions, value_names
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.reading.base import LastAction, Source
 from rlds_beam.typing import Array
 
 DELTA = "delta_"
@@ -43,6 +44,7 @@ class _Actions(EpisodeConnector):
     position: int | Sequence[int] = ()
     frame: Literal["base", "hand"] = "base"
     action: str | None = None
+    last_action: LastAction | None = None
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -52,6 +54,10 @@ class _Actions(EpisodeConnector):
             raise UsageError(f"{name}: rotation and at go together: the representation, and the index of its values")
         if self.frame == "hand" and (len(self._positions) != len(self._rotations) or not self._rotations):
             raise UsageError(f"{name}: frame=hand needs rotation, at, and position: where x, y, z are, one for each")
+
+    def for_source(self, source: Source) -> Self:
+        """A copy that knows what the last actions of the source are."""
+        return dataclasses.replace(self, last_action=self.last_action or source.last_action)
 
     @property
     def _rotations(self) -> tuple[int, ...]:
@@ -127,7 +133,7 @@ class _Actions(EpisodeConnector):
 
     def _void(self, episode: Episode, actions: Array) -> Array:
         """The last actions that stay zeros, bool (T,)."""
-        return void_actions(episode, actions)
+        return void_actions(episode, actions, self.last_action)
 
     def _convert(self, actions: Array, states: Array) -> Array:
         """The actions of steps without gaps, (T, D), in the other form."""
@@ -223,6 +229,8 @@ class RelativeActions(_Actions):
       position: the index of x, before y and z; a list for several; needed with `frame=hand`.
       frame: the axes of the differences: the robot's `base`, or the `hand`.
       action: the action field, a single array; by default `fields.actions`.
+      last_action: whether the action of the last step is `real` or `void`; by default what the dataset says. A void one
+        of zeros is no motion.
     """
 
     reads_images = False
@@ -280,6 +288,8 @@ class AbsoluteActions(_Actions):
       position: the index of x, before y and z; a list for several; needed with `frame=hand`.
       frame: the axes of the differences: the robot's `base`, or the `hand`.
       action: the action field, a single array; by default `fields.actions`.
+      last_action: whether the action of the last step is `real` or `void`; by default what the dataset says. A void one
+        of zeros is no motion.
     """
 
     reads_images = False

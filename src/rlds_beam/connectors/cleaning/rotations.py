@@ -17,6 +17,7 @@ from rlds_beam.episodes.columns import below
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.representations import EULER, ROTATIONS, Dimension, Dimensions, value_names
 from rlds_beam.errors import BadEpisode, UsageError, Violation, needs
+from rlds_beam.reading.base import LastAction, Source
 from rlds_beam.typing import Array
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class ConvertRotation(EpisodeConnector):
       from_: the representation in the data; `from` in a file.
       to: the representation to write.
       at: the index of the first value of the rotation in the field; a list for several rotations (two arms).
+      last_action: whether the action of the last step is `real` or `void`; by default what the dataset says. A void one
+        of zeros stays zeros.
     """
 
     reads_images = False
@@ -69,6 +72,7 @@ class ConvertRotation(EpisodeConnector):
     from_: str
     to: str
     at: int | Sequence[int] = 0
+    last_action: LastAction | None = None
 
     def __post_init__(self) -> None:
         for name in (self.from_, self.to):
@@ -93,12 +97,17 @@ class ConvertRotation(EpisodeConnector):
         """The connector that converts back."""
         more = len(value_names(self.to)) - len(value_names(self.from_))
         starts = tuple(start + i * more for i, start in enumerate(self._starts))
-        return ConvertRotation(self.field, self.to, self.from_, starts if len(starts) > 1 else starts[0])
+        at: int | Sequence[int] = starts if len(starts) > 1 else starts[0]
+        return ConvertRotation(self.field, self.to, self.from_, at, self.last_action)
+
+    def for_source(self, source: Source) -> ConvertRotation:
+        """A copy that knows what the last actions of the source are."""
+        return dataclasses.replace(self, last_action=self.last_action or source.last_action)
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         values = vectors(episode, self.field, "ConvertRotation: field")
         self._check(values)
-        void = void_actions(episode, values) & below(self.field, fields.actions)
+        void = void_actions(episode, values, self.last_action) & below(self.field, fields.actions)
         parts = []
         for rotation, part in self._cut(values.astype(np.float64)):
             parts.append(self._convert(part, void, episode) if rotation else part)
@@ -194,8 +203,10 @@ def check_rotations(
                 )
 
 
-def void_actions(episode: Episode, values: Array) -> Array:
-    """Last steps whose actions are zeros: void, so no rotations."""
+def void_actions(episode: Episode, values: Array, last_action: LastAction | None) -> Array:
+    """Last steps whose actions are zeros: void, so no rotations; none if the dataset says that they are real."""
+    if last_action == "real":
+        return np.zeros(len(values), bool)
     last = np.asarray(episode.steps["is_last"], bool) if "is_last" in episode.steps else np.zeros(len(values), bool)
     void: Array = last & ~values.any(axis=1)
     return void
