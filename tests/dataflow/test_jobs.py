@@ -111,6 +111,24 @@ def test_convert_gives_the_bytes_of_a_local_run(
     assert files(cloud.download("bucket/out", tmp_path / "replaced")) == files(tmp_path / "local")
 
 
+def test_merge_and_append(cloud: Cloud, source: Path, tmp_path: Path) -> None:
+    other = write_dataset(
+        tmp_path / "other", [make_episode(STEPS, seed=50 + i) for i in range(4)], name="other", shards=1
+    )
+    new = write_dataset(tmp_path / "new", [make_episode(STEPS, seed=90 + i) for i in range(4)], name="new", shards=1)
+    here = [str(source), str(other), str(new)]
+    there = [cloud.upload(path, f"bucket/{path.parent.name}/1.0.0") for path in (source, other, new)]
+    options = ["--to=rlds", "--max_rejected=1", "--shards=3"]
+    assert main(["convert", *there[:2], "gs://bucket/out", *options, *flags(cloud)]) == 0
+    assert main(["convert", *there, "gs://bucket/out", *options, "--append", *flags(cloud)]) == 0
+    assert len(cloud.jobs) == 2
+    local = str(tmp_path / "local")
+    assert main(["convert", *here[:2], local, *options]) == 0
+    assert main(["convert", *here, local, *options, "--append"]) == 0
+    remote = cloud.download("bucket/out", tmp_path / "remote")
+    assert content(remote) == content(Path(local))
+
+
 COUNTING = """
 from rlds_beam.recording.environments import Environment, Outcome
 from rlds_beam.recording.spaces import SpaceLeaf, Structure

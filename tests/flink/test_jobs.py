@@ -18,6 +18,7 @@ from rlds_beam.testing import make_episode, write_dataset
 
 pytestmark = pytest.mark.timeout(900)
 JOB_SECONDS = 600.0
+MORE = (("second", range(200, 210)), ("third", range(300, 306)))
 FLAGS = ("--shards=6", "--repair=missing_is_last", "--max_rejected=1")
 
 
@@ -46,6 +47,22 @@ def test_convert(cluster, source, tmp_path, capsys) -> None:
     before = len(cluster.jobs())
     assert main([*command, *cluster.flags()]) == 0  # nothing is left to do and no worker is needed
     assert len(cluster.jobs()) == before
+
+
+@pytest.mark.parametrize("to", [["--to=rlds"], ["--to=lerobot", "--fps=10"], ["--to=numpy"]], ids=lambda to: to[0][5:])
+def test_merge_and_append(cluster, source, tmp_path, to) -> None:
+    """Two formats become one dataset, which grows by a third."""
+    others = [
+        write_dataset(tmp_path / name, [make_episode(30, seed=i) for i in seeds], shards=2) for name, seeds in MORE
+    ]
+    lerobot = tmp_path / "lerobot"
+    assert main(["convert", str(others[0]), str(lerobot), "--to=lerobot", "--fps=10"]) == 0
+    options = [*to, "--max_rejected=1", "--repair=missing_is_last", "--merge_fields=common", "--shards=4"]
+    for out, flags in (("here", []), ("there", cluster.flags())):
+        output = str(tmp_path / out)
+        assert main(["convert", str(source), str(lerobot), output, *options, *flags]) == 0
+        assert main(["convert", str(source), str(lerobot), str(others[1]), output, *options, "--append", *flags]) == 0
+    assert bytes_of(tmp_path / "there") == bytes_of(tmp_path / "here")
 
 
 def test_record(cluster, tmp_path, capsys) -> None:
