@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rlds_data
+from cases import cases
 
 import rlds_beam
 from rlds_beam import Dataset, Episode, open_dataset
@@ -26,7 +27,7 @@ from rlds_beam.datasets.steps import IndexedSteps
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
-FLIPS = 150
+FLIPS = cases(150)
 """Flipped bytes for each kind of index."""
 
 

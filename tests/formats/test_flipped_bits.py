@@ -11,6 +11,7 @@ from typing import Any
 import lerobot_data as data
 import pyarrow.parquet as pq
 import pytest
+from cases import cases
 from exchanging import export
 
 import rlds_beam
@@ -21,7 +22,7 @@ from rlds_beam.formats.columns.reader import row_groups
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.output.files import compute_checksum
 
-FLIPS = 100
+FLIPS = cases(100)
 """Bits to flip in each file."""
 
 

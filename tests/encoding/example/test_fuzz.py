@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import cases
 from example_fuzz import Fuzz, Values, bits, by_protobuf, by_us
 
 from rlds_beam.encoding.example.reader import parse_example
@@ -21,7 +22,7 @@ from rlds_beam.errors import BadEpisode
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.testing import make_episode
 
-MESSAGES = int(os.environ.get("RLDS_BEAM_FUZZ", "3000"))
+MESSAGES = int(os.environ.get("RLDS_BEAM_FUZZ", cases(3000)))
 SEED = int(os.environ.get("RLDS_BEAM_FUZZ_SEED", "0"))
 
 
