@@ -428,6 +428,7 @@ def test_paths(path: str, expected: tuple[str, str | None, str]) -> None:
         "hf://datasets/u/n@../x",
         "hf://datasets/u/n@a%00b",
         "hf://datasets/u/n@%2e%2e/x",
+        "hf://datasets/u/n@a%2F..%2Fb/x",
         "hf://datasets/u/n@/x",
         "hf://datasets/u/n/../../x",
         "hf://datasets/u/n/a\nb",
