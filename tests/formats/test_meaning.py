@@ -196,6 +196,24 @@ def test_the_card_says_what_it_was_converted_from(arm: Path, tmp_path: Path) -> 
     assert "Converted from `arm/1.0.0` (rlds) by" in (tmp_path / "back" / "README.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"names": {"action": ["x"]}}, "action has 1 names"),
+        ({"fps": -1}, "fps"),
+        ({"fps": "30"}, "fps"),
+        ({"robot": 7}, "robot"),
+        ({"names": {"action": [1, 2, 3, 4, 5, 6]}}, "names"),
+        ([], "meaning.json"),
+    ],
+)
+def test_a_damaged_meaning_is_refused(arm_rlds: Path, tmp_path: Path, content: Any, message: str) -> None:
+    shutil.copytree(arm_rlds, tmp_path / "rlds")
+    (tmp_path / "rlds" / "meaning.json").write_text(json.dumps(content))
+    with pytest.raises(UsageError, match=message):
+        rlds_beam.convert(tmp_path / "rlds", tmp_path / "out", to="rlds")
+
+
 def test_names_that_no_field_has_are_ignored(arm_rlds: Path, tmp_path: Path) -> None:
     shutil.copytree(arm_rlds, tmp_path / "rlds")
     (tmp_path / "rlds" / "meaning.json").write_text(json.dumps({"names": {"other": ["x"]}}))
