@@ -67,6 +67,10 @@ def test_the_search_looks_into_instructions(browser: Any, example: str) -> None:
         tab.page.get_by_text("No episode matches").wait_for()
         tab.page.get_by_role("button", name="Show all episodes").click()
         tab.listed(10)
+        tab.page.locator("#row-0 .flag").click()
+        tab.page.get_by_role("button", name="Flagged episodes: 1").click()
+        steps, instruction = (tab.column(name)[0] for name in ("steps", "instruction"))
+        tab.page.locator(".flagged li", has_text=f"#0 · {steps} steps · {instruction}").wait_for()
         tab.check()
 
 

@@ -1,8 +1,9 @@
 // Modal dialogs: help and flags. The browser keeps the focus inside, and Escape closes them.
-import { html, useEffect, useRef, useState, useStore } from "./lib.js";
+import { html, useEffect, useLoaded, useRef, useState, useStore } from "./lib.js";
+import { get } from "./api.js";
 import { download, flagsOf } from "./flags.js";
 import { link } from "./route.js";
-import { count, line, quoted, shortKey } from "./text.js";
+import { count, line, number, quoted, shortKey } from "./text.js";
 
 export function Dialog({ title, onClose, children }) {
   const ref = useRef(null);
@@ -52,6 +53,18 @@ export function Command({ text }) {
     <button onClick=${copy} aria-live="polite">${copied ? "Copied" : "Copy"}</button></div>`;
 }
 
+/** A flagged episode, with its length and instruction. */
+function Flagged({ dataset, flags, episode, remark }) {
+  const { data } = useLoaded((signal) => get("/api/episodes", { dataset: dataset.id, text: episode, limit: 1 }, signal), [dataset.id, episode]);
+  const row = data?.rows.find((one) => one.key === episode);
+  return html`<li>
+    <a ...${link({ episode, t: "", at: "" })} title=${line(episode)}><bdi>${shortKey(episode)}</bdi></a>
+    <span class="muted small clip">${row && html`#${number(row.index)}${row.steps !== null && ` · ${count(row.steps, "step")}`}
+      ${row.instruction && html` · <bdi>${line(row.instruction, 120)}</bdi>`}`}</span>
+    <input aria-label="Remark" placeholder="remark" maxlength="500" value=${remark} onChange=${(e) => flags.remark(episode, e.target.value)} />
+    <button class="icon" aria-label="Remove the flag" onClick=${() => flags.toggle(episode)}>✕</button></li>`;
+}
+
 export function FlagsDialog({ dataset, onClose }) {
   const flags = useStore(flagsOf(dataset));
   const [kind, setKind] = useState("exclude");
@@ -70,10 +83,8 @@ export function FlagsDialog({ dataset, onClose }) {
   return html`<${Dialog} title="Flagged episodes" onClose=${onClose}>
     <p>${flags.all.size ? `${count(flags.all.size, "episode")} flagged.` : "No episode is flagged: press f on an episode."}${" "}
       Flags stay in this browser; the dataset is never changed.</p>
-    ${shown.length > 0 && html`<ul class="flagged">${shown.map(([key, remark]) => html`<li key=${key}>
-      <a ...${link({ episode: key, t: "", at: "" })} title=${line(key)}><bdi>${shortKey(key)}</bdi></a>
-      <input aria-label="Remark" placeholder="remark" maxlength="500" value=${remark} onChange=${(e) => flags.remark(key, e.target.value)} />
-      <button class="icon" aria-label="Remove the flag" onClick=${() => flags.toggle(key)}>✕</button></li>`)}</ul>`}
+    ${shown.length > 0 && html`<ul class="flagged">${shown.map(([key, remark]) => html`<${Flagged} key=${key}
+      ...${{ dataset, flags, episode: key, remark }} />`)}</ul>`}
     ${flags.all.size > shown.length && html`<p>… and ${flags.all.size - shown.length} more.</p>`}
     <div class="bar">
       <label>Use the list to <select value=${kind} onChange=${(e) => setKind(e.target.value)}>
