@@ -68,6 +68,15 @@ def test_other_hosts_are_refused_even_with_the_cookie(browser: Browser, host: st
     assert (status, "127.0.0.1 and localhost only" in body.decode()) == (403, True)
 
 
+@pytest.mark.parametrize("hosts", [b"", b"Host: localhost\r\nHost: localhost\r\n"], ids=["none", "two"])
+def test_a_request_names_one_host(browser: Browser, hosts: bytes) -> None:
+    """HTTP/1.0 requires none."""
+    cookies = "; ".join(f"{name}={value}" for name, value in browser.client.cookies.items())
+    with socket.create_connection(("127.0.0.1", browser.server.port), DEADLINE) as connection:
+        connection.sendall(b"GET /api/datasets HTTP/1.0\r\n%sCookie: %s\r\n\r\n" % (hosts, cookies.encode()))
+        assert connection.recv(4096).startswith((b"HTTP/1.1 403 ", b"HTTP/1.1 400 "))
+
+
 @pytest.mark.parametrize("host", ["LocalHost:{}", "127.0.0.1:9000", "localhost"])
 def test_this_machine_has_two_names_and_forwarded_ports(browser: Browser, host: str) -> None:
     assert send(browser, "GET", "/api/datasets", Host=host.format(browser.server.port))[0] == 200
