@@ -1,8 +1,9 @@
 """From a simulator to an agent that learns from recorded data. Run it with: make demo.
 
-It records episodes, two of them broken on purpose, and inspects, checks, and converts them with the commands that a
-user would type. Then it reads the result with TF-Agents and TFDS, pushes it into a Reverb server, and trains an agent
-on samples from there. Without TensorFlow, it writes columns and a LeRobot dataset instead.
+It writes a report of a robot's episodes to look at first. Then it records episodes, two of them broken on purpose, and
+inspects, checks, and converts them with the commands that a user would type. It reads the result with TF-Agents and
+TFDS, pushes it into a Reverb server, and trains an agent on samples from there. Without TensorFlow, it writes columns
+and a LeRobot dataset instead. It ends with a report of what was converted.
 """
 
 from __future__ import annotations
@@ -64,7 +65,14 @@ def main() -> None:
     flags.steps = flags.steps or steps
     recorded, output = flags.folder / "recorded", flags.folder / "pairs"
 
-    heading("1. Record", f"{what} Two episodes go wrong, as happens in labs. --accept records them anyway.")
+    heading("1. See episodes", "A simulated arm with two cameras; one recording was interrupted.")
+    rlds_beam("example", flags.folder, "--robot", "--episodes=8", "--broken=1")
+    first = flags.folder / "robot.html"
+    rlds_beam("report", flags.folder / "planar_arm/1.0.0", f"--output={first}")
+    say(f"Open {first} now: the grid at its top shows the episodes.")
+    say("The next steps record from a simulator without a camera: drawing needs a graphics library.")
+
+    heading("2. Record", f"{what} Two episodes go wrong, as happens in labs. --accept records them anyway.")
     os.environ["PYTHONPATH"] = os.path.relpath(HERE)  # where the simulator is
     rlds_beam(
         "record",
@@ -79,16 +87,16 @@ def main() -> None:
         "--accept=non_finite",
     )
 
-    heading("2. Inspect", "What is in the dataset? Nothing is written.")
+    heading("3. Inspect", "What is in the dataset? Nothing is written.")
     rlds_beam("inspect", recorded)
 
-    heading("3. Validate", "Is every episode valid? Exit code 3: some are not, and the report says why.")
+    heading("4. Validate", "Is every episode valid? Exit code 3: some are not, and the report says why.")
     rlds_beam("validate", recorded, expect=3)
 
-    heading("4. Convert", "Good episodes become training items (pairs of frames). Bad ones are set aside, not lost.")
+    heading("5. Convert", "Good episodes become training items (pairs of frames). Bad ones are set aside, not lost.")
     rlds_beam("convert", recorded, output, "--items=pairs", "--max_rejected=2")
 
-    heading("5. The rejected episodes", f"Their original bytes are in {output}/rejected, each with the reason.")
+    heading("6. The rejected episodes", f"Their original bytes are in {output}/rejected, each with the reason.")
     for line in rejected_lines(output):
         say(f"{line['key']}: {line['rule']}: {line['detail']}")
 
@@ -97,13 +105,14 @@ def main() -> None:
     else:
         write_other_formats(recorded, flags)
 
-    heading(f"{9 if has_tensorflow else 8}. See it", "Frames, curves, distributions, and the rejected episodes.")
+    heading(f"{10 if has_tensorflow else 9}. See the result", "Curves, distributions, and the rejected episodes.")
     report = flags.folder / "report.html"
     rlds_beam("report", output, f"--source={recorded}", f"--output={report}")
 
     heading("What next", f"That took {time.monotonic() - start:.0f} s.")
     for line in (
-        f"See the episodes in a browser:   open {report}",
+        f"See the robot's episodes:        open {first}",
+        f"See what was converted:          open {report}",
         f"Convert your own dataset:        rlds-beam convert /data/my_dataset/1.0.0 {flags.folder}/mine",
         "Repair truncated episodes:       rlds-beam convert ... --repair=missing_is_last",
         "Sequences for a recurrent agent: rlds-beam convert ... --items=sequences --sequence_length=20",
@@ -120,14 +129,14 @@ def write_other_formats(recorded: Path, flags: argparse.Namespace) -> None:
     import rlds_beam as library
 
     due = (flags.episodes - 2) * flags.steps
-    heading("6. Columns", "For PyTorch, JAX, grain, or a data frame: arrays of all transitions, read at random places.")
+    heading("7. Columns", "For PyTorch, JAX, grain, or a data frame: arrays of all transitions, read at random places.")
     rlds_beam("convert", recorded, flags.folder / "columns", "--to=columns", "--max_rejected=2")
     dataset = library.open_dataset(str(flags.folder / "columns"))
     say(f"{len(dataset):,} rows, sum of rewards {dataset.columns['rewards'].sum():.4f}")
     if len(dataset) != due:
         sys.exit(f"The demo ends here: {due:,} rows were expected.")
 
-    heading("7. LeRobot", "The same episodes as a dataset that LeRobot trains from.")
+    heading("8. LeRobot", "The same episodes as a dataset that LeRobot trains from.")
     rlds_beam("convert", recorded, flags.folder / "lerobot", "--to=lerobot", "--fps=20", "--max_rejected=2")
     say("")
     say("Left out: TF-Agents, TFDS and Reverb. TensorFlow 2.15 needs Python 3.11:")
@@ -138,15 +147,15 @@ def train_from_reverb(output: Path, flags: argparse.Namespace) -> None:
     """Reads the items with TF-Agents and TFDS, pushes them into Reverb, and trains an agent."""
     push = [RLDS_BEAM, "push", str(output), "--reverb=embedded", f"--table={TABLE}", "--keep_serving"]
     with background(push) as pushing:  # read the files while its server starts
-        heading("6. Read it back", "With TF-Agents and with TFDS, without rlds-beam.")
+        heading("7. Read it back", "With TF-Agents and with TFDS, without rlds-beam.")
         import_quietly()
         compare(read_with_tf_agents(output), read_with_tfds(output), flags)
 
-        heading("7. Push into Reverb", "Each item goes into a table exactly once. The server keeps running.")
+        heading("8. Push into Reverb", "Each item goes into a table exactly once. The server keeps running.")
         show(push)
         address = served_address(pushing)
 
-        heading("8. Train", "TF-Agents samples batches, and an agent learns to imitate the recorded actions.")
+        heading("9. Train", "TF-Agents samples batches, and an agent learns to imitate the recorded actions.")
         run(
             [
                 sys.executable,
