@@ -66,19 +66,19 @@ def paths() -> svg.Picture:
 
 
 def curve(title: str, points: Sequence[tuple[float, float]], unit: str = "step") -> svg.Picture:
-    """A learning curve through (step, loss)."""
+    """A learning curve through (step, loss); its axis begins at 0."""
     steps, losses = zip(*points, strict=True)
     described = ", ".join(f"{loss:g} at {unit} {step:g}" for step, loss in points)
     picture = svg.Picture(WIDTH, 260, title, f"Loss: {described}.")
     left, right, top, bottom = 60, WIDTH - 30, 52, 210
-    low, high = min(losses), max(losses)
+    high = max(losses)
 
     def place(step: float, loss: float) -> tuple[float, float]:
         x = left + (right - left) * (step - steps[0]) / (steps[-1] - steps[0])
-        return x, bottom - (bottom - top) * (loss - low) / (high - low)
+        return x, bottom - (bottom - top) * loss / high
 
     picture.text(8, 24, title, size=18, bold=True)
-    for loss in (low, high):
+    for loss in (0, high):
         x, y = place(steps[0], loss)
         picture.line((x, y), (right, y), dashed=True)
         picture.text(x - 10, y + 5, f"{loss:g}", anchor="end", color="muted")
@@ -87,6 +87,7 @@ def curve(title: str, points: Sequence[tuple[float, float]], unit: str = "step")
         x, y = place(*point)
         picture.box(x - 4, y - 4, 8, 8, fill="accent", stroke="", radius=4)
         picture.text(x, bottom + 26, f"{point[0]:g}", anchor="middle", color="muted")
+    picture.text(x + 4, y - 12, f"{losses[-1]:g}", anchor="end", color="muted")
     picture.text((left + right) / 2, bottom + 46, unit, anchor="middle", color="muted")
     return picture
 
