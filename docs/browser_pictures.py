@@ -31,8 +31,9 @@ def main() -> None:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
             page = browser.new_page(viewport=SIZE)
             page.goto(server.url)
-            page.get_by_role("button", name="steps", exact=True).click()
-            page.locator("[aria-sort]").wait_for()
+            for _ in range(2):  # the shortest first
+                page.get_by_role("button", name="steps").click()
+                page.locator("[aria-sort]").wait_for()
             page.wait_for_timeout(2000)
             page.keyboard.press("ArrowDown")
             save(page, "browse-list")
@@ -49,9 +50,8 @@ def main() -> None:
             page.wait_for_timeout(1000)
             save(page, "browse-episode")
             page.set_viewport_size({"width": 1120, "height": 800})
-            page.goto(f"file://{directory}/report.html#rejected")
-            page.wait_for_timeout(1000)
-            page.evaluate("scrollBy({top: 44, behavior: 'instant'})")
+            page.goto(f"file://{directory}/report.html")
+            page.wait_for_timeout(2000)
             save(page, "report")
             browser.close()
 
