@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).parent))
 extensions += ["notebooks"]  # of the tutorials
 html_theme = "furo"
 html_theme_options = {"top_of_page_buttons": []}
-html_favicon = "_static/favicon.svg"
+html_logo = html_favicon = "_static/logo.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_title = f"{project} {version}"
@@ -29,7 +29,7 @@ html_show_copyright = False
 html_use_index = html_domain_indices = False  # the search finds more
 
 highlight_language = "none"  # of a block that does not name its language
-myst_enable_extensions = ["colon_fence"]  # cards of the landing page
+myst_enable_extensions = ["attrs_inline", "colon_fence"]  # cards, and classes of pictures
 # What is typed has a button; what a command prints (`text`) has none. Prompts in docstrings are not copied.
 copybutton_selector = ", ".join(
     f"div.highlight-{language} pre" for language in ("sh", "bash", "python", "yaml", "json", "toml", "docker")
