@@ -22,6 +22,7 @@ from recorded import WALK, recorded
 import rlds_beam
 from rlds_beam import storage
 from rlds_beam.buckets.opening import open_store
+from rlds_beam.cli.main import main
 from rlds_beam.errors import BucketError, UsageError
 from rlds_beam.formats.inputs import open_source
 from rlds_beam.testing import make_episode, write_dataset
@@ -97,6 +98,17 @@ def test_an_output_equals_a_local_one(name: str, data: Data, bucket: str) -> Non
     assert job.status().complete
     job.open(overwrite=True)  # removes everything except the plan
     assert [*content(f"{bucket}/deep/out")] == ["plan.json"]
+
+
+@pytest.mark.parametrize("name", ["trajectories", "parquet", "rlds", "lerobot", "numpy", "zarr"])
+def test_an_append_equals_a_local_one(name: str, data: Data, tmp_path: Path, bucket: str) -> None:
+    to, kind, options = OUTPUTS[name]
+    first, second = map(str, sorted(Path(getattr(data, kind)).glob("*tfrecord-0*")))
+    flags = [f"--to={to}", *(f"--{key}={value}" for key, value in options.items())]
+    for output in (str(tmp_path / "local"), f"{bucket}/grown"):
+        assert main(["convert", first, output, *flags]) == 0
+        assert main(["convert", f"{first},{second}", output, *flags, "--append"]) == 0
+    assert content(f"{bucket}/grown") == bytes_of(tmp_path / "local")
 
 
 def test_outputs_for_local_disks_reject_buckets_on_opening(data: Data, bucket: str) -> None:

@@ -136,8 +136,11 @@ class Cloud:
         return _json({"name": bucket, "softDeletePolicy": {"retentionDurationSeconds": "0"}})
 
     def list(self, bucket: str, *, query: dict[str, str], **_: Any) -> Reply:
-        prefix = f"{bucket}/{query.get('prefix', '')}"
-        return _json({"items": [self._meta(name) for name in sorted(self.objects) if name.startswith(prefix)]})
+        prefix, delimiter = f"{bucket}/{query.get('prefix', '')}", query.get("delimiter")
+        below = {name: name.removeprefix(prefix) for name in sorted(self.objects) if name.startswith(prefix)}
+        deeper = {name for name, rest in below.items() if delimiter and delimiter in rest}
+        prefixes = sorted({name[: name.index("/", len(prefix)) + 1].removeprefix(f"{bucket}/") for name in deeper})
+        return _json({"items": [self._meta(name) for name in below if name not in deeper], "prefixes": prefixes})
 
     def get(self, bucket: str, name: str, *, query: dict[str, str], headers: dict[str, str], **_: Any) -> Reply:
         key = f"{bucket}/{name}"
