@@ -25,7 +25,6 @@ from rlds_beam.jobs import example_robot
 WIDTH, HEIGHT, SCALE, DRAWN = 800, 450, 1.2, 2
 """Size in pixels of a page; how much larger the file is, for sharp displays; and the scale at which it is drawn."""
 MARGIN, TOP, TILE, GAP = 28, 94, 164, 27
-DEMO = "Loss in make demo: behavioral cloning of a half-cheetah, with TF-Agents"
 STILL = 40
 """The frame for readers who prefer no motion."""
 INK, MUTED, LINE, _, PAGE, ACCENT, SOFT, OK, _, _, _, BAD, _ = svg.THEMES["light"].values()
@@ -71,9 +70,6 @@ class Frame:
         image = Image.fromarray(pixels).resize(mask.size, Image.Resampling.BICUBIC)
         self.image.paste(image, (round(x * DRAWN), round(y * DRAWN)), mask)
 
-    def finish(self) -> Image.Image:
-        return self.image.resize((round(WIDTH * SCALE), round(HEIGHT * SCALE)), Image.Resampling.LANCZOS)
-
 
 def play(episodes: Sequence[rlds_beam.Episode]) -> Iterator[Frame]:
     """Scenes 1 and 2: all episodes play; when the interrupted one ends, each gets its mark."""
@@ -82,10 +78,10 @@ def play(episodes: Sequence[rlds_beam.Episode]) -> Iterator[Frame]:
     ((bad, violation),) = ((i, check.violations[0]) for i, check in enumerate(checks) if check.violations)
     end, more = len(steps[bad]), 23
     for t in range(end + more):
-        marks = t - end - 1
+        marks = t - end
         frame = Frame(0, (t + 1) / end, "Episodes, as they were recorded", "8 of a robot arm, 10 steps per second")
         if marks >= 0:
-            frame = Frame(1, (marks + 2) / more, "Each one is checked, and one is set aside", str(violation), BAD)
+            frame = Frame(1, (marks + 1) / more, "Each one is checked, and one is set aside", str(violation), BAD)
         for i, images in enumerate(steps):
             x, y = MARGIN + i % 4 * (TILE + GAP + 2.6), TOP + i // 4 * (TILE + 16)
             frame.picture(x, y, images[min(t, len(images) - 1)])
@@ -144,7 +140,8 @@ def loss(points: Sequence[tuple[float, float]]) -> Iterator[Frame]:
 
     for i in range(24):
         shown = 1 + (last - 1) * min(1.0, i / 12)
-        frame = Frame(3, (i + 1) / 24, "An agent that learns from recorded episodes", DEMO)
+        line = "Loss in make demo: behavioral cloning of a half-cheetah, with TF-Agents"
+        frame = Frame(3, (i + 1) / 24, "An agent that learns from recorded episodes", line)
         for value in range(0, high + 1, 2):
             frame.line([place(0, value), place(last, value)], LINE, 1)
             frame.text(left - 12, place(0, value)[1], str(value), 20, MUTED, "rm")
@@ -171,7 +168,8 @@ def main() -> None:
     frames += window(batch, int(np.flatnonzero(batch["is_first"])[1]))
     demo = gallery.printed("index", r"^ +step +(\d+) +loss ([\d.]+)")
     frames += loss([(float(step), float(value)) for step, value in demo])
-    images = [frame.finish() for frame in frames]
+    size = round(WIDTH * SCALE), round(HEIGHT * SCALE)
+    images = [frame.image.resize(size, Image.Resampling.LANCZOS) for frame in frames]
     motion = {"save_all": True, "append_images": images[1:], "duration": 100, "loop": 0}
     images[0].save(svg.PICTURES / "front.webp", quality=45, method=4, **motion)
     images[STILL].quantize(256).save(svg.PICTURES / "front.png", optimize=True)
