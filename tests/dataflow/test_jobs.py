@@ -118,7 +118,7 @@ def test_merge_and_append(cloud: Cloud, source: Path, tmp_path: Path) -> None:
     new = write_dataset(tmp_path / "new", [make_episode(STEPS, seed=90 + i) for i in range(4)], name="new", shards=1)
     here = [str(source), str(other), str(new)]
     there = [cloud.upload(path, f"bucket/{path.parent.name}/1.0.0") for path in (source, other, new)]
-    options = ["--to=rlds", "--max_rejected=1", "--shards=3"]
+    options = ["--max_rejected=1", "--shards=3"]
     assert main(["convert", *there[:2], "gs://bucket/out", *options, *flags(cloud)]) == 0
     assert main(["convert", *there, "gs://bucket/out", *options, "--append", *flags(cloud)]) == 0
     assert len(cloud.jobs) == 2

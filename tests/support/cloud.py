@@ -302,11 +302,13 @@ def serving(execute: Callable[[str, Path], subprocess.CompletedProcess[str]], ho
 def content(directory: Path) -> dict[str, bytes]:
     """Reads the files of an output, without the input's fingerprints: a bucket's differ from a directory's."""
     read = {path: (directory / path).read_bytes() for path in files(directory)}
-    plan = json.loads(read["plan.json"])
-    digest = json.loads(read["manifest.json"])["plan_sha256"]
-    del plan["plan"]["content"]
+    plan, manifest = (json.loads(read[name]) for name in ("plan.json", "manifest.json"))
+    for each in (plan["plan"], *plan.get("appended", ())):
+        del each["content"]
     read["plan.json"] = json.dumps(plan).encode()
-    return {path: data.replace(digest.encode(), b"") for path, data in read.items()}
+    for digest in (manifest["plan_sha256"], *(each["plan_sha256"] for each in manifest.get("appends", ()))):
+        read = {path: data.replace(digest.encode(), b"") for path, data in read.items()}
+    return read
 
 
 def files(directory: Path) -> list[str]:
