@@ -151,6 +151,9 @@ def test_items_and_columns(camera: str, tmp_path: Path) -> None:
 def test_datasets_and_sources(camera: str) -> None:
     dataset, source = rlds_beam.open_dataset(camera), rlds_beam.open_source(camera)
     assert checked(dataset).images == 6
+    row = dataset[5]
+    length, said = len(row["steps/action"]), row["steps/language_instruction"][0].decode()
+    assert f"row 5, {length} steps: {said}" in dataset._repr_html_()
     assert "└── steps" in repr(dataset) and "6 rows" in repr(dataset)
     assert "train" in checked(source).text
     assert str(rlds_beam.show(camera)) == str(source) and "├── observation" in str(source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -104,12 +104,16 @@ def stored_instruction(episode: Episode) -> bytes | str | None:
     for path, column in episode.steps.items():
         if is_text_column(column) and len(column):
             texts.setdefault(path, np.asarray(column)[0])
-    for word in ("instruction", "task", "goal"):
-        for path, value in sorted(texts.items()):
-            if word in path.rpartition("/")[2]:
-                stored: bytes | str = value
-                return stored
-    return None
+    named = find_instruction_path(texts)
+    stored: bytes | str | None = None if named is None else texts[named]
+    return stored
+
+
+def find_instruction_path(paths: Iterable[str]) -> str | None:
+    """The path of the instruction or task among those of texts; None if none is."""
+    named = [(path.rpartition("/")[2], path) for path in sorted(paths)]
+    words = ("instruction", "task", "goal")
+    return next((path for word in words for name, path in named if word in name), None)
 
 
 def is_text_column(column: Column) -> bool:

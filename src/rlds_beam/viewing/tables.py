@@ -17,11 +17,13 @@ from rlds_beam.images.thumbnails import Thumbnail, spread, thumbnail
 from rlds_beam.processing.report import Report, RuleCount, describe_outcomes
 from rlds_beam.reading.base import Source
 from rlds_beam.terminal.tables import table_lines
-from rlds_beam.text import count, format_size, join_lines, tree
+from rlds_beam.text import count, format_size, join_lines, printable, tree
 from rlds_beam.viewing import html
+from rlds_beam.viewing.facts import find_instruction_path
 
 _FIRST_FRAMES, _HEIGHT = 6, 96
 _MAX_CAMERAS = 4
+_MAX_TEXT = 80
 _COLUMNS = ("mean", "std", "min", "q01", "q50", "q99", "max")
 
 
@@ -98,24 +100,39 @@ def _dimensions(path: str, leaf: Mapping[str, Any]) -> Iterator[tuple[object, ..
 
 
 def _first_frames(dataset: Dataset) -> Iterator[str]:
-    """The first image of some rows, for each camera."""
+    """The first image of some rows, for each camera, with the length and the instruction of the row."""
     cameras = [path for path, field in dataset.fields.items() if field.holds_image_files]
+    texts = [find_instruction_path(path for path, field in dataset.fields.items() if field.dtype == "string")]
     rows = spread(len(dataset), _FIRST_FRAMES)
     for path in cameras[:_MAX_CAMERAS] if rows else ():
+        paths = [path, *filter(None, texts)]
         try:
-            images = dataset._rows.read(np.array(rows), [path])[path]
+            columns = dataset._rows.read(np.array(rows), paths)
         except RldsBeamError as error:
             yield html.line(str(error), fault=True)
             return
+        images, *others = (columns[path] for path in paths)
         if isinstance(images, EncodedImages):
-            frames = [(f"row {row}", _first(image)) for row, image in zip(rows, images.data, strict=True)]
-            yield html.pictures(path, frames)
+            values = [_values(image) for image in images.data]
+            said = [_text(value) for value in others[0]] if others else [""] * len(rows)
+            yield html.pictures(path, map(_frame, rows, values, said))
 
 
-def _first(image: Any) -> Thumbnail:
-    """A thumbnail of an image, or of the first of several."""
-    several = [image] if isinstance(image, bytes) else objects(list(image)).ravel().tolist()
-    return thumbnail(several[0] if several else b"", _HEIGHT)
+def _values(value: Any) -> list[Any]:
+    """A value of a row, or the values of its steps."""
+    several: list[Any] = [value] if isinstance(value, (bytes, str)) else objects(list(value)).ravel().tolist()
+    return several
+
+
+def _text(value: Any) -> str:
+    first = (_values(value) or [b""])[0]
+    return printable(first, _MAX_TEXT) if isinstance(first, (bytes, str)) else ""
+
+
+def _frame(row: int, images: list[Any], text: str) -> tuple[str, Thumbnail]:
+    """The first image, with a caption: `row 3, 44 steps: put the red block on the left tray`."""
+    steps = f", {count(len(images), 'step')}" if len(images) > 1 else ""
+    return f"row {row}{steps}{f': {text}' if text else ''}", thumbnail(images[0] if images else b"", _HEIGHT)
 
 
 def _example(counts: RuleCount) -> str:
