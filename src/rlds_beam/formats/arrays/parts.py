@@ -295,7 +295,7 @@ class MergedOutput(MergesRanges):
     Attributes:
       splits: the names of the dataset's splits.
       earlier: the output that is appended to.
-      appends: whether `stored` is implemented, so that it can be appended to.
+      appends: whether `open_stored` is implemented, so that it can be appended to.
     """
 
     splits: tuple[str, ...]
@@ -322,7 +322,7 @@ class MergedOutput(MergesRanges):
     def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
         """Writes the files of a split. Empty parts are not passed."""
 
-    def stored(self, split: str) -> StoredPart:
+    def open_stored(self, split: str) -> StoredPart:
         """The episodes of a split in the files of `earlier`."""
         raise NotImplementedError
 
@@ -372,7 +372,7 @@ class MergedOutput(MergesRanges):
                 merged += self.merge(split, parts[split])
             else:
                 self._verify(there[split])
-                merged += self.merge(split, [self.stored(split), *parts[split]])
+                merged += self.merge(split, [self.open_stored(split), *parts[split]])
         return {**self.describe_merged(parts), "merged": merged}
 
     def _earlier_files(self) -> dict[str, list[MergedFile]]:

@@ -257,7 +257,7 @@ def meta_columns() -> pa.Schema:
 
 
 @contextlib.contextmanager
-def _writing(path: str) -> Iterator[None]:
+def _name_errors(path: str) -> Iterator[None]:
     """Raises OSError, with its number and the file, or RldsBeamError, for what Lance raises in the block."""
     try:
         yield
@@ -276,7 +276,7 @@ def write_data_file(path: str, schema: pa.Schema, rows: Iterable[pa.RecordBatch]
       OSError: the disk is full, for example.
       RldsBeamError: Lance cannot write it.
     """
-    with _writing(path), tables.import_lance().file.LanceFileWriter(path, schema, version=_FILE_VERSION) as writer:
+    with _name_errors(path), tables.import_lance().file.LanceFileWriter(path, schema, version=_FILE_VERSION) as writer:
         for batch in rows:
             writer.write_batch(batch)
 
@@ -292,7 +292,7 @@ def manifest(schema: pa.Schema, files: Sequence[tuple[str, ShardInfo]], version:
     import pyarrow as pa
 
     lance = tables.import_lance()
-    with ScratchDirectory() as scratch, _writing(scratch):
+    with ScratchDirectory() as scratch, _name_errors(scratch):
         empty = [pa.nulls(1, field.type) for field in schema if field.name != BLOB]
         empty += [lance.blob.blob_array([None])] if BLOB in schema.names else []
         nulls = pa.Table.from_arrays(empty, schema=pa.schema([field.with_nullable(True) for field in schema]))

@@ -162,7 +162,7 @@ class NumpyOutput(HoldsLastActions, MergedOutput):
         steps = np.array([len(episode)], "<i8")
         return [steps, *(rows for column in self.columns for rows in column.rows(episode))]
 
-    def stored(self, split: str) -> StoredPart:
+    def open_stored(self, split: str) -> StoredPart:
         assert self.earlier is not None
         folder = storage.below(self.earlier.directory, split)
         steps = _stored_offsets(folder, OFFSETS)

@@ -136,7 +136,7 @@ class ZarrColumn:
             raise not_representable("a text ends with a zero byte, which arrays of bytes do not keep", path)
         return texts
 
-    def stored(self, root: str) -> list[StoredColumn]:
+    def open_stored(self, root: str) -> list[StoredColumn]:
         """The part columns of its array in a store."""
         with open_store(root) as store:
             shape = read_array_metadata(store, self.key).shape
@@ -302,14 +302,14 @@ class ZarrOutput(MergedOutput, RowsOutput):
     def encode(self, episode: Episode) -> Sequence[Array]:
         return [np.array([len(episode)], "<i8"), *(rows for column in self.columns for rows in column.rows(episode))]
 
-    def stored(self, split: str) -> StoredPart:
+    def open_stored(self, split: str) -> StoredPart:
         assert self.earlier is not None
         root = storage.below(self.earlier.directory, f"{split}.zarr.zip")
         with open_store(root) as store:
             lengths = np.diff(read_ends(store), prepend=0).astype("<i8")
         columns = [StoredColumn(len(lengths), lambda: iter([lengths.tobytes()]))]
         for column in self.columns:
-            columns += column.stored(root)
+            columns += column.open_stored(root)
         return StoredPart(len(lengths), columns)
 
     def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
