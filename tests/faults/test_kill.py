@@ -240,6 +240,31 @@ def test_interrupted_by_the_user(tmp_path, source, job, number, to, workers):
         assert len(read_items(output)) == 11 * 299 + 200
 
 
+DROPPING = """
+import os, pathlib, signal
+from recorded_environments import *
+
+class Dropped:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+if not (mark := pathlib.Path(__file__).with_suffix(".mark")).exists():
+    mark.touch()
+    Dropped()
+"""
+
+
+def test_an_interrupt_that_a_finalizer_drops_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dropping.py").write_text(DROPPING)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]))
+    env = f"--env=dropping:{WALK.partition(':')[2]}"
+    with running(["record", tmp_path / "out", env, f"--policy={GREEDY}", "--episodes=2", "--logger=own"]) as process:
+        _, err = process.communicate(timeout=DEADLINE)
+    assert (tmp_path / "dropping.mark").exists()
+    assert process.returncode == 130, err
+    assert "rlds-beam: interrupted; finished work is kept, run the same command to resume" in err
+
+
 PROGRAM = """
 import sys, time
 import numpy as np

@@ -176,8 +176,12 @@ def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
     lasting = not hasattr(config, "json")  # browse and serve run until they are interrupted
     kind: Kind = "none" if silent or lasting else getattr(config, "progress", "auto")
     discarded = silent and not getattr(config, "json", False)
+    before = watchdog.interrupts()
     with naming_limits(), _logging(verbose), _sigterm_as_ctrl_c(), _stdout(discarded), heartbeat(name, kind):
-        return job.main(config)
+        code = job.main(config)
+    if _LEFT.get(name) == _RESUMES and watchdog.interrupts() > before:
+        raise KeyboardInterrupt  # a library or finalizer dropped it
+    return code
 
 
 @contextlib.contextmanager
