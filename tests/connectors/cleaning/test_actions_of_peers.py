@@ -1,6 +1,6 @@
-"""RelativeActions, AbsoluteActions, and ConvertRotation against the code of openpi and UMI, in checkouts.
+"""Action spaces and grippers against the code of openpi, UMI, and Octo, in checkouts.
 
-`RLDS_BEAM_PEER_CODE` is a directory with clones `openpi` and `universal_manipulation_interface`.
+`RLDS_BEAM_PEER_CODE` is a directory with clones `openpi`, `universal_manipulation_interface`, and `octo`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from edits import edited, with_actions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_beam.connectors import AbsoluteActions, ConvertRotation, RelativeActions
+from rlds_beam.connectors import (
+    AbsoluteActions,
+    BinarizeGripper,
+    ConvertRotation,
+    InvertGripper,
+    RelativeActions,
+    RelativeToAbsoluteGripper,
+)
 
 pytest.importorskip("scipy.spatial.transform", exc_type=ImportError)
 
@@ -26,6 +33,12 @@ CODE = os.environ.get("RLDS_BEAM_PEER_CODE")
 pytestmark = pytest.mark.skipif(CODE is None, reason="RLDS_BEAM_PEER_CODE names no directory with the peers' code")
 
 OPENPI = "openpi/src/openpi/transforms.py"
+GRIPPERS = {
+    "binarize_gripper_actions": BinarizeGripper(),
+    "invert_gripper_actions": InvertGripper(),
+    "rel2abs_gripper_actions": RelativeToAbsoluteGripper(),
+}
+OCTO = "octo/octo/data/utils/data_utils.py"
 UMI = "universal_manipulation_interface"
 
 
@@ -34,7 +47,13 @@ def load(path: str, *names: str) -> dict[str, Any]:
     tree = ast.parse((Path(CODE or "") / path).read_text())
     if names:
         tree.body = [node for node in tree.body if getattr(node, "name", None) in names]
-    scope = {"np": np, "dataclasses": dataclasses, "Sequence": Sequence, "DataDict": dict, "DataTransformFn": object}
+    scope: dict[str, Any] = {
+        "np": np,
+        "dataclasses": dataclasses,
+        "Sequence": Sequence,
+        "DataDict": dict,
+        "DataTransformFn": object,
+    }
     exec(compile(tree, path, "exec"), scope)
     return scope
 
@@ -80,3 +99,15 @@ def test_umi(seed):
     )
     ours = convert(AbsoluteActions(rotation="axis_angle", at=3, position=0, frame="hand"), made, values[1])
     np.testing.assert_allclose(pose["pose_to_mat"](ours), back, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", GRIPPERS)
+@given(seed=st.integers(0, 1000))
+def test_octo(name, seed):
+    tf = pytest.importorskip("tensorflow", exc_type=ImportError)
+    random = np.random.default_rng(seed)
+    values = random.choice([-1, 0, 1] if name.startswith("rel2abs") else [0, 0.02, 0.3, 0.6, 0.97, 1], 20)
+    actions = values.astype(np.float32)[:, None]
+    function = load(OCTO, name)[name]
+    function.__globals__["tf"] = tf
+    np.testing.assert_array_equal(convert(GRIPPERS[name], actions, actions)[:, 0], np.asarray(function(actions[:, 0])))
