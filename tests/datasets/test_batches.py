@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from rlds_beam import Dataset, EncodedImages, Episode, mix_batches, open_dataset
+from rlds_beam import Dataset, EncodedImages, Episode, convert, mix_batches, open_dataset
 from rlds_beam.datasets.batches import _Buffers
 from rlds_beam.datasets.pixels import decode_resized, resize_into
 from rlds_beam.datasets.windows import make_offsets, window
@@ -415,3 +415,42 @@ def test_a_number_needs_fields_of_that_name() -> None:
 def test_a_field_that_is_named_like_padding_is_not_overwritten() -> None:
     with pytest.raises(UsageError, match="there is also a field action_is_pad"):
         make_offsets(None, {"action": 2}, ["action", "action_is_pad"])
+
+
+def test_a_mixture_of_values_with_other_meanings_is_refused(tmp_path: Path) -> None:
+    episodes = [make_episode(5, columns={"action": np.ones((5, 6), np.float32)})]
+    data = write_dataset(tmp_path / "data", episodes)
+
+    def arm(name: str, names: str, connector: str) -> Dataset:
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(f"names: {{action: [{names}]}}\nconnectors:\n  - {connector}\n")
+        return open_dataset(data, unit="steps", connectors=str(file))
+
+    turn = "ConvertRotation: {field: action, from: axis_angle, to: euler_%s, at: 3}"
+    one = arm("one", "x, y, z, rx, ry, rz", turn % "xyz")
+    other = arm("other", "x, y, z, rx, ry, rz", turn % "XYZ")
+    with pytest.raises(UsageError, match=r"mean something else in .*: give .* from: euler_XYZ, to: euler_xyz, at: 3"):
+        mix_batches([(one, 1), (other, 1)], 4, columns=["action"])
+    swapped = arm("swapped", "y, x, z, rx, ry, rz", turn % "xyz")
+    with pytest.raises(UsageError, match=r"mean something else in .* \(x and y\): use the connector ArrangeDimensions"):
+        mix_batches([(one, 1), (swapped, 1)], 4, columns=["action"])
+    assert next(mix_batches([(one, 1), (one, 1)], 4, columns=["action"]))["action"].shape == (4, 6)
+    assert next(mix_batches([(one, 1), (swapped, 1)], 4, columns=["reward"]))["reward"].shape == (4,)
+
+
+@pytest.mark.parametrize("to", ["rlds", "trajectories", "columns", "numpy"])
+@pytest.mark.parametrize("unit", [None, "steps"])
+def test_names_and_representations_are_those_of_the_connectors(tmp_path: Path, to: str, unit: Any) -> None:
+    if unit and to in ("trajectories", "columns"):
+        pytest.skip("its rows are items")
+    file = tmp_path / "arm.yaml"
+    turn = "ConvertRotation: {field: action, from: axis_angle, to: euler_xyz, at: 3}"
+    file.write_text(f"names: {{action: [x, y, z, rx, ry, rz]}}\nconnectors:\n  - {turn}\n")
+    data = write_dataset(tmp_path / "data", [make_episode(5, columns={"action": np.ones((5, 6), np.float32)})])
+    options = {"to": to, "connectors": str(file), **({"items": "frames"} if to == "trajectories" else {})}
+    convert(str(data), str(tmp_path / "out"), progress="none", **options)
+    dataset = open_dataset(tmp_path / "out", unit=unit)
+    (field,) = [field for path, field in dataset.fields.items() if path in ("action", "actions", "steps/action")]
+    assert field.names == ("x", "y", "z", "euler_0_x", "euler_1_y", "euler_2_z")
+    if len(field.shape) == 1:
+        assert field.representation and field.representation.rotations == ((3, "euler_xyz"),)

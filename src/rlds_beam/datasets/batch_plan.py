@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -23,6 +24,11 @@ from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.format_options import LastStep
+from rlds_beam.formats.merged.representations import (
+    RepresentationsDifferError,
+    merge_representations,
+    propose_conversions,
+)
 from rlds_beam.images.codecs import Jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Decoder
@@ -170,9 +176,26 @@ def _common_fields(
                     f"{path} is {_describe(known)} in {first.name}, but {_describe(field)} in {dataset.name}: choose "
                     f"other columns, or edit it with connectors{hint}"
                 )
+        _check_same_meaning(path, datasets)
     if not fields:
         raise UsageError(f"{first.name} and {others[0].name if others else ''} have no column in common")
     return fields
+
+
+def _check_same_meaning(path: str, datasets: Sequence[Loadable]) -> None:
+    """Raises UsageError if the names, or the representations, of a column's values contradict each other."""
+    for one, other in itertools.combinations(datasets, 2):
+        known, field = one.fields[path], other.fields[path]
+        said = f"the values of {path} mean something else in {one.name} than in {other.name}"
+        if known.names and field.names and known.names != field.names:
+            names = (f"{a} and {b}" for a, b in zip(known.names, field.names, strict=True) if a != b)
+            raise UsageError(f"{said} ({next(names)}): use the connector ArrangeDimensions, or RenameDimensions")
+        try:
+            merge_representations([known, field], [None, None])
+        except RepresentationsDifferError:
+            entries = propose_conversions(path, field.representation, known.representation)
+            hint = ", ".join(entries) or "RelativeActions, AbsoluteActions, or ConvertRotation"
+            raise UsageError(f"{said}: give {other.name} the connectors {hint}") from None
 
 
 def _describe(field: Field) -> str:

@@ -31,8 +31,10 @@ from rlds_beam.formats.trajectories.output import read_fields, read_kept_fields
 from rlds_beam.images.codecs import Jpeg
 from rlds_beam.options import check_names
 from rlds_beam.output.directory import holding, is_output
+from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.manifest import load_manifest, read_manifest
 from rlds_beam.reading.base import Source, Split
+from rlds_beam.reading.meaning import KEY, Meaning
 from rlds_beam.text import count, did_you_mean, escape_controls
 
 if TYPE_CHECKING:
@@ -132,7 +134,8 @@ def _open_converted(path: str, split: str | None, module: str | None) -> tuple[R
     if "modules" not in manifest:
         if module is not None:
             raise UsageError(f"module={module}: {path} has no columns; it was converted with another --to")
-        stored = (*read_fields(manifest, path), *read_kept_fields(manifest, path))
+        meaning = Meaning.from_json(manifest.get(KEY, {}), storage.join(path, MANIFEST))
+        stored = (*map(meaning.name_field, read_fields(manifest, path)), *read_kept_fields(manifest, path))
         files = _files(path, manifest["shards"], split)
         return ExampleRows(RecordFiles(files, TFRecordFormat()), stored, find_stacks(stored)), path
     columns = ColumnsManifest.of(manifest, path)

@@ -38,7 +38,6 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Maybe, check_json, parse_json
-from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.reading.meaning import LastSteps
@@ -537,5 +536,4 @@ class StepIndex:
 def _columns(described: Sequence[Mapping[str, Any]]) -> Iterator[IndexedColumn]:
     for i, entry in enumerate(described):
         field = Field(entry["path"], entry["dtype"], tuple(entry["shape"]), entry["encoding"], entry["feature"])
-        field = field.with_representation(Representation.from_json(entry.get("representation")))
-        yield IndexedColumn(i, field, entry["level"] == "episode")
+        yield IndexedColumn(i, field.with_meaning(entry), entry["level"] == "episode")

@@ -115,6 +115,11 @@ class Field:
         names = {"names": list(self.names)} if self.names else {}
         return names | ({"representation": self.representation.to_json()} if self.representation else {})
 
+    def with_meaning(self, content: Mapping[str, Any]) -> Field:
+        """The inverse of `meaning_json`: a copy with the names and the representation in `content`, if they fit."""
+        known = Representation.from_json(content.get("representation"))
+        return self.with_names(content.get("names", ())).with_representation(known)
+
     def with_names(self, names: Sequence[str]) -> Field:
         """A copy with these names; without any if they are not printable texts, one for each value of the last axis."""
         fits = bool(self.shape) and len(names) == self.shape[-1] and all(map(is_name, names))

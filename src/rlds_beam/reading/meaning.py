@@ -19,7 +19,7 @@ from rlds_beam.encoding.checked_json import TEXT, Kind, check_json, parse_json
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import SOURCE_DATASET, Column, Episode
 from rlds_beam.episodes.representations import Representation
-from rlds_beam.episodes.schema import MAX_NAME, Schema, is_name
+from rlds_beam.episodes.schema import MAX_NAME, Field, Schema, is_name
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import LastAction, Segment, Source
 from rlds_beam.reading.reader import EpisodeReader
@@ -250,6 +250,11 @@ class Meaning:
         parts = {path: Representation.from_json(part) for path, part in content.get("representation", {}).items()}
         known = {path: part for path, part in parts.items() if part is not None}
         return cls(content.get("fps"), content.get("robot"), names, content.get("last_action", "unknown"), known)
+
+    def name_field(self, field: Field) -> Field:
+        """The field with its names and its representation, if they fit."""
+        named = field.with_names(self.names.get(field.path, ()))
+        return named.with_representation(self.representations.get(field.path))
 
     def name(self, schema: Schema) -> Schema:
         """The schema with the names and the representations. Raises UsageError if they do not fit a field."""

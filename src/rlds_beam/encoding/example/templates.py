@@ -175,7 +175,8 @@ def row_field(field: Field) -> Field:
     integers = field.dtype in _AS_INTEGERS and (not unknown or (field.dtype == "uint32" and unknown == 1))
     floats = field.dtype == "float32" and not unknown
     encoding = "none" if integers or floats else "bytes"
-    return Field(field.path, field.dtype, field.shape, encoding)
+    stored = Field(field.path, field.dtype, field.shape, encoding)
+    return stored.with_names(field.names).with_representation(field.representation)
 
 
 def list_kind(field: Field) -> Kind:

@@ -13,7 +13,6 @@ from rlds_beam.encoding.checked_json import COUNT, Kind, Maybe, check_json
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.episodes.columns import all_below, exact_cast, nest_order, text_bytes
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import ADD_ACTIONS, Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.images.codecs import encode_jpeg
@@ -190,5 +189,4 @@ def field_from_json(content: Any, where: str) -> Field:
     check_json(content, _FIELD, where)
     shape = tuple(content["shape"])
     field = Field(content["path"], content["dtype"], shape, content["encoding"], content["feature"])
-    known = Representation.from_json(content.get("representation"))
-    return field.with_names(content.get("names", ())).with_representation(known)
+    return field.with_meaning(content)

@@ -12,7 +12,6 @@ from rlds_beam import storage
 from rlds_beam.encoding.checked_json import COUNT, FILE, TEXT, Kind, Maybe, check_json
 from rlds_beam.encoding.parquet_files import naming_damage, verified_parquet
 from rlds_beam.encoding.tfds.features import DTYPES
-from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import FORMATS
@@ -62,10 +61,7 @@ class ColumnsManifest:
         check_json([*manifest["modules"]], [FILE], storage.join(path, MANIFEST))
         modules = {
             module: tuple(
-                Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"])
-                .with_names(f.get("names", ()))
-                .with_representation(Representation.from_json(f.get("representation")))
-                for f in fields
+                Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]).with_meaning(f) for f in fields
             )
             for module, fields in manifest["modules"].items()
         }
